@@ -1,0 +1,24 @@
+"""Where the cache folder is."""
+
+import os
+from pathlib import Path
+
+from fednlp.disk import ELSEWHERE
+from fednlp.errors import RunError
+
+
+def cache_dir() -> Path:
+    """Return the cache folder: ``$FEDNLP_CACHE``, else ``$XDG_CACHE_HOME/fednlp``, else ``~/.cache/fednlp``.
+
+    Raises:
+        RunError: There is no home folder to put it in.
+    """
+    if own := os.environ.get("FEDNLP_CACHE"):
+        return Path(own).expanduser().absolute()
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(shared):
+        return Path(shared) / "fednlp"
+    try:
+        return Path.home() / ".cache" / "fednlp"
+    except RuntimeError:
+        raise RunError(f"there is no home folder to keep the cache in: {ELSEWHERE}") from None

@@ -1,0 +1,176 @@
+"""Features on disk: text is tokenised once into memory-mapped arrays that all workers share.
+
+A ragged column (token ids) is its values end to end, int32, and int64 offsets; a plain column (labels)
+is one int64 array. ``meta.json`` is written last and states every file's length, so a folder that was
+cut short counts as absent.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_VERSION = 1
+_ROWS_AT_ONCE = 2048
+
+
+@dataclass(frozen=True)
+class Features:
+    """Read-only features of one table, by example number.
+
+    Attributes:
+        folder: Where the arrays lie; None for arrays in memory.
+        arrays: Values by column name.
+        offsets: Offsets by ragged column name.
+    """
+
+    folder: Path | None
+    arrays: dict[str, np.ndarray]
+    offsets: dict[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.offsets.values()))) - 1
+
+    def values(self, column: str) -> np.ndarray:
+        """Return a plain column, one value an example."""
+        return self.arrays[column]
+
+    @cached_property
+    def all_lengths(self) -> np.ndarray:
+        """Tokens of every example, int64."""
+        return np.diff(self.offsets["input_ids"])
+
+    def lengths(self, numbers: np.ndarray) -> np.ndarray:
+        """Tokens of the given examples, int64."""
+        lengths: np.ndarray = self.all_lengths[numbers]
+        return lengths
+
+    def padded(self, column: str, numbers: np.ndarray, padding: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return a ragged column as int64 (examples, longest), and its mask of ones and zeros."""
+        offsets, values = self.offsets[column], self.arrays[column]
+        starts = offsets[numbers]
+        lengths = offsets[numbers + 1] - starts
+        ids = np.full((len(numbers), int(lengths.max(initial=0))), padding, dtype=np.int64)
+        mask = np.zeros_like(ids)
+        for row, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
+            ids[row, :length] = values[start : start + length]
+            mask[row, :length] = 1
+        return ids, mask
+
+    def words(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the token ids that the given examples use, with repeats."""
+        offsets, values = self.offsets["input_ids"], self.arrays["input_ids"]
+        if len(numbers) == 0:
+            return values[:0]
+        spans = zip(offsets[numbers].tolist(), offsets[numbers + 1].tolist(), strict=True)
+        return np.concatenate([values[start:stop] for start, stop in spans])
+
+    @classmethod
+    def in_memory(cls, rows: Iterable[dict[str, Any]]) -> "Features":
+        """Build features from rows in memory; lists become ragged columns, numbers plain ones."""
+        rows = list(rows)
+        arrays: dict[str, np.ndarray] = {}
+        offsets: dict[str, np.ndarray] = {}
+        for name, value in rows[0].items():
+            column = [row[name] for row in rows]
+            if isinstance(value, (list, np.ndarray)):
+                offsets[name] = np.concatenate([[0], np.cumsum([len(item) for item in column])])
+                arrays[name] = np.concatenate([np.asarray(item, dtype=np.int32) for item in column])
+            else:
+                arrays[name] = np.asarray(column, dtype=np.int64)
+        return cls(None, arrays, offsets)
+
+
+def open_features(folder: Path) -> Features | None:
+    """Open a folder of features, or return None where it is absent or was cut short."""
+    try:
+        meta = json.loads((folder / "meta.json").read_text())
+        if meta["version"] != _VERSION:
+            return None
+        if any((folder / name).stat().st_size != size for name, size in meta["bytes"].items()):
+            return None
+    except (OSError, ValueError, KeyError):
+        return None
+    arrays = {
+        name: _mapped(folder / f"{name}.bin", np.int32 if name in meta["ragged"] else np.int64)
+        for name in meta["columns"]
+    }
+    offsets = {name: _mapped(folder / f"{name}.offsets", np.int64) for name in meta["ragged"]}
+    return Features(folder, arrays, offsets)
+
+
+def write_features(
+    folder: Path,
+    batches: Iterable[list[dict[str, Any]]],
+    progress: Callable[[int], None] = lambda rows: None,
+) -> Features:
+    """Write features to a folder, batch after batch in bounded memory, and open them.
+
+    Args:
+        folder: Replaced as a whole, once everything is written.
+        batches: Lists of rows from a task's ``encode``.
+        progress: Told how many rows are done.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        _write(work, batches, progress)
+        if folder.exists():
+            shutil.rmtree(folder)
+        try:
+            os.replace(work, folder)
+        except OSError:  # another process was first: its features are the same
+            if open_features(folder) is None:
+                raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    features = open_features(folder)
+    assert features is not None
+    return features
+
+
+def _write(work: Path, batches: Iterable[list[dict[str, Any]]], progress: Callable[[int], None]) -> None:
+    files: dict[str, Any] = {}
+    ends: dict[str, int] = {}
+    done = 0
+    for rows in batches:
+        for name, value in rows[0].items():
+            column = [row[name] for row in rows]
+            if name not in files:
+                files[name] = (work / f"{name}.bin").open("wb")
+                if isinstance(value, list):
+                    ends[name] = 0
+                    files[f"{name}.offsets"] = (work / f"{name}.offsets").open("wb")
+                    files[f"{name}.offsets"].write(np.zeros(1, np.int64).tobytes())
+            if name in ends:
+                offsets = ends[name] + np.cumsum([len(item) for item in column], dtype=np.int64)
+                ends[name] = int(offsets[-1])
+                files[f"{name}.offsets"].write(offsets.tobytes())
+                files[name].write(np.concatenate([np.asarray(i, np.int32) for i in column]).tobytes())
+            else:
+                files[name].write(np.asarray(column, np.int64).tobytes())
+        done += len(rows)
+        progress(done)
+    for file in files.values():
+        file.close()
+    columns = [name for name in files if not name.endswith(".offsets")]
+    sizes = {path.name: path.stat().st_size for path in sorted(work.iterdir())}
+    meta = {"version": _VERSION, "columns": columns, "ragged": sorted(ends), "bytes": sizes}
+    (work / "meta.json").write_text(json.dumps(meta))
+
+
+def row_batches(table: Any, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
+    """Yield an Arrow table's rows in lists of bounded length, with the given columns."""
+    for batch in table.select(columns).to_batches(max_chunksize=_ROWS_AT_ONCE):
+        yield batch.to_pylist()
+
+
+def _mapped(path: Path, dtype: type) -> np.ndarray:
+    return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype)

@@ -1,0 +1,192 @@
+"""Data sets of Hugging Face `datasets`: a folder that ``save_to_disk`` wrote, or a name at the hub."""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fednlp.data.files import as_label, as_text, check_columns, identity
+from fednlp.data.store import Row, Rows
+from fednlp.errors import DataError, MissingDependency
+
+_ROWS_AT_ONCE = 1000
+_PROBE_SECONDS = 10
+_OTHERWISE = "go online, or give your own files by path"
+_TEST_SPLITS = ("test", "validation", "dev")
+
+
+def is_saved(folder: Path) -> bool:
+    """Say whether a folder was written by ``save_to_disk``."""
+    return (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
+
+
+def saved_rows(folder: Path, text: str = "text", label: str = "label") -> tuple[Rows, Rows | None]:
+    """Return the training rows and, where there are any, the test rows of a folder of ``save_to_disk``.
+
+    Args:
+        folder: As :func:`is_saved` accepts it.
+        text: Column with the texts.
+        label: Column with the labels; class labels become their names.
+
+    Raises:
+        DataError: It cannot be loaded, or has no training split or no such column.
+        MissingDependency: ``datasets`` is not installed.
+    """
+    datasets = _datasets(f"{folder} was written by datasets", "give a CSV or JSONL file")
+    try:
+        loaded = datasets.load_from_disk(str(folder))
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise DataError(f"{folder}: not a whole data set of save_to_disk ({_first_line(error)})") from None
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    names = [str(path.relative_to(folder)) for path in paths]
+    return _pair(loaded, str(folder), json.dumps([names, identity(paths)]), text, label)
+
+
+def hub_rows(
+    name: str,
+    text: str = "text",
+    label: str = "label",
+    *,
+    rename: Mapping[str, str] | None = None,
+    revision: str | None = None,
+) -> tuple[Rows, Rows | None]:
+    """Return the training rows and, where there are any, the test rows of a data set of the hub.
+
+    Args:
+        name: ``owner/name``.
+        text: Column with the texts.
+        label: Column with the labels; class labels become their names.
+        rename: New names of columns, by the names at the hub.
+        revision: Branch or commit at the hub.
+
+    Raises:
+        DataError: The hub cannot be reached and has not been before, or has no such data set.
+        MissingDependency: ``datasets`` is not installed.
+    """
+    datasets = _datasets(f"the data set {name!r} is at the hub", "give your own files by path")
+    with _quiet(datasets):
+        reachable = _is_reachable(name)
+        with _offline_unless(reachable):
+            try:
+                loaded = datasets.load_dataset(name, revision=revision).rename_columns(dict(rename or {}))
+            except Exception as error:  # the library raises whatever the data set's own reader raises
+                why = _first_line(error) if reachable else "it cannot be reached, and has not given it before"
+                raise DataError(f"cannot load {name!r} from the hub ({why}): {_OTHERWISE}") from None
+    return _pair(loaded, f"hub data set {name}", "", text, label)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _datasets(why: str, otherwise: str) -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise MissingDependency(
+            f'{why}, which needs an optional library: run pip install "fednlp[hub]", or {otherwise}'
+        ) from None
+    return datasets
+
+
+def _is_reachable(name: str) -> bool:
+    """Ask the hub once, without the library's half a minute of further attempts."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    try:
+        HfApi().dataset_info(name, timeout=_PROBE_SECONDS)
+    except GatedRepoError:
+        raise DataError(
+            f"the hub keeps {name!r} behind its terms: accept them there, then run hf auth login"
+        ) from None
+    except RepositoryNotFoundError:
+        raise DataError(f"the hub has no data set {name!r}: check the owner and the name") from None
+    except Exception:  # the kinds of connection error differ between versions of the library
+        return False
+    return True
+
+
+@contextmanager
+def _offline_unless(reachable: bool) -> Iterator[None]:
+    """Let the library use what it has cached, without trying the network again."""
+    import datasets.config
+    import huggingface_hub.constants
+
+    places = (datasets.config, huggingface_hub.constants)
+    before = [place.HF_HUB_OFFLINE for place in places]
+    try:
+        for place, value in zip(places, before, strict=True):
+            place.HF_HUB_OFFLINE = value or not reachable
+        yield
+    finally:
+        for place, value in zip(places, before, strict=True):
+            place.HF_HUB_OFFLINE = value
+
+
+@contextmanager
+def _quiet(datasets: Any) -> Iterator[None]:
+    """Keep the libraries' own chatter off the screen."""
+    loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub")]
+    before = [logger.level for logger in loggers]
+    bars = datasets.are_progress_bars_disabled()
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        datasets.disable_progress_bars()
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+        if not bars:
+            datasets.enable_progress_bars()
+
+
+def _pair(loaded: Any, where: str, known: str, text: str, label: str) -> tuple[Rows, Rows | None]:
+    if not isinstance(loaded, Mapping):
+        return _split_rows(loaded, where, "", known, text, label), None
+    name = "train" if "train" in loaded else next(iter(loaded))
+    if name != "train" and len(loaded) > 1:
+        raise DataError(f"{where}: no split 'train': the splits are {', '.join(loaded)}")
+    train = _split_rows(loaded[name], where, name, known, text, label)
+    for name in _TEST_SPLITS:
+        if name in loaded and label in loaded[name].column_names and _is_labelled(loaded[name], label):
+            return train, _split_rows(loaded[name], where, name, known, text, label)
+    return train, None
+
+
+def _is_labelled(split: Any, label: str) -> bool:
+    """Say whether a test split states its labels; shared tasks publish -1 instead."""
+    return len(split) > 0 and split[0][label] not in (None, -1, "")
+
+
+def _split_rows(split: Any, where: str, name: str, known: str, text: str, label: str) -> Rows:
+    place = f"{where}, split {name}" if name else where
+    columns = list(split.column_names)
+    check_columns(place, columns, text, label)
+    if len(split) == 0:
+        raise DataError(f"{place}: no examples")
+    return Rows(
+        ("datasets", where, name, text, label),
+        f"{known} {split._fingerprint} {len(split)}",
+        place,
+        lambda: (columns, _read(split, place, columns, text, label)),
+    )
+
+
+def _read(split: Any, place: str, columns: Sequence[str], text: str, label: str) -> Iterator[Row]:
+    classes = getattr(split.features[label], "names", None)
+    number = 0
+    for batch in split.with_format("arrow").iter(batch_size=_ROWS_AT_ONCE):
+        for item in batch.to_pylist():
+            where = f"{place}: row {number}"
+            value = item[label]
+            if classes is not None and value is not None:
+                value = classes[value] if 0 <= value < len(classes) else None
+            if not isinstance(item[text], str):
+                raise DataError(f"{where}: the text is missing: {text!r} must be a string")
+            row = {column: as_text(item[column]) for column in columns}
+            yield [*({**row, label: as_label(value, where, label)}.values())]
+            number += 1

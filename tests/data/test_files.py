@@ -1,0 +1,326 @@
+"""Users' own files: whatever they hold comes out as it is, and every fault is one line that names its place."""
+
+import csv
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fednlp.data import lines as lines_module
+from fednlp.data.files import file_rows, folder_rows
+from fednlp.data.lines import lines
+from fednlp.data.store import Rows
+from fednlp.errors import DataError
+
+nasty = st.text() | st.text(alphabet="\"'\n\r\t,;\\ \u2028\u0085\x0b\x1cä😀")
+visible = nasty.filter(str.strip)
+
+
+def read(rows: Rows) -> list[dict[str, str | None]]:
+    columns, iterator = rows.read()
+    return [dict(zip(columns, row, strict=True)) for row in iterator]
+
+
+def written(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+@settings(deadline=None)
+@given(
+    examples=st.lists(st.tuples(nasty, visible, nasty), min_size=1, max_size=20),
+    suffix=st.sampled_from([".csv", ".tsv"]),
+    line_break=st.sampled_from(["\n", "\r\n"]),
+    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+)
+def test_csv_comes_out_as_it_was_written(
+    examples: list[tuple[str, str, str]], suffix: str, line_break: str, quoting: Any
+) -> None:
+    # Python's writer leaves a lone carriage return bare where lines end otherwise; a NUL is refused.
+    bare = "\0\r" if line_break == "\n" and quoting == csv.QUOTE_MINIMAL else "\0"
+    kept = str.maketrans("", "", bare)
+    examples = [
+        (text.translate(kept), label.translate(kept), other.translate(kept))
+        for text, label, other in examples
+    ]
+    examples = [one for one in examples if one[1].strip()] or [("a", "b", "c")]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"examples{suffix}"
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(
+                file, delimiter="\t" if suffix == ".tsv" else ",", lineterminator=line_break, quoting=quoting
+            )
+            writer.writerows([("text", "label", "other"), *examples])
+        assert [tuple(row.values()) for row in read(file_rows(path))] == examples
+
+
+@settings(deadline=None)
+@given(
+    examples=st.lists(
+        st.fixed_dictionaries({"text": nasty, "label": visible}, optional={"other": nasty}),
+        min_size=1,
+        max_size=20,
+    ),
+    escaped=st.booleans(),
+)
+def test_jsonl_comes_out_as_it_was_written(examples: list[dict[str, str]], escaped: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        text = "".join(f"{json.dumps(one, ensure_ascii=escaped)}\n" for one in examples)
+        found = read(file_rows(written(Path(folder), "examples.jsonl", text)))
+    assert [{name: value for name, value in row.items() if value is not None} for row in found] == examples
+
+
+def test_columns_may_have_other_names_and_the_rest_is_kept(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", "id,body,topic\n1,hello,x\n\n2,,y\n")
+    assert read(file_rows(path, "body", "topic")) == [
+        {"id": "1", "body": "hello", "topic": "x"},
+        {"id": "2", "body": "", "topic": "y"},
+    ]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", b"\xef\xbb\xbftext,label\nhello,x\n")
+    assert read(file_rows(path)) == [{"text": "hello", "label": "x"}]
+
+
+def test_a_cell_may_be_longer_than_the_csv_module_allows(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", f"text,label\n{'a' * 300_000},x\n")
+    assert len(read(file_rows(path))[0]["text"] or "") == 300_000
+
+
+def test_json_values_become_strings(tmp_path: Path) -> None:
+    items = [
+        {"text": "a", "label": 3, "score": 0.5, "tags": ["x", "ü"]},
+        {"text": 7, "label": 3.0, "score": None},
+        {"text": "c", "label": "3", "score": 2, "tags": {"k": True}},
+        {"text": "d", "label": False},
+    ]
+    path = written(tmp_path, "a.jsonl", "\n".join(map(json.dumps, items)))
+    found = read(file_rows(path))
+    assert [row["label"] for row in found] == ["3", "3", "3", "false"]
+    assert [row["text"] for row in found] == ["a", "7", "c", "d"]
+    assert [row["score"] for row in found] == ["0.5", None, "2", None]
+    assert [row["tags"] for row in found] == ['["x", "ü"]', None, '{"k": true}', None]
+
+
+# What is in the file, under which name; and what is said after the path.
+FAULTS: dict[str, tuple[str, str | bytes, str]] = {
+    "empty csv": ("a.csv", "", ": the file is empty: it needs a line of column names and a line an example"),
+    "blank csv": (
+        "a.csv",
+        "\n\n",
+        ": the file is empty: it needs a line of column names and a line an example",
+    ),
+    "header only": ("a.csv", "text,label\n", ": no example below the column names: add a line an example"),
+    "missing column": (
+        "a.csv",
+        "text,labels,x\na,b,c\n",
+        ":1: no column 'label': did you mean 'labels'? the columns are 'text', 'labels', 'x' "
+        "(the first line is taken for the column names)",
+    ),
+    "no header": (
+        "a.csv",
+        f"{'word ' * 20},x\n",
+        f":1: no column 'text': the columns are '{'word ' * 8}…', 'x' "
+        "(the first line is taken for the column names)",
+    ),
+    "column twice": (
+        "a.csv",
+        "text,label,text\na,b,c\n",
+        ":1: the column 'text' stands there twice: rename one (the first line is taken for the column names)",
+    ),
+    "too many cells": (
+        "a.csv",
+        "text,label\na,b\na,b,c\n",
+        ":3: 3 cells where the header has 2: put a cell that holds a comma in quotes",
+    ),
+    "too few cells": (
+        "a.tsv",
+        'text\tlabel\n"a\nb"\tx\n\na\n',
+        ":5: 1 cell where the header has 2: put a cell that holds a tab in quotes",
+    ),
+    "missing label": (
+        "a.csv",
+        'text,label\n"a\nb",x\nc, \n',
+        ":4: the label is missing: fill in 'label' or delete the line",
+    ),
+    "open quote": (
+        "a.csv",
+        'text,label\na,x\n"b,y\nc,z\n',
+        ':3: a quote (") is opened and never closed: close it, or write a quote within quotes as ""',
+    ),
+    "quote within": (
+        "a.tsv",
+        'text\tlabel\n"so" he said\tx\n',
+        ':2: a closing quote (") is not followed by a tab: write a quote within quotes as ""',
+    ),
+    "carriage return": (
+        "a.csv",
+        "text,label\na\rb,x\n",
+        ":2: a carriage return within a line: end lines with a line feed, or put the cell in quotes",
+    ),
+    "latin 1": (
+        "a.csv",
+        "text,label\na,x\nné,y\n".encode("latin-1"),
+        ":3: byte 0xe9 at position 2 is not UTF-8: convert the file, e.g. iconv -f LATIN1 -t UTF-8",
+    ),
+    "utf 16": (
+        "a.csv",
+        "text,label\na,x\n".encode("utf-16"),
+        ":1: the file is UTF-16, not UTF-8: convert it, e.g. iconv -f UTF-16 -t UTF-8",
+    ),
+    "nul": (
+        "a.jsonl",
+        b'{"text": "a", "label": "x"}\n{"text": "\0", "label": "x"}\n',
+        ":2: a NUL byte: the file is damaged here, or is not a text file",
+    ),
+    "empty jsonl": ("a.jsonl", "\n", ": the file is empty: it needs a JSON object a line"),
+    "not json": (
+        "a.jsonl",
+        '{"text": "a", "label": "x"}\n{"text": \n',
+        ":2: not JSON (Expecting value): write one JSON object a line",
+    ),
+    "json array": ("a.json", '[{"text": "a"}]\n', ":1: a JSON array: write one JSON object a line"),
+    "json null": ("a.json", "null\n", ":1: a JSON null: write one JSON object a line"),
+    "deep json": ("a.json", "[" * 100_000, ":1: nested too deeply, or a number too long to read"),
+    "json without column": (
+        "a.jsonl",
+        '{"txt": "a", "label": "x"}\n',
+        ": no column 'text': did you mean 'txt'? the columns are 'txt', 'label'",
+    ),
+    "json without label": (
+        "a.jsonl",
+        '{"text": "a", "label": "x"}\n\n{"text": "b"}\n',
+        ":3: the label is missing: fill in 'label' or delete the line",
+    ),
+    "json label nan": (
+        "a.jsonl",
+        '{"text": "a", "label": NaN}\n',
+        ":1: the label is missing: fill in 'label' or delete the line",
+    ),
+    "json label list": (
+        "a.jsonl",
+        '{"text": "a", "label": ["x"]}\n',
+        ":1: the label 'label' is neither a string nor a number",
+    ),
+    "json without text": (
+        "a.jsonl",
+        '{"text": null, "label": "x"}\n{"text": "b", "label": "x"}\n',
+        ":1: the text is missing: 'text' must be a string",
+    ),
+    "half a pair": (
+        "a.jsonl",
+        '{"text": "\\ud83d", "label": "x"}\n',
+        ":1: half a surrogate pair (\\ud800 to \\udfff) is no character: remove it",
+    ),
+    "unknown suffix": (
+        "a.xlsx",
+        "text,label\na,x\n",
+        ": cannot tell what kind of file this is: name it .csv, .tsv, .tab, .jsonl, .ndjson, .json",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_is_one_line_with_its_place(tmp_path: Path, fault: str) -> None:
+    name, content, expected = FAULTS[fault]
+    path = written(tmp_path, name, content)
+    with pytest.raises(DataError) as caught:
+        read(file_rows(path))
+    assert str(caught.value) == f"{path}{expected}"
+
+
+def test_a_file_without_line_breaks_does_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines_module, "LONGEST_LINE", 1 << 20)
+    path = written(tmp_path, "a.csv", b"a" * (1 << 20) + b"b")
+    with pytest.raises(DataError, match=r"a.csv:1: the line is longer than 1 MiB: is this a text file\?"):
+        list(lines(path))
+
+
+def test_rows_are_read_as_they_are_asked_for(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", b"text,label\na,x\n" + b"b,y\n" * 100_000 + b"\xff\n")
+    _, rows = file_rows(path).read()
+    assert next(rows) == ["a", "x"]
+
+
+def test_identity_follows_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.csv", "text,label\na,x\n")
+    before = file_rows(path)
+    assert (before.what, before.identity) == (file_rows(path).what, file_rows(path).identity)
+    written(tmp_path, "a.csv", "text,label\na,xy\n")
+    assert file_rows(path).what == before.what
+    assert file_rows(path).identity != before.identity
+
+
+@pytest.fixture
+def classes(tmp_path: Path) -> Path:
+    """A folder of text files a class, with what should be left out."""
+    for name, text in {"b/2.txt": "two\n", "b/10.txt": "ten", "a/x": "ä\r\n", ".git/z": "no"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        written(tmp_path, name, text)
+    written(tmp_path, "b/.DS_Store", b"\0")
+    written(tmp_path, "README", "no")
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+def test_a_folder_a_class_is_read_in_order(classes: Path) -> None:
+    assert read(folder_rows(classes)) == [
+        {"text": "ä\r\n", "label": "a", "file": "a/x"},
+        {"text": "ten", "label": "b", "file": "b/10.txt"},
+        {"text": "two\n", "label": "b", "file": "b/2.txt"},
+    ]
+    assert list(read(folder_rows(classes, "body", "topic"))[0]) == ["body", "topic", "file"]
+
+
+def test_identity_follows_the_folder(classes: Path) -> None:
+    before = folder_rows(classes)
+    (classes / "b/2.txt").rename(classes / "b/3.txt")
+    assert folder_rows(classes).identity != before.identity
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a/y", b"", "a/y: the file is empty: delete it or write its text"),
+        ("a/y", b"one\ntw\xff", "a/y:2: byte 0xff at position 3 is not UTF-8"),
+        ("a/y", b"one\ntw\0", "a/y:2: a NUL byte"),
+    ],
+)
+def test_faults_of_a_text_file_name_it(classes: Path, name: str, content: bytes, expected: str) -> None:
+    written(classes, name, content)
+    with pytest.raises(DataError) as caught:
+        read(folder_rows(classes))
+    assert expected in str(caught.value)
+
+
+def test_old_files_may_be_latin_1(classes: Path) -> None:
+    written(classes, "a/x", "ü".encode() + b"\n" + "ü".encode("latin-1"))
+    assert read(folder_rows(classes, latin1=True))[0]["text"] == "ü\nü"
+
+
+def test_a_folder_without_classes_says_what_it_should_hold(tmp_path: Path) -> None:
+    written(tmp_path, "a.txt", "one")
+    with pytest.raises(
+        DataError, match=r"no examples: give a file .* or a folder that holds a folder of text files"
+    ):
+        folder_rows(tmp_path)
+
+
+def test_the_column_of_file_names_is_not_free(classes: Path) -> None:
+    with pytest.raises(DataError, match="the column 'file' stands there twice"):
+        folder_rows(classes, label="file")
+
+
+@pytest.mark.parametrize("open_it", [lines, lambda path: folder_rows(path)])
+def test_what_cannot_be_read_is_one_line(tmp_path: Path, open_it: Callable[[Path], Any]) -> None:
+    with pytest.raises(DataError, match=r"cannot read .*/absent: No such file or directory"):
+        list(open_it(tmp_path / "absent"))

@@ -1,0 +1,204 @@
+"""One value for any data: the same content is the same data, and what is wrong is said in one line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fednlp.data import TextData, load, load_data
+from fednlp.data.names import sort_labels
+from fednlp.data.store import Rows
+from fednlp.errors import DataError
+
+CSV = "text,label,author\n" + "".join(f"text {n},{'yes' if n % 3 else 'no'},a{n % 2}\n" for n in range(30))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A small CSV file with a column more."""
+    path = tmp_path / "mine.csv"
+    path.write_text(CSV)
+    return path
+
+
+def test_a_file_is_loaded_with_a_held_out_test_set(path: Path) -> None:
+    data = load_data(path=path)
+    assert (data.name, data.source, data.held_out) == ("mine", str(path), True)
+    assert data.test is data.train
+    assert data.train.column_names == ["text", "label", "author"]
+    assert data.label_names == ("no", "yes")
+    assert data.train_numbers.dtype == data.test_numbers.dtype == np.int64
+    assert sorted([*data.train_numbers, *data.test_numbers]) == list(range(30))
+    assert np.bincount(data.labels("test")[data.test_numbers]).tolist() == [2, 4]
+    expected = [["no", "yes"].index("yes" if n % 3 else "no") for n in range(30)]
+    assert data.labels("train").tolist() == data.labels("test").tolist() == expected
+    assert data.labels("train").dtype == np.int64
+
+
+def test_a_test_file_is_used_whole(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.jsonl").write_text('{"label": "maybe", "text": "a"}\n{"label": "no", "text": "b"}\n')
+    data = load_data(path=path, test_path=tmp_path / "other.jsonl")
+    assert not data.held_out
+    assert data.label_names == ("maybe", "no", "yes")
+    assert data.labels("test").tolist() == [0, 1]
+    assert data.test_numbers.tolist() == [0, 1]
+    assert data.train_numbers.tolist() == list(range(30))
+    assert data.source == f"{path} and {tmp_path / 'other.jsonl'}"
+
+
+def test_a_label_that_is_not_known_is_minus_one(path: Path) -> None:
+    data = load_data(path=path)
+    fewer = TextData(**{**vars(data), "label_names": ("yes",)})
+    assert set(fewer.labels("train").tolist()) == {-1, 0}
+
+
+def test_a_folder_with_train_and_test_files(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("text\tlabel\na\tx\nb\ty\n")
+    assert load_data(path=tmp_path).held_out
+    (tmp_path / "test.jsonl").write_text('{"text": "c", "label": "y"}\n')
+    data = load_data(path=tmp_path)
+    assert (data.name, data.held_out, data.test.num_rows) == (tmp_path.name, False, 1)
+    (tmp_path / "train.csv").write_text("text,label\na,x\n")
+    with pytest.raises(DataError, match=r"holds train.csv and train.tsv: give the one to use as path$"):
+        load_data(path=tmp_path)
+
+
+def test_a_folder_with_classes_and_one_with_train_and_test_of_classes(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        for label in ("x", "y"):
+            (tmp_path / split / label).mkdir(parents=True)
+            (tmp_path / split / label / "1.txt").write_text(f"{split} {label}")
+    data = load_data(path=tmp_path)
+    assert (data.held_out, data.label_names) == (False, ("x", "y"))
+    assert data.column("test", "text").to_pylist() == ["test x", "test y"]
+    assert load_data(path=tmp_path / "train").held_out
+
+
+def test_a_folder_of_datasets(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_dict({"text": ["a", "b", "c"], "label": [0, 10, 9]}).save_to_disk(
+        tmp_path / "saved"
+    )
+    assert load_data(path=tmp_path / "saved").label_names == ("0", "9", "10")
+
+
+def test_a_hub_name_is_given_to_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hub(name: str, text: str, label: str) -> tuple[Rows, None]:
+        return Rows((name,), "", "the hub", lambda: ((text, label), iter([("a", "x"), ("b", "y")]))), None
+
+    monkeypatch.setattr(load, "hub_rows", hub)
+    data = load_data("owner/name", text="body")
+    assert (data.name, data.source, data.text) == ("owner/name", "the hub", "body")
+
+
+def test_the_fingerprint_follows_the_content_and_the_split_and_nothing_else(
+    path: Path, tmp_path: Path
+) -> None:
+    prints = [load_data(path=path).fingerprint]
+    copy = tmp_path / "copy.jsonl"
+    lines = [
+        dict(zip(("text", "label", "author"), line.split(","), strict=True)) for line in CSV.splitlines()[1:]
+    ]
+    copy.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert load_data(path=copy).fingerprint == prints[0]
+    prints.append(load_data(path=path, seed=1).fingerprint)
+    prints.append(load_data(path=path, test_fraction=0.5).fingerprint)
+    prints.append(load_data(path=path, label="author").fingerprint)
+    prints.append(load_data(path=path, test_path=copy).fingerprint)
+    path.write_text(CSV.replace("text 7", "text seven"))
+    prints.append(load_data(path=path).fingerprint)
+    assert len(set(prints)) == len(prints)
+
+
+def test_the_seed_draws_the_test_set(path: Path) -> None:
+    first, again, other = (load_data(path=path, seed=seed).test_numbers.tolist() for seed in (0, 0, 1))
+    assert first == again != other
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, r"^no data: give a name \(20news, agnews, sst2, trec, bbc\) or path, your own file$"),
+        (
+            {"name": "20New"},
+            r"^unknown data set '20New': did you mean '20news'\? known are 20news, agnews, sst2, ",
+        ),
+        (
+            {"name": "zzz"},
+            r"^unknown data set 'zzz': known are 20news, .*; a data set of the hub is named \"owner/",
+        ),
+        ({"name": "zzz", "path": "."}, r"^unknown data set 'zzz': known are "),
+        ({"name": "bbc", "test_path": "."}, r"^test_path goes with path alone: "),
+        ({"path": "PATH", "test_path": "PATH"}, r"^test_path is the training file .*mine.csv: leave it out"),
+        (
+            {"path": "PATH", "text": "label"},
+            r"^text and label are both the column 'label': name two columns$",
+        ),
+        (
+            {"path": "PATH", "label": "lable"},
+            r"mine.csv:1: no column 'lable': did you mean 'label'\? the columns are",
+        ),
+        (
+            {"path": "PATHx"},
+            r"^there is no .*mine.csvx: did you mean 'mine.csv'\? give a file or a folder that exist",
+        ),
+        ({"path": "PATH", "test_path": "PATHx"}, r"^there is no .*mine.csvx: did you mean 'mine.csv'\?"),
+        (
+            {"path": "PATH", "test_fraction": 0},
+            r"^test_fraction is 0: give a number above 0 and below 1, such as 0.2$",
+        ),
+        ({"path": "PATH", "test_fraction": float("nan")}, r"^test_fraction is nan: give a number above 0"),
+    ],
+)
+def test_bad_input_is_one_line(path: Path, options: dict[str, object], expected: str) -> None:
+    given_ = {
+        key: value.replace("PATH", str(path)) if isinstance(value, str) else value
+        for key, value in options.items()
+    }
+    with pytest.raises(DataError, match=expected) as caught:
+        load_data(**given_)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_column_or_split_names_what_there_is(path: Path) -> None:
+    data = load_data(path=path)
+    assert data.column("train", "author").to_pylist() == [f"a{n % 2}" for n in range(30)]
+    with pytest.raises(
+        DataError, match=r"^mine \(train\): no column 'autor': did you mean 'author'\? the columns are"
+    ):
+        data.column("train", "autor")
+    with pytest.raises(DataError, match=r"^unknown split 'dev': it is 'train' or 'test'$"):
+        data.labels("dev")  # type: ignore[arg-type]
+
+
+def test_loading_needs_no_deep_learning_library(path: Path) -> None:
+    script = (
+        "import sys\nfrom fednlp.data import load_data\n"
+        "assert 'pyarrow' not in sys.modules\n"
+        "load_data(path=sys.argv[1])\n"
+        "print({'torch', 'transformers', 'datasets', 'rich'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "set()\n"
+
+
+@given(st.lists(st.integers(-50, 50)))
+def test_labels_that_are_numbers_are_in_the_order_of_numbers(numbers: list[int]) -> None:
+    assert sort_labels(map(str, numbers)) == tuple(map(str, sorted(set(numbers))))
+
+
+@given(st.lists(st.text()), st.randoms())
+def test_the_order_of_labels_does_not_depend_on_the_order_of_the_examples(
+    labels: list[str], random: object
+) -> None:
+    shuffled = list(labels)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert sort_labels(labels) == sort_labels(shuffled)
+    assert set(sort_labels(labels)) == set(labels)
