@@ -1,0 +1,34 @@
+"""Labels, options and a seed become an index of who holds which examples; and how unlike the clients are."""
+
+from fednlp.partition.divergence import (
+    divergence_from_prior,
+    divergence_matrix,
+    jensen_shannon,
+    label_counts,
+    summary,
+)
+from fednlp.partition.index import Partition, from_owners
+from fednlp.partition.make import PartitionSpec, make_partition
+from fednlp.partition.methods import ALIASES, METHODS
+from fednlp.partition.plots import Overview, figures, image, overview, overview_of_counts, save_plots, tables
+
+__all__ = [
+    "ALIASES",
+    "METHODS",
+    "Overview",
+    "Partition",
+    "PartitionSpec",
+    "divergence_from_prior",
+    "divergence_matrix",
+    "figures",
+    "from_owners",
+    "image",
+    "jensen_shannon",
+    "label_counts",
+    "make_partition",
+    "overview",
+    "overview_of_counts",
+    "save_plots",
+    "summary",
+    "tables",
+]

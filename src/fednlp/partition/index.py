@@ -1,0 +1,257 @@
+"""A partition is an index: offsets and example numbers, whatever the number of clients."""
+
+import struct
+import zipfile
+import zlib
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import IO, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fednlp.errors import PartitionError
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+_ARRAYS = ("train_offsets", "train_indices", "test_offsets", "test_indices", "client_ids")
+_MALFORMED = (
+    ValueError,
+    KeyError,
+    OSError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    zlib.error,
+    struct.error,
+)
+# What a file of so many bytes may unpack to: offsets of empty test sets compress well, but not without end.
+_UNPACKED_FLOOR, _UNPACKED_RATIO = 64 << 20, 64
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Who holds which examples: two ragged arrays of example numbers, one row a client.
+
+    Args:
+        train_offsets: int64 (C+1), rising from 0; client c holds ``train_indices[offsets[c]:offsets[c+1]]``,
+            at least one example.
+        train_indices: int64, example numbers of the training set, each at most once.
+        test_offsets: int64 (C+1), as above; a client's own test set may be empty.
+        test_indices: int64, example numbers of the test set, each at most once.
+        client_ids: int64 (C), the numbers 0 to C-1.
+        client_names: The value of the field that a natural partition was made by, one a client.
+
+    Raises:
+        PartitionError: The arrays do not fit together.
+
+    >>> part = Partition([0, 2, 3], [4, 0, 1], [0, 0, 1], [7], [0, 1])
+    >>> part.num_clients, part.train(0).tolist(), part.test(1).tolist()
+    (2, [4, 0], [7])
+    """
+
+    train_offsets: IntArray
+    train_indices: IntArray
+    test_offsets: IntArray
+    test_indices: IntArray
+    client_ids: IntArray
+    client_names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in _ARRAYS:
+            object.__setattr__(self, name, _whole_numbers(name, getattr(self, name)))
+        clients = len(self.client_ids)
+        if clients == 0 or not np.array_equal(self.client_ids, np.arange(clients)):
+            raise PartitionError("client_ids must be the numbers from 0, one a client, and at least one")
+        _check_ragged("train", self.train_offsets, self.train_indices, clients, fewest=1)
+        _check_ragged("test", self.test_offsets, self.test_indices, clients, fewest=0)
+        if self.client_names is not None:
+            object.__setattr__(self, "client_names", tuple(self.client_names))
+            _check_names(self.client_names, clients)
+
+    @property
+    def num_clients(self) -> int:
+        """The number of clients."""
+        return len(self.client_ids)
+
+    def train(self, client: int) -> IntArray:
+        """Return a view of a client's training examples, by number."""
+        return self._row(self.train_offsets, self.train_indices, client)
+
+    def test(self, client: int) -> IntArray:
+        """Return a view of a client's own test examples, by number; it may be empty."""
+        return self._row(self.test_offsets, self.test_indices, client)
+
+    def _row(self, offsets: IntArray, indices: IntArray, client: int) -> IntArray:
+        if not 0 <= client < self.num_clients:
+            raise PartitionError(
+                f"there is no client {client}: they are numbered 0 to {self.num_clients - 1}"
+            )
+        return indices[offsets[client] : offsets[client + 1]]
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the partition as an ``.npz`` file, whole or not at all; the same partition, the same bytes.
+
+        Raises:
+            RunError: The disk is full, or the folder cannot be written.
+        """
+        from fednlp.disk import atomic
+
+        arrays: dict[str, Any] = {name: getattr(self, name) for name in _ARRAYS}
+        if self.client_names is not None:
+            arrays["client_names"] = np.array(self.client_names, dtype=np.str_)
+        with atomic(Path(path), "choose another folder") as file:
+            np.savez(file, **arrays)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """Read a partition that :meth:`save` wrote, or any ``.npz`` with the same five arrays.
+
+        Nothing in the file is trusted: sizes are checked before memory is taken, and no object is unpickled.
+
+        Raises:
+            PartitionError: The file is missing, damaged, or no valid partition.
+        """
+        try:
+            with zipfile.ZipFile(path) as archive:
+                entries = _entries(archive)
+                room = _UNPACKED_FLOOR + _UNPACKED_RATIO * Path(path).stat().st_size
+                arrays = {name: _read(archive, entries, name, "i", room) for name in _ARRAYS}
+                names = None
+                if "client_names" in entries:
+                    names = tuple(_read(archive, entries, "client_names", "U", room).tolist())
+            return cls(**arrays, client_names=names)
+        except FileNotFoundError:
+            raise PartitionError(
+                f"there is no partition file {path}: make one with fednlp partition"
+            ) from None
+        except PartitionError as error:
+            raise PartitionError(f"{path}: {error}") from None
+        except (zipfile.BadZipFile, MemoryError, *_MALFORMED) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            message = f"{path} is no partition, or is damaged ({reason}): make it again with fednlp partition"
+            raise PartitionError(message) from None
+
+
+def from_owners(
+    train_owners: NDArray[np.integer[Any]],
+    test_owners: NDArray[np.integer[Any]],
+    num_clients: int,
+    train_numbers: ArrayLike | None = None,
+    test_numbers: ArrayLike | None = None,
+    client_names: tuple[str, ...] | None = None,
+) -> Partition:
+    """Return the partition in which each example has the given owner.
+
+    Args:
+        train_owners: For each training example its client, 0 to C-1; -1 leaves an example out.
+        test_owners: The same for the test examples.
+        num_clients: C.
+        train_numbers: The example numbers behind the rows of `train_owners`; their positions if left out.
+        test_numbers: The same for the test examples.
+        client_names: See :class:`Partition`.
+
+    >>> from_owners(np.array([1, 0, 1]), np.array([0]), 2).train(1).tolist()
+    [0, 2]
+    """
+    train = _ragged(train_owners, num_clients, train_numbers)
+    test = _ragged(test_owners, num_clients, test_numbers)
+    return Partition(*train, *test, np.arange(num_clients, dtype=np.int64), client_names)
+
+
+def client_runs(owners: NDArray[np.integer[Any]], num_clients: int) -> tuple[IntArray, IntArray]:
+    """Return offsets (C+1) and positions, so that a client's examples lie together and in order."""
+    positions = np.argsort(owners, kind="stable")
+    left_out = int(np.count_nonzero(owners < 0))
+    offsets = np.zeros(num_clients + 1, dtype=np.int64)
+    np.cumsum(
+        np.bincount(owners[owners >= 0] if left_out else owners, minlength=num_clients), out=offsets[1:]
+    )
+    return offsets, positions[left_out:]
+
+
+def _ragged(
+    owners: NDArray[np.integer[Any]], num_clients: int, numbers: ArrayLike | None
+) -> tuple[IntArray, IntArray]:
+    offsets, positions = client_runs(owners, num_clients)
+    return offsets, positions if numbers is None else np.asarray(numbers, dtype=np.int64)[positions]
+
+
+def _whole_numbers(name: str, values: ArrayLike) -> IntArray:
+    """Return a read-only int64 view of a flat array of whole numbers."""
+    array = np.asarray(values)
+    if array.ndim != 1 or not (array.dtype.kind in "iu" or array.size == 0):
+        raise PartitionError(f"{name} must be a flat array of whole numbers, not {array.dtype} {array.shape}")
+    if array.dtype == np.uint64 and array.size and int(array.max()) > np.iinfo(np.int64).max:
+        raise PartitionError(f"{name} holds numbers beyond int64")
+    view = np.ascontiguousarray(array, dtype=np.int64).view()
+    view.flags.writeable = False
+    return view
+
+
+def _check_ragged(split: str, offsets: IntArray, indices: IntArray, clients: int, fewest: int) -> None:
+    if len(offsets) != clients + 1:
+        raise PartitionError(f"{split}_offsets must hold {clients + 1} numbers for {clients} clients")
+    if offsets[0] != 0 or offsets[-1] != len(indices):
+        raise PartitionError(
+            f"{split}_offsets must run from 0 to {len(indices)}, the length of {split}_indices"
+        )
+    # Compared, not subtracted: a difference of hostile numbers could overflow.
+    short = offsets[1:] <= offsets[:-1] if fewest else offsets[1:] < offsets[:-1]
+    if short.any():
+        client = int(np.argmax(short))
+        what = (
+            "holds no training example" if offsets[client + 1] == offsets[client] else "has falling offsets"
+        )
+        raise PartitionError(f"client {client} {what} in {split}_offsets")
+    ordered = np.sort(indices)
+    if len(ordered) and ordered[0] < 0:
+        raise PartitionError(f"{split}_indices must be 0 or more, not {ordered[0]}")
+    twice = ordered[1:] == ordered[:-1]
+    if twice.any():
+        raise PartitionError(f"example {ordered[int(np.argmax(twice))]} stands twice in {split}_indices")
+
+
+def _check_names(names: tuple[str, ...], clients: int) -> None:
+    if len(names) != clients:
+        raise PartitionError(f"client_names holds {len(names)} names for {clients} clients")
+    if len(set(names)) != clients or not all(names):
+        raise PartitionError("client_names must differ from each other and not be empty")
+
+
+def _entries(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    entries: dict[str, zipfile.ZipInfo] = {}
+    for entry in archive.infolist():
+        name = entry.filename.removesuffix(".npy")
+        if name in entries:
+            raise PartitionError(f"holds {name} twice")
+        entries[name] = entry
+    missing = [name for name in _ARRAYS if name not in entries]
+    if missing:
+        raise PartitionError(f"holds no {', '.join(missing)}")
+    return entries
+
+
+def _read(
+    archive: zipfile.ZipFile, entries: dict[str, zipfile.ZipInfo], name: str, kind: str, room: int
+) -> NDArray[Any]:
+    """Read one flat array, after its header was found to agree with the size of its entry."""
+    entry = entries[name]
+    with archive.open(entry) as file:
+        shape, dtype = _header(file)
+        length = file.tell()
+    if len(shape) != 1 or dtype.kind not in {kind, "u" if kind == "i" else kind}:
+        raise PartitionError(f"{name} must be a flat array, not {dtype} {shape}")
+    if entry.file_size > room or shape[0] * dtype.itemsize != entry.file_size - length:
+        raise PartitionError(f"{name} does not have the length that it claims")
+    with archive.open(entry) as file:
+        return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return shape, dtype

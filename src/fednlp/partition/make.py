@@ -1,0 +1,181 @@
+"""Make a partition: check the options, share the training examples out, deal the test examples."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fednlp.errors import PartitionError
+from fednlp.partition.embed import Progress
+from fednlp.partition.index import IntArray, Partition, from_owners
+from fednlp.partition.methods import ALIASES, METHODS, Method, Options, Request
+from fednlp.partition.shift import check_concentration
+from fednlp.partition.testsets import deal
+
+_OPTIONS = ("clients", "alpha", "beta", "field", "proportions", "clusters", "encoder")
+_EXAMPLES = {
+    "clients": "100",
+    "alpha": "1.0",
+    "beta": "5.0",
+    "field": '"author"',
+    "proportions": '"shares.csv"',
+}
+
+
+@dataclass(frozen=True)
+class PartitionSpec:
+    """How to share examples out.
+
+    Args:
+        method: A key of ``METHODS``, or a name of the original FedNLP partition files (``ALIASES``).
+        clients: C; for natural and proportions the field or the table says it.
+        alpha: Concentration of label and cluster shift, above 0.
+        beta: Concentration of quantity shift, above 0.
+        field: The column whose values are the clients of a natural partition.
+        proportions: The file of a table of label shares.
+        clusters: How many clusters; as many as labels if left out, at least 2, or 10 without labels.
+        encoder: What embeds the texts for clusters; ``"minilm"`` if left out.
+        seed: Any integer; 0 if None.
+    """
+
+    method: str
+    clients: int | None = None
+    alpha: float | None = None
+    beta: float | None = None
+    field: str | None = None
+    proportions: str | None = None
+    clusters: int | None = None
+    encoder: str | None = None
+    seed: int | None = 0
+
+
+def make_partition(
+    spec: Options,
+    train_labels: ArrayLike,
+    test_labels: ArrayLike,
+    *,
+    num_labels: int | None = None,
+    label_names: Sequence[str] | None = None,
+    train_numbers: ArrayLike | None = None,
+    test_numbers: ArrayLike | None = None,
+    train_field: Sequence[object] | None = None,
+    test_field: Sequence[object] | None = None,
+    train_texts: Sequence[str] | None = None,
+    test_texts: Sequence[str] | None = None,
+    max_length: int = 64,
+    progress: Progress | None = None,
+) -> Partition:
+    """Share examples out over clients.
+
+    A function of labels (or field values, or texts), options and seed alone. Every training example goes to
+    one client and no client is without one; every test example goes to one client, so that its own test set
+    follows its training set. Natural partitions leave out test examples of values that no client has: what is
+    missing from ``test_indices``.
+
+    Args:
+        spec: A :class:`PartitionSpec`, or anything with its attributes.
+        train_labels: The label of each training example, 0 to K-1, or its score (floats).
+        test_labels: The same for the test examples; -1 for a label that training does not have.
+        num_labels: K; None for scores.
+        label_names: The K names, for a table of proportions; ``"0"`` to ``"K-1"`` if left out.
+        train_numbers: The example numbers of the training examples; 0 to N-1 if left out.
+        test_numbers: The same for the test examples.
+        train_field: The values of the field, by training example (natural).
+        test_field: The same by test example.
+        train_texts: The texts, by training example (cluster).
+        test_texts: The same by test example.
+        max_length: Tokens of a text that the encoder reads (cluster).
+        progress: Called with texts embedded and texts in all (cluster).
+
+    Raises:
+        PartitionError: The options do not fit the method, or cannot be met by the examples.
+
+    >>> spec = PartitionSpec("label", clients=2, alpha=0.1)
+    >>> part = make_partition(spec, [0, 0, 1, 1], [0, 1], num_labels=2)
+    >>> part.num_clients, sorted(part.train_indices.tolist())
+    (2, [0, 1, 2, 3])
+    """
+    method = _method(spec)
+    seed = 0 if spec.seed is None else spec.seed
+    train, test = np.asarray(train_labels), np.asarray(test_labels)
+    numbers = _numbers(train_numbers, len(train), "train"), _numbers(test_numbers, len(test), "test")
+    names = None
+    if num_labels is not None:
+        _check_labels(train, num_labels, numbers[0])
+        names = tuple(map(str, range(num_labels))) if label_names is None else tuple(label_names)
+    request = Request(
+        spec=spec,
+        seed=seed,
+        train_labels=train,
+        test_labels=test,
+        label_names=names,
+        train_numbers=numbers[0],
+        train_field=train_field,
+        test_field=test_field,
+        train_texts=train_texts,
+        test_texts=test_texts,
+        max_length=max_length,
+        progress=progress,
+    )
+    made = method.assign(request)
+    test_owners = deal(made.train_groups, made.owners, made.test_groups, seed, unseen=made.unseen)
+    return from_owners(made.owners, test_owners, made.clients, *numbers, made.names)
+
+
+def _method(spec: Options) -> Method:
+    """Return the method that is asked for, once its options are found to fit it."""
+    from fednlp.data.names import did_you_mean
+
+    name = ALIASES.get(spec.method, spec.method)
+    if name not in METHODS:
+        near = did_you_mean(name, METHODS)
+        raise PartitionError(f"there is no partition method {name!r}: {near}choose from {', '.join(METHODS)}")
+    _check_options(spec, name, METHODS[name])
+    return METHODS[name]
+
+
+def _check_options(spec: Options, name: str, method: Method) -> None:
+    given = [option for option in _OPTIONS if getattr(spec, option) is not None]
+    for option in method.needs:
+        if option not in given:
+            raise PartitionError(
+                f"method {name!r} needs {option}: say, for example, {option} = {_EXAMPLES[option]}"
+            )
+    for option in given:
+        if option not in method.needs + method.takes:
+            users = [other for other, how in METHODS.items() if option in how.needs + how.takes]
+            raise PartitionError(
+                f"{option} has no effect with method {name!r}: leave it out, or use {' or '.join(users)}"
+            )
+    for option in ("alpha", "beta"):
+        if option in given:
+            check_concentration(option, getattr(spec, option))
+    for option in ("clients", "clusters"):
+        if option in given and getattr(spec, option) < 1:
+            raise PartitionError(f"{option} = {getattr(spec, option)}: there must be at least 1")
+
+
+def _check_labels(labels: NDArray[Any], num_labels: int, numbers: IntArray) -> None:
+    if labels.size and labels.dtype.kind not in "iu":
+        raise PartitionError("labels must be whole numbers: scores (floats) go with num_labels = None")
+    wrong = (labels < 0) | (labels >= num_labels)
+    if wrong.any():
+        number = numbers[int(np.argmax(wrong))]
+        raise PartitionError(
+            f"training example {number} has no label from 0 to {num_labels - 1}: label it, or drop it"
+        )
+
+
+def _numbers(numbers: ArrayLike | None, count: int, split: str) -> IntArray:
+    if count == 0 and split == "train":
+        raise PartitionError("there is no training example to share out")
+    if numbers is None:
+        return np.arange(count, dtype=np.int64)
+    found = np.asarray(numbers, dtype=np.int64)
+    if found.shape != (count,):
+        raise PartitionError(
+            f"there are {count} {split} labels, but {split}_numbers has the shape {found.shape}"
+        )
+    return found

@@ -1,0 +1,186 @@
+"""The ways of sharing examples out, by name.
+
+A partitioner is a function from a `Request` to an `Assignment`, and one line in `METHODS`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fednlp.errors import PartitionError
+from fednlp.partition.cluster import cluster_groups, default_clusters
+from fednlp.partition.embed import Progress, embed
+from fednlp.partition.index import IntArray
+from fednlp.partition.natural import field_groups, natural_owners
+from fednlp.partition.proportions import bin_scores, proportions_owners, score_bins
+from fednlp.partition.shift import check_concentration, label_owners, quantity_owners, uniform_owners
+from fednlp.partition.tables import in_order, read_proportions
+
+
+class Options(Protocol):
+    """What a partition reads of a specification; None is an option not given."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def clients(self) -> int | None: ...
+    @property
+    def alpha(self) -> float | None: ...
+    @property
+    def beta(self) -> float | None: ...
+    @property
+    def field(self) -> str | None: ...
+    @property
+    def proportions(self) -> str | None: ...
+    @property
+    def clusters(self) -> int | None: ...
+    @property
+    def encoder(self) -> str | None: ...
+    @property
+    def seed(self) -> int | None: ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a partitioner may use: the options, and what is known of the examples."""
+
+    spec: Options
+    seed: int
+    train_labels: NDArray[Any]
+    test_labels: NDArray[Any]
+    label_names: tuple[str, ...] | None
+    train_numbers: IntArray
+    train_field: Sequence[object] | None
+    test_field: Sequence[object] | None
+    train_texts: Sequence[str] | None
+    test_texts: Sequence[str] | None
+    max_length: int
+    progress: Progress | None
+
+    @property
+    def clients(self) -> int:
+        """The number of clients, which the method needs."""
+        assert self.spec.clients is not None
+        return self.spec.clients
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a partitioner returns.
+
+    Attributes:
+        owners: The client of each training example.
+        clients: C.
+        train_groups: What a client's test set is to follow: label, cluster or field value, by example.
+        test_groups: The same of the test examples.
+        names: The clients' names, if they have any.
+        unseen: Whether test examples of groups without training examples are dealt; else they are left out.
+    """
+
+    owners: NDArray[np.integer[Any]]
+    clients: int
+    train_groups: IntArray
+    test_groups: IntArray
+    names: tuple[str, ...] | None = None
+    unseen: bool = True
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way of sharing examples out, the options it needs, and those that it also takes."""
+
+    assign: Callable[[Request], Assignment]
+    needs: tuple[str, ...]
+    takes: tuple[str, ...] = ()
+
+
+def _labels(request: Request) -> tuple[IntArray, IntArray]:
+    """Return the labels of both splits; one and the same for all where the data has scores."""
+    if request.label_names is None:
+        return np.zeros(len(request.train_labels), np.int64), np.zeros(len(request.test_labels), np.int64)
+    return request.train_labels, request.test_labels
+
+
+def _uniform(request: Request) -> Assignment:
+    owners = uniform_owners(len(request.train_labels), request.clients, request.seed)
+    return Assignment(owners, request.clients, *_labels(request))
+
+
+def _quantity(request: Request) -> Assignment:
+    beta = check_concentration("beta", request.spec.beta)
+    owners = quantity_owners(len(request.train_labels), request.clients, beta, request.seed)
+    return Assignment(owners, request.clients, *_labels(request))
+
+
+def _label(request: Request) -> Assignment:
+    if request.label_names is None:
+        raise PartitionError(
+            "label shift needs labels, and this data has scores: use cluster, natural or proportions"
+        )
+    return _by_groups(request, *_labels(request))
+
+
+def _cluster(request: Request) -> Assignment:
+    if request.train_texts is None or (request.test_texts is None and len(request.test_labels)):
+        raise PartitionError("method 'cluster' needs the texts of the training and test examples")
+    encoder = request.spec.encoder or "minilm"
+    count = None if request.label_names is None else len(request.label_names)
+    clusters = request.spec.clusters or min(default_clusters(count), len(request.train_texts))
+    train, test = (
+        embed(texts, encoder, max_length=request.max_length, progress=request.progress)
+        for texts in (request.train_texts, request.test_texts or ())
+    )
+    return _by_groups(request, *cluster_groups(train, test, clusters, request.seed))
+
+
+def _by_groups(request: Request, train: IntArray, test: IntArray) -> Assignment:
+    alpha = check_concentration("alpha", request.spec.alpha)
+    owners = label_owners(train, request.clients, alpha, request.seed, request.spec.beta)
+    return Assignment(owners, request.clients, train, test)
+
+
+def _natural(request: Request) -> Assignment:
+    field = request.spec.field
+    assert field is not None
+    if request.train_field is None or (request.test_field is None and len(request.test_labels)):
+        raise PartitionError(f"method 'natural' needs the field {field!r} of the training and test examples")
+    owners, names = natural_owners(request.train_field, field, request.spec.clients, request.train_numbers)
+    test_groups = field_groups(request.test_field or (), names)
+    return Assignment(owners, len(names), owners, test_groups, names, unseen=False)
+
+
+def _proportions(request: Request) -> Assignment:
+    assert request.spec.proportions is not None
+    table = read_proportions(request.spec.proportions)
+    count = len(table.shares)
+    if request.spec.clients not in (None, count):
+        raise PartitionError(
+            f"{request.spec.proportions} has rows for {count} clients, not {request.spec.clients}: "
+            f"leave clients out, or say clients = {count}"
+        )
+    if request.label_names is None:
+        train, borders = score_bins(request.train_labels, table.shares, table.by, request.seed)
+        shares, test = table.shares, bin_scores(request.test_labels, borders)
+    else:
+        shares = in_order(request.label_names, table)
+        train, test = _labels(request)
+    owners = proportions_owners(train, shares, table.by, request.seed)
+    return Assignment(owners, count, train, test, table.clients)
+
+
+METHODS: dict[str, Method] = {
+    "uniform": Method(_uniform, ("clients",)),
+    "label": Method(_label, ("clients", "alpha")),
+    "quantity": Method(_quantity, ("clients", "beta")),
+    "label+quantity": Method(_label, ("clients", "alpha", "beta")),
+    "cluster": Method(_cluster, ("clients", "alpha"), ("beta", "clusters", "encoder")),
+    "natural": Method(_natural, ("field",), ("clients",)),
+    "proportions": Method(_proportions, ("proportions",), ("clients",)),
+}
+"""Every method, with the options it needs and takes."""
+
+ALIASES = {"niid_label": "label", "niid_quantity": "quantity", "niid_cluster": "cluster"}
+"""What the methods are called in the original FedNLP partition files (``niid_label_clients=100_alpha=1``)."""

@@ -1,0 +1,121 @@
+"""Partitions by a table of label shares per client (FedSplitBERT, Tables I and II)."""
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fednlp.errors import PartitionError
+from fednlp.partition.draws import equal_sizes, largest_remainder
+from fednlp.partition.index import IntArray
+from fednlp.seeds import generator
+
+
+def proportions_owners(
+    labels: NDArray[np.integer[Any]], shares: ArrayLike, by: Literal["client", "label"], seed: int
+) -> IntArray:
+    """Share the examples out by label as a table says; every example goes to one client.
+
+    By ``"client"`` the clients are of equal size (to within one) and each asks for labels in its own
+    proportions. Where the table asks for more of a label than there is, every client gets the same fraction
+    of what it asked for, and the places left over share the examples left over at random. By ``"label"`` each
+    label is split over the clients in the table's proportions, and the sizes follow. Whole numbers come by
+    largest remainder.
+
+    Args:
+        labels: The label of each example, 0 to K-1.
+        shares: (C, K); rows (by client) or columns (by label) sum to 1.
+        by: Which of the two.
+        seed: Any integer; draws which examples go where.
+
+    Raises:
+        PartitionError: A client would hold no example.
+
+    >>> owners = proportions_owners(np.array([0, 0, 1, 1]), [[0.5, 0.5], [0.5, 0.5]], "client", seed=0)
+    >>> sorted(owners[:2].tolist()), sorted(owners[2:].tolist())
+    ([0, 1], [0, 1])
+    """
+    table = np.asarray(shares, dtype=np.float64)
+    clients, count = table.shape
+    supply = np.bincount(labels, minlength=count)
+    rng = generator(seed, "partition examples")
+    if by == "client":
+        sizes = equal_sizes(generator(seed, "partition sizes"), len(labels), clients)
+        asked = np.stack([largest_remainder(row, int(size)) for row, size in zip(table, sizes, strict=True)])
+        given = np.stack(
+            [_within(column, int(left)) for column, left in zip(asked.T, supply, strict=True)], axis=1
+        )
+        waiting = np.repeat(np.arange(clients), sizes - given.sum(axis=1))
+    else:
+        given = np.stack(
+            [largest_remainder(column, int(n)) for column, n in zip(table.T, supply, strict=True)], axis=1
+        )
+        waiting = np.empty(0, dtype=np.int64)
+        _check_filled(given)
+    owners = np.full(len(labels), -1, dtype=np.int64)
+    examples = rng.permutation(len(labels))
+    examples = examples[np.argsort(labels[examples], kind="stable")]
+    for column, stock in zip(given.T, np.split(examples, np.cumsum(supply)[:-1]), strict=True):
+        owners[stock[: column.sum()]] = np.repeat(np.arange(clients), column)
+    owners[owners < 0] = rng.permutation(waiting)
+    return owners
+
+
+def _within(asked: IntArray, supply: int) -> IntArray:
+    """Return what is given of one label: what was asked for, or the same fraction of it for everyone."""
+    return asked if asked.sum() <= supply else largest_remainder(asked, supply)
+
+
+def _check_filled(given: IntArray) -> None:
+    empty = np.flatnonzero(given.sum(axis=1) == 0)
+    if len(empty):
+        raise PartitionError(
+            f"the proportions leave client {empty[0]} without an example: give it a larger share"
+        )
+
+
+def score_bins(
+    scores: ArrayLike, shares: ArrayLike, by: Literal["client", "label"], seed: int
+) -> tuple[IntArray, NDArray[np.float64]]:
+    """Sort by score and cut into the bins of a table, the columns from the lowest scores to the highest.
+
+    By ``"client"`` a bin is as large as the clients together ask for, so that every share can be met; by
+    ``"label"`` all bins are equally large. Equal scores on a border are parted at random.
+
+    Args:
+        scores: The score of each example, finite.
+        shares: (C, K), as for :func:`proportions_owners`.
+        by: As there.
+        seed: Any integer.
+
+    Returns:
+        The bin of each example, 0 to K-1, and the K-1 scores at which the bins above the first begin.
+
+    Raises:
+        PartitionError: A score is not finite.
+
+    >>> bins, borders = score_bins([0.2, 5.0, 3.1, 1.0], [[1, 0], [0, 1]], "client", seed=0)
+    >>> bins.tolist(), borders.tolist()
+    ([0, 1, 1, 0], [3.1])
+    """
+    values, table = np.asarray(scores, dtype=np.float64), np.asarray(shares, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise PartitionError(f"example {int(np.argmin(np.isfinite(values)))} has no finite score")
+    weights = table.sum(axis=0) if by == "client" else np.ones(table.shape[1])
+    ends = np.cumsum(largest_remainder(weights, len(values)))
+    order = np.lexsort((generator(seed, "partition ties").random(len(values)), values))
+    bins = np.empty(len(values), dtype=np.int64)
+    bins[order] = np.searchsorted(ends, np.arange(len(values)), side="right")
+    ranked = np.append(values[order], np.inf)
+    return bins, ranked[ends[:-1]]
+
+
+def bin_scores(scores: ArrayLike, borders: ArrayLike) -> IntArray:
+    """Return the bin of each score, given the borders from :func:`score_bins`.
+
+    >>> bin_scores([0.0, 3.1, 9.0], [3.1]).tolist()
+    [0, 1, 1]
+    """
+    return np.searchsorted(np.asarray(borders, dtype=np.float64), np.asarray(scores), side="right").astype(
+        np.int64
+    )

@@ -1,0 +1,66 @@
+"""``fednlp partition``: share a data set out over clients, show the figures, write index and plots."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fednlp.assembly import open_data, share_out
+from fednlp.config import Experiment
+
+
+def partition_source(
+    experiment: Experiment, out: Path | None, plots: Path | None, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Make the partition an experiment asks for and return it in figures.
+
+    Args:
+        experiment: Its ``[data]``, ``[partition]`` and seed are used.
+        out: Where to write the index, if anywhere.
+        plots: Folder for the four pictures and their tables, if wanted.
+        say: Told what takes time.
+
+    Raises:
+        FednlpError: The data or the partition cannot be had; the message says why.
+    """
+    from fednlp.partition import overview, save_plots, summary
+
+    data = open_data(experiment)
+    partition = share_out(experiment, data, say)
+    labels = data.labels("train")
+    figures = summary(partition, labels, len(data.label_names))
+    wanted = experiment.partition.model_dump(exclude_none=True)
+    report = {
+        "data": data.name,
+        "source": data.source,
+        "method": wanted.pop("method"),
+        "options": wanted,
+        **figures,
+    }
+    if out is not None:
+        partition.save(out)
+        report["written"] = str(out)
+    if plots is not None:
+        files = save_plots(plots, overview(partition, labels, data.label_names))
+        report["plots"] = [str(path) for path in files]
+    return report
+
+
+def describe(report: dict[str, Any]) -> str:
+    """Return a partition's figures as a few lines of text."""
+
+    def line(name: str, part: dict[str, Any]) -> str:
+        sizes, divergence = part["sizes"], part.get("mean_divergence")
+        text = f"{name:<14} sizes {sizes['min']} / {sizes['median']:g} / {sizes['max']} (min / median / max)"
+        return text if divergence is None else f"{text}, divergence from the prior {divergence:.4f}"
+
+    options = ", ".join(f"{key} {value}" for key, value in report["options"].items() if key != "clients")
+    lines = [
+        f"{report['data']}: {report['source']}",
+        f"{report['method']} ({options}): {report['clients']:,} clients, {report['train_examples']:,} training and "
+        f"{report['test_examples']:,} test examples",
+        line("all clients", report),
+        line("first tenth", report["first_tenth"]),
+        line("last tenth", report["last_tenth"]),
+    ]
+    lines += [f"written {path}" for path in [report.get("written"), *report.get("plots", [])] if path]
+    return "\n".join(lines)
