@@ -1,0 +1,135 @@
+"""One federated round, as Algorithm 1 of the FedNLP benchmark paper states it.
+
+    sample a cohort S; every client i of S starts from x_t and takes its local steps
+    delta  = sum p_i (x_i - x_t) / sum p_i          over the clients that answered
+    x_t+1  = ServerOpt(x_t, -delta)
+
+Nothing here knows of text, tasks, models or transports: those stand behind :class:`Runtime`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fednlp.errors import RunError
+from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.server import server_step
+from fednlp.federated.state import State
+from fednlp.federated.sums import ExactSum, weight_unit
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a client says beside its update; ``error`` names why it was dropped.
+
+    Attributes:
+        client: Its id.
+        factor: Its weight over the cohort's :func:`weight_unit`.
+        examples: Examples seen in local training, once per epoch.
+        steps: Local steps taken.
+        loss: Sum over the steps of the mean training loss of the step's examples, times their number.
+    """
+
+    client: int
+    factor: float
+    examples: int = 0
+    steps: int = 0
+    loss: float = 0.0
+    error: str | None = None
+
+
+def failed(client: int, factor: float, error: Exception) -> Reply:
+    """Return the reply of a client that is dropped because of an exception."""
+    lines = str(error).strip().splitlines()
+    return Reply(client, factor, error=f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}")
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """The numbers of one round; ``train_loss`` is the mean over the examples seen."""
+
+    round: int
+    cohort: list[int]
+    replies: list[Reply]
+    train_loss: float
+    steps: int
+    examples: int
+    bytes_up: int
+    bytes_down: int
+    dropped: list[Reply]
+
+
+class Runtime(Protocol):
+    """Where clients train: in this process, in several, or across a network."""
+
+    def train(
+        self, round_number: int, state: State, factors: dict[int, float], done: Callable[[int], None]
+    ) -> tuple[ExactSum, list[Reply]]:
+        """Train the clients from ``state.x``; return the sum of factor * update, and a reply a client.
+
+        A client that fails is no exception: its reply says why, and its update is not in the sum.
+        ``done`` is told how many clients are through.
+        """
+
+
+def run_round(
+    algorithm: Algorithm,
+    state: State,
+    sizes: Sequence[int] | NDArray[np.int64],
+    runtime: Runtime,
+    seed: int,
+    done: Callable[[int], None] = lambda count: None,
+) -> RoundReport:
+    """Run round ``state.round + 1``: move the state, return the round's numbers.
+
+    Args:
+        algorithm: What this method does differently.
+        state: The server; moved in place, so that memory stays O(model).
+        sizes: Training examples of each client, by id.
+        runtime: Where the clients train.
+        seed: The experiment's seed.
+        done: Told how many clients of the cohort are through, for a progress line.
+
+    Raises:
+        RunError: Fewer than ``algorithm.min_clients`` clients answered; the state is untouched.
+    """
+    number = state.round + 1
+    cohort = algorithm.sample(seed, number, len(sizes))
+    weights = {client: algorithm.weigh(int(sizes[client])) for client in cohort}
+    unit = weight_unit(sum(weights.values()))
+    factors = {client: weight / unit for client, weight in weights.items()}
+
+    total, replies = runtime.train(number, state, factors, done)
+
+    replies = sorted(replies, key=lambda reply: reply.client)
+    kept = [reply for reply in replies if reply.error is None]
+    dropped = [reply for reply in replies if reply.error is not None]
+    if len(kept) < algorithm.min_clients:
+        reasons = "; ".join(f"client {reply.client}: {reply.error}" for reply in dropped[:3])
+        raise RunError(
+            f"round {number}: {len(kept)} of {len(cohort)} clients answered, min_clients is "
+            f"{algorithm.min_clients} ({reasons}); the rounds before are saved"
+        )
+    delta = torch.zeros_like(state.x)
+    rows = total.mean_into(delta, sum(reply.factor for reply in kept))
+    server_step(algorithm.server, state.layout, state.x, delta, state.slots, rows)
+    total.clear()
+    state.round = number
+
+    examples = sum(reply.examples for reply in kept)
+    message = state.layout.message_bytes
+    return RoundReport(
+        round=number,
+        cohort=cohort,
+        replies=replies,
+        train_loss=sum(reply.loss for reply in kept) / examples if examples else float("nan"),
+        steps=sum(reply.steps for reply in kept),
+        examples=examples,
+        bytes_up=message * len(kept),
+        bytes_down=message * len(cohort),
+        dropped=dropped,
+    )

@@ -1,0 +1,68 @@
+"""Tensors and a counter that several processes of one machine share, as mapped files."""
+
+import fcntl
+import mmap
+import os
+import shutil
+import struct
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fednlp.errors import RunError
+
+
+def scratch_folder(wanted_bytes: int) -> Path:
+    """Make a new folder for shared files: in memory where there is room, else on disk.
+
+    Raises:
+        RunError: There is room nowhere.
+    """
+    for root in ("/dev/shm", tempfile.gettempdir()):
+        if (
+            Path(root).is_dir()
+            and os.access(root, os.W_OK)
+            and shutil.disk_usage(root).free > 1.5 * wanted_bytes
+        ):
+            return Path(tempfile.mkdtemp(prefix="fednlp-", dir=root))
+    raise RunError(
+        f"workers need {wanted_bytes / 2**20:.0f} MB of shared scratch space and there is none: free some of "
+        f"{tempfile.gettempdir()}, set TMPDIR, or run with runtime.workers = 1"
+    )
+
+
+def shared_tensor(path: Path, numel: int, dtype: torch.dtype) -> Tensor:
+    """Map a file as a tensor; whoever opens the same file sees the same numbers. A new file holds zeros."""
+    if numel == 0:
+        return torch.zeros(0, dtype=dtype)
+    size = numel * dtype.itemsize
+    if not path.exists():
+        with path.open("wb") as file:
+            file.truncate(size)
+    return torch.from_file(str(path), shared=True, size=numel, dtype=dtype)
+
+
+class Counter:
+    """A number that processes take in turn, so that each piece of work is claimed once."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            path.write_bytes(struct.pack("<q", 0))
+        self._file = path.open("r+b")
+        self._map = mmap.mmap(self._file.fileno(), 8)
+
+    def take(self) -> int:
+        """Return the number, and add one for the next."""
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            (value,) = struct.unpack("<q", self._map[:8])
+            self._map[:8] = struct.pack("<q", value + 1)
+            return int(value)
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def reset(self) -> None:
+        """Start from 0 again; only while nobody takes."""
+        self._map[:8] = struct.pack("<q", 0)

@@ -1,0 +1,68 @@
+"""A worker process: ``python -m fednlp.runtime.worker FACTORY THREADS``, started by the pool.
+
+It reads JSON lines from standard input and answers each job with one line. It ends when its input does.
+"""
+
+import importlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from fednlp.federated.sums import ExactSum
+from fednlp.runtime.shared import Counter, shared_tensor
+
+
+def _messages(parent: int) -> Iterator[dict[str, Any]]:
+    for line in sys.stdin.buffer:
+        if os.getppid() != parent:
+            return
+        yield json.loads(line)
+
+
+def _answer(answers: IO[bytes], message: dict[str, Any]) -> None:
+    answers.write(json.dumps(message).encode() + b"\n")
+    answers.flush()
+
+
+def main(factory: str, threads: int) -> None:
+    """Serve jobs until the pool closes the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints goes to the log, not among the answers
+    torch.set_num_threads(threads)
+    parent = os.getppid()
+    module, _, name = factory.partition(":")
+    build = getattr(importlib.import_module(module), name)
+    messages = _messages(parent)
+    try:
+        setup = next(messages)
+    except StopIteration:
+        return
+    scratch, number = Path(setup["scratch"]), setup["number"]
+    side = build(**setup["arguments"])
+    layout = side.layout
+    counter = Counter(scratch / "counter")
+    x = shared_tensor(scratch / "x", layout.numel, torch.float32)
+    storage = shared_tensor(scratch / f"sum{number}", layout.numel, torch.int64)
+    touched = shared_tensor(scratch / f"touched{number}", layout.table_shape[0], torch.bool)
+    total = ExactSum(layout, storage, touched)
+    _answer(answers, {"results": {}})  # everything is open: the pool may remove the names
+    for message in messages:
+        results: dict[int, Any] = {}
+        answer: dict[str, Any] = {"results": results}
+        try:
+            while (piece := counter.take()) < message["pieces"] and os.getppid() == parent:
+                results[piece] = side.work(message["job"], piece, x, total)
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        _answer(answers, answer)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,61 @@
+"""Batches of examples of like length, in an order drawn afresh each epoch."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+_POOL = 32
+"""Batches that are sorted by length together: long enough to pad little, short enough to stay random."""
+
+
+def epoch_batches(
+    examples: np.ndarray,
+    lengths: np.ndarray,
+    batch_size: int,
+    rng: np.random.Generator,
+    by_length: bool = True,
+) -> list[np.ndarray]:
+    """Cut one epoch into batches.
+
+    Args:
+        examples: Example numbers, int64.
+        lengths: Tokens of each of them.
+        batch_size: Examples a batch; the last may be smaller.
+        rng: Draws the order.
+        by_length: Sort by length within pools of batches, then shuffle the batches.
+
+    Returns:
+        Arrays of example numbers, which hold every example once.
+    """
+    order = rng.permutation(len(examples))
+    if not by_length or len(order) <= batch_size:
+        return [examples[order[i : i + batch_size]] for i in range(0, len(order), batch_size)]
+    batches = []
+    pool = _POOL * batch_size
+    for start in range(0, len(order), pool):
+        part = order[start : start + pool]
+        part = part[np.argsort(lengths[part], kind="stable")]
+        batches += [examples[part[i : i + batch_size]] for i in range(0, len(part), batch_size)]
+    return [batches[i] for i in rng.permutation(len(batches))]
+
+
+def local_batches(
+    examples: np.ndarray,
+    lengths: np.ndarray,
+    batch_size: int,
+    steps: int,
+    rng: np.random.Generator,
+    by_length: bool = True,
+) -> Iterator[np.ndarray]:
+    """Yield ``steps`` batches, epoch after epoch."""
+    left = steps
+    while left > 0:
+        for batch in epoch_batches(examples, lengths, batch_size, rng, by_length)[:left]:
+            yield batch
+            left -= 1
+
+
+def evaluation_batches(examples: np.ndarray, lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
+    """Cut examples into batches sorted by length, the longest first; a function of its arguments alone."""
+    order = np.argsort(-lengths, kind="stable")
+    return [examples[order[i : i + batch_size]] for i in range(0, len(order), batch_size)]

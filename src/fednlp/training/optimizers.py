@@ -1,0 +1,82 @@
+"""A client's optimiser and learning-rate schedule, by their Hugging Face names."""
+
+from dataclasses import dataclass
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from fednlp.training.replica import Group
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How one client trains: an option of its own, never implied by the algorithm's name.
+
+    Attributes:
+        optimizer: ``"sgd"``, ``"adam"``, ``"adamw"`` or ``"adagrad"``.
+        learning_rate: Step size at the top of the schedule.
+        momentum: Of SGD.
+        epochs: Passes over the client's examples.
+        max_steps: Local steps instead of epochs, if positive.
+        batch_size: Examples a step.
+        weight_decay: Not applied to biases and layer norms.
+        schedule: Hugging Face's ``lr_scheduler_type``, over the client's local steps of one round.
+        warmup_ratio: Share of the steps in which the rate rises from 0.
+        max_grad_norm: Gradients are scaled down to this norm; 0 for never.
+        mu: FedProx's pull towards the global model.
+        by_length: Batches are made of examples of like length.
+    """
+
+    optimizer: str = "adamw"
+    learning_rate: float = 5e-5
+    momentum: float = 0.0
+    epochs: int = 1
+    max_steps: int = -1
+    batch_size: int = 8
+    weight_decay: float = 0.0
+    schedule: str = "constant"
+    warmup_ratio: float = 0.0
+    max_grad_norm: float = 0.0
+    mu: float = 0.0
+    by_length: bool = True
+
+    @property
+    def leaves_zero_gradients_alone(self) -> bool:
+        """Whether a weight whose gradient is always zero stays as it is, so that it need not be loaded."""
+        return self.weight_decay == 0
+
+    def steps(self, examples: int) -> int:
+        """Local steps that a client with so many examples takes in a round."""
+        return self.max_steps if self.max_steps > 0 else self.epochs * -(-examples // self.batch_size)
+
+
+def make_optimizer(options: LocalTraining, groups: list[Group]) -> Optimizer:
+    """Build a fresh optimiser over a replica's parameter groups."""
+    parameters = [
+        {"params": [g.parameter], "weight_decay": options.weight_decay if g.decayed else 0.0} for g in groups
+    ]
+    rate = options.learning_rate
+    match options.optimizer:
+        case "sgd":
+            return torch.optim.SGD(parameters, lr=rate, momentum=options.momentum, fused=True)
+        case "adam":
+            return torch.optim.Adam(parameters, lr=rate, fused=True)
+        case "adamw":
+            return torch.optim.AdamW(parameters, lr=rate, fused=True)
+        case "adagrad":
+            return torch.optim.Adagrad(parameters, lr=rate)
+    raise ValueError(f"unknown client optimiser {options.optimizer}: choose sgd, adam, adamw or adagrad")
+
+
+def make_schedule(options: LocalTraining, optimizer: Optimizer, steps: int) -> LRScheduler | None:
+    """Build the learning-rate schedule over ``steps`` local steps; None where the rate is constant."""
+    if options.schedule == "constant":
+        return None
+    from transformers import get_scheduler
+
+    warmup = round(options.warmup_ratio * steps)
+    scheduler: LRScheduler = get_scheduler(
+        options.schedule, optimizer, num_warmup_steps=warmup, num_training_steps=steps
+    )
+    return scheduler

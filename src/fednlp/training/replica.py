@@ -1,0 +1,213 @@
+"""One model a worker: weights swapped in place through one flat buffer, and words loaded only as needed.
+
+All trainable tensors of the model but the word embedding are views of one flat buffer, and so are
+their gradients. Loading the global model is one copy, an update is one subtraction, and an optimiser
+sees two or three long tensors in place of a hundred short ones.
+
+The word embedding is most of a small model, and a client uses few of its rows. When rows that are not
+used cannot change (no weight decay, an optimiser that does nothing on a zero gradient, an embedding
+that is not tied to the output), the replica holds those rows alone, under new numbers. The result is
+the same as with the whole table; see tests/training/test_replica.py.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fednlp.federated.params import Kind, Layout
+from fednlp.federated.sums import ExactSum
+
+
+def is_decayed(name: str) -> bool:
+    """Say whether weight decay applies: not to biases and layer norms, as in Hugging Face's Trainer."""
+    lowered = name.lower()
+    return not (
+        lowered.endswith("bias") or "layernorm" in lowered or "layer_norm" in lowered or ".ln_" in lowered
+    )
+
+
+def _word_embedding(model: nn.Module) -> tuple[str, nn.Embedding] | None:
+    """Return the input embedding's name and module if no other module uses its weight."""
+    get = getattr(model, "get_input_embeddings", None)
+    embedding = get() if callable(get) else None
+    if not isinstance(embedding, nn.Embedding) or embedding.max_norm is not None:
+        return None
+    owners = [
+        f"{path}.{name}" if path else name
+        for path, module in model.named_modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter is embedding.weight
+    ]
+    return (owners[0], embedding) if len(owners) == 1 else None
+
+
+def layout_of(model: nn.Module) -> Layout:
+    """Lay out a model's parameters and floating-point persistent buffers, by name.
+
+    Decayed parameters come first, then the others, then buffers, and the untied word embedding last.
+    """
+    shapes: dict[str, tuple[tuple[int, ...], Kind]] = {}
+    parameters = list(model.named_parameters())
+    for wanted in (True, False):
+        shapes |= {n: (tuple(p.shape), "parameter") for n, p in parameters if is_decayed(n) is wanted}
+    persistent = model.state_dict().keys()
+    shapes |= {
+        n: (tuple(b.shape), "buffer")
+        for n, b in model.named_buffers()
+        if b.is_floating_point() and n in persistent
+    }
+    words = _word_embedding(model)
+    return Layout.of(shapes, table=words[0] if words else None)
+
+
+def flat_weights(model: nn.Module) -> Tensor:
+    """Return a model's tensors as one flat float32 tensor in its layout, copied."""
+    return layout_of(model).flatten(dict(model.named_parameters()) | dict(model.named_buffers()))
+
+
+@dataclass(frozen=True)
+class Group:
+    """A stretch of parameters that an optimiser treats alike."""
+
+    parameter: Tensor
+    decayed: bool
+
+
+class Replica:
+    """A model whose weights are loaded, trained and compared with the global model in place.
+
+    Args:
+        model: Any module; its parameters become views of the replica's flat buffer.
+        device: Where it lives.
+        by_rows: Whether rows of the word embedding that a client does not use may be left out.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device, by_rows: bool) -> None:
+        self.layout = layout_of(model)
+        self.device = device
+        self.by_rows = by_rows and self.layout.table is not None
+        self.model = model.to(device)
+        words = _word_embedding(model)
+        self._embedding = words[1] if words else None
+        self._padding = self._embedding.padding_idx if self._embedding else None
+        self._numbers = torch.zeros(self.layout.table_shape[0], dtype=torch.int64)
+        self._rows: Tensor | None = None
+        self._live = torch.zeros(self.layout.dense, device=device)
+        self._gradient = torch.zeros(self.layout.dense, device=device)
+        self._start = self._live
+        self._table_start: Tensor | None = None
+        self._adopt()
+
+    def _adopt(self) -> None:
+        """Make every tensor of the model a view of the flat buffers."""
+        tensors = dict(self.model.named_parameters(remove_duplicate=False)) | dict(self.model.named_buffers())
+        stretches: dict[bool, list[int]] = {}
+        for entry in self.layout.entries:
+            if entry.name == self.layout.table:
+                continue
+            tensor, place = tensors[entry.name], slice(entry.start, entry.stop)
+            tensor.data = self._live[place].view(entry.shape)
+            if entry.kind == "parameter":
+                tensor.grad = self._gradient[place].view(entry.shape)
+                stretch = stretches.setdefault(is_decayed(entry.name), [entry.start, entry.stop])
+                stretch[1] = entry.stop
+        self._groups: list[Group] = []
+        for decayed, (start, stop) in stretches.items():
+            flat = nn.Parameter(self._live[start:stop])
+            flat.grad = self._gradient[start:stop]
+            self._groups.append(Group(flat, decayed))
+
+    @property
+    def groups(self) -> list[Group]:
+        """What the optimiser is to train; valid until the next :meth:`load`."""
+        if self._embedding is None:
+            return self._groups
+        return [*self._groups, Group(self._embedding.weight, True)]
+
+    def load(self, x: Tensor, words: Iterable[int] | Tensor | None = None) -> None:
+        """Take over the global model.
+
+        Args:
+            x: Flat float32 tensor in this replica's layout.
+            words: Token ids that the client uses; None for all.
+        """
+        self._start = x[: self.layout.dense].to(self.device)  # on a CPU this is x itself, not a copy
+        self._live.copy_(self._start)
+        if self._embedding is None:
+            return
+        table = self.layout.rows(x)
+        if words is None or not self.by_rows:
+            self._rows = None
+            self._table_start = table.to(self.device, copy=True)
+        else:
+            self._rows = self._number(torch.as_tensor(words))
+            self._table_start = table[self._rows].to(self.device)
+        self._embed(self._table_start.clone())
+
+    def load_for_evaluation(self, x: Tensor) -> None:
+        """Take over the global model to look at it only: the word embedding is not copied."""
+        self._live.copy_(x[: self.layout.dense])
+        if self._embedding is not None:
+            self._rows = None
+            self._embed(self.layout.rows(x).to(self.device))
+
+    def _number(self, words: Tensor) -> Tensor:
+        """Give the words (and padding) new numbers from 0; return the words in that order."""
+        used = torch.zeros(self.layout.table_shape[0], dtype=torch.bool)
+        used[words.long()] = True
+        if self._padding is not None:
+            used[self._padding] = True
+        rows = used.nonzero().squeeze(1)
+        self._numbers[rows] = torch.arange(len(rows))
+        return rows
+
+    def _embed(self, weight: Tensor) -> None:
+        assert self._embedding is not None
+        self._embedding.weight = nn.Parameter(weight)
+        self._embedding.num_embeddings = len(weight)
+        if self._padding is not None:
+            renumbered = self._rows is not None
+            self._embedding.padding_idx = int(self._numbers[self._padding]) if renumbered else self._padding
+
+    def words(self, ids: Tensor) -> Tensor:
+        """Return token ids under the numbers that the loaded embedding knows."""
+        return ids if self._rows is None else self._numbers[ids]
+
+    def zero_grad(self) -> None:
+        """Forget the gradients, in place."""
+        self._gradient.zero_()
+        if self._embedding is not None:
+            self._embedding.weight.grad = None
+
+    @torch.no_grad()
+    def pull_back(self, mu: float) -> None:
+        """Add the gradient of (mu/2)||x - x_t||^2 (FedProx)."""
+        trained = slice(0, self.layout.buffers.start or self.layout.dense)
+        gap = self._live[trained] - self._start[trained]
+        self._gradient[trained].add_(gap, alpha=mu)
+        if self._embedding is not None and self._embedding.weight.grad is not None:
+            assert self._table_start is not None
+            self._embedding.weight.grad.add_(self._embedding.weight - self._table_start, alpha=mu)
+
+    @torch.no_grad()
+    def add_update(self, total: ExactSum, factor: float) -> None:
+        """Add factor * (what was trained - what was loaded) to a sum; the replica must be loaded anew after.
+
+        Raises:
+            NotFinite: Training ended in NaN, infinity or huge numbers; nothing was added.
+        """
+        dense = self._live.sub_(self._start).cpu()
+        if self._embedding is None:
+            total.add(factor, dense)
+            return
+        assert self._table_start is not None
+        table = self._embedding.weight.sub(self._table_start).cpu()
+        total.add(factor, dense, self._rows, table)
+
+    def store(self, x: Tensor) -> None:
+        """Write the weights as they stand into a flat tensor of the layout (all words must be loaded)."""
+        x[: self.layout.dense].copy_(self._live)
+        if self._embedding is not None:
+            self.layout.rows(x).copy_(self._embedding.weight.detach())

@@ -1,0 +1,198 @@
+"""The laws of the round, on a trainer that anybody could have written."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save
+from torch import nn
+
+from fednlp import ServerOptimizer, fedavg, federate, fedopt, fedprox
+from fednlp.errors import ConfigError, RunError
+from fednlp.federated import Algorithm, Layout, equally
+
+Data = tuple[torch.Tensor, torch.Tensor]
+
+
+class Client(tuple):  # type: ignore[type-arg]
+    """(inputs, targets), as long as its examples."""
+
+    def __len__(self) -> int:
+        return len(self[0])
+
+
+class Linear:
+    """Full-batch gradient steps on a linear model, with FedProx's term if asked for."""
+
+    def __init__(self, steps: int = 1, rate: float = 0.1) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Linear(3, 1)
+        self.steps, self.rate, self.mu = steps, rate, 0.0
+
+    def get_model_params(self) -> dict[str, torch.Tensor]:
+        return dict(self.model.state_dict())
+
+    def set_model_params(self, params: dict[str, torch.Tensor]) -> None:
+        self.model.load_state_dict(params)
+
+    def loss(self, data: Data) -> torch.Tensor:
+        return ((self.model(data[0]) - data[1]) ** 2).mean()
+
+    def train(self, data: Data) -> float:
+        start = [p.detach().clone() for p in self.model.parameters()]
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=self.rate)
+        for _ in range(self.steps):
+            loss = self.loss(data)
+            for p, s in zip(self.model.parameters(), start, strict=True):
+                loss = loss + self.mu / 2 * ((p - s) ** 2).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return loss.item()
+
+    def test(self, data: Data) -> dict[str, float]:
+        return {"loss": self.loss(data).item()}
+
+
+def some_clients(sizes: list[int], seed: int = 0) -> list[Client]:
+    rng = torch.Generator().manual_seed(seed)
+    return [Client((torch.randn(n, 3, generator=rng), torch.randn(n, 1, generator=rng))) for n in sizes]
+
+
+def outcome(algorithm: Algorithm, sizes: list[int], trainer: Linear | None = None, **more: Any) -> dict[str, torch.Tensor]:
+    return federate(trainer or Linear(), some_clients(sizes), algorithm, **{"num_rounds": 3, **more}).params
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+sizes = st.lists(st.integers(1, 9), min_size=1, max_size=6)
+
+
+@given(sizes=sizes)
+@settings(deadline=None, max_examples=20)
+def test_one_full_batch_step_each_is_one_centralised_step(sizes: list[int]) -> None:
+    clients = some_clients(sizes)
+    federated = federate(Linear(), clients, fedavg(len(sizes)), num_rounds=1).params
+    central = Linear()
+    central.train((torch.cat([c[0] for c in clients]), torch.cat([c[1] for c in clients])))
+    for name, value in central.model.state_dict().items():
+        torch.testing.assert_close(federated[name], value, rtol=1e-5, atol=1e-6)
+
+
+@given(sizes=sizes)
+@settings(deadline=None, max_examples=10)
+def test_the_special_cases_are_fedavg(sizes: list[int]) -> None:
+    plain = outcome(fedavg(len(sizes)), sizes, Linear(steps=3))
+    assert same(plain, outcome(fedprox(len(sizes), mu=0.0), sizes, Linear(steps=3)))
+    assert same(plain, outcome(fedopt(len(sizes), ServerOptimizer("sgd", 1.0)), sizes, Linear(steps=3)))
+
+
+def test_each_part_of_the_method_matters() -> None:
+    sizes = [2, 5, 9]
+    plain = outcome(fedavg(3), sizes, Linear(steps=3))
+    assert not same(plain, outcome(fedprox(3, mu=1.0), sizes, Linear(steps=3)))
+    assert not same(plain, outcome(fedopt(3), sizes, Linear(steps=3)))
+    assert not same(plain, outcome(fedavg(3, weigh=equally), sizes, Linear(steps=3)))
+    assert not same(plain, outcome(fedavg(2), sizes, Linear(steps=3)))
+
+
+@given(sizes=st.lists(st.integers(1, 9), min_size=2, max_size=6), data=st.data())
+@settings(deadline=None, max_examples=20)
+def test_permuting_the_cohort_changes_nothing(sizes: list[int], data: st.DataObject) -> None:
+    clients = some_clients(sizes)
+    order = data.draw(st.permutations(range(len(sizes))))
+    algorithm = fedopt(len(sizes))
+    one = federate(Linear(), clients, algorithm, num_rounds=2).params
+    other = federate(Linear(), [clients[i] for i in order], algorithm, num_rounds=2).params
+    assert same(one, other)
+
+
+def test_a_client_of_weight_zero_changes_nothing() -> None:
+    base = fedavg(2)
+    zero = replace(fedavg(3), weigh=lambda examples: 0.0 if examples == 7 else float(examples))
+    clients = some_clients([3, 4, 7])
+    one = federate(Linear(), clients[:2], base, num_rounds=2).params
+    other = federate(Linear(), clients, zero, num_rounds=2).params
+    assert same(one, other)
+
+
+def test_a_run_is_a_function_of_its_seed() -> None:
+    sizes = [1, 2, 3, 4, 5, 6]
+    assert same(outcome(fedavg(2), sizes, seed=1), outcome(fedavg(2), sizes, seed=1))
+    assert not same(outcome(fedavg(2), sizes, seed=1), outcome(fedavg(2), sizes, seed=2))
+
+
+class Failing(Linear):
+    """Raises on one client's data and gives NaN on another's."""
+
+    def train(self, data: Data) -> float:
+        if len(data[0]) == 5:
+            raise ValueError("out of cheese")
+        loss = super().train(data)
+        if len(data[0]) == 7:
+            self.model.weight.data.fill_(math.nan)
+        return loss
+
+
+def test_clients_that_fail_are_dropped_and_named() -> None:
+    clients = some_clients([5, 3, 7, 4])
+    result = federate(Failing(), clients, fedavg(4), num_rounds=1)
+    report = result.rounds[0]
+    assert [(r.client, r.error) for r in report.dropped] == [
+        (0, "ValueError: out of cheese"),
+        (2, "NotFinite: the update holds NaN, infinity or a number beyond 2^20"),
+    ]
+    good = federate(Linear(), [clients[1], clients[3]], fedavg(2), num_rounds=1)
+    assert same(result.params, good.params)
+    assert report.bytes_up == report.bytes_down // 2
+
+
+def test_too_few_clients_stop_the_run_with_the_reason() -> None:
+    with pytest.raises(RunError, match=r"round 1: 0 of 1 clients answered, min_clients is 1 .*out of cheese"):
+        federate(Failing(), some_clients([5]), fedavg(1), num_rounds=1)
+
+
+def test_fedprox_needs_a_trainer_that_knows_it() -> None:
+    trainer = Linear()
+    del trainer.mu
+    with pytest.raises(ConfigError, match="give the trainer an attribute mu"):
+        federate(trainer, some_clients([2]), fedprox(1, mu=0.1))
+
+
+def test_statistics_are_averaged_and_whole_numbers_stay() -> None:
+    class Counting(Linear):
+        buffer_names = ("seen",)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen = 0.0
+
+        def get_model_params(self) -> dict[str, Any]:
+            return {"seen": self.seen, "steps": 3, **super().get_model_params()}
+
+        def set_model_params(self, params: dict[str, torch.Tensor]) -> None:
+            assert params["steps"].item() == 3
+            self.seen = float(params["seen"])
+            super().set_model_params({k: v for k, v in params.items() if k not in {"seen", "steps"}})
+
+        def train(self, data: Data) -> float:
+            self.seen = float(len(data[0]))
+            return super().train(data)
+
+    result = federate(Counting(), some_clients([2, 6]), fedopt(2), num_rounds=4)
+    assert float(result.params["seen"]) == (2 * 2 + 6 * 6) / 8
+    assert result.params["steps"].dtype == torch.int64
+
+
+@given(shapes=st.lists(st.lists(st.integers(0, 3), max_size=3), min_size=1, max_size=5))
+@settings(deadline=None)
+def test_bytes_are_those_of_the_safetensors_message(shapes: list[list[int]]) -> None:
+    tensors = {f"layer.{i}": torch.zeros(shape) for i, shape in enumerate(shapes)}
+    layout = Layout.of({name: (tuple(t.shape), "parameter") for name, t in tensors.items()})
+    assert layout.message_bytes == len(save(tensors))

@@ -1,0 +1,114 @@
+"""The exact sum: no order, grouping or absent client changes a bit."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fednlp.federated.params import Layout
+from fednlp.federated.sums import LARGEST, ExactSum, NotFinite, weight_unit
+
+LAYOUT = Layout.of({"a": ((3, 2), "parameter"), "words": ((5, 2), "parameter")}, table="words")
+PLAIN = Layout.of({"a": ((7,), "parameter")})
+floats = st.floats(-1000, 1000, width=32)
+clients = st.lists(
+    st.tuples(st.integers(0, 500), st.lists(floats, min_size=7, max_size=7)), min_size=1, max_size=12
+)
+
+
+def mean(total: ExactSum, share: float) -> torch.Tensor:
+    out = torch.zeros(total.layout.numel)
+    total.mean_into(out, share)
+    return out
+
+
+@given(clients=clients, data=st.data())
+@settings(deadline=None)
+def test_no_order_and_no_grouping_changes_a_bit(clients: list[tuple[int, list[float]]], data: st.DataObject) -> None:
+    unit = weight_unit(sum(weight for weight, _ in clients))
+    share = sum(weight / unit for weight, _ in clients)
+    one = ExactSum(PLAIN)
+    for weight, update in clients:
+        one.add(weight / unit, torch.tensor(update))
+    shuffled = data.draw(st.permutations(clients))
+    cut = data.draw(st.integers(0, len(clients)))
+    left, right = ExactSum(PLAIN), ExactSum(PLAIN)
+    for place, (weight, update) in enumerate(shuffled):
+        (left if place < cut else right).add(weight / unit, torch.tensor(update))
+    left.merge(right)
+    assert torch.equal(one.storage, left.storage)
+    assert torch.equal(mean(one, share), mean(left, share))
+
+
+@given(clients=clients)
+@settings(deadline=None)
+def test_it_is_the_weighted_mean(clients: list[tuple[int, list[float]]]) -> None:
+    weights = np.array([weight for weight, _ in clients], dtype=float)
+    unit = weight_unit(weights.sum())
+    total = ExactSum(PLAIN)
+    for weight, update in clients:
+        total.add(weight / unit, torch.tensor(update))
+    got = mean(total, weights.sum() / unit).numpy()
+    if weights.sum() == 0:
+        assert not got.any()
+        return
+    updates = np.array([np.float32(update) for _, update in clients], dtype=np.float64)
+    np.testing.assert_allclose(got, weights @ updates / weights.sum(), rtol=2e-7, atol=1e-11 * len(clients))
+
+
+def test_a_client_of_weight_zero_changes_nothing() -> None:
+    one, other = ExactSum(PLAIN), ExactSum(PLAIN)
+    for total in (one, other):
+        total.add(0.5, torch.arange(7.0))
+    other.add(0.0, torch.full((7,), 1e5))
+    assert torch.equal(mean(one, 0.5), mean(other, 0.5))
+
+
+@given(rows=st.lists(st.integers(0, 4), unique=True, min_size=1), seed=st.integers(0, 1000))
+@settings(deadline=None)
+def test_rows_equal_the_whole_table(rows: list[int], seed: int) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    dense = torch.randn(LAYOUT.dense, generator=rng)
+    table = torch.zeros(5, 2)
+    table[sorted(rows)] = torch.randn(len(rows), 2, generator=rng)
+    whole, parts = ExactSum(LAYOUT), ExactSum(LAYOUT)
+    whole.add(0.25, dense, None, table)
+    parts.add(0.25, dense, torch.tensor(sorted(rows)), table[sorted(rows)])
+    assert torch.equal(whole.storage, parts.storage)
+    other = ExactSum(LAYOUT)
+    other.merge(parts)
+    assert torch.equal(mean(other, 0.25), mean(whole, 0.25))
+    parts.clear()
+    assert not parts.storage.any()
+    assert not parts.touched.any()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2 * LARGEST])
+@pytest.mark.parametrize("where", ["dense", "table"])
+def test_what_is_not_finite_is_refused_and_adds_nothing(bad: float, where: str) -> None:
+    total = ExactSum(LAYOUT)
+    dense, table = torch.ones(LAYOUT.dense), torch.ones(2, 2)
+    (dense if where == "dense" else table)[0] = bad
+    with pytest.raises(NotFinite):
+        total.add(1.0, dense, torch.tensor([0, 1]), table)
+    assert not total.storage.any()
+    assert not total.touched.any()
+
+
+@given(weights=st.lists(st.integers(0, 10**6), min_size=1, max_size=50))
+def test_the_largest_updates_cannot_overflow(weights: list[int]) -> None:
+    unit = weight_unit(sum(weights))
+    assert sum(weights) / unit <= 1
+    assert LARGEST * 2**40 * sum(weights) / unit < 2**63
+
+
+def test_long_tensors_are_summed_in_pieces_without_a_seam() -> None:
+    count = (1 << 16) * 2 + 17
+    layout = Layout.of({"a": ((count,), "parameter")})
+    update = torch.randn(count, generator=torch.Generator().manual_seed(0))
+    total = ExactSum(layout)
+    total.add(1.0, update)
+    assert torch.equal(mean(total, 1.0), update.double().mul(2.0**40).round().mul(2.0**-40).float())
