@@ -1,0 +1,60 @@
+"""Tables, pictures and pages of run directories; they read these and nothing else."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fednlp.errors import RunError
+from fednlp.reports.groups import group_runs
+from fednlp.reports.modelcard import model_card
+from fednlp.reports.read import Run, curve, read_run
+from fednlp.reports.render import write_table
+from fednlp.reports.table import Table, compare_table
+from fednlp.reports.trackers import open_trackers, round_numbers
+
+__all__ = [
+    "Run",
+    "Table",
+    "compare_table",
+    "curve",
+    "group_runs",
+    "model_card",
+    "open_trackers",
+    "read_run",
+    "round_numbers",
+    "write_report",
+    "write_table",
+]
+
+
+def write_report(run_folders: Sequence[str | Path], out: str | Path) -> list[Path]:
+    """Write the report of one or several runs: ``report.html``, ``report.md``, figures and the table.
+
+    Args:
+        run_folders: Run directories; runs that differ only in their seeds are shown as one.
+        out: The folder to write into (made where it is missing).
+
+    Returns:
+        The files written, the HTML page first.
+
+    Raises:
+        RunError: A folder is not a run directory, or is damaged; or ``out`` cannot be written.
+    """
+    from fednlp.disk import writing
+    from fednlp.reports.content import build
+    from fednlp.reports.html import to_html
+    from fednlp.reports.markdown import save_figures, to_markdown
+
+    if not run_folders:
+        raise RunError(
+            "a report needs at least one run directory; give the folder that fednlp run --out made"
+        )
+    runs = [read_run(folder) for folder in run_folders]
+    document = build(runs)
+    table = compare_table(group_runs(runs))
+    out = Path(out)
+    page, text = out / "report.html", out / "report.md"
+    html, markdown = to_html(document), to_markdown(document)
+    with writing(out, "choose another folder with --out"):
+        page.write_text(html, encoding="utf-8")
+        text.write_text(markdown, encoding="utf-8")
+        return [page, text, *save_figures(document, out / "figures"), *write_table(table, out)]

@@ -1,0 +1,263 @@
+"""What a report of one or several runs says, in which order."""
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from fednlp.reports import plots
+from fednlp.reports.document import Block, Code, Document, Facts, Grid, Picture, Section, Text
+from fednlp.reports.groups import Groups, differing, flatten, group_runs, settings, without_seeds
+from fednlp.reports.partitions import partition_blocks
+from fednlp.reports.read import Run
+from fednlp.reports.render import cell_text, grid
+from fednlp.reports.table import Row, compare_table
+from fednlp.reports.units import (
+    DASH,
+    human_bytes,
+    human_number,
+    human_seconds,
+    metric_title,
+    metric_value,
+)
+from fednlp.reports.words import count_words, environment_facts, method_words, partition_words
+
+_MOST_DROPPED = 20
+_TILES = {
+    "global": "Global test accuracy (%)",
+    "personal": "Personal test accuracy (%)",
+    "personal_worst_decile": "Worst decile of the clients (%)",
+    "bytes": "Sent, up and down",
+    "seconds": "Time",
+    "rounds": "Rounds",
+}
+
+
+def build(runs: Sequence[Run]) -> Document:
+    """Put together the report of one or several runs."""
+    groups = group_runs(runs)
+    runs = [run for group in groups.values() for run in group]
+    sections = [
+        Section("Results", list(_results(groups))),
+        Section("Learning curves", list(_learning(groups))),
+        Section("Clients", list(_clients(groups))),
+        Section("Bytes and time", list(_cost(groups))),
+        Section("Data and model", [_data_and_model(runs)]),
+        Section("Partition", list(partition_blocks(runs))),
+        Section("Configuration", list(_configuration(groups))),
+        Section("Reproduce", list(_reproduce(runs))),
+        Section("Environment", [_environment(runs)]),
+    ]
+    title = ", ".join(dict.fromkeys(run.name for run in runs))
+    shown = [section for section in sections if section.blocks]
+    return Document(title, _lead(groups), _tiles(groups), shown)
+
+
+def _lead(groups: Groups) -> str:
+    runs = [run for group in groups.values() for run in group]
+    first = runs[0]
+    data = _one(runs, lambda run: _data(run, "name") or run.setting("data.name") or run.setting("data.path"))
+    model = _one(runs, lambda run: (run.summary or {}).get("model") or run.setting("model.name_or_path"))
+    what = f"{model} on {data}; partition: {_one(runs, lambda run: partition_words(run.config))}."
+    if len(groups) == 1:
+        return f"{what} {method_words(first.config, first.reference)}"
+    return f"{what} Compared: {', '.join(groups)}."
+
+
+def _tiles(groups: Groups) -> list[tuple[str, str]]:
+    """The main figures: of the run, or of the best algorithm of a comparison."""
+    table = compare_table(groups)
+    scored = [row for row in table.rows if row.cells["global"] and not row.reference] or list(table.rows)
+    best = max(scored, key=_global_mean)
+    of = f", {best.label}" if len(groups) > 1 else ""
+    tiles = [
+        (f"{_TILES[column.key]}{of}", cell_text(column, best.cells[column.key]))
+        for column in table.columns
+        if column.key in _TILES and best.cells[column.key]
+    ]
+    clients = dict.fromkeys(count_words(_clients_of(run)) for run in groups[best.label])
+    return [*tiles, ("Clients", "; ".join(clients)), ("Seeds", str(best.seeds))]
+
+
+def _clients_of(run: Run) -> int | None:
+    known = (run.summary or {}).get("clients") or len(run.clients) or run.setting("partition.clients")
+    return int(known) if known else None
+
+
+def _global_mean(row: Row) -> float:
+    stat = row.cells["global"]
+    return stat.mean if stat else -1.0
+
+
+def _results(groups: Groups) -> Iterator[Block]:
+    table = compare_table(groups)
+    heads, rows = grid(table)
+    yield Grid(heads, rows, [table.caption, *table.notes])
+    if len(groups) == 1:
+        yield from _all_metrics(next(iter(groups.values())))
+
+
+def _all_metrics(runs: Sequence[Run]) -> Iterator[Block]:
+    """Every metric of the last evaluation, and the best round, a column for each seed."""
+    heads = ["Last evaluation", *(f"Seed {run.seed}" for run in runs)]
+    rows = []
+    for part, said in (("global", "Global test"), ("personal", "Personal test")):
+        for key in dict.fromkeys(key for run in runs for key in run.scores(part)):
+            values = [run.scores(part).get(key) for run in runs]
+            shown = [str(v) if key == "clients" else metric_value(key, v) for v in values]
+            rows.append([f"{said} {metric_title(key)}", *shown])
+    best = [(run.summary or {}).get("best") or {} for run in runs]
+    if any(best):
+        told = [
+            f"{metric_value('accuracy', b.get('accuracy'))} (round {b.get('round')})" if b else DASH
+            for b in best
+        ]
+        rows.append(["Best global test accuracy of all rounds", *told])
+    if rows:
+        yield Grid(heads, rows)
+
+
+def _learning(groups: Groups) -> Iterator[Block]:
+    seeds = max(len(runs) for runs in groups.values())
+    how = " Mean over the seeds; the band is one standard deviation." if seeds > 1 else ""
+    for metric, name, caption in (
+        ("global.accuracy", "curve-global", "Accuracy on the whole test set after each round."),
+        (
+            "personal.accuracy",
+            "curve-personal",
+            "Mean of the clients' own test accuracies, by test examples.",
+        ),
+        ("train_loss", "curve-loss", "Mean training loss of the clients of each round."),
+    ):
+        figure = plots.learning_curves(groups, metric)
+        if figure is not None:
+            yield Picture(name, caption + how, figure)
+
+
+def _clients(groups: Groups) -> Iterator[Block]:
+    curves = plots.client_curves(groups)
+    if curves is not None:
+        caption = (
+            "Every client on its own test examples after the last evaluation, sorted from worst to best."
+        )
+        yield Picture("clients-sorted", caption, curves)
+    if len(groups) == 1:
+        histogram = plots.client_histogram(next(iter(groups.values())))
+        if histogram is not None:
+            yield Picture("clients-histogram", "Number of clients that reach an accuracy.", histogram)
+
+
+def _cost(groups: Groups) -> Iterator[Block]:
+    sent = any(run.total("bytes_up") + run.total("bytes_down") for runs in groups.values() for run in runs)
+    by_bytes = plots.against_bytes(groups) if sent else None
+    if by_bytes is not None:
+        yield Picture("cost-bytes", "Accuracy against what went over the wire.", by_bytes)
+    by_time = plots.against_seconds(groups)
+    if by_time is not None:
+        yield Picture("cost-time", "Accuracy against the time spent.", by_time)
+    rows = [[label, str(run.seed), *_run_costs(run)] for label, runs in groups.items() for run in runs]
+    heads = [
+        "Algorithm",
+        "Seed",
+        "Rounds",
+        "Local steps",
+        "Examples",
+        "Sent up",
+        "Sent down",
+        "Time",
+        "A round",
+    ]
+    yield Grid(heads, rows)
+    yield from _dropped(groups)
+
+
+def _run_costs(run: Run) -> list[str]:
+    done = len(run.rounds)
+    steps, examples = (sum(line.get(key) or 0 for line in run.rounds) for key in ("steps", "examples"))
+    seconds = run.total("seconds")
+    return [
+        str(done),
+        f"{steps:,}",
+        f"{examples:,}",
+        human_bytes(run.total("bytes_up")),
+        human_bytes(run.total("bytes_down")),
+        human_seconds(seconds),
+        human_seconds(seconds / done) if done else DASH,
+    ]
+
+
+def _dropped(groups: Groups) -> Iterator[Block]:
+    rows = [
+        [label, str(run.seed), str(line["round"]), str(drop.get("client")), str(drop.get("reason"))]
+        for label, runs in groups.items()
+        for run in runs
+        for line in run.rounds
+        for drop in line.get("dropped", ())
+    ]
+    if rows:
+        more = len(rows) - _MOST_DROPPED
+        notes = [f"and {more:,} more, in rounds.jsonl"] if more > 0 else []
+        yield Text(f"Clients dropped from a round because they failed: {len(rows):,}.")
+        yield Grid(
+            ["Algorithm", "Seed", "Round", "Client", "Reason"], rows[:_MOST_DROPPED], notes, words=True
+        )
+
+
+def _data_and_model(runs: Sequence[Run]) -> Block:
+    def count(key: str) -> str:
+        return _one(runs, lambda run: count_words(_data(run, key)))
+
+    pairs = [
+        ("Data set", _one(runs, lambda run: _data(run, "name") or run.setting("data.name") or "own files")),
+        ("Source", _one(runs, lambda run: _data(run, "source") or run.setting("data.path") or "unknown")),
+        ("Training examples", count("train")),
+        ("Test examples", count("test")),
+        ("Labels", count("labels")),
+        ("Model", _one(runs, lambda run: run.setting("model.name_or_path", "unknown"))),
+        ("Parameters", _one(runs, lambda run: count_words((run.summary or {}).get("parameters")))),
+    ]
+    return Facts(pairs)
+
+
+def _configuration(groups: Groups) -> Iterator[Block]:
+    flats = [without_seeds(settings(runs[0])) for runs in groups.values()]
+    unlike = differing(flats)
+    if unlike:
+        rows = [[key, *(_value(flat.get(key)) for flat in flats)] for key in unlike]
+        yield Grid(["What differs", *groups], rows, words=True)
+    first = next(iter(groups.values()))[0]
+    seeds = sorted({run.seed for runs in groups.values() for run in runs})
+    varied = differing([dict(flatten(run.config)) for runs in groups.values() for run in runs])
+    rest = [(key, _value(value)) for key, value in flatten(first.config) if key not in ("seed", *varied)]
+    yield Facts([("seed", ", ".join(map(str, seeds))), *rest])
+
+
+def _reproduce(runs: Sequence[Run]) -> Iterator[Block]:
+    yield Text("Each run again, from its own resolved configuration:")
+    yield Code("\n".join(_command(run) for run in runs), "sh")
+    text = (runs[0].folder / "resolved.toml").read_text(encoding="utf-8")
+    yield Code(text, "toml", fold=f"resolved.toml of {runs[0].folder.resolve().name}")
+
+
+def _command(run: Run) -> str:
+    folder = run.folder if run.folder.name not in ("", "..") else run.folder.resolve()
+    return shlex.join(["fednlp", "run", str(folder / "resolved.toml"), "--out", f"{folder}-again"])
+
+
+def _environment(runs: Sequence[Run]) -> Block:
+    known = [environment_facts(run.environment) for run in runs]
+    keys = dict.fromkeys(key for facts in known for key in facts)
+    return Facts([(key, "; ".join(dict.fromkeys(facts.get(key, DASH) for facts in known))) for key in keys])
+
+
+def _data(run: Run, key: str) -> Any:
+    known = (run.summary or {}).get("data") or run.environment.get("data") or {}
+    return known.get(key)
+
+
+def _one(runs: Iterable[Run], say: Any) -> str:
+    """Say something of several runs, each different answer once."""
+    return "; ".join(dict.fromkeys(str(say(run)) for run in runs))
+
+
+def _value(value: Any) -> str:
+    return ", ".join(map(human_number, value)) or DASH if isinstance(value, list) else human_number(value)

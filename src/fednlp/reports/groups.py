@@ -1,0 +1,109 @@
+"""Runs that differ only in their seeds, put together under one name."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from fednlp.reports.read import Run
+from fednlp.reports.units import clean
+
+Groups = Mapping[str, Sequence[Run]]
+
+_TITLES = {
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "fedopt": "FedOpt",
+    "fedadagrad": "FedAdagrad",
+    "fedadam": "FedAdam",
+    "fedyogi": "FedYogi",
+    "centralised": "Centralised",
+    "local": "Local only",
+}
+# What names a run or changes its speed, never its result.
+_APART = ("name", "runtime", "report", "evaluation", "min_clients")
+_EXPERIMENT = ("data", "partition", "model")
+
+
+def algorithm_title(name: str) -> str:
+    """Return an algorithm's name as the papers write it.
+
+    >>> algorithm_title("fedavg"), algorithm_title("mine")
+    ('FedAvg', 'mine')
+    """
+    return _TITLES.get(name, clean(name))
+
+
+def group_reference(runs: Sequence[Run]) -> str | None:
+    """Return which reference point these runs are, or None for an algorithm."""
+    return runs[0].reference if runs else None
+
+
+def group_runs(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Group runs by everything but the seed, each group under the shortest name that tells it apart.
+
+    A run is a function of its configuration and seed, so a second run of the same two adds nothing:
+    only the one that got further is kept.
+    """
+    kept: dict[str, Run] = {}
+    for run in runs:
+        key = _key(settings(run))
+        if key not in kept or _progress(run) > _progress(kept[key]):
+            kept[key] = run
+    groups: dict[str, list[Run]] = {}
+    for run in kept.values():
+        groups.setdefault(_key(without_seeds(settings(run))), []).append(run)
+    ordered = [sorted(group, key=lambda run: run.seed) for group in groups.values()]
+    return dict(zip(_labels([group[0] for group in ordered]), ordered, strict=True))
+
+
+def settings(run: Run) -> dict[str, Any]:
+    """Return what a run's result depends on, flat: ``{"algorithm.name": "fedopt", ...}``."""
+    return dict(flatten({key: value for key, value in run.config.items() if key not in _APART}))
+
+
+def without_seeds(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out every setting that is a seed."""
+    return {key: value for key, value in flat.items() if key.split(".")[-1] != "seed"}
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every setting of nested tables under its dotted key.
+
+    >>> list(flatten({"seed": 0, "data": {"name": "20news"}}))
+    [('seed', 0), ('data.name', '20news')]
+    """
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the keys on which flat tables disagree, in the order they come."""
+    keys = dict.fromkeys(key for table in tables for key in table)
+    return [key for key in keys if len({_key(table.get(key)) for table in tables}) > 1]
+
+
+def _labels(heads: Sequence[Run]) -> list[str]:
+    """Name each group by its algorithm, and by the settings that tell it from the others where needed."""
+    flats = [without_seeds(settings(run)) for run in heads]
+    shared = [key for key in differing(flats) if key.split(".")[0] in _EXPERIMENT]
+    labels = []
+    for run, flat in zip(heads, flats, strict=True):
+        peers = [other for head, other in zip(heads, flats, strict=True) if head.algorithm == run.algorithm]
+        keys = dict.fromkeys([*shared, *differing(peers)])
+        told = ", ".join(f"{key.split('.')[-1]} {clean(flat.get(key, '–'))}" for key in keys)
+        labels.append(algorithm_title(run.algorithm) + (f" ({told})" if told else ""))
+    return [
+        label if labels.count(label) == 1 else f"{label} [{labels[:i].count(label) + 1}]"
+        for i, label in enumerate(labels)
+    ]
+
+
+def _progress(run: Run) -> tuple[bool, int]:
+    return run.finished, len(run.rounds)
+
+
+def _key(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)

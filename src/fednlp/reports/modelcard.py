@@ -1,0 +1,190 @@
+"""The model card beside a trained model: what it is, what it was trained on and how, what to expect."""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fednlp.reports.groups import algorithm_title
+from fednlp.reports.markdown_text import escape, fence, table
+from fednlp.reports.read import REFERENCES, lookup
+from fednlp.reports.units import (
+    capital,
+    clean,
+    human_bytes,
+    human_number,
+    human_seconds,
+    metric_title,
+    metric_value,
+)
+from fednlp.reports.words import count_words, environment_facts, method_words, partition_words
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_HUB_METRICS = {"accuracy": "accuracy", "macro_f1": "f1", "mcc": "matthews_correlation"}
+
+Table = Mapping[str, Any]
+
+
+def model_card(summary: Table, config: Table, environment: Table) -> str:
+    """Return a Hugging Face model card: front matter, data, partition, method, results and limits.
+
+    Args:
+        summary: A run's ``summary.json``.
+        config: Its ``resolved.toml``.
+        environment: Its ``environment.json``.
+    """
+    sections = [
+        _front_matter(summary, config),
+        f"# {escape(summary.get('name') or config.get('name') or 'A federated model')}\n",
+        _intro(summary, config),
+        f"## Use\n\n{fence(_USE, 'python')}",
+        f"## Data\n\n{_data(summary, config)}",
+        f"## Partition\n\n{escape(_sentence(partition_words(config)))}\n",
+        f"## Training\n\n{_training(summary, config)}",
+        f"## Results\n\n{_results(summary)}",
+        "## Limits\n\n" + "".join(f"- {escape(limit)}\n" for limit in _limits(summary, config)),
+        f"## Made with\n\n{table(['', ''], list(environment_facts(environment).items()))}",
+    ]
+    return "\n".join(sections)
+
+
+_USE = """from transformers import pipeline
+
+classify = pipeline("text-classification", model="path/to/this/folder")
+print(classify("Some text"))"""
+
+
+def _front_matter(summary: Table, config: Table) -> str:
+    """Return the YAML header; every string is quoted as JSON, which YAML reads as it stands."""
+    name = clean(summary.get("name") or config.get("name") or "model")
+    lines = ["---", "library_name: transformers", "pipeline_tag: text-classification"]
+    base = str(lookup(config, "model.name_or_path", ""))
+    if _HUB_NAME.fullmatch(base):
+        lines.append(f"base_model: {_quoted(base)}")
+    lines += ["tags:", "- text-classification", "- federated-learning", "- fednlp"]
+    metrics = _hub_metrics(summary)
+    if metrics:
+        dataset = clean(_data_name(summary, config))
+        lines += ["metrics:", *(f"- {kind}" for kind, _ in metrics)]
+        lines += ["model-index:", f"- name: {_quoted(name)}", "  results:"]
+        lines += ["  - task:", "      type: text-classification", "    dataset:"]
+        lines += [
+            f"      name: {_quoted(dataset)}",
+            f"      type: {_quoted(_slug(dataset))}",
+            "      split: test",
+        ]
+        lines += ["    metrics:"]
+        lines += [
+            line for kind, value in metrics for line in (f"    - type: {kind}", f"      value: {value!r}")
+        ]
+    return "\n".join([*lines, "---", ""])
+
+
+def _intro(summary: Table, config: Table) -> str:
+    base = clean(summary.get("model") or lookup(config, "model.name_or_path", "a language model"))
+    size = summary.get("parameters")
+    counted = f" ({size:,} parameters)" if isinstance(size, int) else ""
+    labels = count_words(lookup(summary, "data.labels"))
+    name = str(summary.get("algorithm") or lookup(config, "algorithm.name", "unknown"))
+    how = f"federated learning with {algorithm_title(name)}"
+    if name in REFERENCES:
+        how = {"centralised": "centralised training", "local": "one client's own training"}[name]
+    data = clean(_data_name(summary, config))
+    return escape(f"{base}{counted}, fine-tuned on {data} to tell {labels} labels apart, by {how}.") + "\n"
+
+
+def _data(summary: Table, config: Table) -> str:
+    data = summary.get("data") or {}
+    rows = [
+        ("Data set", clean(_data_name(summary, config))),
+        ("Source", clean(data.get("source", "unknown"))),
+        *((said, count_words(data.get(key))) for key, said in _COUNTS if key in data),
+    ]
+    return table(["", ""], rows)
+
+
+_COUNTS = (("train", "Training examples"), ("test", "Test examples"), ("labels", "Labels"))
+
+
+def _training(summary: Table, config: Table) -> str:
+    rows = [
+        ("Rounds done", human_number(summary.get("rounds"))),
+        ("Seed", str(summary.get("seed", config.get("seed", "unknown")))),
+        ("Text cut after", f"{lookup(config, 'model.max_length', 'unknown')} tokens"),
+        *((said, human_bytes(summary[key])) for key, said in _BYTES if key in summary),
+    ]
+    if "seconds" in summary:
+        rows.append(("Time, evaluation included", human_seconds(summary["seconds"])))
+    return f"{escape(method_words(config, summary.get('reference')))}\n\n{table(['', ''], rows)}"
+
+
+_BYTES = (("bytes_up", "Sent by the clients"), ("bytes_down", "Sent to the clients"))
+
+
+def _results(summary: Table) -> str:
+    rows = [
+        (f"{said} {metric_title(key)}", count_words(value) if key == "clients" else metric_value(key, value))
+        for part, said in (("global", "Whole test set,"), ("personal", "Clients' own test sets,"))
+        for key, value in (lookup(summary, f"evaluation.{part}") or {}).items()
+    ]
+    if not rows:
+        return "The run ended before its first evaluation.\n"
+    note = summary.get("note")
+    return table(["After the last round", ""], rows) + (f"\n{escape(note)}\n" if note else "")
+
+
+def _limits(summary: Table, config: Table) -> Iterator[str]:
+    stopped = summary.get("stopped")
+    if stopped:
+        yield f"The run stopped early: {_sentence(clean(stopped))}"
+    elif not summary.get("finished"):
+        yield "The run is unfinished; this is the model of its last complete round."
+    yield (
+        f"It knows the labels and the kind of text of {clean(_data_name(summary, config))} and nothing else; "
+        "on other text, other languages or other labels it is untested."
+    )
+    worst = lookup(summary, "evaluation.personal.accuracy_worst_decile")
+    if isinstance(worst, int | float) and math.isfinite(worst):
+        yield (
+            f"It does not serve every client alike: for the worst tenth of the clients the accuracy is "
+            f"{metric_value('accuracy', worst)}."
+        )
+    best = summary.get("best") or {}
+    if best.get("round") not in (None, summary.get("rounds")):
+        yield (
+            f"The results are those of the last round. Round {best['round']} reached "
+            f"{metric_value('accuracy', best.get('accuracy'))} on the test set; it was not chosen, "
+            "since that would be choosing by the test set."
+        )
+    yield (
+        "The clients were simulated. Keeping texts on the clients does not by itself keep them secret: "
+        "models can give away what they were trained on."
+    )
+    yield "What the base model and the data allow (their licences) and what biases they carry hold here too."
+
+
+def _hub_metrics(summary: Table) -> list[tuple[str, float]]:
+    results = lookup(summary, "evaluation.global") or {}
+    return [
+        (kind, float(results[key]))
+        for key, kind in _HUB_METRICS.items()
+        if isinstance(results.get(key), int | float) and math.isfinite(results[key])
+    ]
+
+
+def _data_name(summary: Table, config: Table) -> str:
+    known = lookup(summary, "data.name") or lookup(config, "data.name") or lookup(config, "data.path")
+    return str(known or "unknown data")
+
+
+def _sentence(text: str) -> str:
+    return capital(text) + ("" if text.endswith(".") else ".")
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "data"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,187 @@
+"""The pictures of a comparison: learning curves, cost, and how the clients fare."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fednlp.reports.groups import Groups, group_reference
+from fednlp.reports.read import Run, curve, running_total
+from fednlp.reports.style import INK, PAPER, SERIES, drawing, legend, looks, new_axes
+from fednlp.reports.units import bytes_unit, capital, is_share, metric_title, time_unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_QUANTILES = np.linspace(0, 1, 201)
+
+
+@dataclass(frozen=True)
+class Band:
+    """A curve over the rounds that every seed measured: mean, and spread (None for one seed)."""
+
+    rounds: NDArray[np.int64]
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64] | None
+
+
+def band(runs: Sequence[Run], metric: str) -> Band | None:
+    """Return mean and sample standard deviation over seeds of a metric, None where nobody measured it."""
+    curves = [dict(zip(*(part.tolist() for part in curve(run, metric)), strict=True)) for run in runs]
+    curves = [points for points in curves if points]
+    if not curves:
+        return None
+    rounds = sorted(set(curves[0]).intersection(*curves[1:]))
+    if not rounds:
+        return None
+    values = np.array([[points[number] for number in rounds] for points in curves])
+    with np.errstate(all="ignore"):
+        std = values.std(axis=0, ddof=1) if len(curves) > 1 else None
+        return Band(np.array(rounds, dtype=np.int64), values.mean(axis=0), std)
+
+
+def learning_curves(groups: Groups, metric: str = "global.accuracy") -> "Figure | None":
+    """Draw a metric over the rounds, mean line and band over seeds; None where nothing was measured."""
+    return _curves(groups, metric, "Round", lambda _runs, rounds: rounds.astype(np.float64), whole=True)
+
+
+def loss_curves(groups: Groups) -> "Figure | None":
+    """Draw the training loss over the rounds."""
+    return learning_curves(groups, "train_loss")
+
+
+def against_bytes(groups: Groups, metric: str = "global.accuracy") -> "Figure | None":
+    """Draw a metric against the bytes sent so far, up and down; what sends nothing is a level line."""
+    unit, size = bytes_unit(_largest(groups, "bytes_up", "bytes_down"))
+    return _curves(
+        groups, metric, f"Sent so far, up and down ({unit})", _spent(size, "bytes_up", "bytes_down")
+    )
+
+
+def against_seconds(groups: Groups, metric: str = "global.accuracy") -> "Figure | None":
+    """Draw a metric against the time spent so far."""
+    unit, size = time_unit(_largest(groups, "seconds"))
+    return _curves(groups, metric, f"Time so far ({unit})", _spent(size, "seconds"))
+
+
+def client_curves(groups: Groups, metric_name: str = "accuracy") -> "Figure | None":
+    """Draw, for each group, the clients from worst to best: share of the clients against their accuracy."""
+    spread = {label: _client_quantiles(runs) for label, runs in groups.items()}
+    if not any(quantiles is not None for quantiles in spread.values()):
+        return None
+    with drawing():
+        title = f"Test {metric_title(metric_name)} of the clients, worst to best (%)"
+        figure, axes = new_axes(title, "Clients (%)")
+        for label, look in looks(groups).items():
+            quantiles = spread[label]
+            if quantiles is not None:
+                axes.plot(100 * _QUANTILES, 100 * quantiles, label=label, **(look | {"marker": None}))
+        axes.set_xlim(0, 100)
+        axes.set_ylim(0, 100)
+        legend(figure, axes)
+    return figure
+
+
+def client_histogram(runs: Sequence[Run]) -> "Figure | None":
+    """Draw how many clients reach which test accuracy, over the seeds of one group."""
+    values = np.concatenate([_accuracies(run) for run in runs]) if runs else np.empty(0)
+    if not len(values):
+        return None
+    with drawing():
+        figure, axes = new_axes("Clients by their own test accuracy", "Test accuracy (%)", (7.2, 3.4))
+        axes.hist(100 * values, bins=20, range=(0, 100), color=SERIES[0], edgecolor=PAPER, linewidth=1)
+        decile = float(np.quantile(values, 0.1))
+        marks = (("mean over clients", float(values.mean()), "-"), ("lowest tenth ends here", decile, ":"))
+        for name, value, style in marks:
+            axes.axvline(
+                100 * value, color=INK, linestyle=style, linewidth=1.4, label=f"{name}, {100 * value:.1f} %"
+            )
+        axes.set_xlim(0, 100)
+        axes.locator_params(axis="y", integer=True)
+        legend(figure, axes)
+    return figure
+
+
+_Abscissa = Callable[[Sequence[Run], NDArray[np.int64]], NDArray[np.float64]]
+
+
+def _curves(
+    groups: Groups, metric: str, xlabel: str, where: _Abscissa, whole: bool = False
+) -> "Figure | None":
+    bands = {label: _band_shown(runs, metric) for label, runs in groups.items()}
+    if not any(bands.values()):
+        return None
+    scale = 100.0 if is_share(metric.split(".")[-1]) and "." in metric else 1.0
+    with drawing():
+        figure, axes = new_axes(_title(metric), xlabel)
+        for label, look in looks(groups).items():
+            points = bands[label]
+            if points is not None:
+                _line(axes, where(groups[label], points.rounds), points, scale, label, look)
+        if whole:
+            axes.locator_params(axis="x", integer=True)
+        axes.set_xlim(left=0)
+        axes.margins(y=0.08)
+        if scale == 100.0 and all(points.mean.min() >= 0 for points in bands.values() if points):
+            axes.set_ylim(bottom=0)
+        legend(figure, axes)
+    return figure
+
+
+def _band_shown(runs: Sequence[Run], metric: str) -> Band | None:
+    """Return a band, of local training its end alone: its rounds are clients one after the other."""
+    found = band(runs, metric)
+    if found is None or group_reference(runs) != "local":
+        return found
+    std = None if found.std is None else found.std[-1:]
+    return Band(found.rounds[-1:], found.mean[-1:], std) if "." in metric else None
+
+
+def _line(
+    axes: "Axes", x: NDArray[np.float64], points: Band, scale: float, label: str, look: dict[str, Any]
+) -> None:
+    """Draw one group; a reference that stands at one place only (no rounds, no bytes) is a level line."""
+    mean = scale * points.mean
+    if "marker" not in look and not np.ptp(x):
+        axes.axhline(mean[-1], label=label, **(look | {"marker": None}))
+        return
+    few = look | {"markersize": 4} if len(x) <= 12 else look | {"marker": None}
+    axes.plot(x, mean, label=label, **few)
+    if points.std is not None:
+        spread = scale * points.std
+        axes.fill_between(x, mean - spread, mean + spread, color=look["color"], alpha=0.16, linewidth=0)
+
+
+def _title(metric: str) -> str:
+    part, _, name = metric.rpartition(".")
+    titles = {"global": "Global test", "personal": "Personal test"}
+    if not part:
+        return capital(metric_title(metric).replace("train ", "training "))
+    return f"{titles.get(part, part)} {metric_title(name)}{' (%)' if is_share(name) else ''}"
+
+
+def _spent(size: float, *keys: str) -> _Abscissa:
+    def where(runs: Sequence[Run], rounds: NDArray[np.int64]) -> NDArray[np.float64]:
+        totals = [running_total(run, *keys) for run in runs]
+        spent = [[total[int(r)] for r in rounds] for total in totals if all(int(r) in total for r in rounds)]
+        return np.asarray(np.mean(spent, axis=0) / size, dtype=np.float64)
+
+    return where
+
+
+def _largest(groups: Groups, *keys: str) -> float:
+    totals = [running_total(run, *keys) for runs in groups.values() for run in runs]
+    return max((value for total in totals for value in total.values()), default=0.0)
+
+
+def _accuracies(run: Run) -> NDArray[np.float64]:
+    return run.clients.accuracy[np.isfinite(run.clients.accuracy)]
+
+
+def _client_quantiles(runs: Sequence[Run]) -> NDArray[np.float64] | None:
+    """Return the mean over seeds of each run's quantiles over its clients."""
+    known = [values for run in runs if len(values := _accuracies(run))]
+    return np.mean([np.quantile(values, _QUANTILES) for values in known], axis=0) if known else None

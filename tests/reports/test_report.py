@@ -1,0 +1,243 @@
+"""Reports: one page that stands alone and the same as Markdown; hostile names stay text."""
+
+import re
+from collections.abc import Callable, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from fednlp.errors import RunError
+from fednlp.reports import write_report
+from fednlp.reports.document import Code, Document, Facts, Grid, Section, Text
+from fednlp.reports.html import to_html
+from fednlp.reports.markdown import to_markdown
+
+NewRun = Callable[..., Path]
+
+VOID = {"meta", "br", "img", "link", "input", "hr"}
+HOSTILE = "\"><script>alert(1)</script><img src=x onerror=alert(2)></style></title>'&amp; $x$ `|` \u202e[a](http://b)"
+
+
+class Page(HTMLParser):
+    """Collects what a page holds, and refuses one whose elements do not close in order."""
+
+    def __init__(self, markup: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(markup)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.text.append(data)
+
+
+def check_alone(page: Page) -> None:
+    """Refuse whatever would run, or come from elsewhere."""
+    for tag, attributes in page.tags:
+        assert tag not in {"script", "iframe", "object", "embed", "link", "base", "form"}
+        for key, value in attributes.items():
+            assert not key.startswith("on")
+            if key in {"src", "href", "xlink:href", "action", "data"}:
+                assert value is not None
+                assert value.startswith(("#", "data:image/png;base64,"))
+            if key != "aria-label":
+                assert "://" not in (value or "")
+
+
+@pytest.fixture
+def folders(new_run: NewRun) -> list[Path]:
+    return [
+        new_run(f"{a}-{s}", algorithm=a, seed=s, rounds=1 if a == "local" else 4)
+        for a in ("fedavg", "fedprox", "fedopt", "centralised", "local")
+        for s in range(2)
+    ]
+
+
+def test_a_comparison_is_one_page_that_stands_alone(folders: list[Path], tmp_path: Path) -> None:
+    paths = write_report(folders, tmp_path / "out")
+    assert all(path.is_file() for path in paths)
+    assert len(set(paths)) == len(paths)
+    markup = paths[0].read_text(encoding="utf-8")
+    page = Page(markup)
+    check_alone(page)
+    assert "http" not in markup.replace("http-equiv", "")
+    assert re.search(r"@import|url\((?!#)", markup) is None
+    text = " ".join(page.text)
+    for said in (
+        "FedAvg",
+        "FedProx",
+        "FedOpt",
+        "Centralised",
+        "Local only",
+        "20news",
+        "label shift",
+        "What differs",
+    ):
+        assert said in text
+    for title in ("Results", "Learning curves", "Clients", "Bytes and time", "Partition", "Configuration"):
+        assert title in page.text
+    for folder in folders:
+        assert f"fednlp run {folder}/resolved.toml --out {folder}-again" in text
+    ids = re.findall(r' id="([^"]*)"', markup)
+    assert len(ids) == len(set(ids))
+    assert "prefers-color-scheme: dark" in markup
+    assert "@media print" in markup
+
+
+def test_the_same_runs_give_the_same_bytes(folders: list[Path], tmp_path: Path) -> None:
+    one, two = (write_report(folders[:3], tmp_path / name) for name in ("one", "two"))
+    assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
+
+
+def test_a_report_of_one_run_shows_every_metric_and_its_clients(new_run: NewRun, tmp_path: Path) -> None:
+    folder = new_run(rounds=3, environment={"platform": "Linux-test"})
+    paths = write_report([folder], tmp_path / "out")
+    text = " ".join(Page(paths[0].read_text(encoding="utf-8")).text)
+    for said in ("Global test macro F1", "Global test MCC", "Linux-test", "0.0005", "4,388,756", "AdamW"):
+        assert said in text
+    names = {path.name for path in paths}
+    assert {
+        "report.html",
+        "report.md",
+        "table.csv",
+        "clients-histogram.png",
+        "partition-label-heatmap.png",
+    } <= names
+
+
+def test_markdown_shows_figures_that_are_there(folders: list[Path], tmp_path: Path) -> None:
+    paths = write_report(folders[:4], tmp_path / "out")
+    shown = re.findall(r"!\[.*?\]\((.*?)\)", paths[1].read_text(encoding="utf-8"))
+    assert shown
+    assert {tmp_path / "out" / name for name in shown} == {path for path in paths if path.suffix == ".png"}
+
+
+def test_hostile_names_stay_text(new_run: NewRun, tmp_path: Path) -> None:
+    folder = new_run(
+        clients=3,
+        labels=(HOSTILE, "b", "c" * 300),
+        names=(HOSTILE, HOSTILE, "z"),
+        config={
+            "name": HOSTILE,
+            "data": {"name": HOSTILE},
+            "algorithm": {"name": HOSTILE},
+            "partition": {"method": HOSTILE, "field": HOSTILE},
+            HOSTILE: {HOSTILE: HOSTILE},
+        },
+        summary={
+            "note": HOSTILE,
+            "stopped": HOSTILE,
+            "model": HOSTILE,
+            "data": {"name": HOSTILE, "source": HOSTILE},
+        },
+        environment={HOSTILE: HOSTILE},
+    )
+    with (folder / "rounds.jsonl").open("a") as file:
+        file.write('{"round": 7, "dropped": [{"client": 1, "reason": "<script>\\ud800</script>"}]}\n')
+    paths = write_report([folder], tmp_path / "out")
+    page = Page(paths[0].read_text(encoding="utf-8"))
+    check_alone(page)
+    assert sum("<script>alert(1)</script>" in text for text in page.text) > 8
+    assert "\u202e" not in "".join(page.text)
+    markdown = re.sub(r"```.*?```", "", paths[1].read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert re.search(r"(?<!\\)<", markdown) is None
+    assert re.search(r"(?<!\\)\]\(http", markdown) is None
+
+
+def test_a_run_under_way_and_one_that_has_not_begun(new_run: NewRun, tmp_path: Path) -> None:
+    begun = new_run("begun", finished=False, rounds=3)
+    fresh = new_run("fresh", algorithm="fedavg", finished=False)
+    for path in fresh.iterdir():
+        if path.name != "resolved.toml":
+            path.unlink()
+    text = " ".join(Page(write_report([begun, fresh], tmp_path / "out")[0].read_text(encoding="utf-8")).text)
+    assert "FedOpt: seed 0 is unfinished, 3 of 3 rounds" in text
+    assert "FedAvg: seed 0 is unfinished, 0 of 6 rounds" in text
+    alone = write_report([fresh], tmp_path / "alone")
+    assert "unfinished" in alone[0].read_text(encoding="utf-8")
+
+
+def test_dropped_clients_are_listed_up_to_a_limit(new_run: NewRun, tmp_path: Path) -> None:
+    folder = new_run(rounds=1)
+    drops = ", ".join(f'{{"client": {i}, "reason": "loss is NaN"}}' for i in range(30))
+    with (folder / "rounds.jsonl").open("a") as file:
+        file.write(f'{{"round": 2, "dropped": [{drops}]}}\n')
+    text = " ".join(Page(write_report([folder], tmp_path / "out")[0].read_text(encoding="utf-8")).text)
+    assert "because they failed: 30." in text
+    assert text.count("loss is NaN") == 20
+    assert "and 10 more, in rounds.jsonl" in text
+
+
+def test_a_damaged_partition_is_named(new_run: NewRun, tmp_path: Path) -> None:
+    folder = new_run()
+    whole = (folder / "partition.npz").read_bytes()
+    (folder / "partition.npz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(RunError, match=r"partition\.npz is damaged"):
+        write_report([folder], tmp_path / "out")
+    np.savez(folder / "partition.npz", train_offsets=np.array([0]), test_offsets=np.array([0]))
+    with pytest.raises(RunError, match="train_offsets has no clients"):
+        write_report([folder], tmp_path / "out")
+
+
+def test_no_run_and_no_run_directory_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="at least one run directory"):
+        write_report([], tmp_path / "out")
+    with pytest.raises(RunError, match="is not a run directory"):
+        write_report([tmp_path], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def _document(names: Sequence[str]) -> Document:
+    a, b, c = names
+    blocks = (
+        Text(a),
+        Facts([(a, b), (c, a)]),
+        Grid([a, b], [[b, c], [c, a]], [c]),
+        Grid([a, b], [[b, c]], words=True),
+        Code(f"{a}\n{b}", "toml", fold=c),
+    )
+    return Document(a, b, [(b, c)], [Section(c, blocks)])
+
+
+names = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), min_size=3, max_size=3)
+
+
+@settings(deadline=None)
+@given(names)
+def test_any_text_leaves_the_page_balanced_and_keeps_its_elements(texts: list[str]) -> None:
+    page = Page(to_html(_document(texts)))
+    plain = Page(to_html(_document(["a", "b", "c"])))
+    assert page.tags == plain.tags
+
+
+@settings(deadline=None)
+@given(names.filter(lambda texts: all(text.strip() for text in texts)))
+@example(["- a", "1. b", "===", "    code"][1:])
+@example(["- a", "> b", "***"])
+def test_any_text_leaves_the_markdown_lines_in_place(texts: list[str]) -> None:
+    from markdown_it import MarkdownIt
+
+    def shape(document: Document) -> list[str]:
+        tokens = MarkdownIt("gfm-like", {"linkify": False, "html": True}).parse(to_markdown(document))
+        return [token.type for token in tokens]
+
+    assert shape(_document(texts)) == shape(_document(["a", "b", "c"]))

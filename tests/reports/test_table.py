@@ -1,0 +1,96 @@
+"""The comparison table says what independent statistics say."""
+
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fednlp.reports.read import Run, read_run
+from fednlp.reports.table import Stat, compare_table
+
+NewRun = Callable[..., Path]
+
+finite = st.floats(min_value=-1e6, max_value=1e6)
+
+
+@settings(deadline=None)
+@given(st.lists(finite, min_size=1, max_size=20))
+def test_mean_and_sample_standard_deviation(values: list[float]) -> None:
+    stat = Stat(tuple(values))
+    assert stat.mean == pytest.approx(statistics.mean(values), abs=1e-9)
+    if len(values) == 1:
+        assert stat.std is None
+    else:
+        assert stat.std == pytest.approx(statistics.stdev(values), rel=1e-6, abs=1e-6)
+
+
+@pytest.fixture
+def groups(new_run: NewRun) -> dict[str, list[Run]]:
+    return {
+        name: [read_run(new_run(f"{name}{s}", algorithm=name, seed=s, rounds=4 + s)) for s in range(3)]
+        for name in ("fedopt", "fedavg", "local")
+    }
+
+
+def test_rows_come_in_the_order_given_with_the_numbers_of_the_summaries(groups: dict[str, list[Run]]) -> None:
+    table = compare_table(groups)
+    assert [(row.label, row.reference, row.seeds) for row in table.rows] == [
+        ("fedopt", None, 3),
+        ("fedavg", None, 3),
+        ("local", "local", 3),
+    ]
+    for row, runs in zip(table.rows, groups.values(), strict=True):
+        summaries = [run.summary or {} for run in runs]
+        expected = {
+            "global": [s["evaluation"]["global"]["accuracy"] for s in summaries],
+            "personal": [s["evaluation"]["personal"]["accuracy"] for s in summaries],
+            "personal_worst_decile": [
+                s["evaluation"]["personal"]["accuracy_worst_decile"] for s in summaries
+            ],
+            "personal_spread": [s["evaluation"]["personal"]["accuracy_std"] for s in summaries],
+            "bytes": [s["bytes_up"] + s["bytes_down"] for s in summaries],
+            "seconds": [s["seconds"] for s in summaries],
+            "rounds": [s["rounds"] for s in summaries],
+        }
+        assert list(row.cells) == list(expected)
+        if row.label == "local":
+            # Its rounds are clients one after the other.
+            assert row.cells["rounds"] is None
+            del expected["rounds"]
+        for key, values in expected.items():
+            stat = row.cells[key]
+            assert stat is not None
+            assert stat.values == tuple(values)
+            assert stat.std == pytest.approx(statistics.stdev(values))
+
+
+def test_another_metric(groups: dict[str, list[Run]]) -> None:
+    table = compare_table(groups, metric="loss")
+    assert table.columns[0].kind == "plain"
+    stat = table.rows[0].cells["global"]
+    assert stat is not None
+    assert stat.values == tuple(run.scores("global")["loss"] for run in groups["fedopt"])
+    assert table.rows[0].cells["personal"] is None
+
+
+def test_what_no_run_measured_is_none(new_run: NewRun) -> None:
+    run = read_run(new_run(personal=False))
+    assert compare_table({"fedopt": [run]}).rows[0].cells["personal"] is None
+
+
+def test_notes_of_summaries_stand_under_the_table_once(new_run: NewRun) -> None:
+    summary = {"note": "local: mean over 10 of the clients' models"}
+    runs = [read_run(new_run(f"l{s}", algorithm="local", seed=s, summary=summary)) for s in range(3)]
+    assert compare_table({"Local only": runs}).notes == ("Local only: mean over 10 of the clients' models",)
+
+
+def test_unfinished_and_stopped_runs_are_said_to_be_so(new_run: NewRun) -> None:
+    begun = read_run(new_run("begun", seed=4, rounds=3, finished=False, config={"num_rounds": 9}))
+    stopped = read_run(new_run("stopped", seed=5, rounds=3, summary={"stopped": "2 of 5 clients left"}))
+    assert compare_table({"A": [begun, stopped]}).notes == (
+        "A: seed 4 is unfinished, 3 of 9 rounds",
+        "A: seed 5 stopped after round 3: 2 of 5 clients left",
+    )
