@@ -1,0 +1,99 @@
+"""Compare algorithms and references over seeds; what is done already is not done again."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fednlp import config
+from fednlp.config import Experiment
+from fednlp.errors import ConfigError, RunError
+from fednlp.experiment import Listener, Silent, resume, run
+from fednlp.rundir import RunDir, settings_hash
+
+REFERENCES = ("centralised", "local")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a comparison."""
+
+    method: str
+    seed: int
+    experiment: Experiment
+    folder: Path
+
+    @property
+    def state(self) -> str:
+        """``"done"``, ``"begun"`` or ``"new"``."""
+        if (self.folder / "summary.json").is_file():
+            return "done"
+        return "begun" if (self.folder / "resolved.toml").is_file() else "new"
+
+
+def plan(
+    experiment: Experiment, algorithms: list[str], references: list[str], seeds: int, out: Path | None = None
+) -> list[Planned]:
+    """List the runs of a comparison, seed by seed, and check all of them before the first begins.
+
+    Args:
+        experiment: The common settings; its seed is the first.
+        algorithms: Names of federated algorithms.
+        references: Of ``centralised`` and ``local``.
+        seeds: How many seeds, from the experiment's own upwards.
+        out: Folder of the comparison; by default ``runs/compare-<name>``.
+
+    Raises:
+        ConfigError: An unknown name, no seed, or settings that do not go together.
+        RunError: A folder of the comparison holds a run of other settings.
+    """
+    if seeds < 1:
+        raise ConfigError(f"--seeds {seeds}: at least 1 is needed")
+    unknown = [name for name in references if name not in REFERENCES]
+    if unknown:
+        raise ConfigError(f"--references {unknown[0]}: choose from {', '.join(REFERENCES)}")
+    misplaced = [name for name in algorithms if name in REFERENCES]
+    if misplaced:
+        raise ConfigError(
+            f"--algorithms {misplaced[0]}: that is a reference; say --references {misplaced[0]}"
+        )
+    methods = list(dict.fromkeys([*algorithms, *references]))
+    if not methods:
+        raise ConfigError("nothing to compare: say --algorithms fedavg,fedopt or --references centralised")
+    folder = out or Path("runs") / f"compare-{experiment.name}"
+    runs = []
+    for number in range(seeds):
+        for method in methods:
+            seed = experiment.seed + number
+            settings = config.with_algorithm(experiment, method, seed).resolved()
+            name = f"{method}-seed{seed}" if out else f"{method}-seed{seed}-{settings_hash(settings)}"
+            runs.append(Planned(method, seed, settings, folder / name))
+    for planned in runs:
+        if planned.state == "new":
+            continue
+        changed = config.differences(RunDir(planned.folder).experiment(), planned.experiment)
+        if changed:
+            raise RunError(
+                f"{planned.folder} holds a run of other settings ({'; '.join(changed[:3])}): choose another --out"
+            )
+    return runs
+
+
+def compare(
+    experiment: Experiment,
+    algorithms: list[str],
+    references: list[str] | None = None,
+    seeds: int = 1,
+    out: Path | None = None,
+    listener: Listener | None = None,
+) -> list[Planned]:
+    """Run what a comparison still lacks; return all of its runs. See :func:`plan` for the arguments."""
+    listener = listener or Silent()
+    runs = plan(experiment, algorithms, references or [], seeds, out)
+    done = sum(planned.state == "done" for planned in runs)
+    if done:
+        listener.say(f"{done} of {len(runs)} runs are done already")
+    for planned in runs:
+        if planned.state == "begun":
+            resume(planned.folder, expected=planned.experiment, listener=listener)
+        elif planned.state == "new":
+            run(planned.experiment, planned.folder, listener=listener)
+    return runs

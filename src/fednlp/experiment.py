@@ -1,0 +1,305 @@
+"""Run one experiment: prepare, round after round, save, and finish with a model and a summary."""
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from fednlp import config
+from fednlp.assembly import Pieces, gather, recipe, share_out
+from fednlp.config import Experiment
+from fednlp.errors import RunError
+from fednlp.evaluation import write_clients
+from fednlp.federated.state import State
+from fednlp.models import pretrained_model, save_model
+from fednlp.partition import Partition
+from fednlp.procedures import PROCEDURES, Course
+from fednlp.reports.trackers import open_trackers, round_numbers
+from fednlp.rundir import RunDir, create, environment, refuse_taken, require_space, saving
+from fednlp.runtime.pool import Pool
+from fednlp.training.replica import flat_weights
+from fednlp.training.side import LocalSide
+
+logger = logging.getLogger("fednlp")
+
+
+class Listener(Protocol):
+    """Who is told how a run goes: the terminal, a notebook, a test."""
+
+    def say(self, text: str) -> None:
+        """Something that takes time begins, or something is worth knowing."""
+
+    def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
+        """The rounds begin."""
+
+    def step(self, done: int, of: int, what: str) -> None:
+        """Some of a round's clients (or test batches) are through."""
+
+    def round(self, line: dict[str, Any], left: float | None) -> None:
+        """A round is done and saved; ``left`` is the estimate of the seconds to come."""
+
+    def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
+        """Everything is written."""
+
+
+class Silent:
+    """A listener that says nothing, but for a warning to the log where a client is dropped."""
+
+    def say(self, text: str) -> None:
+        """Say nothing."""
+
+    def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
+        """Say nothing."""
+
+    def step(self, done: int, of: int, what: str) -> None:
+        """Say nothing."""
+
+    def round(self, line: dict[str, Any], left: float | None) -> None:
+        """Warn of clients that were dropped, and say nothing else."""
+        for dropped in line.get("dropped", []):
+            logger.warning(
+                "round %d: client %d was dropped: %s", line["round"], dropped["client"], dropped["reason"]
+            )
+
+    def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
+        """Say nothing."""
+
+
+def run(
+    experiment: Experiment | str | Path,
+    out: str | Path | None = None,
+    *,
+    overrides: tuple[str, ...] = (),
+    listener: Listener | None = None,
+) -> RunDir:
+    """Run an experiment from its start.
+
+    Args:
+        experiment: A configuration, or the path of its TOML file.
+        out: The run directory to make; by default ``runs/<name>-<hash>``.
+        overrides: ``"a.b=c"`` settings over a file's.
+        listener: Told how it goes; nobody by default.
+
+    Returns:
+        The run directory.
+
+    Raises:
+        FednlpError: What was wrong, and what to do about it.
+    """
+    if not isinstance(experiment, Experiment):
+        experiment = config.load(experiment, overrides)
+    elif overrides:
+        raise RunError("overrides belong to an experiment file; change the configuration itself instead")
+    experiment = experiment.resolved()
+    listener = listener or Silent()
+    folder = None if out is None else Path(out)
+    refuse_taken(folder)
+    workers = _workers(experiment)
+    with Pool(workers, "fednlp.training.side:open_side", experiment.runtime.threads) as pool:
+        pieces = gather(experiment, listener.say)
+        partition = share_out(experiment, pieces.data, listener.say)
+        directory = create(experiment, folder)
+        with saving(directory.folder):
+            partition.save(directory.partition)
+            np.save(directory.test_numbers, pieces.data.test_numbers)
+            _write_facts(directory, pieces, partition)
+        return _go_on(directory, experiment, pieces, partition, pool, listener)
+
+
+def resume(
+    folder: str | Path,
+    *,
+    expected: Experiment | None = None,
+    workers: int | None = None,
+    listener: Listener | None = None,
+) -> RunDir:
+    """Go on with a run that was stopped; it ends with the same weights as one never stopped, bit for bit.
+
+    Args:
+        folder: The run directory.
+        expected: If given, must be the experiment of that run.
+        workers: Another number of workers than before; it changes the speed alone.
+        listener: Told how it goes.
+
+    Raises:
+        RunError: No run directory, other settings, other data, or a checkpoint that cannot be read.
+    """
+    directory, listener = RunDir(Path(folder)), listener or Silent()
+    experiment = directory.experiment()
+    if expected is not None and (changed := config.differences(experiment, expected.resolved())):
+        raise RunError(
+            f"{folder} is a run of other settings ({'; '.join(changed[:5])}): resume it without them, or start anew"
+        )
+    if workers is not None:
+        runtime = experiment.runtime.model_copy(update={"workers": workers})
+        experiment = experiment.model_copy(update={"runtime": runtime})
+    if directory.finished:
+        listener.say(f"{folder} is finished already; nothing to do")
+        return directory
+    partition = Partition.load(directory.partition)
+    known = directory.read_json("environment.json")["data"]
+    with Pool(_workers(experiment), "fednlp.training.side:open_side", experiment.runtime.threads) as pool:
+        pieces = gather(experiment, listener.say)
+        if pieces.data.fingerprint != known["fingerprint"]:
+            raise RunError(
+                f"the data of {folder} have changed since it was begun: start anew with another --out"
+            )
+        return _go_on(directory, experiment, pieces, partition, pool, listener)
+
+
+def _workers(experiment: Experiment) -> int:
+    """Return how many processes work: as asked, or one a core, but never more than clients at once."""
+    wanted = experiment.runtime.workers
+    if experiment.algorithm.name == "centralised" and experiment.evaluation.every >= experiment.num_rounds:
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return wanted or max(1, min(cores // experiment.runtime.threads, experiment.clients_per_round))
+
+
+def _go_on(
+    directory: RunDir,
+    experiment: Experiment,
+    pieces: Pieces,
+    partition: Partition,
+    pool: Pool,
+    listener: Listener,
+) -> RunDir:
+    """Do the rounds that are left, then write model and summary."""
+    directory.lock()
+    try:
+        how = recipe(experiment, pieces, directory.partition, directory.test_numbers)
+        model = pretrained_model(
+            pieces.source, pieces.task.model_class, pieces.task.settings(), how.model_config, experiment.seed
+        )
+        weights = flat_weights(model)
+        side = LocalSide(how, model)
+        x = pool.start(side, asdict(how))
+        state = directory.load_state(side.layout)
+        if state is None:
+            x.copy_(weights)
+            state = State(0, side.layout, x)
+            require_space(directory.folder, 3 * x.numel() * 4)
+        else:
+            x.copy_(state.x)
+            state.x = x
+        course = Course(experiment, partition, pool, side, state, listener.step)
+        _rounds(directory, course, listener)
+        _finish(directory, course, pieces, listener)
+    finally:
+        directory.unlock()
+    return directory
+
+
+def _rounds(directory: RunDir, course: Course, listener: Listener) -> None:
+    """Run and save one round after the other."""
+    procedure = PROCEDURES[course.experiment.algorithm.name](course)
+    course.lines = directory.keep_rounds(course.state.round)
+    listener.started(directory, course.experiment, procedure.rounds, course.state.round)
+    with _trackers(directory, course.experiment) as trackers:
+        begun, first = time.monotonic(), course.state.round
+        while course.state.round < procedure.rounds:
+            start = time.monotonic()
+            line = procedure.round()
+            line["seconds"] = round(time.monotonic() - start, 4)
+            for key in ("bytes_up", "bytes_down", "seconds"):
+                course.state.totals[key] = course.state.totals.get(key, 0) + line[key]
+            course.lines.append(line)
+            with saving(directory.folder):
+                directory.append_round(line)
+                if "personal" in line.get("evaluation", {}):
+                    write_clients(directory.folder / "clients.csv", course)
+                directory.save_state(course.state)
+            for tracker in trackers:
+                tracker.log(line["round"], round_numbers(line))
+            done = course.state.round - first
+            left = (time.monotonic() - begun) / done * (procedure.rounds - course.state.round)
+            listener.round(line, left)
+
+
+@contextmanager
+def _trackers(directory: RunDir, experiment: Experiment) -> Iterator[list[Any]]:
+    if not experiment.report.report_to:
+        yield []
+        return
+    wanted = list(experiment.report.report_to)
+    trackers = open_trackers(wanted, directory.folder, experiment.model_dump(exclude_none=True))
+    try:
+        yield trackers
+    finally:
+        for tracker in trackers:
+            tracker.close()
+
+
+def _write_facts(directory: RunDir, pieces: Pieces, partition: Partition) -> None:
+    """Write what reports show of data and partition."""
+    data = pieces.data
+    facts = {
+        "name": data.name,
+        "source": data.source,
+        "fingerprint": data.fingerprint,
+        "train": len(data.train_numbers),
+        "test": len(data.test_numbers),
+        "labels": len(data.label_names),
+    }
+    directory.write_json("environment.json", environment(facts))
+    clients, labels = partition.num_clients, len(data.label_names)
+    if clients * labels > 200_000:
+        return
+    counts = {}
+    for split in ("train", "test"):
+        indices, offsets = getattr(partition, f"{split}_indices"), getattr(partition, f"{split}_offsets")
+        owner = np.repeat(np.arange(clients), np.diff(offsets))
+        known = data.labels(split)[indices]
+        table = np.zeros((clients, labels), dtype=np.int64)
+        np.add.at(table, (owner[known >= 0], known[known >= 0]), 1)
+        counts[split] = table.tolist()
+    directory.write_json("labels.json", {"labels": list(data.label_names), **counts})
+
+
+def _finish(directory: RunDir, course: Course, pieces: Pieces, listener: Listener) -> None:
+    """Write the model with its card, then the summary, which says that the run is whole."""
+    from fednlp.reports.modelcard import model_card
+
+    experiment, lines = course.experiment, course.lines
+    evaluated = [line for line in lines if "evaluation" in line]
+    last = evaluated[-1]["evaluation"] if evaluated else {}
+    scored = [
+        (line["evaluation"]["global"]["accuracy"], -line["round"])
+        for line in evaluated
+        if line["evaluation"].get("global")
+    ]
+    best = max(scored, default=None)
+    reference = experiment.algorithm.name if experiment.algorithm.name in {"centralised", "local"} else None
+    known = directory.read_json("environment.json")
+    summary = {
+        "name": experiment.name,
+        "algorithm": experiment.algorithm.name,
+        "seed": experiment.seed,
+        "rounds": course.state.round,
+        "finished": True,
+        "data": known["data"],
+        "clients": course.partition.num_clients,
+        "model": experiment.model.name_or_path,
+        "parameters": course.state.layout.numel,
+        "evaluation": last,
+        "best": None if best is None else {"round": -best[1], "accuracy": best[0]},
+        "bytes_up": int(course.state.totals.get("bytes_up", 0)),
+        "bytes_down": int(course.state.totals.get("bytes_down", 0)),
+        "seconds": round(course.state.totals.get("seconds", 0.0), 3),
+        "dropped": sum(len(line.get("dropped", [])) for line in lines),
+        "stopped": None,
+        "reference": reference,
+        "note": course.note,
+    }
+    with saving(directory.folder):
+        course.side.replica.load_for_evaluation(course.state.x)
+        card = model_card(summary, experiment.model_dump(exclude_none=True), known)
+        save_model(course.side.replica.model, pieces.tokenizer, directory.model, card)
+        directory.write_json("summary.json", summary)
+    listener.finished(directory, summary)

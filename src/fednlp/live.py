@@ -1,0 +1,189 @@
+"""What the terminal shows of a run: a line a round, a closing table, a learning curve."""
+
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+
+from fednlp.config import Experiment
+from fednlp.reports.units import human_bytes
+from fednlp.rundir import RunDir
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def duration(seconds: float) -> str:
+    """Return a time as a person says it.
+
+    >>> duration(75)
+    '1 min 15 s'
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def curve(values: list[float], height: int = 6) -> list[str]:
+    """Draw values as a text chart, the highest at the top; one column a value.
+
+    >>> print("\\n".join(curve([0, 1, 2], height=1)))
+    2.000 ┤▁▅█
+    """
+    top, bottom = max(values), min(values)
+    span = (top - bottom) or 1.0
+    levels = [round((value - bottom) / span * (height * 8 - 1)) for value in values]
+    lines = []
+    for row in range(height - 1, -1, -1):
+        cells = "".join(_BLOCKS[min(level - row * 8, 7)] if level >= row * 8 else " " for level in levels)
+        label = top - span * (height - 1 - row) / max(1, height - 1) if height > 1 else top
+        lines.append(f"{label:5.3f} ┤{cells}")
+    return lines
+
+
+class Terminal:
+    """A listener that writes to the terminal.
+
+    As a context it takes Ctrl-C: what is done is saved, and the last line says how to go on.
+
+    Args:
+        again: What to do to go on; by default resume the run directory.
+        console: Where to write; standard output if left out.
+    """
+
+    def __init__(self, again: str | None = None, console: Console | None = None) -> None:
+        self._again = again
+        self._folder: Path | None = None
+        self.console = console or Console(stderr=False, highlight=False)
+        self._progress = Progress(
+            TextColumn("[dim]{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("[dim]{task.completed}/{task.total}"),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._rounds = 0
+        self._curve: list[tuple[int, float]] = []
+
+    def say(self, text: str) -> None:
+        """Print a sentence."""
+        self.console.print(text, style="dim", markup=False, soft_wrap=True)
+
+    def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
+        """Print what is about to be run."""
+        self._rounds, self._folder = rounds, run.folder
+        self._curve = []
+        self.console.print(
+            f"{experiment.name}: {experiment.algorithm.name} on {experiment.data.name or experiment.data.path}, "
+            f"{experiment.model.name_or_path}, {rounds} rounds{f', {done} done' if done else ''} -> {run.folder}",
+            style="bold",
+            markup=False,
+            soft_wrap=True,
+        )
+        self._progress.start()
+        self._task = self._progress.add_task("round", total=None)
+
+    def step(self, done: int, of: int, what: str) -> None:
+        """Move the bar of the round in progress."""
+        if self._task is not None:
+            self._progress.update(self._task, completed=done, total=of, description=what)
+
+    def round(self, line: dict[str, Any], left: float | None) -> None:
+        """Print the round's line."""
+        parts = [
+            f"round {line['round']:>{len(str(self._rounds))}}/{self._rounds}",
+            f"loss {line['train_loss']:.3f}",
+        ]
+        scores = line.get("evaluation", {})
+        if "accuracy" in scores.get("global", {}):
+            parts.append(f"accuracy {scores['global']['accuracy']:.3f}")
+            self._curve.append((line["round"], scores["global"]["accuracy"]))
+        if scores.get("personal", {}).get("accuracy") is not None:
+            parts.append(f"personal {scores['personal']['accuracy']:.3f}")
+        if line["bytes_up"]:
+            parts.append(f"up {human_bytes(line['bytes_up'])} down {human_bytes(line['bytes_down'])}")
+        parts.append(f"{line['seconds']:.1f} s")
+        if left is not None:
+            parts.append(f"{duration(left)} left")
+        self._progress.console.print("  ".join(parts), markup=False, soft_wrap=True)
+        for dropped in line.get("dropped", []):
+            self._progress.console.print(
+                f"  warning: client {dropped['client']} was dropped: {dropped['reason']}",
+                style="yellow",
+                markup=False,
+            )
+
+    def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
+        """Print the closing table, the curve and where everything is."""
+        self.close()
+        if len(self._curve) > 1:
+            self.console.print("\ntest accuracy by round")
+            stretch = max(1, 60 // len(self._curve))
+            for text in curve([value for _, value in self._curve for _ in range(stretch)]):
+                self.console.print("  " + text, markup=False)
+            first, last = str(self._curve[0][0]), str(self._curve[-1][0])
+            width = stretch * len(self._curve)
+            self.console.print(" " * 8 + first + last.rjust(max(1, width - len(first) + 1)))
+        self.console.print(closing_table(summary))
+        self.console.print(f"run directory: {run.folder}", markup=False)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+            self._task = None
+        self._progress.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            begun = self._folder is not None
+            again = self._again or (f"go on with: fednlp run --resume {self._folder}" if begun else "")
+            what = (
+                f"stopped; the rounds that are done are saved; {again}"
+                if begun
+                else "stopped; nothing was begun"
+            )
+            print(f"\n{what}", file=sys.stderr)
+            raise SystemExit(130)
+
+
+def closing_table(summary: dict[str, Any]) -> Table:
+    """Return the table that ends a run."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column()
+    scores = summary["evaluation"]
+    for name, value in scores.get("global", {}).items():
+        table.add_row(f"test {name.replace('_', ' ')}", f"{value:.4f}")
+    personal = scores.get("personal", {})
+    if personal.get("accuracy") is not None:
+        text = f"{personal['accuracy']:.4f} (worst tenth {personal['accuracy_worst_decile']:.4f}, "
+        table.add_row(
+            "clients' own tests",
+            text + f"spread {personal['accuracy_std']:.4f}, {personal['clients']} clients)",
+        )
+    best = summary["best"]
+    if best:
+        table.add_row("best round", f"{best['round']} ({best['accuracy']:.4f})")
+    table.add_row(
+        "sent up / down", f"{human_bytes(summary['bytes_up'])} / {human_bytes(summary['bytes_down'])}"
+    )
+    table.add_row("rounds, time", f"{summary['rounds']}, {duration(summary['seconds'])}")
+    if summary["dropped"]:
+        table.add_row("dropped clients", str(summary["dropped"]))
+    if summary["note"]:
+        table.add_row("note", summary["note"])
+    return table

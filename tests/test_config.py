@@ -1,0 +1,379 @@
+"""The experiment's file: read, checked, written back; every mistake said at once and in the user's words."""
+
+import math
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fednlp import config
+from fednlp.config import Experiment
+from fednlp.errors import ConfigError
+
+ALGORITHMS = ("fedavg", "fedprox", "fedopt", "fedadagrad", "fedadam", "fedyogi", "centralised", "local")
+
+positive = st.floats(min_value=1e-300, max_value=1e300, allow_nan=False)
+decay = st.floats(min_value=0, max_value=1, exclude_max=True)
+count = st.integers(1, 10**9)
+words = st.text(st.characters(codec="utf-8"), max_size=20)
+
+
+def table(**entries: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """A table with any of its keys left out."""
+    return st.fixed_dictionaries({}, optional=dict(entries))
+
+
+documents = st.fixed_dictionaries(
+    {"data": st.fixed_dictionaries({"name": words}, optional={"path": words, "text": words, "label": words})},
+    optional={
+        "name": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,79}", fullmatch=True),
+        "seed": st.integers(),
+        "num_rounds": count,
+        "clients_per_round": count,
+        "min_clients": count,
+        "partition": table(
+            method=st.sampled_from(["uniform", "label", "quantity", "label+quantity", "cluster", "natural"]),
+            clients=count,
+            alpha=positive,
+            beta=positive,
+            field=words,
+            seed=st.integers(),
+        ),
+        "model": table(
+            name_or_path=words,
+            max_length=st.integers(4, 10**6),
+            config=st.dictionaries(words, st.booleans() | st.integers() | positive | words, max_size=4),
+        ),
+        "algorithm": table(
+            name=st.sampled_from(ALGORITHMS),
+            mu=decay,
+            weighting=st.sampled_from(["examples", "uniform"]),
+        ),
+        "client": table(
+            optimizer=st.sampled_from(["sgd", "adam", "adamw", "adagrad"]),
+            learning_rate=positive,
+            num_train_epochs=count,
+            max_steps=st.just(-1) | count,
+            per_device_train_batch_size=count,
+            weight_decay=positive,
+            max_grad_norm=positive,
+            warmup_ratio=decay,
+        ),
+        "server": table(
+            optimizer=st.sampled_from(["sgd", "adagrad", "adam", "yogi"]),
+            learning_rate=positive,
+            momentum=decay,
+            beta1=decay,
+            beta2=decay,
+            tau=positive,
+        ),
+        "runtime": table(workers=st.integers(0, 1000), threads=count, device=words),
+        "evaluation": table(every=count, personal=st.booleans(), batch_size=count),
+        "report": table(report_to=st.lists(st.sampled_from(["tensorboard", "wandb", "mlflow"]))),
+    },
+)
+
+
+@given(documents)
+def test_what_is_written_is_read_back_equal(document: dict[str, Any]) -> None:
+    """As TOML and as a file: the same experiment, types and all."""
+    experiment = config.parse(document)
+    again = config.parse(tomllib.loads(config.dump(experiment)))
+    assert again == experiment
+    assert again.model_dump_json() == experiment.model_dump_json()
+
+
+@given(documents)
+def test_every_given_value_is_kept(document: dict[str, Any]) -> None:
+    experiment = config.parse(document).model_dump()
+    for key, value in document.items():
+        if isinstance(value, dict):
+            for inner, given_value in value.items():
+                assert experiment[key][inner] == given_value
+        else:
+            assert experiment[key] == value
+
+
+@given(documents)
+@settings(max_examples=200)
+def test_resolving_writes_out_every_default_once(document: dict[str, Any]) -> None:
+    """A resolved experiment is settled: resolving, writing and reading change nothing more."""
+    try:
+        resolved = config.parse(document).resolved()
+    except ConfigError:
+        return
+    assert resolved.resolved() == resolved
+    assert config.parse(tomllib.loads(config.dump(resolved))) == resolved
+    assert resolved.server.optimizer is not None
+    assert resolved.server.learning_rate is not None
+    assert resolved.algorithm.mu is not None
+    assert resolved.partition.seed is not None
+
+
+NAMES_THAT_STAY = {
+    "seed": "7",
+    "num_rounds": "7",
+    "clients_per_round": "2",
+    "data.name": '"agnews"',
+    "data.path": '"mine.csv"',
+    "partition.method": '"label"',
+    "partition.clients": "50",
+    "partition.alpha": "0.5",
+    "partition.beta": "2.0",
+    "partition.field": '"author"',
+    "partition.seed": "3",
+    "model.name_or_path": '"minilm"',
+    "model.max_length": "64",
+    "algorithm.name": '"fedprox"',
+    "algorithm.mu": "0.1",
+    "client.optimizer": '"sgd"',
+    "client.learning_rate": "0.1",
+    "client.num_train_epochs": "2",
+    "client.max_steps": "5",
+    "client.per_device_train_batch_size": "16",
+    "client.weight_decay": "0.01",
+    "client.lr_scheduler_type": '"linear"',
+    "client.max_grad_norm": "1.0",
+    "server.optimizer": '"yogi"',
+    "server.learning_rate": "0.1",
+    "server.momentum": "0.5",
+    "server.beta1": "0.5",
+    "server.beta2": "0.5",
+    "server.tau": "0.01",
+    "runtime.workers": "2",
+    "runtime.threads": "2",
+    "runtime.device": '"cpu"',
+    "evaluation.every": "5",
+    "evaluation.personal": "false",
+    "report.report_to": '["tensorboard"]',
+}
+
+
+def value_at(experiment: Experiment, key: str) -> Any:
+    found: Any = experiment
+    for part in key.split("."):
+        found = getattr(found, part)
+    return found
+
+
+@pytest.mark.parametrize(("key", "text"), NAMES_THAT_STAY.items())
+def test_names_that_stay(key: str, text: str, tmp_path: Path) -> None:
+    """Each key is taken from a file and from --set, and what was typed is what counts."""
+    head, _, last = key.rpartition(".")
+    in_file = tmp_path / "in-file.toml"
+    body = f"{last} = {text}\n" if not head else f"[{head}]\n{last} = {text}\n"
+    in_file.write_text(body if head == "data" else f"{body}[data]\nname = '20news'\n")
+    bare = tmp_path / "bare.toml"
+    bare.write_text("[data]\nname = '20news'\n")
+    wanted = tomllib.loads(f"value = {text}")["value"]
+    assert value_at(config.load(in_file), key) == wanted
+    assert value_at(config.load(bare, [f"{key}={text}"]), key) == wanted
+    assert value_at(config.load(bare), key) != wanted
+
+
+def test_words_need_no_quotes_in_an_override(tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text("[data]\nname = '20news'\n")
+    changes = ["algorithm.name=fedprox", "data.path=/some/where.csv", "client.learning_rate=3e-4"]
+    experiment = config.load(tmp_path / "e.toml", changes)
+    assert experiment.algorithm.name == "fedprox"
+    assert experiment.data.path == "/some/where.csv"
+    assert experiment.client.learning_rate == 3e-4
+    assert experiment.name == "e"
+
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "fedavg": {"mu": 0.0, "optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0},
+    "fedprox": {"mu": 0.01, "optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0},
+    "fedopt": {"mu": 0.0, "optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.9},
+    "fedadagrad": {"mu": 0.0, "optimizer": "adagrad", "learning_rate": 0.01, "beta1": 0.0, "tau": 1e-3},
+    "fedadam": {
+        "mu": 0.0,
+        "optimizer": "adam",
+        "learning_rate": 0.01,
+        "beta1": 0.9,
+        "beta2": 0.99,
+        "tau": 1e-3,
+    },
+    "fedyogi": {
+        "mu": 0.0,
+        "optimizer": "yogi",
+        "learning_rate": 0.01,
+        "beta1": 0.9,
+        "beta2": 0.99,
+        "tau": 1e-3,
+    },
+    "centralised": {"mu": 0.0, "optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0},
+    "local": {"mu": 0.0, "optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0},
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_defaults_of_each_algorithm(name: str) -> None:
+    """FedProx pulls, FedOpt has momentum 0.9, the adaptive ones have the paper's numbers; nothing more is set."""
+    resolved = config.parse({"seed": 5, "data": {"name": "20news"}, "algorithm": {"name": name}}).resolved()
+    said = resolved.server.model_dump(exclude_none=True) | {"mu": resolved.algorithm.mu}
+    assert said == DEFAULTS[name]
+    assert resolved.partition.seed == 5
+    assert resolved.client.optimizer == "adamw"
+
+
+@pytest.mark.parametrize("name", ["fedopt", "fedadam"])
+def test_what_is_given_stands_beside_the_defaults(name: str) -> None:
+    resolved = config.parse(
+        {"data": {"name": "20news"}, "algorithm": {"name": name}, "server": {"learning_rate": 0.5}}
+    ).resolved()
+    assert resolved.server.model_dump(exclude_none=True) == {
+        key: value for key, value in DEFAULTS[name].items() if key != "mu"
+    } | {"learning_rate": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ({"num_round": 3}, "did you mean num_rounds?"),
+        ({"clinet": {"optimizer": "sgd"}}, "did you mean client?"),
+        ({"client": {"learning_rat": 1.0}}, "did you mean client.learning_rate?"),
+        ({"client": {"lr_scheduler": "linear"}}, "did you mean client.lr_scheduler_type?"),
+        ({"client": {"batch_size": 8}}, "did you mean"),
+        ({"learning_rate": 1.0}, "did you mean client.learning_rate?"),
+        ({"partition": {"alhpa": 1.0}}, "did you mean partition.alpha?"),
+        ({"algorithm": {"name": "fedavgg"}}, "did you mean fedavg?"),
+        ({"partition": {"method": "labels"}}, "did you mean label?"),
+        ({"client": {"optimizer": "adamW"}}, "did you mean adamw?"),
+        ({"client": {"lr_scheduler_type": "cosin"}}, "did you mean cosine?"),
+        ({"server": {"optimizer": "adamm"}}, "did you mean adam?"),
+        ({"report": {"report_to": ["wandbb"]}}, "did you mean wandb?"),
+    ],
+)
+def test_nearest_match(wrong: dict[str, Any], right: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.parse({"data": {"name": "20news"}} | wrong)
+    assert right in str(caught.value)
+
+
+def test_all_mistakes_at_once(tmp_path: Path) -> None:
+    """Unknown keys, wrong values, a missing section and a bad override: one message, one line a mistake."""
+    path = tmp_path / "wrong.toml"
+    path.write_text(
+        "num_round = 3\nseed = 'x'\n[client]\nlearning_rate = -1\nmomentum = 0.5\n[partition]\nalpha = 0\nbeta = -2\n"
+        "[algorithm]\nname = 'fedavgg'\n[model]\nmax_length = 'long'\n[runtime]\nworkers = -1\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        config.load(path, ["client.optimiser=sgd", "nonsense"])
+    lines = str(caught.value).splitlines()
+    assert lines[0] == f"{path}: {len(lines) - 1} mistakes"
+    for part in (
+        "num_round;",
+        "seed = ",
+        "client.learning_rate = -1",
+        "partition.alpha = 0",
+        "partition.beta = -2",
+        "did you mean fedavg?",
+        "model.max_length = ",
+        "runtime.workers = -1",
+        "client.optimiser; did you mean client.optimizer?",
+        "--set nonsense",
+        "data is missing",
+    ):
+        assert sum(part in line for line in lines) == 1, part
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "0", "-1"])
+@pytest.mark.parametrize("key", ["partition.alpha", "partition.beta", "client.learning_rate", "server.tau"])
+def test_numbers_that_cannot_be(key: str, value: str, tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text("[data]\nname = '20news'\n")
+    with pytest.raises(ConfigError) as caught:
+        config.load(tmp_path / "e.toml", [f"{key}={value}"])
+    assert f"{key} = " in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"clients_per_round": 20, "partition": {"clients": 10}}, "clients_per_round = 20 is more than"),
+        ({"clients_per_round": 2, "min_clients": 3}, "min_clients = 3 is more than"),
+        ({"algorithm": {"name": "fedavg", "mu": 0.1}}, "fedprox"),
+        ({"server": {"momentum": 0.9}}, "[server] has no part in fedavg"),
+        ({"algorithm": {"name": "fedadam"}, "server": {"optimizer": "yogi"}}, 'means server.optimizer = "adam"'),
+        ({"algorithm": {"name": "fedadam"}, "server": {"momentum": 0.9}}, "server.momentum has no part"),
+        ({"algorithm": {"name": "fedopt"}, "server": {"tau": 0.1}}, "server.tau has no part"),
+    ],
+)
+def test_parts_that_do_not_go_together(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.parse({"data": {"name": "20news"}} | changes).resolved()
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_another_algorithm_keeps_the_rest(name: str) -> None:
+    """Comparing changes algorithm and seed, and what belongs to them, and nothing else."""
+    base = config.parse(
+        {
+            "name": "base",
+            "seed": 1,
+            "data": {"name": "20news"},
+            "algorithm": {"name": "fedopt", "mu": 0.1},
+            "server": {"learning_rate": 0.7},
+        }
+    )
+    other = config.with_algorithm(base, name, 9)
+    assert (other.algorithm.name, other.seed) == (name, 9)
+    assert other.algorithm.mu == (None if name in {"fedavg", "centralised", "local"} else 0.1)
+    assert other.server.learning_rate == (0.7 if name == "fedopt" else None)
+    same = {"algorithm", "server", "seed"}
+    assert other.model_dump(exclude=same) == base.model_dump(exclude=same)
+    other.resolved()
+
+
+@pytest.mark.parametrize(
+    ("change", "counts"),
+    [
+        ({"name": "other"}, False),
+        ({"runtime.workers": 7}, False),
+        ({"report.report_to": ["tensorboard"]}, False),
+        ({"seed": 3}, True),
+        ({"client.learning_rate": 0.5}, True),
+        ({"partition.clients": 7}, True),
+        ({"evaluation.every": 2}, True),
+        ({"model.max_length": 16}, True),
+    ],
+)
+def test_which_settings_decide_the_result(
+    change: dict[str, Any], counts: bool, document: Callable[..., dict[str, Any]]
+) -> None:
+    one, other = (config.parse(document(c)).resolved() for c in ({}, change))
+    found = config.differences(one, other)
+    assert bool(found) is counts
+    assert not counts or any(next(iter(change)) in difference for difference in found)
+
+
+@pytest.mark.parametrize("text", ["", "a.b", "=3", ".=3", "a..b=1", "client=3", "seed.deep=1"])
+def test_an_override_that_is_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text("seed = 1\n[data]\nname = '20news'\n")
+    with pytest.raises(ConfigError) as caught:
+        config.load(tmp_path / "e.toml", [text])
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("content", [b"seed = ", b"\xff\xfe", b"[data]\n[data]\n"])
+def test_a_file_that_is_no_toml(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_bytes(content)
+    with pytest.raises(ConfigError, match="not readable as TOML"):
+        config.load(tmp_path / "e.toml")
+
+
+def test_a_file_that_is_not_there_names_its_neighbour(tmp_path: Path) -> None:
+    (tmp_path / "quickstart.toml").write_text("")
+    with pytest.raises(ConfigError, match=r"did you mean .*quickstart\.toml"):
+        config.load(tmp_path / "quikstart.toml")
+
+
+def test_infinity_is_shown_as_typed() -> None:
+    with pytest.raises(ConfigError, match="client.learning_rate = inf"):
+        config.parse({"data": {"name": "20news"}, "client": {"learning_rate": math.inf}})

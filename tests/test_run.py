@@ -1,0 +1,778 @@
+"""Real runs of a tiny model: laws of the run, of stopping and resuming, and of the run directory."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fednlp
+from fednlp import config
+from fednlp.config import Experiment
+from fednlp.errors import RunError
+from fednlp.experiment import Silent
+from fednlp.federated import uniform_cohort
+from fednlp.partition import Partition
+from fednlp.rundir import RunDir
+
+Make = Callable[..., Experiment]
+Outcome = Callable[[Path | RunDir], dict[str, Any]]
+
+METHODS: dict[str, dict[str, Any]] = {
+    "fedavg": {"algorithm.name": "fedavg", "client.optimizer": "sgd", "client.learning_rate": 0.1},
+    "fedprox": {"algorithm.name": "fedprox", "algorithm.mu": 0.5},
+    "fedopt": {"algorithm.name": "fedopt", "client.max_grad_norm": 1.0},
+    "fedadam": {"algorithm.name": "fedadam", "client.lr_scheduler_type": "linear"},
+    "fedyogi": {"algorithm.name": "fedyogi", "client.weight_decay": 0.01},
+    "centralised": {"algorithm.name": "centralised", "client.lr_scheduler_type": "linear"},
+    "local": {"algorithm.name": "local", "clients_per_round": 2, "evaluation.local_models": 3},
+}
+"""One set of settings a method; between them they use most of what a client can do."""
+
+
+class Stop(Exception):
+    """What the listeners below raise."""
+
+
+class StopAfter(Silent):
+    """Raises once a round is done and saved, as Ctrl-C would between two rounds."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def round(self, line: dict[str, Any], left: float | None) -> None:
+        if line["round"] == self.number:
+            raise Stop
+
+
+class StopWithin(Silent):
+    """Raises in the middle of a round, when so many pieces of work were done since the start."""
+
+    def __init__(self, pieces: int) -> None:
+        self.pieces = pieces
+
+    def step(self, done: int, of: int, what: str) -> None:
+        self.pieces -= 1
+        if self.pieces == 0:
+            raise Stop
+
+
+@pytest.fixture(scope="session")
+def whole(
+    tmp_path_factory: pytest.TempPathFactory, experiment: Make
+) -> Callable[[str], RunDir]:
+    """Return the uninterrupted run of a method, one worker, made once."""
+    made: dict[str, RunDir] = {}
+
+    def run(method: str) -> RunDir:
+        if method not in made:
+            folder = tmp_path_factory.mktemp("whole") / method
+            made[method] = fednlp.run(experiment(METHODS[method]), folder)
+        return made[method]
+
+    return run
+
+
+def lines_of(run: RunDir) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def csv_rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def summary_of(run: RunDir) -> dict[str, Any]:
+    return json.loads((run.folder / "summary.json").read_text())
+
+
+@pytest.mark.parametrize("method", ["fedopt", "centralised", "local"])
+def test_two_runs_of_one_seed_are_equal_bit_for_bit(
+    method: str, whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, tmp_path: Path
+) -> None:
+    again = fednlp.run(experiment(METHODS[method]), tmp_path / "again")
+    assert outcome(again) == outcome(whole(method))
+
+
+def test_another_seed_is_another_run(
+    whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, tmp_path: Path
+) -> None:
+    """Partition, cohorts, head and order all follow the seed."""
+    other = outcome(fednlp.run(experiment(METHODS["fedopt"] | {"seed": 1}), tmp_path / "other"))
+    first = outcome(whole("fedopt"))
+    assert other["partition"] != first["partition"]
+    assert other["weights"] != first["weights"]
+    assert [line["cohort"] for line in other["rounds"]] != [line["cohort"] for line in first["rounds"]]
+
+
+@pytest.mark.parametrize("method", ["fedopt", "fedadam", "centralised", "local"])
+def test_two_workers_give_what_one_gives(
+    method: str, whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, tmp_path: Path
+) -> None:
+    """Bit for bit: dropout, order and sums do not depend on who did which piece."""
+    two = fednlp.run(experiment(METHODS[method] | {"runtime.workers": 2}), tmp_path / "two")
+    assert outcome(two) == outcome(whole(method))
+
+
+def test_more_workers_than_clients(experiment: Make, outcome: Outcome, tmp_path: Path) -> None:
+    changes = {"clients_per_round": 1, "num_rounds": 1, "partition.clients": 2}
+    one = fednlp.run(experiment(changes), tmp_path / "one")
+    three = fednlp.run(experiment(changes | {"runtime.workers": 3}), tmp_path / "three")
+    assert outcome(three) == outcome(one)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_stopped_and_resumed_equals_never_stopped(
+    method: str,
+    rounds: int,
+    whole: Callable[[str], RunDir],
+    experiment: Make,
+    outcome: Outcome,
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(Stop):
+        fednlp.run(experiment(METHODS[method]), tmp_path / "run", listener=StopAfter(rounds))
+    begun = RunDir(tmp_path / "run")
+    assert not begun.finished
+    assert len(lines_of(begun)) == rounds
+    fednlp.resume(begun.folder)
+    assert outcome(begun) == outcome(whole(method))
+
+
+@pytest.mark.parametrize("method", ["fedopt", "centralised", "local"])
+def test_stopped_within_a_round_loses_that_round_alone(
+    method: str, whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, tmp_path: Path
+) -> None:
+    """Stopped again and again, at every few pieces of work, and resumed each time."""
+    folder = tmp_path / "run"
+    stops = 0
+    try:
+        fednlp.run(experiment(METHODS[method]), folder, listener=StopWithin(3))
+    except Stop:
+        stops += 1
+    while not RunDir(folder).finished:
+        done = len(lines_of(RunDir(folder))) if (folder / "rounds.jsonl").is_file() else 0
+        steps = sum(line["steps"] for line in lines_of(RunDir(folder))) if done else 0
+        try:
+            fednlp.resume(folder, listener=StopWithin(17 + steps % 3))
+        except Stop:
+            stops += 1
+        assert len(lines_of(RunDir(folder))) >= done
+        assert stops < 50
+    assert stops > 1
+    assert outcome(folder) == outcome(whole(method))
+
+
+def test_killed_and_resumed_equals_never_stopped(
+    whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, tmp_path: Path
+) -> None:
+    """kill -9 of the whole command with a worker beside it; then the last line is torn, as a crash may leave it."""
+    changes = METHODS["fedopt"] | {"num_rounds": 60, "evaluation.every": 20}
+    never = fednlp.run(experiment(changes), tmp_path / "never")
+    file = tmp_path / "e.toml"
+    file.write_text(config.dump(experiment(changes | {"runtime.workers": 2})))
+    folder = tmp_path / "killed"
+    command = [sys.executable, "-c", "from fednlp.cli import main; main()", "run", str(file), "--out", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        rounds = folder / "rounds.jsonl"
+        deadline = time.monotonic() + 120
+        while not (rounds.is_file() and rounds.read_bytes().count(b"\n") >= 3):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert not RunDir(folder).finished
+    done = len(RunDir(folder).rounds())
+    assert 3 <= done < 60
+    with rounds.open("ab") as torn:
+        torn.write(b'{"round": 61, "cohort": [1, 2')
+    fednlp.resume(folder, workers=1)
+    assert outcome(folder) == outcome(never)
+
+
+def test_rounds_after_the_checkpoint_are_done_again(
+    whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, tmp_path: Path
+) -> None:
+    """The line is written before the checkpoint: killed between the two, the line must not stand twice."""
+    folder = tmp_path / "run"
+    with pytest.raises(Stop):
+        fednlp.run(experiment(METHODS["fedopt"]), folder, listener=StopAfter(2))
+    with (folder / "rounds.jsonl").open("a") as file:
+        file.write(json.dumps(lines_of(whole("fedopt"))[2] | {"train_loss": 99.0}) + "\n")
+    fednlp.resume(folder)
+    assert outcome(folder) == outcome(whole("fedopt"))
+
+
+def test_stopped_while_the_model_is_written(
+    whole: Callable[[str], RunDir],
+    experiment: Make,
+    outcome: Outcome,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*arguments: Any) -> None:
+        raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fednlp.experiment.save_model", broken)
+        with pytest.raises(Stop):
+            fednlp.run(experiment(METHODS["local"]), tmp_path / "run")
+    assert not RunDir(tmp_path / "run").finished
+    fednlp.resume(tmp_path / "run")
+    assert outcome(tmp_path / "run") == outcome(whole("local"))
+
+
+def test_a_run_directory_copied_elsewhere_goes_on(
+    whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, tmp_path: Path
+) -> None:
+    """A copy of a run in progress, lock and all, whose owner is gone."""
+    with pytest.raises(Stop):
+        fednlp.run(experiment(METHODS["fedopt"]), tmp_path / "run", listener=StopAfter(2))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (tmp_path / "run" / "checkpoint" / "lock").write_text(str(ended.pid))
+    shutil.copytree(tmp_path / "run", tmp_path / "elsewhere" / "copy")
+    shutil.rmtree(tmp_path / "run")
+    fednlp.resume(tmp_path / "elsewhere" / "copy")
+    assert outcome(tmp_path / "elsewhere" / "copy") == outcome(whole("fedopt"))
+
+
+class ResumesItself(Silent):
+    """Has another process go on with the run that is under way here."""
+
+    def __init__(self) -> None:
+        self.said = ""
+
+    def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
+        code = "import sys, fednlp; fednlp.resume(sys.argv[1])"
+        command = [sys.executable, "-c", code, str(run.folder)]
+        self.said = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+        self.lines = (run.folder / "rounds.jsonl").read_text()
+
+
+def test_nobody_else_works_in_a_run_under_way(experiment: Make, tmp_path: Path) -> None:
+    listener = ResumesItself()
+    fednlp.run(experiment({"num_rounds": 1}), tmp_path / "run", listener=listener)
+    assert f"process {os.getpid()} is at work in" in listener.said
+    assert listener.lines == ""
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_finished_run_is_left_alone(whole: Callable[[str], RunDir]) -> None:
+    before = snapshot(whole("fedavg").folder)
+    fednlp.resume(whole("fedavg").folder)
+    assert snapshot(whole("fedavg").folder) == before
+
+
+def test_a_run_directory_is_never_overwritten(whole: Callable[[str], RunDir], experiment: Make) -> None:
+    before = snapshot(whole("fedavg").folder)
+    with pytest.raises(RunError, match="never overwritten"):
+        fednlp.run(experiment(METHODS["fedopt"]), whole("fedavg").folder)
+    assert snapshot(whole("fedavg").folder) == before
+
+
+def test_other_settings_are_refused(whole: Callable[[str], RunDir], experiment: Make) -> None:
+    """The message names what is other; another number of workers is not."""
+    changes = METHODS["fedavg"] | {"client.learning_rate": 0.2}
+    with pytest.raises(RunError) as caught:
+        fednlp.resume(whole("fedavg").folder, expected=experiment(changes))
+    assert "client.learning_rate: 0.1 -> 0.2" in str(caught.value)
+    fednlp.resume(whole("fedavg").folder, expected=experiment(METHODS["fedavg"] | {"runtime.workers": 2}))
+
+
+def test_changed_data_are_refused(
+    document: Callable[..., dict[str, Any]],
+    make_csv: Callable[..., Path],
+    make_rows: Callable[..., list[tuple[str, str, str]]],
+    tmp_path: Path,
+) -> None:
+    path = make_csv(tmp_path / "own.csv", make_rows(60))
+    settings = config.parse(document({"data.path": str(path)}))
+    with pytest.raises(Stop):
+        fednlp.run(settings, tmp_path / "run", listener=StopAfter(1))
+    make_csv(path, make_rows(60, seed=1))
+    with pytest.raises(RunError, match="have changed"):
+        fednlp.resume(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["checkpoint/state.safetensors", "partition.npz", "environment.json"])
+def test_a_file_that_was_cut_short(name: str, experiment: Make, tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        fednlp.run(experiment(), tmp_path / "run", listener=StopAfter(1))
+    path = tmp_path / "run" / name
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(fednlp.FednlpError) as caught:
+        fednlp.resume(tmp_path / "run")
+    assert str(path) in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+FILES = {
+    "resolved.toml",
+    "environment.json",
+    "partition.npz",
+    "rounds.jsonl",
+    "clients.csv",
+    "labels.json",
+    "summary.json",
+    "checkpoint/state.safetensors",
+    "checkpoint/test.npy",
+    "model/config.json",
+    "model/model.safetensors",
+    "model/tokenizer.json",
+    "model/tokenizer_config.json",
+    "model/README.md",
+}
+
+
+@pytest.mark.parametrize("method", ["fedopt", "centralised", "local"])
+def test_a_run_directory_holds_what_is_promised(method: str, whole: Callable[[str], RunDir]) -> None:
+    run = whole(method)
+    found = {str(path.relative_to(run.folder)) for path in run.folder.rglob("*") if path.is_file()}
+    assert found == FILES
+    lines, summary = lines_of(run), summary_of(run)
+    keys = {"round", "cohort", "train_loss", "steps", "examples", "bytes_up", "bytes_down", "seconds"}
+    extra = {"alone"} if method == "local" else set()
+    assert [line["round"] for line in lines] == list(range(1, len(lines) + 1))
+    for line in lines:
+        assert set(line) == keys | {"evaluation"} | extra
+    last = lines[-1]["evaluation"]
+    assert set(last["global"]) == {"accuracy", "macro_f1", "mcc", "loss"}
+    assert set(last["personal"]) == {"accuracy", "accuracy_worst_decile", "accuracy_std", "clients"}
+    assert summary["evaluation"] == last
+    assert summary["rounds"] == len(lines)
+    assert summary["finished"] is True
+    assert (summary["algorithm"], summary["seed"], summary["name"]) == (method, 0, "tiny")
+    assert summary["reference"] == (None if method == "fedopt" else method)
+    assert summary["bytes_up"] == sum(line["bytes_up"] for line in lines)
+    assert summary["bytes_down"] == sum(line["bytes_down"] for line in lines)
+    assert (summary["data"]["train"], summary["data"]["test"], summary["data"]["labels"]) == (160, 40, 4)
+    best = max(lines, key=lambda line: (line["evaluation"].get("global", {}).get("accuracy", -1), -line["round"]))
+    assert summary["best"] == {
+        "round": best["round"],
+        "accuracy": best["evaluation"]["global"]["accuracy"],
+    }
+
+
+def test_the_configuration_is_written_out(whole: Callable[[str], RunDir], experiment: Make) -> None:
+    said = tomllib.loads((whole("fedadam").folder / "resolved.toml").read_text())
+    assert config.parse(said) == experiment(METHODS["fedadam"]).resolved()
+    assert said["server"] == {"optimizer": "adam", "learning_rate": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}
+    environment = json.loads((whole("fedadam").folder / "environment.json").read_text())
+    assert {"fednlp", "python", "torch", "transformers", "platform", "cpu_count", "time"} <= set(environment)
+
+
+def test_every_client_is_counted(whole: Callable[[str], RunDir]) -> None:
+    """Partition, clients.csv and labels.json tell the same story."""
+    run = whole("fedopt")
+    partition = Partition.load(run.partition)
+    counts = json.loads((run.folder / "labels.json").read_text())
+    rows = csv_rows(run.folder / "clients.csv")
+    assert [int(row["client"]) for row in rows] == list(range(8))
+    assert [int(row["train_examples"]) for row in rows] == np.diff(partition.train_offsets).tolist()
+    assert [int(row["test_examples"]) for row in rows] == np.diff(partition.test_offsets).tolist()
+    assert np.sum(counts["train"], axis=1).tolist() == np.diff(partition.train_offsets).tolist()
+    assert np.sum(counts["test"], axis=1).tolist() == np.diff(partition.test_offsets).tolist()
+    assert np.sum(counts["train"], axis=0).tolist() == [40, 40, 40, 40]
+    everyone = np.concatenate([partition.train_indices, partition.test_indices])
+    assert np.sort(everyone).tolist() == list(range(200))
+
+
+def test_personal_scores_are_those_of_the_clients(whole: Callable[[str], RunDir]) -> None:
+    """Weighted mean, worst tenth and spread, from clients.csv; a partition of the test set keeps its accuracy."""
+    run = whole("fedopt")
+    rows = [row for row in csv_rows(run.folder / "clients.csv") if row["accuracy"]]
+    scores = np.array([float(row["accuracy"]) for row in rows])
+    weights = np.array([int(row["test_examples"]) for row in rows])
+    said = summary_of(run)["evaluation"]
+    assert said["personal"]["accuracy"] == pytest.approx(np.average(scores, weights=weights), abs=1e-6)
+    assert said["personal"]["accuracy"] == pytest.approx(said["global"]["accuracy"], abs=1e-9)
+    assert said["personal"]["accuracy_worst_decile"] == pytest.approx(scores.min(), abs=1e-6)
+    assert said["personal"]["accuracy_std"] == pytest.approx(scores.std(), abs=1e-6)
+    assert said["personal"]["clients"] == len(rows)
+
+
+def test_bytes_are_those_of_a_message(whole: Callable[[str], RunDir]) -> None:
+    """What travels is every floating-point tensor, as one safetensors message a client and direction."""
+    from safetensors.torch import save
+    from transformers import AutoModelForSequenceClassification
+
+    model = AutoModelForSequenceClassification.from_pretrained(whole("fedopt").model)
+    tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
+    message = len(save(tensors))
+    for line in lines_of(whole("fedopt")):
+        assert line["bytes_up"] == line["bytes_down"] == message * len(line["cohort"])
+    assert summary_of(whole("fedopt"))["parameters"] == sum(tensor.numel() for tensor in tensors.values())
+
+
+def test_the_model_is_the_one_that_was_evaluated(whole: Callable[[str], RunDir], texts: Path) -> None:
+    """Loaded with nothing but transformers, on padded batches with their mask, it scores what the summary says."""
+    import torch
+    from sklearn.metrics import f1_score, matthews_corrcoef
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    run = whole("fedopt")
+    model = AutoModelForSequenceClassification.from_pretrained(run.model).eval()
+    tokenizer = AutoTokenizer.from_pretrained(run.model)
+    rows = csv_rows(texts)
+    held_out = np.sort(Partition.load(run.partition).test_indices)
+    examples = [rows[number] for number in held_out]
+    batch = tokenizer(
+        [row["text"] for row in examples], padding=True, truncation=True, max_length=32, return_tensors="pt"
+    )
+    with torch.inference_mode():
+        logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+    truth = [row["label"] for row in examples]
+    guess = [model.config.id2label[int(number)] for number in logits.argmax(1)]
+    ids = torch.tensor([model.config.label2id[label] for label in truth])
+    said = summary_of(run)["evaluation"]["global"]
+    assert said["accuracy"] == pytest.approx(np.mean([a == b for a, b in zip(truth, guess, strict=True)]))
+    assert said["macro_f1"] == pytest.approx(f1_score(truth, guess, average="macro", zero_division=0))
+    assert said["mcc"] == pytest.approx(matthews_corrcoef(truth, guess))
+    assert said["loss"] == pytest.approx(torch.nn.functional.cross_entropy(logits, ids).item(), rel=1e-5)
+    assert len(set(guess)) > 1, "a model that always says the same would pass whatever it is given"
+
+
+def test_padding_a_batch_changes_no_prediction(whole: Callable[[str], RunDir], tiny_model: Path) -> None:
+    """The mask is passed: a text alone and the same text beside a longer one get the same logits."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    from fednlp.data.features import Features
+    from fednlp.tasks import TextClassification
+
+    model = AutoModelForSequenceClassification.from_pretrained(whole("fedopt").model).eval()
+    task = TextClassification(("arts", "economy", "science", "sports"))
+    long = " ".join(f"word{i % 30}" for i in range(28))
+    rows = [{"text": text, "label": "arts"} for text in ("word1 arts1", "science2", long)]
+    features = Features.in_memory(task.encode(rows, AutoTokenizer.from_pretrained(tiny_model), 32))
+
+    def loss(numbers: list[int]) -> float:
+        batch = task.collate(features, np.array(numbers), lambda ids: ids, torch.device("cpu"))
+        assert batch["input_ids"].shape[1] == max(features.lengths(np.array(numbers)))
+        with torch.inference_mode():
+            return task.predict(model, batch, np.array(numbers)).loss
+
+    assert loss([0, 1, 2]) == pytest.approx(sum(loss([number]) for number in range(3)), rel=1e-5)
+    # Without the mask the padding would count: the same batch with a mask of ones gives another loss.
+    batch = task.collate(features, np.array([0, 1, 2]), lambda ids: ids, torch.device("cpu"))
+    batch["attention_mask"].fill_(1)
+    with torch.inference_mode():
+        blind = task.predict(model, batch, np.array([0, 1, 2])).loss
+    assert blind != pytest.approx(loss([0, 1, 2]), rel=1e-3)
+
+
+def test_label_ids_are_sorted(whole: Callable[[str], RunDir]) -> None:
+    """The file names sports first; the ids are alphabetical all the same, in every file."""
+    names = ["arts", "economy", "science", "sports"]
+    settings = json.loads((whole("fedavg").model / "config.json").read_text())
+    assert settings["id2label"] == {str(i): name for i, name in enumerate(names)}
+    assert json.loads((whole("fedavg").folder / "labels.json").read_text())["labels"] == names
+
+
+def test_learning_happens(experiment: Make, tmp_path: Path) -> None:
+    """The texts give their labels away, and a tiny model finds out."""
+    changes = {"num_rounds": 12, "evaluation.every": 12, "client.num_train_epochs": 2}
+    changes |= {"partition": {"method": "uniform", "clients": 8}}
+    run = fednlp.run(experiment(changes), tmp_path / "run")
+    assert summary_of(run)["evaluation"]["global"]["accuracy"] > 0.7
+    assert lines_of(run)[-1]["train_loss"] < 0.5 * lines_of(run)[0]["train_loss"]
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        {"algorithm.name": "fedprox", "algorithm.mu": 0.0},
+        {"algorithm.name": "fedopt", "server.momentum": 0.0, "server.learning_rate": 1.0},
+    ],
+)
+def test_special_cases_are_fedavg(
+    same: dict[str, Any], whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, tmp_path: Path
+) -> None:
+    """FedProx(0) = FedAvg; FedOpt(SGD, lr 1, no momentum) = FedAvg."""
+    twin = fednlp.run(experiment(METHODS["fedavg"] | same), tmp_path / "twin")
+    one, other = outcome(twin), outcome(whole("fedavg"))
+    assert one["weights"] == other["weights"]
+    assert one["rounds"] == other["rounds"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"algorithm.name": "fedprox", "algorithm.mu": 1.0},
+        {"algorithm.name": "fedopt"},
+        {"algorithm.weighting": "uniform"},
+        {"client.momentum": 0.9},
+        {"client.weight_decay": 0.1},
+        {"client.max_grad_norm": 0.01},
+        {"client.max_steps": 2},
+        {"client.num_train_epochs": 2},
+        {"client.lr_scheduler_type": "cosine"},
+        {"client.optimizer": "adagrad"},
+        {"client.per_device_train_batch_size": 5},
+        {"client.group_by_length": False},
+        {"model.config.hidden_dropout_prob": 0.0},
+        {"model.max_length": 8},
+        {"partition.seed": 4},
+    ],
+)
+def test_every_setting_does_something(
+    change: dict[str, Any], whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, tmp_path: Path
+) -> None:
+    unequal = {"partition.method": "quantity", "partition.alpha": None, "partition.beta": 1.0}
+    base = METHODS["fedavg"] | {"num_rounds": 1} | unequal
+    plain = whole_of(experiment(base), tmp_path / "plain", outcome)
+    other = whole_of(experiment(base | change), tmp_path / "other", outcome)
+    # Momentum of the server shows from the second round on.
+    assert (other["weights"] == plain["weights"]) == (change == {"algorithm.name": "fedopt"})
+
+
+def whole_of(settings: Experiment, folder: Path, outcome: Outcome) -> dict[str, Any]:
+    return outcome(fednlp.run(settings, folder))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "adagrad"])
+@pytest.mark.parametrize(
+    "schedule", ["constant", "constant_with_warmup", "linear", "cosine", "polynomial", "inverse_sqrt"]
+)
+def test_every_optimiser_with_every_schedule(
+    optimizer: str, schedule: str, experiment: Make, tmp_path: Path
+) -> None:
+    """No warning, no client dropped, and the loss is a number; in the federation and on the union."""
+    changes = {
+        "num_rounds": 2,
+        "clients_per_round": 2,
+        "client.optimizer": optimizer,
+        "client.lr_scheduler_type": schedule,
+        "client.max_steps": 3,
+        "client.warmup_ratio": 0.4 if schedule != "constant" else None,
+        "client.weight_decay": 0.01,
+        "client.max_grad_norm": 0.5,
+    }
+    for algorithm in ("fedavg", "centralised"):
+        run = fednlp.run(experiment(changes | {"algorithm.name": algorithm}), tmp_path / algorithm)
+        for line in lines_of(run):
+            assert "dropped" not in line
+            assert 0 < line["train_loss"] < 10
+
+
+def poisoned(
+    poisoned_model: Path,
+    tmp_path: Path,
+    make_csv: Callable[..., Path],
+    make_rows: Callable[..., list[tuple[str, str, str]]],
+    with_poison: bool = True,
+) -> dict[str, Any]:
+    """Return settings of five natural clients, the last of which has texts that make the loss NaN."""
+    rows = make_rows(100)
+    spoiled = [("poison " + text, label, site) for text, label, site in rows if site == "site4"]
+    clean = [row for row in rows if row[2] != "site4"]
+    name = "poison" if with_poison else "clean"
+    return {
+        "data.path": str(make_csv(tmp_path / f"{name}.csv", clean + (spoiled if with_poison else []))),
+        "data.test_path": str(make_csv(tmp_path / "test.csv", make_rows(40, sites=4, seed=1))),
+        "partition": {"method": "natural", "field": "site"},
+        "model.name_or_path": str(poisoned_model),
+        "clients_per_round": 5,
+        "min_clients": 4,
+        "num_rounds": 2,
+    }
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_client_that_gives_nan_is_dropped(
+    workers: int,
+    poisoned_model: Path,
+    tmp_path: Path,
+    make_csv: Callable[..., Path],
+    make_rows: Callable[..., list[tuple[str, str, str]]],
+    experiment: Make,
+) -> None:
+    """It is named with the reason, and the rest goes on as if it had not been there."""
+    from safetensors.numpy import load_file
+
+    changes = poisoned(poisoned_model, tmp_path, make_csv, make_rows) | {"runtime.workers": workers}
+    run = fednlp.run(experiment(changes), tmp_path / "run")
+    clean = poisoned(poisoned_model, tmp_path, make_csv, make_rows, with_poison=False)
+    without = fednlp.run(experiment(clean), tmp_path / "without")
+    for line, other in zip(lines_of(run), lines_of(without), strict=True):
+        assert line["cohort"] == [0, 1, 2, 3, 4]
+        assert [entry["client"] for entry in line["dropped"]] == [4]
+        assert "NaN" in line["dropped"][0]["reason"]
+        assert "dropped" not in other
+        assert line["train_loss"] == pytest.approx(other["train_loss"], rel=1e-5)
+        assert (line["steps"], line["examples"]) == (other["steps"], other["examples"])
+        assert line["bytes_up"] * 5 == line["bytes_down"] * 4
+    assert summary_of(run)["dropped"] == 2
+    mine, theirs = (load_file(one.model / "model.safetensors") for one in (run, without))
+    for name, tensor in mine.items():
+        np.testing.assert_allclose(tensor, theirs[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_a_client_that_raises_is_dropped(
+    experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fednlp.training import side
+
+    train = side.train_client
+
+    def fail_once(*arguments: Any, **options: Any) -> Any:
+        if arguments[7:9] == (2, 1):
+            raise OSError("the disk is on fire\nand more")
+        return train(*arguments, **options)
+
+    monkeypatch.setattr(side, "train_client", fail_once)
+    run = fednlp.run(experiment({"clients_per_round": 8, "num_rounds": 3}), tmp_path / "run")
+    assert [line.get("dropped") for line in lines_of(run)] == [
+        None,
+        [{"client": 1, "reason": "OSError: the disk is on fire"}],
+        None,
+    ]
+
+
+def test_a_round_below_min_clients_stops_and_keeps_what_is_done(
+    poisoned_model: Path,
+    tmp_path: Path,
+    make_csv: Callable[..., Path],
+    make_rows: Callable[..., list[tuple[str, str, str]]],
+    experiment: Make,
+) -> None:
+    """The rounds before the poisoned client's turn are on the disk; the run says which client and why."""
+    cohort = uniform_cohort(2)
+    seed = next(s for s in range(100) if [4 in cohort(s, t, 5) for t in (1, 2, 3)] == [False, False, True])
+    changes = poisoned(poisoned_model, tmp_path, make_csv, make_rows)
+    changes |= {"clients_per_round": 2, "min_clients": 2, "num_rounds": 5, "seed": seed}
+    with pytest.raises(RunError) as caught:
+        fednlp.run(experiment(changes), tmp_path / "run")
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1
+    for part in ("round 3", "1 of 2 clients", "min_clients is 2", "client 4"):
+        assert part in message
+    run = RunDir(tmp_path / "run")
+    assert [line["round"] for line in lines_of(run)] == [1, 2]
+    assert not run.finished
+    with pytest.raises(RunError, match="round 3"):
+        fednlp.resume(run.folder)
+    assert [line["round"] for line in lines_of(run)] == [1, 2]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local", "centralised"])
+def test_a_learning_rate_that_bursts_everything(method: str, experiment: Make, tmp_path: Path) -> None:
+    """NaN everywhere ends in one sentence, never in a result; and nothing that is written is not JSON."""
+    changes = {"algorithm.name": method, "client.optimizer": "sgd", "client.learning_rate": 1e30}
+    with pytest.raises(RunError) as caught:
+        fednlp.run(experiment(changes), tmp_path / "run")
+    assert "NaN" in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    assert not (tmp_path / "run" / "summary.json").exists()
+    assert "NaN" not in (tmp_path / "run" / "rounds.jsonl").read_text()
+
+
+def test_the_smallest_federation(experiment: Make, tmp_path: Path) -> None:
+    """One client, one round, and evaluation rarer than the rounds: it is tried at the end all the same."""
+    changes = {
+        "partition": {"method": "uniform", "clients": 1},
+        "clients_per_round": 1,
+        "num_rounds": 1,
+        "evaluation.every": 100,
+    }
+    run = fednlp.run(experiment(changes), tmp_path / "run")
+    (line,) = lines_of(run)
+    assert line["cohort"] == [0]
+    assert line["examples"] == 160
+    assert line["evaluation"]["personal"]["clients"] == 1
+
+
+def test_evaluation_comes_when_it_is_due(experiment: Make, tmp_path: Path) -> None:
+    changes = {"num_rounds": 5, "evaluation.every": 2, "evaluation.personal": False}
+    run = fednlp.run(experiment(changes), tmp_path / "run")
+    assert ["evaluation" in line for line in lines_of(run)] == [False, True, False, True, True]
+    assert all(set(line["evaluation"]) == {"global"} for line in lines_of(run) if "evaluation" in line)
+
+
+def test_evaluating_changes_nothing(experiment: Make, outcome: Outcome, tmp_path: Path) -> None:
+    """With every round tried or none but the last, the weights are the same."""
+    weights = [
+        outcome(fednlp.run(experiment({"evaluation.every": every}), tmp_path / str(every)))["weights"]
+        for every in (1, 4)
+    ]
+    assert weights[0] == weights[1]
+
+
+def test_natural_clients_have_names_and_may_lack_test_examples(
+    make_csv: Callable[..., Path],
+    make_rows: Callable[..., list[tuple[str, str, str]]],
+    experiment: Make,
+    tmp_path: Path,
+) -> None:
+    """Names of any script; a client of one example, without a test example, has no score and does no harm."""
+    names = {"site0": "Zürich", "site1": "東京", "site2": "São, Paulo", "site3": 'the "north"', "site4": "Łódź"}
+    rows = [(text, label, names[site]) for text, label, site in make_rows(100)]
+    changes = {
+        "data.path": str(make_csv(tmp_path / "own.csv", [*rows, ("word1 arts1", "arts", "lonely")])),
+        "data.test_path": str(make_csv(tmp_path / "test.csv", [*rows[:40], ("word1 arts1", "arts", "unknown")])),
+        "partition": {"method": "natural", "field": "site"},
+        "clients_per_round": 6,
+        "num_rounds": 1,
+    }
+    run = fednlp.run(experiment(changes), tmp_path / "run")
+    rows_written = csv_rows(run.folder / "clients.csv")
+    assert sorted(row["name"] for row in rows_written) == sorted([*names.values(), "lonely"])
+    lonely = next(row for row in rows_written if row["name"] == "lonely")
+    assert (lonely["train_examples"], lonely["test_examples"], lonely["accuracy"]) == ("1", "0", "")
+    assert lines_of(run)[0]["evaluation"]["personal"]["clients"] == 5
+    assert summary_of(run)["data"]["test"] == 41
+
+
+def test_labels_of_any_script(
+    make_csv: Callable[..., Path],
+    make_rows: Callable[..., list[tuple[str, str, str]]],
+    experiment: Make,
+    tmp_path: Path,
+) -> None:
+    names = {"arts": "искусство", "economy": "経済", "science": "naïve “science”", "sports": "⚽\u2028"}
+    rows = [(text, names[label], site) for text, label, site in make_rows(80)]
+    path = make_csv(tmp_path / "own.csv", rows)
+    run = fednlp.run(experiment({"data.path": str(path), "num_rounds": 2}), tmp_path / "run")
+    ids = json.loads((run.model / "config.json").read_text())["id2label"]
+    assert list(ids.values()) == sorted(names.values())
+    assert json.loads((run.folder / "labels.json").read_text())["labels"] == sorted(names.values())
+
+
+def test_features_are_made_once(experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second run tokenises nothing: neither the training nor a test file of its own."""
+    monkeypatch.setenv("FEDNLP_CACHE", str(tmp_path / "cache"))
+    shutil.copy(experiment().data.path or "", tmp_path / "test.csv")
+    changes = {"data.test_path": str(tmp_path / "test.csv"), "num_rounds": 1}
+    said: list[str] = []
+
+    class Heard(Silent):
+        def say(self, text: str) -> None:
+            said.append(text)
+
+    fednlp.run(experiment(changes), tmp_path / "one", listener=Heard())
+    assert sum("tokenising" in text for text in said) == 2
+    said.clear()
+    fednlp.run(experiment(changes), tmp_path / "two", listener=Heard())
+    assert not any("tokenising" in text for text in said)
