@@ -242,7 +242,7 @@ def test_what_is_given_stands_beside_the_defaults(name: str) -> None:
         ({"learning_rate": 1.0}, "did you mean client.learning_rate?"),
         ({"partition": {"alhpa": 1.0}}, "did you mean partition.alpha?"),
         ({"algorithm": {"name": "fedavgg"}}, "did you mean fedavg?"),
-        ({"partition": {"method": "labels"}}, "did you mean label?"),
+        ({"partition": {"method": "labels"}}, "did you mean 'label'?"),
         ({"client": {"optimizer": "adamW"}}, "did you mean adamw?"),
         ({"client": {"lr_scheduler_type": "cosin"}}, "did you mean cosine?"),
         ({"server": {"optimizer": "adamm"}}, "did you mean adam?"),

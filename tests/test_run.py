@@ -10,6 +10,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "local": {"algorithm.name": "local", "clients_per_round": 2, "evaluation.local_models": 3},
 }
 """One set of settings a method; between them they use most of what a client can do."""
+LEARNED: dict[str, Any] = {
+    "partition": {"method": "uniform", "clients": 8},
+    "num_rounds": 12,
+    "client.num_train_epochs": 2,
+}
+"""Long enough for the tiny model to find out what it is about."""
 
 
 class Stop(Exception):
@@ -77,7 +84,7 @@ def whole(
     def run(method: str) -> RunDir:
         if method not in made:
             folder = tmp_path_factory.mktemp("whole") / method
-            made[method] = fednlp.run(experiment(METHODS[method]), folder)
+            made[method] = fednlp.run(experiment((METHODS | {"learned": LEARNED})[method]), folder)
         return made[method]
 
     return run
@@ -150,27 +157,18 @@ def test_stopped_and_resumed_equals_never_stopped(
     assert outcome(begun) == outcome(whole(method))
 
 
-@pytest.mark.parametrize("method", ["fedopt", "centralised", "local"])
+@pytest.mark.parametrize(("method", "pieces"), [("fedopt", 7), ("centralised", 15), ("local", 3)])
 def test_stopped_within_a_round_loses_that_round_alone(
-    method: str, whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, tmp_path: Path
+    method: str, pieces: int, whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, tmp_path: Path
 ) -> None:
-    """Stopped again and again, at every few pieces of work, and resumed each time."""
+    """Stopped again and again, somewhere in the second round from there, and resumed each time."""
     folder = tmp_path / "run"
-    stops = 0
-    try:
-        fednlp.run(experiment(METHODS[method]), folder, listener=StopWithin(3))
-    except Stop:
-        stops += 1
-    while not RunDir(folder).finished:
-        done = len(lines_of(RunDir(folder))) if (folder / "rounds.jsonl").is_file() else 0
-        steps = sum(line["steps"] for line in lines_of(RunDir(folder))) if done else 0
-        try:
-            fednlp.resume(folder, listener=StopWithin(17 + steps % 3))
-        except Stop:
-            stops += 1
-        assert len(lines_of(RunDir(folder))) >= done
-        assert stops < 50
-    assert stops > 1
+    with pytest.raises(Stop):
+        fednlp.run(experiment(METHODS[method]), folder, listener=StopWithin(pieces))
+    for done in range(1, 4):
+        assert [line["round"] for line in lines_of(RunDir(folder))] == list(range(1, done + 1))
+        with pytest.raises(Stop) if done < 3 else nullcontext():
+            fednlp.resume(folder, listener=StopWithin(pieces))
     assert outcome(folder) == outcome(whole(method))
 
 
@@ -432,7 +430,7 @@ def test_the_model_is_the_one_that_was_evaluated(whole: Callable[[str], RunDir],
     from sklearn.metrics import f1_score, matthews_corrcoef
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    run = whole("fedopt")
+    run = whole("learned")
     model = AutoModelForSequenceClassification.from_pretrained(run.model).eval()
     tokenizer = AutoTokenizer.from_pretrained(run.model)
     rows = csv_rows(texts)
@@ -462,7 +460,7 @@ def test_padding_a_batch_changes_no_prediction(whole: Callable[[str], RunDir], t
     from fednlp.data.features import Features
     from fednlp.tasks import TextClassification
 
-    model = AutoModelForSequenceClassification.from_pretrained(whole("fedopt").model).eval()
+    model = AutoModelForSequenceClassification.from_pretrained(whole("learned").model).eval()
     task = TextClassification(("arts", "economy", "science", "sports"))
     long = " ".join(f"word{i % 30}" for i in range(28))
     rows = [{"text": text, "label": "arts"} for text in ("word1 arts1", "science2", long)]
@@ -474,13 +472,13 @@ def test_padding_a_batch_changes_no_prediction(whole: Callable[[str], RunDir], t
         with torch.inference_mode():
             return task.predict(model, batch, np.array(numbers)).loss
 
-    assert loss([0, 1, 2]) == pytest.approx(sum(loss([number]) for number in range(3)), rel=1e-5)
+    assert loss([0, 1, 2]) == pytest.approx(sum(loss([number]) for number in range(3)), rel=1e-6)
     # Without the mask the padding would count: the same batch with a mask of ones gives another loss.
     batch = task.collate(features, np.array([0, 1, 2]), lambda ids: ids, torch.device("cpu"))
     batch["attention_mask"].fill_(1)
     with torch.inference_mode():
         blind = task.predict(model, batch, np.array([0, 1, 2])).loss
-    assert blind != pytest.approx(loss([0, 1, 2]), rel=1e-3)
+    assert blind != pytest.approx(loss([0, 1, 2]), rel=1e-4)
 
 
 def test_label_ids_are_sorted(whole: Callable[[str], RunDir]) -> None:
@@ -491,11 +489,9 @@ def test_label_ids_are_sorted(whole: Callable[[str], RunDir]) -> None:
     assert json.loads((whole("fedavg").folder / "labels.json").read_text())["labels"] == names
 
 
-def test_learning_happens(experiment: Make, tmp_path: Path) -> None:
+def test_learning_happens(whole: Callable[[str], RunDir]) -> None:
     """The texts give their labels away, and a tiny model finds out."""
-    changes = {"num_rounds": 12, "evaluation.every": 12, "client.num_train_epochs": 2}
-    changes |= {"partition": {"method": "uniform", "clients": 8}}
-    run = fednlp.run(experiment(changes), tmp_path / "run")
+    run = whole("learned")
     assert summary_of(run)["evaluation"]["global"]["accuracy"] > 0.7
     assert lines_of(run)[-1]["train_loss"] < 0.5 * lines_of(run)[0]["train_loss"]
 

@@ -13,7 +13,9 @@ from typing import Annotated, Any, Literal, Self
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from fednlp.errors import ConfigError
+from fednlp.errors import ConfigError, PartitionError
+from fednlp.partition.make import check_options, method_named
+from fednlp.partition.methods import METHODS
 
 PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -56,9 +58,7 @@ class Data(_Section):
 class Partition(_Section):
     """How the examples are shared out over the clients."""
 
-    method: Literal["uniform", "label", "quantity", "label+quantity", "cluster", "natural", "proportions"] = (
-        "uniform"
-    )
+    method: str = "uniform"
     clients: PositiveInt | None = None
     alpha: PositiveFloat | None = None
     beta: PositiveFloat | None = None
@@ -67,6 +67,14 @@ class Partition(_Section):
     proportions: str | None = None
     clusters: PositiveInt | None = None
     encoder: str | None = None
+
+    @field_validator("method")
+    @classmethod
+    def _known_method(cls, method: str) -> str:
+        try:
+            return method_named(method)
+        except PartitionError as error:
+            raise ValueError(str(error)) from None
 
 
 class Model(_Section):
@@ -175,7 +183,7 @@ class Experiment(_Section):
         Raises:
             ConfigError: The parts cannot work together; the message says which and what to do.
         """
-        problems = [*_algorithm_problems(self), *_cohort_problems(self)]
+        problems = [*_partition_problems(self), *_algorithm_problems(self), *_cohort_problems(self)]
         if problems:
             raise ConfigError(_report(self.name, problems))
         mu = self.algorithm.mu
@@ -202,6 +210,14 @@ def _server_defaults(algorithm: str, server: Server) -> Server:
         if name != "adagrad":
             defaults["beta2"] = 0.99
     return Server(**{**defaults, **server.model_dump(exclude_none=True)})
+
+
+def _partition_problems(experiment: Experiment) -> list[str]:
+    try:
+        check_options(experiment.partition)
+    except PartitionError as error:
+        return [f"[partition] {error}"]
+    return []
 
 
 def _algorithm_problems(experiment: Experiment) -> list[str]:
@@ -271,7 +287,8 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
 
     Args:
         path: A TOML file.
-        overrides: Texts such as ``"client.learning_rate=3e-4"``; the value is read as TOML, else as text.
+        overrides: Texts such as ``"client.learning_rate=3e-4"``; the value is read as TOML, else as text. One
+            that replaces the partition method, or the algorithm, drops the file's options of the old one.
 
     Raises:
         ConfigError: The file cannot be read, or says something wrong; every mistake is listed.
@@ -286,11 +303,25 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"{path} is not readable as TOML: {error}") from None
     document.setdefault("name", path.stem)
-    problems = []
-    for override in overrides:
-        problem = _apply(document, override)
-        problems += [problem] if problem else []
+    overrides = list(overrides)
+    _make_way(document, overrides)
+    problems = [problem for override in overrides if (problem := _apply(document, override))]
     return parse(document, str(path), problems)
+
+
+def _make_way(document: dict[str, Any], overrides: list[str]) -> None:
+    """Drop options of the file that belong to the partition method or the algorithm which an override replaces."""
+    changes = {key.strip(): _value(text.strip()) for key, _, text in (o.partition("=") for o in overrides)}
+    partition, algorithm = document.get("partition"), document.get("algorithm")
+    method = METHODS.get(str(changes.get("partition.method")))
+    if isinstance(partition, dict) and method is not None:
+        for option in set(partition) - {"method", "seed", *method.needs}:
+            del partition[option]
+    if isinstance(algorithm, dict) and changes.get("algorithm.name", algorithm.get("name")) != algorithm.get(
+        "name"
+    ):
+        document.pop("server", None)
+        algorithm.pop("mu", None)
 
 
 def parse(
@@ -387,12 +418,13 @@ def _explain(detail: dict[str, Any]) -> str:
     if kind == "literal_error":
         options = detail["ctx"]["expected"].replace("'", '"')
         near = difflib.get_close_matches(
-            str(value), options.replace('"', "").replace(" or ", ", ").split(", "), n=1
+            str(value).lower(), options.replace('"', "").replace(" or ", ", ").split(", "), n=1
         )
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"{key} = {_shown(value)} is none of {options}{hint}"
     if kind == "value_error":
-        return f"[{key}] {detail['ctx']['error']}" if key else str(detail["ctx"]["error"])
+        place = f"[{key}]" if len(path) == 1 else f"{key}:"
+        return f"{place} {detail['ctx']['error']}" if key else str(detail["ctx"]["error"])
     return f"{key} = {_shown(value)}: {detail['msg'][0].lower()}{detail['msg'][1:]}"
 
 
@@ -409,7 +441,7 @@ def _unknown(path: list[str]) -> str:
     for part in path[:-1]:
         section = _model_of(section.model_fields[part].annotation)
     key = ".".join(path)
-    near = difflib.get_close_matches(path[-1], list(section.model_fields), n=1)
+    near = difflib.get_close_matches(path[-1].lower(), list(section.model_fields), n=1)
     if near:
         return f"unknown key {key}; did you mean {'.'.join([*path[:-1], near[0]])}?"
     elsewhere = [f"{name}.{path[-1]}" for name, sub in _sections() if path[-1] in sub.model_fields]

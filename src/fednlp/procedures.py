@@ -150,7 +150,7 @@ class Centralised:
         first = state.round * self.steps
         for _ in range(first if schedule is not None else 0):
             schedule.step()  # type: ignore[union-attr]
-        side.replica.model.train()
+        side.replica.train(True)
         with torch_stream(course.experiment.seed, "centralised dropout", state.round + 1):
             for step in range(first, first + self.steps):
                 numbers = self._batch(step)

@@ -34,10 +34,20 @@ def generator(seed: int, purpose: str, *numbers: int) -> np.random.Generator:
 
 @contextmanager
 def torch_stream(seed: int, purpose: str, *numbers: int) -> Iterator[None]:
-    """Let torch's own generator (dropout, initialisation) follow one stream, then put it back."""
+    """Let torch's own generators (dropout, initialisation) follow one stream, then put them back."""
     import torch
 
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(derive(seed, purpose, *numbers))
+    value = derive(seed, purpose, *numbers)
+    on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    before = torch.get_rng_state()
+    before_on_gpu = torch.cuda.get_rng_state_all() if on_gpu else []
+    # Not torch.manual_seed: it also queues the seed, with a traceback, for every kind of device there might be.
+    torch.default_generator.manual_seed(value)
+    if on_gpu:
+        torch.cuda.manual_seed_all(value)
+    try:
         yield
+    finally:
+        torch.set_rng_state(before)
+        if on_gpu:
+            torch.cuda.set_rng_state_all(before_on_gpu)

@@ -97,7 +97,7 @@ def make_partition(
     >>> part.num_clients, sorted(part.train_indices.tolist())
     (2, [0, 1, 2, 3])
     """
-    method = _method(spec)
+    method = check_options(spec)
     seed = 0 if spec.seed is None else spec.seed
     train, test = np.asarray(train_labels), np.asarray(test_labels)
     numbers = _numbers(train_numbers, len(train), "train"), _numbers(test_numbers, len(test), "test")
@@ -124,19 +124,29 @@ def make_partition(
     return from_owners(made.owners, test_owners, made.clients, *numbers, made.names)
 
 
-def _method(spec: Options) -> Method:
-    """Return the method that is asked for, once its options are found to fit it."""
+def method_named(name: str) -> str:
+    """Return the name of a method, whatever it is called in the original FedNLP files.
+
+    Raises:
+        PartitionError: There is no such method; with the nearest there is.
+    """
     from fednlp.data.names import did_you_mean
 
-    name = ALIASES.get(spec.method, spec.method)
+    name = ALIASES.get(name, name)
     if name not in METHODS:
         near = did_you_mean(name, METHODS)
         raise PartitionError(f"there is no partition method {name!r}: {near}choose from {', '.join(METHODS)}")
-    _check_options(spec, name, METHODS[name])
-    return METHODS[name]
+    return name
 
 
-def _check_options(spec: Options, name: str, method: Method) -> None:
+def check_options(spec: Options) -> Method:
+    """Return the method that is asked for, once its options are found to fit it.
+
+    Raises:
+        PartitionError: The method is unknown, or its options do not fit it.
+    """
+    name = method_named(spec.method)
+    method = METHODS[name]
     given = [option for option in _OPTIONS if getattr(spec, option) is not None]
     for option in method.needs:
         if option not in given:
@@ -155,6 +165,7 @@ def _check_options(spec: Options, name: str, method: Method) -> None:
     for option in ("clients", "clusters"):
         if option in given and getattr(spec, option) < 1:
             raise PartitionError(f"{option} = {getattr(spec, option)}: there must be at least 1")
+    return method
 
 
 def _check_labels(labels: NDArray[Any], num_labels: int, numbers: IntArray) -> None:

@@ -60,7 +60,7 @@ def train_client(
     )
     losses: list[Tensor] = []
     seen = 0
-    replica.model.train()
+    replica.train(True)
     with torch_stream(seed, "dropout", round_number, client):
         for numbers in batches:
             batch = task.collate(features, numbers, replica.words, replica.device)

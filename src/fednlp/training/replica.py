@@ -171,6 +171,11 @@ class Replica:
             renumbered = self._rows is not None
             self._embedding.padding_idx = int(self._numbers[self._padding]) if renumbered else self._padding
 
+    def train(self, training: bool) -> None:
+        """Switch dropout and the like on or off; walking a model's modules takes long, so only at a change."""
+        if self.model.training is not training:
+            self.model.train(training)
+
     def words(self, ids: Tensor) -> Tensor:
         """Return token ids under the numbers that the loaded embedding knows."""
         return ids if self._rows is None else self._numbers[ids]

@@ -145,7 +145,7 @@ class LocalSide:
 
     def predict(self, numbers: np.ndarray) -> Outcome:
         """Predict one batch of test examples with the weights as they stand."""
-        self.replica.model.eval()
+        self.replica.train(False)
         with torch.inference_mode():
             batch = self.task.collate(self.test_features, numbers, self.replica.words, self.replica.device)
             return self.task.predict(self.replica.model, batch, numbers)
