@@ -277,8 +277,8 @@ def measure_padding(name: str | None, path: str | None, rounds: int) -> dict[str
     class Padded(TextClassification):
         """The same task, every batch padded to 128."""
 
-        def collate(self, features: Any, numbers: Any, words: Any, device: Any) -> Any:
-            batch = super().collate(features, numbers, words, device)
+        def collate(self, features: Any, numbers: Any, device: Any) -> Any:
+            batch = super().collate(features, numbers, device)
             for key in ("input_ids", "attention_mask"):
                 batch[key] = torch.nn.functional.pad(batch[key], (0, 128 - batch[key].shape[1]))
             return batch

@@ -1,5 +1,6 @@
 """A warm round of other frameworks on the work of ``engine.py``: Apple's pfl, and Flower with Ray.
 
+    python -m pip install -e . psutil "flwr[simulation]" "pfl[pytorch]"   # in an environment of its own
     python benchmarks/engine.py --peers
 
 The model, texts, SGD, clients and batches are those of ``engine.py``, without evaluation and with one torch
@@ -9,6 +10,7 @@ framework is set up to its advantage: models and tensors stay in memory, and two
 
 import itertools
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -81,18 +83,23 @@ def bare_rounds(folder: Path, cohort: int, steps: int) -> Callable[[], float]:
     return lambda: bare_round(model, [batches[next(clients)] for _ in range(cohort)])
 
 
+def under_torchrun(processes: int, measure: list[Any]) -> dict[str, Any]:
+    """Start ``engine.py --measure`` in several processes that know each other; return what the first prints."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command += ["--local-ranks-filter=0", str(Path(__file__).with_name("engine.py"))]
+    done = subprocess.run(
+        [*command, "--measure", json.dumps(measure)], stdout=subprocess.PIPE, text=True, check=True
+    )
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
 def measure_pfl(cohort: int, steps: int, rounds: int, processes: int) -> dict[str, Any]:
     """Measure pfl's SimulatedBackend with FederatedAveraging; several processes are started by torchrun."""
     if find_spec("pfl") is None:
         return {"missing": 'pip install "pfl[pytorch]"'}
     if processes > 1 and "TORCHELASTIC_RUN_ID" not in os.environ:
-        measure = json.dumps(["pfl", cohort, steps, rounds, processes])
-        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-        engine = str(Path(__file__).with_name("engine.py"))
-        command = [sys.executable, *torchrun, "--local-ranks-filter=0", engine, "--measure", measure]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        first: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-        return first
+        return under_torchrun(processes, ["pfl", cohort, steps, rounds, processes])
     os.environ |= {"CUDA_VISIBLE_DEVICES": "", "PFL_PYTORCH_DEVICE": "cpu"}
     import numpy as np
     import torch
@@ -121,11 +128,11 @@ def measure_pfl(cohort: int, steps: int, rounds: int, processes: int) -> dict[st
     users = {c: PyTorchTensorDataset(client_tensors(c, steps), user_id=str(c)) for c in range(CLIENTS)}
     data = FederatedDataset(users.__getitem__, get_user_sampler("minimize_reuse", list(users)))
 
+    rank = int(os.environ.get("RANK", 0))
+
     def bare_once() -> float:
-        seconds = (
-            bare() if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0 else 0.0
-        )
-        if torch.distributed.is_initialized():
+        seconds = bare() if rank == 0 else math.nan
+        if processes > 1:
             torch.distributed.barrier()  # the others wait for the first, which alone does the bare round
         return seconds
 

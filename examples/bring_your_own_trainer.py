@@ -12,7 +12,6 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.linear_model import SGDClassifier
 
 import fednlp
-from fednlp.partition import PartitionSpec
 
 LABELS = np.arange(5)
 HASHED = HashingVectorizer(n_features=2**12, alternate_sign=False)
@@ -22,7 +21,9 @@ class NewsTrainer:
     """Classifies news; knows nothing of clients, rounds or servers."""
 
     def __init__(self) -> None:
-        self.model = SGDClassifier(loss="log_loss", alpha=1e-6, learning_rate="constant", eta0=2.0, random_state=0)
+        self.model = SGDClassifier(
+            loss="log_loss", alpha=1e-6, learning_rate="constant", eta0=2.0, random_state=0
+        )
         self.model.partial_fit(HASHED.transform(["start"]), [0], classes=LABELS)
         self.model.coef_[:], self.model.intercept_[:] = 0, 0
 
@@ -48,7 +49,7 @@ def main(rounds: int = 10) -> float:
     labels = data.labels("train")
     examples = list(zip(data.train["text"].to_pylist(), labels.tolist(), strict=True))
     train, test = data.train_numbers, data.test_numbers
-    spec = PartitionSpec("label", clients=20, alpha=1.0)
+    spec = fednlp.PartitionSpec("label", clients=20, alpha=1.0)
     split = fednlp.make_partition(spec, labels[train], labels[test], num_labels=5, train_numbers=train)
     clients = [[examples[number] for number in split.train(client)] for client in range(20)]
     held_out = [examples[number] for number in test]

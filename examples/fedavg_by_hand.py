@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 import fednlp
-from fednlp.partition import PartitionSpec
 
 WORDS, LABELS = 4096, 5
 Example = tuple[list[int], int]
@@ -74,8 +73,10 @@ def main(rounds: int = 20) -> float:
     """Share the news out over 20 clients and run some rounds of ten clients each."""
     data = fednlp.load_data("bbc")
     labels = data.labels("train")
-    examples = [(tokens(text), int(y)) for text, y in zip(data.train["text"].to_pylist(), labels, strict=True)]
-    spec = PartitionSpec("label", clients=20, alpha=1.0)
+    examples = [
+        (tokens(text), int(y)) for text, y in zip(data.train["text"].to_pylist(), labels, strict=True)
+    ]
+    spec = fednlp.PartitionSpec("label", clients=20, alpha=1.0)
     train, test = data.train_numbers, data.test_numbers
     split = fednlp.make_partition(spec, labels[train], labels[test], num_labels=LABELS, train_numbers=train)
     clients = [[examples[number] for number in split.train(client)] for client in range(20)]

@@ -38,7 +38,9 @@ def example_rows(count: int, sites: int = 5, seed: int = 0) -> list[tuple[str, s
     return rows
 
 
-def write_csv(path: Path, rows: Sequence[Sequence[str]], header: Sequence[str] = ("text", "label", "site")) -> Path:
+def write_csv(
+    path: Path, rows: Sequence[Sequence[str]], header: Sequence[str] = ("text", "label", "site")
+) -> Path:
     """Write rows as a CSV file and return its path."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -94,7 +96,7 @@ def save_bert(folder: Path, poisoned: bool = False) -> Path:
         model = BertModel(config)
     if poisoned:
         with torch.no_grad():
-            model.embeddings.word_embeddings.weight[-1] = 3e38
+            model.embeddings.word_embeddings.weight[-1] = 1e30
     model.save_pretrained(folder)
     return folder
 
@@ -188,8 +190,9 @@ def outcome() -> Callable[[Path | RunDir], dict[str, Any]]:
         lines = (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         state = load_file(folder / "checkpoint" / "state.safetensors")
+        weights = folder / "model" / "model.safetensors"
         return {
-            "weights": (folder / "model" / "model.safetensors").read_bytes(),
+            "weights": weights.read_bytes() if weights.exists() else None,
             "rounds": [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines],
             "summary": {k: v for k, v in summary.items() if k != "seconds"},
             "state": {name: value.tobytes() for name, value in sorted(state.items())},

@@ -112,7 +112,16 @@ def test_run_without_out_makes_a_folder_each_time(fednlp: Type, toml: Path) -> N
 
 
 def test_settings_from_the_command_line(fednlp: Type, toml: Path) -> None:
-    options = ["--set", "client.learning_rate=3e-4", "--set", "algorithm.name=fedopt", "--seed", 5, "--workers", 1]
+    options = [
+        "--set",
+        "client.learning_rate=3e-4",
+        "--set",
+        "algorithm.name=fedopt",
+        "--seed",
+        5,
+        "--workers",
+        1,
+    ]
     assert fednlp("run", toml, "--out", "out", *options).code == 0
     resolved = RunDir(Path("out")).experiment()
     assert resolved.client.learning_rate == 3e-4
@@ -147,7 +156,8 @@ def test_resume_goes_on_where_it_was(fednlp: Type, toml: Path) -> None:
     Path("out/resolved.toml").write_text(text.replace("num_rounds = 400", f"num_rounds = {done + 2}"))
     said = fednlp("run", "--resume", "out", "--workers", 1)
     assert said.code == 0
-    assert f"{done} done" in said.out
+    # Between the line of a round and its checkpoint the round does not count yet.
+    assert f"{done} done" in said.out or f"{done - 1} done" in said.out
     assert [line["round"] for line in RunDir(Path("out")).rounds()] == list(range(1, done + 3))
 
 
@@ -190,7 +200,17 @@ def test_a_worker_that_is_killed(fednlp: Type, toml: Path) -> None:
 
 def test_sigterm_is_a_clean_end(toml: Path) -> None:
     process = subprocess.Popen(
-        [*COMMAND, "run", str(toml), "--out", "out", "--set", "num_rounds=400", "--set", "evaluation.every=1"],
+        [
+            *COMMAND,
+            "run",
+            str(toml),
+            "--out",
+            "out",
+            "--set",
+            "num_rounds=400",
+            "--set",
+            "evaluation.every=1",
+        ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -239,7 +259,9 @@ def test_nothing_of_the_libraries_is_heard(toml: Path) -> None:
 
 def test_compare(fednlp: Type, toml: Path) -> None:
     """Every run once; a second time nothing is run again, and more methods run only what is missing."""
-    said = fednlp("compare", toml, "--algorithms", "fedavg,fedopt", "--references", "centralised,local", "--out", "cmp")
+    said = fednlp(
+        "compare", toml, "--algorithms", "fedavg,fedopt", "--references", "centralised,local", "--out", "cmp"
+    )
     assert said.code == 0, said
     runs = {path.parent.name for path in Path("cmp").glob("*/summary.json")}
     assert runs == {f"{name}-seed0" for name in ("fedavg", "fedopt", "centralised", "local")}
@@ -249,7 +271,16 @@ def test_compare(fednlp: Type, toml: Path) -> None:
     assert {".html", ".md", ".csv", ".tex", ".png"} <= suffixes
 
     before = {path: path.stat().st_mtime_ns for run in runs for path in Path("cmp", run).rglob("*")}
-    options = ["--algorithms", "fedavg,fedopt,fedprox", "--references", "centralised", "--seeds", 2, "--out", "cmp"]
+    options = [
+        "--algorithms",
+        "fedavg,fedopt,fedprox",
+        "--references",
+        "centralised",
+        "--seeds",
+        2,
+        "--out",
+        "cmp",
+    ]
     again = fednlp("compare", toml, *options)
     assert again.code == 0, again
     assert "3 of 8 runs are done already" in again.out
@@ -299,7 +330,9 @@ def test_compare_refuses(options: list[str], said: str, refused: Callable[..., s
     assert not Path("cmp").exists()
 
 
-def test_compare_refuses_runs_of_other_settings(fednlp: Type, refused: Callable[..., str], toml: Path) -> None:
+def test_compare_refuses_runs_of_other_settings(
+    fednlp: Type, refused: Callable[..., str], toml: Path
+) -> None:
     fednlp("compare", toml, "--algorithms", "fedavg", "--out", "cmp")
     other = ["--set", "client.learning_rate=0.5"]
     assert "other settings" in refused("compare", toml, "--algorithms", "fedavg", "--out", "cmp", *other)
@@ -324,7 +357,9 @@ def encoder(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> None:
     import fednlp.models as models
 
     find = models.find_model
-    monkeypatch.setattr(models, "find_model", lambda name: find(str(tiny_model) if name == "minilm" else name))
+    monkeypatch.setattr(
+        models, "find_model", lambda name: find(str(tiny_model) if name == "minilm" else name)
+    )
 
 
 @pytest.mark.parametrize("method", PARTITIONS)
@@ -343,16 +378,15 @@ def test_partition(method: str, fednlp: Type, here: Path, texts: Path, encoder: 
     clients = {"natural": 5, "proportions": 3}.get(method, 10)
     assert figures["clients"] == partition.num_clients == clients
     sizes = np.diff(partition.train_offsets)
-    assert figures["sizes"] == {
-        "min": sizes.min(),
-        "median": float(np.median(sizes)),
-        "max": sizes.max(),
-    } or {key: figures["sizes"][key] for key in ("min", "max")} == {"min": sizes.min(), "max": sizes.max()}
+    assert (figures["sizes"]["min"], figures["sizes"]["max"]) == (sizes.min(), sizes.max())
+    assert figures["sizes"]["median"] == np.median(sizes)
     for part in (figures, figures["first_tenth"], figures["last_tenth"]):
         assert part["mean_divergence"] >= 0
     everyone = np.concatenate([partition.train_indices, partition.test_indices])
     assert np.sort(everyone).tolist() == list(range(200))
-    again = fednlp("partition", texts, "--method", method, *PARTITIONS[method], "--out", "again.npz", "--json")
+    again = fednlp(
+        "partition", texts, "--method", method, *PARTITIONS[method], "--out", "again.npz", "--json"
+    )
     assert again.code == 0
     assert Path("again.npz").read_bytes() == Path("part.npz").read_bytes()
 
@@ -375,7 +409,7 @@ def test_the_partition_of_a_run_is_that_of_the_command(fednlp: Type, toml: Path,
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--method", "labels", "--clients", 3], "did you mean label?"),
+        (["--method", "labels", "--clients", 3], "did you mean 'label'?"),
         (["--method", "label", "--clients", 3], "alpha"),
         (["--method", "label", "--clients", 3, "--alpha", 0], "partition.alpha = 0"),
         (["--method", "label", "--clients", 3, "--alpha", -1], "partition.alpha = -1"),
@@ -410,7 +444,9 @@ def test_report(fednlp: Type, toml: Path) -> None:
     assert {".html", ".md"} <= {path.suffix for path in written}
     page = next(path for path in written if path.suffix == ".html").read_text()
     assert "<svg" in page
-    assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", page), "the page asks for something elsewhere"
+    assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", page), (
+        "the page asks for something elsewhere"
+    )
     assert fednlp("report", "one").code == 0
     assert list(Path("one/report").glob("*.html"))
 
@@ -509,9 +545,7 @@ def test_a_model_folder_that_is_damaged(
     assert not Path("out").exists()
 
 
-def test_no_network_and_nothing_cached(
-    fednlp: Type, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_network_and_nothing_cached(fednlp: Type, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDNLP_CACHE", str(here / "cache"))
     monkeypatch.delenv("FEDNLP_WHEELS", raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -554,16 +588,20 @@ def audit() -> None:
     sys.addaudithook(_refuse)
 
 
-@pytest.mark.parametrize("room", ["cache/tables", "cache/features", "out/rounds.jsonl", "out/checkpoint", "out/model"])
+@pytest.mark.parametrize(
+    "room", ["cache/tables", "cache/features", "out/rounds.jsonl", "out/checkpoint", "out/model"]
+)
 def test_no_disk_space(
     room: str, audit: None, refused: Callable[..., str], toml: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDNLP_CACHE", str(toml.parent / "cache"))
     _FULL.append(str(toml.parent / room))
     try:
-        assert "no space left" in refused("run", toml, "--out", toml.parent / "out")
+        message = refused("run", toml, "--out", toml.parent / "out")
     finally:
         _FULL.clear()
+    assert "no space left" in message
+    assert ("FEDNLP_CACHE" if room.startswith("cache") else "--out") in message
 
 
 def test_no_disk_space_for_the_checkpoint(
@@ -582,7 +620,13 @@ def test_no_disk_space_for_the_checkpoint(
 
 
 def test_usage_errors_are_no_tracebacks(fednlp: Type, here: Path) -> None:
-    for words in (["frun"], ["run", "--nope"], ["partition"], ["report"], ["partition", "x.csv", "--clients", "many"]):
+    for words in (
+        ["frun"],
+        ["run", "--nope"],
+        ["partition"],
+        ["report"],
+        ["partition", "x.csv", "--clients", "many"],
+    ):
         said = fednlp(*words)
         assert said.code == 2, said
         assert "Error" in said.err
@@ -590,7 +634,8 @@ def test_usage_errors_are_no_tracebacks(fednlp: Type, here: Path) -> None:
 
 def test_help_needs_no_heavy_library() -> None:
     """``fednlp --help`` and ``import fednlp`` load neither torch nor transformers."""
-    program = "import sys, fednlp.cli; sys.exit(bool({'torch', 'transformers', 'sklearn', 'pyarrow'} & set(sys.modules)))"
+    heavy = "{'torch', 'transformers', 'sklearn', 'pyarrow', 'matplotlib'}"
+    program = f"import sys, fednlp.cli; sys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 

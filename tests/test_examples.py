@@ -42,7 +42,8 @@ def test_the_library_makes_the_round_that_is_made_by_hand() -> None:
     hand = load("fedavg_by_hand")
     rng = np.random.default_rng(0)
     clients = [
-        [(rng.integers(0, hand.WORDS, 6).tolist(), int(rng.integers(5))) for _ in range(size)] for size in (9, 3, 20)
+        [(rng.integers(0, hand.WORDS, 6).tolist(), int(rng.integers(5))) for _ in range(size)]
+        for size in (9, 3, 20)
     ]
     model = hand.new_model()
     start = {name: value.clone() for name, value in model.state_dict().items()}

@@ -34,10 +34,20 @@ def summary_of(run: RunDir) -> dict[str, Any]:
 
 
 def test_two_rounds(packages: None, tmp_path: Path) -> None:
-    """The settings of the issue, the published sizes, and the keys that stay; but two rounds of one process on the texts' beginnings."""
-    settings = fednlp.load_experiment(QUICKSTART, ["num_rounds=2", "runtime.workers=1", "evaluation.every=2", "model.max_length=64"])
-    assert (settings.data.name, settings.algorithm.name, settings.client.optimizer) == ("20news", "fedopt", "adamw")
-    assert (settings.partition.method, settings.partition.clients, settings.partition.alpha) == ("label", 100, 1.0)
+    """Published settings and sizes, and the keys that stay; but two short rounds of one process."""
+    settings = fednlp.load_experiment(
+        QUICKSTART, ["num_rounds=2", "runtime.workers=1", "evaluation.every=2", "model.max_length=64"]
+    )
+    assert (settings.data.name, settings.algorithm.name, settings.client.optimizer) == (
+        "20news",
+        "fedopt",
+        "adamw",
+    )
+    assert (settings.partition.method, settings.partition.clients, settings.partition.alpha) == (
+        "label",
+        100,
+        1.0,
+    )
     assert (settings.clients_per_round, settings.client.num_train_epochs) == (10, 1)
     run = fednlp.run(settings, tmp_path / "run")
     partition = Partition.load(run.partition)

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from fednlp.errors import FednlpError
     from fednlp.experiment import resume, run
     from fednlp.federated import ServerOptimizer, fedavg, federate, fedopt, fedprox, run_round
-    from fednlp.partition import Partition, make_partition
+    from fednlp.partition import Partition, PartitionSpec, make_partition
 
 _HOMES = {
     "Experiment": ("fednlp.config", "Experiment"),
     "FednlpError": ("fednlp.errors", "FednlpError"),
     "Partition": ("fednlp.partition", "Partition"),
+    "PartitionSpec": ("fednlp.partition", "PartitionSpec"),
     "ServerOptimizer": ("fednlp.federated", "ServerOptimizer"),
     "TextData": ("fednlp.data", "TextData"),
     "compare": ("fednlp.comparison", "compare"),
@@ -44,6 +45,7 @@ __all__ = [
     "Experiment",
     "FednlpError",
     "Partition",
+    "PartitionSpec",
     "ServerOptimizer",
     "TextData",
     "compare",

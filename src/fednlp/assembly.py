@@ -13,10 +13,11 @@ from fednlp.config import Experiment
 from fednlp.data import TextData, load_data
 from fednlp.data.cache import cache_dir
 from fednlp.data.features import Features, open_features, row_batches, write_features
+from fednlp.disk import writing
 from fednlp.errors import ConfigError, DataError
 from fednlp.federated.algorithm import Algorithm, by_examples, equally, fedavg, fedopt, fedprox
 from fednlp.federated.server import ServerOptimizer
-from fednlp.models import find_model, load_tokenizer
+from fednlp.models import find_model, load_tokenizer, longest_text
 from fednlp.partition import Partition, make_partition
 from fednlp.tasks import TextClassification
 from fednlp.training.optimizers import LocalTraining
@@ -54,9 +55,9 @@ def gather(experiment: Experiment, say: Say) -> Pieces:
     if padding is None:
         padding = tokenizer.eos_token_id or 0
     task = TextClassification(data.label_names, padding, data.text, data.label)
-    train = features_of(data, "train", task, tokenizer, experiment.model.max_length, say)
-    same = data.held_out
-    test = train if same else features_of(data, "test", task, tokenizer, experiment.model.max_length, say)
+    limit = min(experiment.model.max_length, longest_text(source, tokenizer))
+    train = features_of(data, "train", task, tokenizer, limit, say)
+    test = train if data.held_out else features_of(data, "test", task, tokenizer, limit, say)
     return Pieces(data, source, tokenizer, task, train, test)
 
 
@@ -78,10 +79,10 @@ def open_data(experiment: Experiment) -> TextData:
 
 
 def features_of(
-    data: TextData, split: str, task: TextClassification, tokenizer: Any, max_length: int, say: Say
+    data: TextData, split: str, task: TextClassification, tokenizer: Any, limit: int, say: Say
 ) -> Features:
     """Open a split's features, made once for a text, a tokenizer and a length, and kept in the cache."""
-    limit = min(max_length, getattr(tokenizer, "model_max_length", max_length))
+    tokenizer.backend_tokenizer.no_truncation()  # what an earlier split set; it is not part of the vocabulary
     vocabulary = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
     key = json.dumps(
         [data.fingerprint, split, task.name, list(task.labels), vocabulary, limit, data.text, data.label]
@@ -93,7 +94,8 @@ def features_of(
     table = data.train if split == "train" else data.test
     say(f"tokenising {table.num_rows:,} {split} texts of {data.name} (once; kept in {folder})")
     batches = row_batches(table, [data.text, data.label])
-    return write_features(folder, (task.encode(rows, tokenizer, limit) for rows in batches))
+    with writing(folder.parent):
+        return write_features(folder, (task.encode(rows, tokenizer, limit) for rows in batches))
 
 
 def share_out(experiment: Experiment, data: TextData, say: Say) -> Partition:

@@ -24,18 +24,6 @@ _EXPERIMENT = typer.Argument(help="An experiment file, or the name of one that c
 _SET = typer.Option("--set", help="Change a setting, e.g. --set client.learning_rate=3e-4; may be repeated.")
 
 
-def find_experiment(name: str) -> Path:
-    """Return the file of an experiment: a path, or the name of one that comes with the package."""
-    path = Path(name)
-    if path.is_file():
-        return path
-    shipped = Path(__file__).parent / "experiments"
-    inside = shipped / f"{path.stem}.toml"
-    if inside.is_file() and path in {Path(path.stem), Path("experiments") / inside.name}:
-        return inside
-    return path
-
-
 @app.command()
 def run(
     context: typer.Context,
@@ -60,7 +48,7 @@ def run(
     overrides = [*(changes or []), *(f"{key}={json.dumps(v)}" for key, v in short.items() if v is not None)]
     if resume is None:
         with Terminal() as terminal:
-            runs.run(find_experiment(experiment), out, overrides=tuple(overrides), listener=terminal)
+            runs.run(experiment, out, overrides=tuple(overrides), listener=terminal)
         return
     if out is not None:
         raise ConfigError("--out and --resume do not go together: a resumed run stays in its folder")
@@ -68,7 +56,7 @@ def run(
     typed = context.get_parameter_source("experiment")
     expected = None
     if typed is not None and typed.name == "COMMANDLINE":
-        expected = config.load(find_experiment(experiment), settings)
+        expected = config.load(experiment, settings)
     elif settings:
         raise ConfigError(f"a resumed run keeps its settings: leave out {', '.join(settings)}, or start anew")
     with Terminal() as terminal:
@@ -94,16 +82,17 @@ def compare(
     from fednlp.comparison import compare as compare_runs
     from fednlp.live import Terminal
     from fednlp.reports import compare_table, read_run, write_report
+    from fednlp.reports.groups import algorithm_title
     from fednlp.reports.render import to_rich
 
     overrides = [*(changes or []), *([f"model.name_or_path={json.dumps(model)}"] if model else [])]
-    settings = config.load(find_experiment(experiment), overrides)
+    settings = config.load(experiment, overrides)
     folder = out or Path("runs") / f"compare-{settings.name}"
     with Terminal(again="run the same command again") as terminal:
         runs = compare_runs(settings, _names(algorithms), _names(references), seeds, out, terminal)
     groups: dict[str, list[Any]] = {}
     for planned in runs:
-        groups.setdefault(planned.method, []).append(read_run(planned.folder))
+        groups.setdefault(algorithm_title(planned.method), []).append(read_run(planned.folder))
     Console().print(to_rich(compare_table(groups)))
     for path in write_report([planned.folder for planned in runs], folder / "report"):
         if path.suffix != ".png":
@@ -128,6 +117,7 @@ def partition(
     field: Annotated[str | None, typer.Option(help="Natural: the column that names the client.")] = None,
     proportions: Annotated[str | None, typer.Option(help="A CSV or JSON table of label shares.")] = None,
     clusters: Annotated[int | None, typer.Option(help="Cluster shift: how many clusters.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="Cluster shift: minilm, a folder or hub name.")] = None,
     seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Where to write part.npz.")] = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for the four plots.")] = None,
@@ -151,6 +141,7 @@ def partition(
         "field": field,
         "proportions": proportions,
         "clusters": clusters,
+        "encoder": encoder,
         "seed": seed,
     }
     data = origin | {"text": text, "label": label, "test_path": test_path, "test_fraction": test_fraction}

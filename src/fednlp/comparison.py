@@ -24,7 +24,7 @@ class Planned:
     @property
     def state(self) -> str:
         """``"done"``, ``"begun"`` or ``"new"``."""
-        if (self.folder / "summary.json").is_file():
+        if RunDir(self.folder).finished:
             return "done"
         return "begun" if (self.folder / "resolved.toml").is_file() else "new"
 

@@ -109,11 +109,13 @@ class Client(_Section):
     group_by_length: bool = True
 
     @model_validator(mode="after")
-    def _momentum_is_for_sgd(self) -> Self:
+    def _options_go_together(self) -> Self:
         if self.momentum and self.optimizer != "sgd":
             raise ValueError(
                 f'momentum belongs to optimizer = "sgd"; {self.optimizer} has none: leave it out'
             )
+        if self.warmup_ratio and self.lr_scheduler_type == "constant":
+            raise ValueError('warmup_ratio needs a schedule: say lr_scheduler_type = "constant_with_warmup"')
         if self.max_steps == 0:
             raise ValueError("max_steps = 0 would train nothing; give a number of steps, or -1 for epochs")
         return self
@@ -286,14 +288,14 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
     """Read an experiment file and apply ``a.b=c`` overrides.
 
     Args:
-        path: A TOML file.
+        path: A TOML file, or the name of an experiment that comes with fednlp, e.g. ``"quickstart"``.
         overrides: Texts such as ``"client.learning_rate=3e-4"``; the value is read as TOML, else as text. One
             that replaces the partition method, or the algorithm, drops the file's options of the old one.
 
     Raises:
         ConfigError: The file cannot be read, or says something wrong; every mistake is listed.
     """
-    path = Path(path)
+    path = _shipped(Path(path))
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -309,10 +311,21 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
     return parse(document, str(path), problems)
 
 
+def _shipped(path: Path) -> Path:
+    """Return the file of an experiment that comes with fednlp, unless there is a file of that path."""
+    inside = Path(__file__).parent / "experiments" / f"{path.stem}.toml"
+    is_name = path in {Path(path.stem), Path("experiments") / inside.name}
+    return inside if is_name and not path.is_file() and inside.is_file() else path
+
+
 def _make_way(document: dict[str, Any], overrides: list[str]) -> None:
-    """Drop options of the file that belong to the partition method or the algorithm which an override replaces."""
+    """Drop options of the file that belong to a data set, partition method or algorithm that overrides replace."""
     changes = {key.strip(): _value(text.strip()) for key, _, text in (o.partition("=") for o in overrides)}
-    partition, algorithm = document.get("partition"), document.get("algorithm")
+    data, partition, algorithm = (document.get(name) for name in ("data", "partition", "algorithm"))
+    if isinstance(data, dict) and "data.path" in changes and Path(str(changes["data.path"])).is_file():
+        data.pop("name", None)
+    if isinstance(data, dict) and "data.name" in changes:
+        data.pop("path", None)
     method = METHODS.get(str(changes.get("partition.method")))
     if isinstance(partition, dict) and method is not None:
         for option in set(partition) - {"method", "seed", *method.needs}:

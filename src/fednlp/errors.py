@@ -10,6 +10,7 @@ The command line prints the message and nothing else.
     ├── ModelError         a model that cannot be found, loaded or used for the task
     ├── FetchError         a package-index file that cannot be had, or is not the pinned one
     ├── RunError           a run directory, a resume, a worker, a full disk
+    │   └── TooFewClients  a round below min_clients; the rounds before are saved
     └── MissingDependency  an optional library; the message names the command that installs it
 """
 
@@ -40,6 +41,10 @@ class FetchError(FednlpError):
 
 class RunError(FednlpError):
     """A run cannot start, go on, or be read."""
+
+
+class TooFewClients(RunError):
+    """Fewer clients than ``min_clients`` came through a round."""
 
 
 class MissingDependency(FednlpError):

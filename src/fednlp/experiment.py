@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from torch import nn
 
 from fednlp import config
 from fednlp.assembly import Pieces, gather, recipe, share_out
 from fednlp.config import Experiment
-from fednlp.errors import RunError
+from fednlp.errors import RunError, TooFewClients
 from fednlp.evaluation import write_clients
 from fednlp.federated.state import State
 from fednlp.models import pretrained_model, save_model
@@ -24,7 +25,7 @@ from fednlp.reports.trackers import open_trackers, round_numbers
 from fednlp.rundir import RunDir, create, environment, refuse_taken, require_space, saving
 from fednlp.runtime.pool import Pool
 from fednlp.training.replica import flat_weights
-from fednlp.training.side import LocalSide
+from fednlp.training.side import LocalSide, pick_device
 
 logger = logging.getLogger("fednlp")
 
@@ -104,12 +105,10 @@ def run(
     with Pool(workers, "fednlp.training.side:open_side", experiment.runtime.threads) as pool:
         pieces = gather(experiment, listener.say)
         partition = share_out(experiment, pieces.data, listener.say)
+        model = _start_model(experiment, pieces)
         directory = create(experiment, folder)
-        with saving(directory.folder):
-            partition.save(directory.partition)
-            np.save(directory.test_numbers, pieces.data.test_numbers)
-            _write_facts(directory, pieces, partition)
-        return _go_on(directory, experiment, pieces, partition, pool, listener)
+        _write_start(directory, pieces, partition)
+        return _go_on(directory, experiment, pieces, partition, model, pool, listener)
 
 
 def resume(
@@ -142,20 +141,33 @@ def resume(
     if directory.finished:
         listener.say(f"{folder} is finished already; nothing to do")
         return directory
-    partition = Partition.load(directory.partition)
-    known = directory.read_json("environment.json")["data"]
+    begun = directory.state.is_file()
+    partition = Partition.load(directory.partition) if begun else None
+    known = directory.read_json("environment.json")["data"] if begun else None
     with Pool(_workers(experiment), "fednlp.training.side:open_side", experiment.runtime.threads) as pool:
         pieces = gather(experiment, listener.say)
-        if pieces.data.fingerprint != known["fingerprint"]:
+        if known is not None and pieces.data.fingerprint != known["fingerprint"]:
             raise RunError(
                 f"the data of {folder} have changed since it was begun: start anew with another --out"
             )
-        return _go_on(directory, experiment, pieces, partition, pool, listener)
+        model = _start_model(experiment, pieces)
+        if partition is None:
+            partition = share_out(experiment, pieces.data, listener.say)
+            _write_start(directory, pieces, partition)
+        return _go_on(directory, experiment, pieces, partition, model, pool, listener)
+
+
+def _start_model(experiment: Experiment, pieces: Pieces) -> nn.Module:
+    """Load the model that the run starts from, with a fresh head."""
+    task, overrides = pieces.task, experiment.model.config
+    return pretrained_model(pieces.source, task.model_class, task.settings(), overrides, experiment.seed)
 
 
 def _workers(experiment: Experiment) -> int:
-    """Return how many processes work: as asked, or one a core, but never more than clients at once."""
+    """Return how many processes work: as asked; or one a GPU; or one a core, but no more than clients at once."""
     wanted = experiment.runtime.workers
+    if pick_device(experiment.runtime.device).type != "cpu":
+        return wanted or 1
     if experiment.algorithm.name == "centralised" and experiment.evaluation.every >= experiment.num_rounds:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -167,16 +179,16 @@ def _go_on(
     experiment: Experiment,
     pieces: Pieces,
     partition: Partition,
+    model: nn.Module,
     pool: Pool,
     listener: Listener,
 ) -> RunDir:
     """Do the rounds that are left, then write model and summary."""
-    directory.lock()
+    with saving(directory.folder):
+        directory.lock()
+        np.save(directory.test_numbers, pieces.data.test_numbers)
     try:
         how = recipe(experiment, pieces, directory.partition, directory.test_numbers)
-        model = pretrained_model(
-            pieces.source, pieces.task.model_class, pieces.task.settings(), how.model_config, experiment.seed
-        )
         weights = flat_weights(model)
         side = LocalSide(how, model)
         x = pool.start(side, asdict(how))
@@ -189,7 +201,12 @@ def _go_on(
             x.copy_(state.x)
             state.x = x
         course = Course(experiment, partition, pool, side, state, listener.step)
-        _rounds(directory, course, listener)
+        try:
+            _rounds(directory, course, listener)
+        except TooFewClients as error:
+            if course.lines:
+                _finish(directory, course, pieces, listener, stopped=str(error))
+            raise
         _finish(directory, course, pieces, listener)
     finally:
         directory.unlock()
@@ -236,8 +253,15 @@ def _trackers(directory: RunDir, experiment: Experiment) -> Iterator[list[Any]]:
             tracker.close()
 
 
+def _write_start(directory: RunDir, pieces: Pieces, partition: Partition) -> None:
+    """Write what a run begins with, and what reports show of data and partition."""
+    with saving(directory.folder):
+        (directory.folder / "checkpoint").mkdir(exist_ok=True)
+        partition.save(directory.partition)
+        _write_facts(directory, pieces, partition)
+
+
 def _write_facts(directory: RunDir, pieces: Pieces, partition: Partition) -> None:
-    """Write what reports show of data and partition."""
     data = pieces.data
     facts = {
         "name": data.name,
@@ -262,8 +286,13 @@ def _write_facts(directory: RunDir, pieces: Pieces, partition: Partition) -> Non
     directory.write_json("labels.json", {"labels": list(data.label_names), **counts})
 
 
-def _finish(directory: RunDir, course: Course, pieces: Pieces, listener: Listener) -> None:
-    """Write the model with its card, then the summary, which says that the run is whole."""
+def _finish(
+    directory: RunDir, course: Course, pieces: Pieces, listener: Listener, stopped: str | None = None
+) -> None:
+    """Write the model with its card, then the summary, which says that the run is at its end.
+
+    Clients alone end in as many models as there are clients, so there is none to write.
+    """
     from fednlp.reports.modelcard import model_card
 
     experiment, lines = course.experiment, course.lines
@@ -282,7 +311,7 @@ def _finish(directory: RunDir, course: Course, pieces: Pieces, listener: Listene
         "algorithm": experiment.algorithm.name,
         "seed": experiment.seed,
         "rounds": course.state.round,
-        "finished": True,
+        "finished": stopped is None,
         "data": known["data"],
         "clients": course.partition.num_clients,
         "model": experiment.model.name_or_path,
@@ -293,13 +322,14 @@ def _finish(directory: RunDir, course: Course, pieces: Pieces, listener: Listene
         "bytes_down": int(course.state.totals.get("bytes_down", 0)),
         "seconds": round(course.state.totals.get("seconds", 0.0), 3),
         "dropped": sum(len(line.get("dropped", [])) for line in lines),
-        "stopped": None,
+        "stopped": stopped,
         "reference": reference,
         "note": course.note,
     }
     with saving(directory.folder):
-        course.side.replica.load_for_evaluation(course.state.x)
-        card = model_card(summary, experiment.model_dump(exclude_none=True), known)
-        save_model(course.side.replica.model, pieces.tokenizer, directory.model, card)
+        if reference != "local":
+            course.side.replica.load_for_evaluation(course.state.x)
+            card = model_card(summary, experiment.model_dump(exclude_none=True), known)
+            save_model(course.side.replica.model, pieces.tokenizer, directory.model, card)
         directory.write_json("summary.json", summary)
     listener.finished(directory, summary)

@@ -106,7 +106,7 @@ class Terminal:
             parts.append(f"accuracy {scores['global']['accuracy']:.3f}")
             self._curve.append((line["round"], scores["global"]["accuracy"]))
         if scores.get("personal", {}).get("accuracy") is not None:
-            parts.append(f"personal {scores['personal']['accuracy']:.3f}")
+            parts.append(f"worst tenth {scores['personal']['accuracy_worst_decile']:.3f}")
         if line["bytes_up"]:
             parts.append(f"up {human_bytes(line['bytes_up'])} down {human_bytes(line['bytes_down'])}")
         parts.append(f"{line['seconds']:.1f} s")

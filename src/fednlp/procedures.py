@@ -11,19 +11,21 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from fednlp.assembly import algorithm_of, cohort_examples, local_training
 from fednlp.config import Experiment
+from fednlp.errors import RunError, TooFewClients
 from fednlp.evaluation import evaluate, personal_scores
 from fednlp.federated.round import Reply, run_round
 from fednlp.federated.state import State
-from fednlp.federated.sums import ExactSum
+from fednlp.federated.sums import BURST, ExactSum, count_bad
 from fednlp.partition import Partition
 from fednlp.runtime.pool import Pool
 from fednlp.seeds import generator, torch_stream
 from fednlp.training.batches import epoch_batches
-from fednlp.training.optimizers import make_optimizer, make_schedule
+from fednlp.training.optimizers import make_optimizer, make_schedule, set_rate
 from fednlp.training.side import LocalSide
 
 
@@ -66,6 +68,7 @@ class Federated:
         self.algorithm = algorithm_of(course.experiment)
         self.sizes = np.diff(course.partition.train_offsets)
         state = course.state
+        self.bad = count_bad(state.x)
         state.slots = state.slots or self.algorithm.server.init(state.layout)
 
     def train(
@@ -97,6 +100,7 @@ class Federated:
             course.experiment.seed,
             lambda done: course.step(done, size, "clients"),
         )
+        _require_whole(course.state.x, self.bad, report.round)
         line: dict[str, Any] = {
             "round": report.round,
             "cohort": report.cohort,
@@ -125,6 +129,7 @@ class Centralised:
         self.steps = max(1, round(budget / self.options.batch_size))
         self.epoch_steps = -(-len(self.examples) // self.options.batch_size)
         self._epoch: tuple[int, list[np.ndarray]] = (-1, [])
+        self.bad = count_bad(course.state.x)
 
     def _batch(self, step: int) -> np.ndarray:
         """Return the batch of a step, counted from the start of the run."""
@@ -145,31 +150,28 @@ class Centralised:
         side.replica.load(state.x)
         optimizer = make_optimizer(self.options, side.replica.groups)
         _restore(optimizer, state)
-        schedule = make_schedule(self.options, optimizer, self.steps * self.rounds)
+        rate = make_schedule(self.options, self.steps * self.rounds)
         loss_sum, seen = torch.zeros((), dtype=torch.float64), 0
         first = state.round * self.steps
-        for _ in range(first if schedule is not None else 0):
-            schedule.step()  # type: ignore[union-attr]
         side.replica.train(True)
         with torch_stream(course.experiment.seed, "centralised dropout", state.round + 1):
             for step in range(first, first + self.steps):
                 numbers = self._batch(step)
-                batch = side.task.collate(
-                    side.train_features, numbers, side.replica.words, side.replica.device
-                )
+                batch = side.task.collate(side.train_features, numbers, side.replica.device)
                 loss = side.task.loss(side.replica.model, batch)
                 side.replica.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 if self.options.max_grad_norm:
                     parameters = [group.parameter for group in side.replica.groups]
                     torch.nn.utils.clip_grad_norm_(parameters, self.options.max_grad_norm)
+                if rate is not None:
+                    set_rate(optimizer, rate(step))
                 optimizer.step()
-                if schedule is not None:
-                    schedule.step()
                 loss_sum += loss.detach().cpu() * len(numbers)
                 seen += len(numbers)
                 course.step(step - first + 1, self.steps, "steps")
         side.replica.store(state.x)
+        _require_whole(state.x, self.bad, state.round + 1)
         _remember(optimizer, state)
         state.round += 1
         line: dict[str, Any] = {
@@ -184,6 +186,12 @@ class Centralised:
         if course.due(self.rounds):
             line["evaluation"] = evaluate(course)
         return line
+
+
+def _require_whole(x: Tensor, before: int, round_number: int) -> None:
+    """Stop a run whose model has burst, before it is saved."""
+    if count_bad(x) > before:
+        raise RunError(f"round {round_number}: {BURST}: lower the learning rate; the rounds before are saved")
 
 
 def _remember(optimizer: Optimizer, state: State) -> None:
@@ -212,14 +220,15 @@ class Alone:
         experiment, clients = course.experiment, course.partition.num_clients
         self.size = min(experiment.clients_per_round, clients)
         self.rounds = -(-clients // self.size)
-        share = experiment.num_rounds * self.size / clients
-        self.epochs = max(1, round(share * experiment.client.num_train_epochs))
+        visits = max(1, round(experiment.num_rounds * self.size / clients))
+        self.epochs = visits * experiment.client.num_train_epochs
+        self.max_steps = visits * experiment.client.max_steps
+        effort = f"{self.max_steps} steps" if self.max_steps > 0 else f"{self.epochs} epochs"
         rng = generator(experiment.seed, "local models")
         tried = rng.choice(clients, size=min(experiment.evaluation.local_models, clients), replace=False)
         self.tried = {int(client) for client in tried}
         course.note = (
-            f"local: each client alone, {self.epochs} epochs; the global test is the mean of "
-            f"{len(self.tried)} clients' models"
+            f"each client alone, {effort}; the global test is the mean of {len(self.tried)} clients' models"
         )
 
     def round(self) -> dict[str, Any]:
@@ -227,10 +236,21 @@ class Alone:
         course = self.course
         start = course.state.round * self.size
         clients = list(range(start, min(start + self.size, course.partition.num_clients)))
-        job = {"kind": "alone", "clients": clients, "epochs": self.epochs, "try_global": sorted(self.tried)}
+        job = {
+            "kind": "alone",
+            "clients": clients,
+            "epochs": self.epochs,
+            "max_steps": self.max_steps,
+            "try_global": sorted(self.tried),
+        }
         results = course.pool.do(
             job, len(clients), course.state.x, lambda done: course.step(done, len(clients), "clients")
         )
+        dropped = [{"client": r["client"], "reason": r["error"]} for r in results if r["error"]]
+        results = [r for r in results if not r["error"]]
+        if not results:
+            first = f"client {dropped[0]['client']}: {dropped[0]['reason']}"
+            raise TooFewClients(f"group {course.state.round + 1}: no client came through ({first})")
         course.state.round += 1
         line: dict[str, Any] = {
             "round": course.state.round,
@@ -242,6 +262,8 @@ class Alone:
             "bytes_down": 0,
             "alone": [{"client": r["client"], "own": r["own"], "global": r["global"]} for r in results],
         }
+        if dropped:
+            line["dropped"] = dropped
         everyone = [one for earlier in [*course.lines, line] for one in earlier["alone"]]
         for one in everyone:
             if one["own"]:

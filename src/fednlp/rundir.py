@@ -11,6 +11,7 @@ model/             the final model, for ``from_pretrained``
 summary.json       written last
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -23,6 +24,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
 
 from fednlp import config
 from fednlp.config import Experiment
@@ -65,8 +68,8 @@ class RunDir:
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end."""
-        return (self.folder / "summary.json").is_file()
+        """Whether the run came to its end, and was not stopped before."""
+        return (self.folder / "summary.json").is_file() and bool(self.read_json("summary.json")["finished"])
 
     def experiment(self) -> Experiment:
         """Read back the configuration.
@@ -77,7 +80,11 @@ class RunDir:
         path = self.folder / "resolved.toml"
         if not path.is_file():
             raise RunError(f"{self.folder} is no run directory: it has no resolved.toml")
-        return config.parse(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+        try:
+            document = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise RunError(f"{path} cannot be read ({error}): start the run anew") from None
+        return config.parse(document, str(path))
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file."""
@@ -106,16 +113,24 @@ class RunDir:
         """Return the lines of rounds.jsonl (a line that was cut short ends them), up to a round."""
         lines: list[dict[str, Any]] = []
         path = self.folder / "rounds.jsonl"
-        for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+        for text in path.read_bytes().splitlines() if path.is_file() else []:
             try:
-                lines.append(json.loads(text))
+                lines.append(json.loads(text.decode("utf-8")))
             except ValueError:
                 break
         return [line for line in lines if upto is None or line["round"] <= upto]
 
     def keep_rounds(self, upto: int) -> list[dict[str, Any]]:
-        """Drop lines of rounds after the checkpoint, and return those that stay."""
+        """Drop lines of rounds after the checkpoint, and return those that stay.
+
+        Raises:
+            RunError: A line of a round that the checkpoint holds is missing.
+        """
         lines = self.rounds(upto)
+        if [line["round"] for line in lines] != list(range(1, upto + 1)):
+            raise RunError(
+                f"{self.folder / 'rounds.jsonl'} lacks lines of the {upto} rounds done: start the run anew"
+            )
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         with atomic(self.folder / "rounds.jsonl") as file:
             file.write(text.encode())
@@ -124,7 +139,11 @@ class RunDir:
     def save_state(self, state: State) -> None:
         """Write the checkpoint, so that a crash at any moment leaves the old one or the new one."""
         temporary = self.state.with_name(".state.part")
-        state.save(temporary)
+        try:
+            state.save(temporary)
+        except SafetensorError as error:
+            number = errno.ENOSPC if "os error 28" in str(error) or "code: 28" in str(error) else errno.EIO
+            raise OSError(number, str(error)) from None
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, self.state)

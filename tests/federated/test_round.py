@@ -63,7 +63,9 @@ def some_clients(sizes: list[int], seed: int = 0) -> list[Client]:
     return [Client((torch.randn(n, 3, generator=rng), torch.randn(n, 1, generator=rng))) for n in sizes]
 
 
-def outcome(algorithm: Algorithm, sizes: list[int], trainer: Linear | None = None, **more: Any) -> dict[str, torch.Tensor]:
+def outcome(
+    algorithm: Algorithm, sizes: list[int], trainer: Linear | None = None, **more: Any
+) -> dict[str, torch.Tensor]:
     return federate(trainer or Linear(), some_clients(sizes), algorithm, **{"num_rounds": 3, **more}).params
 
 
@@ -146,7 +148,7 @@ def test_clients_that_fail_are_dropped_and_named() -> None:
     report = result.rounds[0]
     assert [(r.client, r.error) for r in report.dropped] == [
         (0, "ValueError: out of cheese"),
-        (2, "NotFinite: the update holds NaN, infinity or a number beyond 2^20"),
+        (2, "NotFinite: training ended in NaN, infinity or a number beyond 2^20"),
     ]
     good = federate(Linear(), [clients[1], clients[3]], fedavg(2), num_rounds=1)
     assert same(result.params, good.params)

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from fednlp.federated.params import Layout
 from fednlp.federated.server import ServerOptimizer, server_step
 
-LAYOUT = Layout.of({"w": ((4,), "parameter"), "mean": ((2,), "buffer"), "e": ((3, 2), "parameter")}, table="e")
+LAYOUT = Layout.of(
+    {"w": ((4,), "parameter"), "mean": ((2,), "buffer"), "e": ((3, 2), "parameter")}, table="e"
+)
 EVERY_ROW = torch.arange(3)
 
 
@@ -55,7 +57,9 @@ def test_steps_follow_the_paper(options: ServerOptimizer, seed: int, rounds: int
     x, slots = torch.zeros(LAYOUT.numel), options.init(LAYOUT)
     for delta in deltas:
         server_step(options, LAYOUT, x, torch.from_numpy(delta.copy()), slots, EVERY_ROW)
-    np.testing.assert_allclose(x.numpy(), by_hand(options, [d.astype(float) for d in deltas]), rtol=2e-4, atol=2e-5)
+    np.testing.assert_allclose(
+        x.numpy(), by_hand(options, [d.astype(float) for d in deltas]), rtol=2e-4, atol=2e-5
+    )
 
 
 def test_sgd_with_rate_one_and_no_momentum_is_averaging() -> None:

@@ -27,7 +27,9 @@ def mean(total: ExactSum, share: float) -> torch.Tensor:
 
 @given(clients=clients, data=st.data())
 @settings(deadline=None)
-def test_no_order_and_no_grouping_changes_a_bit(clients: list[tuple[int, list[float]]], data: st.DataObject) -> None:
+def test_no_order_and_no_grouping_changes_a_bit(
+    clients: list[tuple[int, list[float]]], data: st.DataObject
+) -> None:
     unit = weight_unit(sum(weight for weight, _ in clients))
     share = sum(weight / unit for weight, _ in clients)
     one = ExactSum(PLAIN)

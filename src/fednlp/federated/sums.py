@@ -17,6 +17,7 @@ from fednlp.federated.params import Layout
 FRACTION_BITS = 40
 LARGEST = 2.0**20
 """No element of an update may be larger: the sum of weighted means then stays below 2^60."""
+BURST = "training ended in NaN, infinity or a number beyond 2^20"
 _CHUNK = 1 << 16
 
 
@@ -64,9 +65,9 @@ class ExactSum:
         Raises:
             NotFinite: The update holds NaN, infinity or a huge number; nothing was added.
         """
-        _check(dense)
+        check_finite(dense)
         if table is not None:
-            _check(table)
+            check_finite(table)
         scale = factor * 2.0**FRACTION_BITS
         for start in range(0, dense.numel(), _CHUNK):
             stop = min(start + _CHUNK, dense.numel())
@@ -133,9 +134,19 @@ class ExactSum:
         return whole.copy_(scratch.copy_(values).mul_(scale).round_())
 
 
-def _check(values: Tensor) -> None:
+def count_bad(values: Tensor) -> int:
+    """Return how many values are NaN, infinite or beyond ``LARGEST``."""
+    return values.numel() - int((values.abs() <= LARGEST).sum())
+
+
+def check_finite(values: Tensor) -> None:
+    """Check that values are numbers within ``LARGEST``.
+
+    Raises:
+        NotFinite: One of them is not.
+    """
     if values.numel() == 0:
         return
     low, high = torch.aminmax(values)
     if not (float(low) >= -LARGEST and float(high) <= LARGEST):
-        raise NotFinite("the update holds NaN, infinity or a number beyond 2^20")
+        raise NotFinite(BURST)

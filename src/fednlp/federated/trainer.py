@@ -155,7 +155,7 @@ def federate(
 
     Raises:
         ConfigError: A client's data has no length, or FedProx meets a trainer that does not know it.
-        RunError: Fewer than ``algorithm.min_clients`` clients came through a round.
+        TooFewClients: Fewer than ``algorithm.min_clients`` clients came through a round.
 
     >>> class Mean:
     ...     weight = 0.0

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import nn
 
 from fednlp.errors import ModelError
@@ -60,7 +61,7 @@ def _explained(source: str) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if Path(source).is_dir():
             raise ModelError(f"the model in {source} cannot be loaded: {reason}") from None
@@ -80,6 +81,16 @@ def load_tokenizer(source: str) -> Any:
         from transformers import AutoTokenizer
 
         return AutoTokenizer.from_pretrained(source)
+
+
+def longest_text(source: str, tokenizer: Any) -> int:
+    """Return how many tokens a model can read at most, by its own word and its tokenizer's."""
+    with _explained(source):
+        from transformers import AutoConfig
+
+        positions = getattr(AutoConfig.from_pretrained(source), "max_position_embeddings", None)
+    limits = [limit for limit in (tokenizer.model_max_length, positions) if limit]
+    return int(min(limits))
 
 
 def _config(source: str, settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:

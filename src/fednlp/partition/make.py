@@ -70,9 +70,8 @@ def make_partition(
     """Share examples out over clients.
 
     A function of labels (or field values, or texts), options and seed alone. Every training example goes to
-    one client and no client is without one; every test example goes to one client, so that its own test set
-    follows its training set. Natural partitions leave out test examples of values that no client has: what is
-    missing from ``test_indices``.
+    one client and no client is without one. Every test example goes to one client, so that its own test set
+    follows its training set; only a natural partition leaves out those of values that no client has.
 
     Args:
         spec: A :class:`PartitionSpec`, or anything with its attributes.

@@ -138,7 +138,7 @@ def _notes(runs: Groups) -> Iterator[str]:
 
 def _run_notes(run: Run) -> Iterator[str]:
     if run.summary and run.summary.get("note"):
-        yield str(run.summary["note"]).removeprefix(f"{run.algorithm}: ")
+        yield str(run.summary["note"])
     if run.summary and run.summary.get("stopped"):
         yield f"seed {run.seed} stopped after round {len(run.rounds)}: {run.summary['stopped']}"
     elif not run.finished:

@@ -53,6 +53,7 @@ class Pool:
         torch.set_num_threads(threads)
         self._children = [_Child(factory, threads) for _ in range(workers - 1)]
         self._scratch: Path | None = None
+        self._counter: Counter | None = None
         self._sums: list[ExactSum] = []
 
     def start(self, side: Side, arguments: dict[str, Any]) -> Tensor:
@@ -71,7 +72,7 @@ class Pool:
             return torch.zeros(layout.numel)
         rows = layout.table_shape[0]
         self._scratch = scratch_folder(4 * layout.numel + len(self._children) * (8 * layout.numel + rows))
-        self.counter = Counter(self._scratch / "counter")
+        self._counter = Counter(self._scratch / "counter")
         x = shared_tensor(self._scratch / "x", layout.numel, torch.float32)
         for number, child in enumerate(self._children):
             storage = shared_tensor(self._scratch / f"sum{number}", layout.numel, torch.int64)
@@ -88,17 +89,17 @@ class Pool:
         Raises:
             RunError: A worker process died or failed; the message says how.
         """
-        if not self._children:
+        if self._counter is None:
             results = []
             for piece in range(pieces):
                 results.append(self.side.work(job, piece, x, self.total))
                 done(piece + 1)
             return results
-        self.counter.reset()
+        self._counter.reset()
         for child in self._children:
             child.send({"job": job, "pieces": pieces})
         by_piece: dict[int, Any] = {}
-        while (piece := self.counter.take()) < pieces:
+        while (piece := self._counter.take()) < pieces:
             by_piece[piece] = self.side.work(job, piece, x, self.total)
             done(piece + 1)
         self._forget_scratch()
@@ -123,6 +124,9 @@ class Pool:
         for child in self._children:
             child.stop()
         self._children = []
+        if self._counter is not None:
+            self._counter.close()
+            self._counter = None
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = None
@@ -143,7 +147,7 @@ class _Child:
         environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fednlp.runtime.worker", factory, str(threads)],
+            [sys.executable, "-P", "-m", "fednlp.runtime.worker", factory, str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -63,6 +63,11 @@ class Counter:
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
+    def close(self) -> None:
+        """Let go of the file."""
+        self._map.close()
+        self._file.close()
+
     def reset(self) -> None:
         """Start from 0 again; only while nobody takes."""
         self._map[:8] = struct.pack("<q", 0)

@@ -1,6 +1,6 @@
 """What a task formulation is to the rest of the library."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from fednlp.data.features import Features
 
 Batch = dict[str, Tensor]
-Renumber = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -40,9 +39,7 @@ class Task(Protocol):
     def encode(self, rows: Iterable[dict[str, Any]], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
         """Turn rows of a data set into features: token ids and targets, one dict a row."""
 
-    def collate(
-        self, features: Features, numbers: np.ndarray, words: Renumber, device: torch.device
-    ) -> Batch:
+    def collate(self, features: Features, numbers: np.ndarray, device: torch.device) -> Batch:
         """Make one batch, padded to its own longest example, with its attention mask."""
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

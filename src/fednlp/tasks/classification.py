@@ -1,5 +1,6 @@
 """Text classification: one text, one label."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fednlp.data.features import Features
-from fednlp.tasks.base import Batch, Outcome, Renumber
+from fednlp.tasks.base import Batch, Outcome
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,9 @@ class TextClassification:
     model_class: str = "AutoModelForSequenceClassification"
 
     def settings(self) -> dict[str, Any]:
-        """Return the head's size and its label names."""
+        """Return the head's size and its label names, and the padding that decoders must know of."""
         return {
+            "pad_token_id": self.padding,
             "num_labels": len(self.labels),
             "id2label": dict(enumerate(self.labels)),
             "label2id": {name: i for i, name in enumerate(self.labels)},
@@ -50,14 +52,12 @@ class TextClassification:
             for tokens, row in zip(encoded["input_ids"], rows, strict=True)
         ]
 
-    def collate(
-        self, features: Features, numbers: np.ndarray, words: Renumber, device: torch.device
-    ) -> Batch:
+    def collate(self, features: Features, numbers: np.ndarray, device: torch.device) -> Batch:
         """Return ``input_ids`` and ``attention_mask`` (batch, longest) and ``labels`` (batch), int64."""
         ids, mask = features.padded("input_ids", numbers, self.padding)
         labels = torch.from_numpy(features.values("label")[numbers])
         batch = {
-            "input_ids": words(torch.from_numpy(ids)),
+            "input_ids": torch.from_numpy(ids),
             "attention_mask": torch.from_numpy(mask),
             "labels": labels,
         }
@@ -80,11 +80,13 @@ class TextClassification:
         from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
         truth, guess = features.values("label")[numbers], np.asarray(predictions)
-        return {
-            "accuracy": float(accuracy_score(truth, guess)),
-            "macro_f1": float(f1_score(truth, guess, average="macro", zero_division=0)),
-            "mcc": float(matthews_corrcoef(truth, guess)),
-        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a client with one label is nothing unusual here
+            return {
+                "accuracy": float(accuracy_score(truth, guess)),
+                "macro_f1": float(f1_score(truth, guess, average="macro", zero_division=0)),
+                "mcc": float(matthews_corrcoef(truth, guess)),
+            }
 
     def correct(self, predictions: Sequence[Any], features: Features, numbers: np.ndarray) -> np.ndarray:
         """Return 1 for each right label, 0 for each wrong one."""

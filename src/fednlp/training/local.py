@@ -10,7 +10,7 @@ from fednlp.data.features import Features
 from fednlp.seeds import generator, torch_stream
 from fednlp.tasks import Task
 from fednlp.training.batches import local_batches
-from fednlp.training.optimizers import LocalTraining, make_optimizer, make_schedule
+from fednlp.training.optimizers import LocalTraining, make_optimizer, make_schedule, set_rate
 from fednlp.training.replica import Replica
 
 
@@ -53,7 +53,7 @@ def train_client(
     replica.load(x, words)
     optimizer = make_optimizer(options, replica.groups)
     steps = options.steps(len(examples))
-    schedule = make_schedule(options, optimizer, steps)
+    rate = make_schedule(options, steps)
     order = generator(seed, "batches", round_number, client)
     batches = local_batches(
         examples, features.lengths(examples), options.batch_size, steps, order, options.by_length
@@ -62,8 +62,8 @@ def train_client(
     seen = 0
     replica.train(True)
     with torch_stream(seed, "dropout", round_number, client):
-        for numbers in batches:
-            batch = task.collate(features, numbers, replica.words, replica.device)
+        for step, numbers in enumerate(batches):
+            batch = task.collate(features, numbers, replica.device)
             loss = task.loss(replica.model, batch)
             replica.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -71,9 +71,9 @@ def train_client(
                 replica.pull_back(options.mu)
             if options.max_grad_norm:
                 torch.nn.utils.clip_grad_norm_([g.parameter for g in replica.groups], options.max_grad_norm)
+            if rate is not None:
+                set_rate(optimizer, rate(step))
             optimizer.step()
-            if schedule is not None:
-                schedule.step()
             losses.append(loss.detach() * len(numbers))
             seen += len(numbers)
     return Trained(steps, seen, float(torch.stack(losses).double().sum()))

@@ -1,12 +1,14 @@
 """A client's optimiser and learning-rate schedule, by their Hugging Face names."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from fednlp.training.replica import Group
+
+Schedule = Callable[[int], float]
 
 
 @dataclass(frozen=True)
@@ -69,14 +71,25 @@ def make_optimizer(options: LocalTraining, groups: list[Group]) -> Optimizer:
     raise ValueError(f"unknown client optimiser {options.optimizer}: choose sgd, adam, adamw or adagrad")
 
 
-def make_schedule(options: LocalTraining, optimizer: Optimizer, steps: int) -> LRScheduler | None:
-    """Build the learning-rate schedule over ``steps`` local steps; None where the rate is constant."""
+def make_schedule(options: LocalTraining, steps: int) -> Schedule | None:
+    """Return the learning rate of each of ``steps`` local steps, by its number from 0; None for a constant one.
+
+    >>> rate = make_schedule(LocalTraining(learning_rate=0.1, schedule="linear"), 4)
+    >>> [round(rate(step), 3) for step in range(4)]
+    [0.1, 0.075, 0.05, 0.025]
+    """
     if options.schedule == "constant":
         return None
     from transformers import get_scheduler
 
+    nothing = torch.optim.SGD([torch.zeros(1)], lr=options.learning_rate)
     warmup = round(options.warmup_ratio * steps)
-    scheduler: LRScheduler = get_scheduler(
-        options.schedule, optimizer, num_warmup_steps=warmup, num_training_steps=steps
-    )
-    return scheduler
+    scheduler = get_scheduler(options.schedule, nothing, num_warmup_steps=warmup, num_training_steps=steps)
+    (factor,) = scheduler.lr_lambdas
+    return lambda step: options.learning_rate * float(factor(step))
+
+
+def set_rate(optimizer: Optimizer, rate: float) -> None:
+    """Set the learning rate of all groups."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate

@@ -6,8 +6,9 @@ sees two or three long tensors in place of a hundred short ones.
 
 The word embedding is most of a small model, and a client uses few of its rows. When rows that are not
 used cannot change (no weight decay, an optimiser that does nothing on a zero gradient, an embedding
-that is not tied to the output), the replica holds those rows alone, under new numbers. The result is
-the same as with the whole table; see tests/training/test_replica.py.
+that is not tied to the output), the embedding holds those rows alone. Token ids keep their numbers
+everywhere in the model; they are translated where the embedding looks them up. The result is the same
+as with the whole table; see tests/training/test_replica.py.
 """
 
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fednlp.federated.params import Kind, Layout
-from fednlp.federated.sums import ExactSum
+from fednlp.federated.sums import ExactSum, count_bad
 
 
 def is_decayed(name: str) -> bool:
@@ -92,7 +93,9 @@ class Replica:
         words = _word_embedding(model)
         self._embedding = words[1] if words else None
         self._padding = self._embedding.padding_idx if self._embedding else None
-        self._numbers = torch.zeros(self.layout.table_shape[0], dtype=torch.int64)
+        self._numbers = torch.zeros(self.layout.table_shape[0], dtype=torch.int64, device=device)
+        if self._embedding is not None:
+            self._embedding.register_forward_pre_hook(self._translate)
         self._rows: Tensor | None = None
         self._live = torch.zeros(self.layout.dense, device=device)
         self._gradient = torch.zeros(self.layout.dense, device=device)
@@ -160,8 +163,12 @@ class Replica:
         if self._padding is not None:
             used[self._padding] = True
         rows = used.nonzero().squeeze(1)
-        self._numbers[rows] = torch.arange(len(rows))
+        self._numbers[rows] = torch.arange(len(rows), device=self.device)
         return rows
+
+    def _translate(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Translate token ids to the rows that are loaded."""
+        return inputs if self._rows is None else (self._numbers[inputs[0]], *inputs[1:])
 
     def _embed(self, weight: Tensor) -> None:
         assert self._embedding is not None
@@ -175,10 +182,6 @@ class Replica:
         """Switch dropout and the like on or off; walking a model's modules takes long, so only at a change."""
         if self.model.training is not training:
             self.model.train(training)
-
-    def words(self, ids: Tensor) -> Tensor:
-        """Return token ids under the numbers that the loaded embedding knows."""
-        return ids if self._rows is None else self._numbers[ids]
 
     def zero_grad(self) -> None:
         """Forget the gradients, in place."""
@@ -195,6 +198,11 @@ class Replica:
         if self._embedding is not None and self._embedding.weight.grad is not None:
             assert self._table_start is not None
             self._embedding.weight.grad.add_(self._embedding.weight - self._table_start, alpha=mu)
+
+    def count_bad(self) -> int:
+        """Return how many of the weights as they stand are no numbers, or huge ones."""
+        words = 0 if self._embedding is None else count_bad(self._embedding.weight.detach())
+        return count_bad(self._live) + words
 
     @torch.no_grad()
     def add_update(self, total: ExactSum, factor: float) -> None:

@@ -12,7 +12,7 @@ from fednlp.data.features import Features, open_features
 from fednlp.errors import RunError
 from fednlp.federated.params import Layout
 from fednlp.federated.round import Reply, failed
-from fednlp.federated.sums import ExactSum
+from fednlp.federated.sums import BURST, ExactSum, NotFinite, count_bad
 from fednlp.models import new_model
 from fednlp.partition import Partition
 from fednlp.tasks import Outcome, Task, TextClassification
@@ -147,33 +147,39 @@ class LocalSide:
         """Predict one batch of test examples with the weights as they stand."""
         self.replica.train(False)
         with torch.inference_mode():
-            batch = self.task.collate(self.test_features, numbers, self.replica.words, self.replica.device)
+            batch = self.task.collate(self.test_features, numbers, self.replica.device)
             return self.task.predict(self.replica.model, batch, numbers)
 
     def _alone(self, job: dict[str, Any], piece: int, x: Tensor) -> dict[str, Any]:
         """Train one client by itself from the start; try its model on its own and the global test set."""
         client = job["clients"][piece]
         self._loaded = None
-        options = replace(self.options, epochs=job["epochs"])
+        options = replace(self.options, epochs=job["epochs"], max_steps=job["max_steps"])
         examples = self.partition.train(client)
-        trained = train_client(
-            self.replica,
-            self.task,
-            self.train_features,
-            examples,
-            options,
-            x,
-            self.recipe.seed,
-            0,
-            client,
-            all_words=True,
-        )
+        try:
+            trained = train_client(
+                self.replica,
+                self.task,
+                self.train_features,
+                examples,
+                options,
+                x,
+                self.recipe.seed,
+                0,
+                client,
+                all_words=True,
+            )
+            if self.replica.count_bad() > count_bad(x):
+                raise NotFinite(BURST)
+        except Exception as error:
+            return {"client": client, "error": failed(client, 1.0, error).error}
         own = [self.predict(batch) for batch in self.test_batches(client)]
         everyone = (
             [self.predict(batch) for batch in self.test_batches()] if client in job["try_global"] else []
         )
         return {
             "client": client,
+            "error": None,
             "examples": trained.examples,
             "steps": trained.steps,
             "loss": trained.loss,
