@@ -11,11 +11,16 @@ from typing import Any
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import hypothesis
 import pytest
 
 from fednlp.config import Experiment, parse
 from fednlp.data.cache import cache_dir
 from fednlp.rundir import RunDir
+
+# No test measures time: a slow machine is no failure.
+hypothesis.settings.register_profile("fednlp", deadline=None, derandomize=bool(os.environ.get("CI")))
+hypothesis.settings.load_profile("fednlp")
 
 LABELS = ("arts", "economy", "science", "sports")
 COMMON = [f"word{i}" for i in range(30)]
