@@ -20,11 +20,14 @@ import pytest
 import fednlp
 from fednlp import config
 from fednlp.config import Experiment
-from fednlp.errors import RunError
+from fednlp.errors import ModelError, RunError
 from fednlp.experiment import Silent
 from fednlp.federated import uniform_cohort
 from fednlp.partition import Partition
 from fednlp.rundir import RunDir
+
+POISON = "poison"
+"""The last word of the tiny model's vocabulary, in no text of the data sets."""
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
@@ -364,14 +367,15 @@ def test_lines_that_are_lost_are_not_made_up(experiment: Make, tmp_path: Path) -
         fednlp.resume(tmp_path / "run")
 
 
+@pytest.mark.parametrize("garbage", [b"\xff\xfe\0{", b"3\n", b"{}\n"])
 def test_garbage_behind_the_last_line_is_dropped(
-    whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, tmp_path: Path
+    garbage: bytes, whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, tmp_path: Path
 ) -> None:
     """What a crash leaves of a file that was being written is not always text."""
     with pytest.raises(Stop):
         fednlp.run(experiment(METHODS["fedopt"]), tmp_path / "run", listener=StopAfter(2))
     with (tmp_path / "run" / "rounds.jsonl").open("ab") as file:
-        file.write(b"\xff\xfe\0{")
+        file.write(garbage)
     fednlp.resume(tmp_path / "run")
     assert outcome(tmp_path / "run") == outcome(whole("fedopt"))
 
@@ -907,14 +911,15 @@ def test_features_are_made_once(experiment: Make, tmp_path: Path, monkeypatch: p
     assert not any("tokenising" in text for text in said)
 
 
-def save_decoder(folder: Path, tiny_model: Path, padding: bool) -> Path:
-    """Save a GPT-2 of the tiny model's vocabulary, which pads with its last token, or knows of no padding."""
+def save_decoder(folder: Path, tiny_model: Path, padding: str | None) -> Path:
+    """Save a GPT-2 of the tiny model's vocabulary; its tokenizer adds nothing to a text, as GPT-2's own."""
     import torch
+    from tokenizers.processors import TemplateProcessing
     from transformers import AutoTokenizer, GPT2Config, GPT2Model
 
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
-    tokenizer.eos_token = "[SEP]"
-    tokenizer.pad_token = "[SEP]" if padding else None
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", special_tokens=[])
+    tokenizer.eos_token, tokenizer.pad_token = "[SEP]", padding
     tokenizer.save_pretrained(folder)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -927,24 +932,36 @@ def save_decoder(folder: Path, tiny_model: Path, padding: bool) -> Path:
                 n_positions=64,
                 bos_token_id=2,
                 eos_token_id=3,
-                pad_token_id=3 if padding else None,
+                pad_token_id=tokenizer.pad_token_id,
             )
         ).save_pretrained(folder)
     return folder
 
 
-@pytest.mark.parametrize("padding", [True, False])
+@pytest.mark.parametrize("padding", [POISON, None])
 def test_a_decoder_is_trained_by_rows_as_by_the_whole_table(
-    padding: bool, experiment: Make, tiny_model: Path, tmp_path: Path
+    padding: str | None,
+    experiment: Make,
+    tiny_model: Path,
+    make_csv: Callable[..., Path],
+    make_rows: Callable[..., list[tuple[str, str, str]]],
+    tmp_path: Path,
 ) -> None:
     """GPT-2 reads its answer off the last token that is no padding: loading few words must not blind it to that.
 
-    The word table is loaded as a whole when weights decay; a decay of nearly nothing changes nothing else.
+    One client alone, the first and richest in words, has the padding token in its texts. The word table is
+    loaded as a whole when weights decay; a decay of nearly nothing changes nothing else.
     """
     from safetensors.numpy import load_file
 
-    folder = save_decoder(tmp_path / "model", tiny_model, padding)
-    changes = {"model.name_or_path": str(folder), "num_rounds": 2}
+    rows = make_rows(60) + [(f"{POISON} {text}", label, "big") for text, label, _ in make_rows(40, seed=1)]
+    changes = {
+        "data.path": str(make_csv(tmp_path / "own.csv", rows)),
+        "partition": {"method": "natural", "field": "site"},
+        "model.name_or_path": str(save_decoder(tmp_path / "model", tiny_model, padding)),
+        "clients_per_round": 6,
+        "num_rounds": 2,
+    }
     by_rows = fednlp.run(experiment(changes), tmp_path / "rows")
     as_a_whole = fednlp.run(experiment(changes | {"client.weight_decay": 1e-30}), tmp_path / "whole")
     for one, other in zip(lines_of(by_rows), lines_of(as_a_whole), strict=True):
@@ -953,6 +970,36 @@ def test_a_decoder_is_trained_by_rows_as_by_the_whole_table(
     mine, theirs = (load_file(run.model / "model.safetensors") for run in (by_rows, as_a_whole))
     for name, tensor in mine.items():
         np.testing.assert_allclose(tensor, theirs[name], rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def test_an_empty_text_of_a_decoder(
+    experiment: Make, tiny_model: Path, make_csv: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Where the tokenizer adds no token of its own, a text without words has none at all."""
+    rows = [("", label, "site") for label in ("arts", "sports") * 20]
+    changes = {
+        "data.path": str(make_csv(tmp_path / "own.csv", rows)),
+        "model.name_or_path": str(save_decoder(tmp_path / "model", tiny_model, None)),
+        "num_rounds": 1,
+    }
+    run = fednlp.run(experiment(changes), tmp_path / "run")
+    assert "dropped" not in lines_of(run)[0]
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer.json"])
+def test_a_model_without_a_usable_part(file: str, experiment: Make, tiny_model: Path, tmp_path: Path) -> None:
+    """A configuration that is none, a tokenizer that knows no word: one sentence, not a run on unknown words."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    if file == "config.json":
+        (folder / file).write_text("[]")
+    else:
+        (folder / file).unlink()
+        (folder / "tokenizer_config.json").unlink()
+    with pytest.raises(ModelError) as caught:
+        fednlp.run(experiment({"model.name_or_path": str(folder)}), tmp_path / "run")
+    assert str(folder) in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("method", ["fedavg", "centralised"])

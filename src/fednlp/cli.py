@@ -83,7 +83,7 @@ def compare(
     from fednlp.live import Terminal
     from fednlp.reports import compare_table, read_run, write_report
     from fednlp.reports.groups import algorithm_title
-    from fednlp.reports.render import to_rich
+    from fednlp.reports.render import to_rich, to_text
 
     overrides = [*(changes or []), *([f"model.name_or_path={json.dumps(model)}"] if model else [])]
     settings = config.load(experiment, overrides)
@@ -93,7 +93,11 @@ def compare(
     groups: dict[str, list[Any]] = {}
     for planned in runs:
         groups.setdefault(algorithm_title(planned.method), []).append(read_run(planned.folder))
-    Console().print(to_rich(compare_table(groups)))
+    table, console = compare_table(groups), Console()
+    if console.is_terminal:
+        console.print(to_rich(table))
+    else:
+        print(to_text(table))
     for path in write_report([planned.folder for planned in runs], folder / "report"):
         if path.suffix != ".png":
             print(path)
