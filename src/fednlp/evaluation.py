@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fednlp.disk import atomic
+from fednlp.rundir import remedy
 from fednlp.tasks import Outcome
 
 if TYPE_CHECKING:
@@ -81,5 +82,5 @@ def write_clients(path: Path, course: "Course") -> None:
         writer.writerow(
             [client, name, train[client], test[client], "" if np.isnan(score) else f"{score:.6f}"]
         )
-    with atomic(path) as file:
+    with atomic(path, remedy(path.parent)) as file:
         file.write(text.getvalue().encode())

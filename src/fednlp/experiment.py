@@ -143,10 +143,10 @@ def resume(
         return directory
     begun = directory.state.is_file()
     partition = Partition.load(directory.partition) if begun else None
-    known = directory.read_json("environment.json")["data"] if begun else None
+    known = directory.read_json("environment.json").get("data", {}) if begun else None
     with Pool(_workers(experiment), "fednlp.training.side:open_side", experiment.runtime.threads) as pool:
         pieces = gather(experiment, listener.say)
-        if known is not None and pieces.data.fingerprint != known["fingerprint"]:
+        if known is not None and pieces.data.fingerprint != known.get("fingerprint"):
             raise RunError(
                 f"the data of {folder} have changed since it was begun: start anew with another --out"
             )

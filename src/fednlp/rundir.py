@@ -37,7 +37,12 @@ from fednlp.federated.state import State
 
 def saving(folder: Path) -> AbstractContextManager[None]:
     """Turn what a full or forbidden disk raises into one sentence that says how to go on."""
-    return writing(folder, f"choose another place with --out, or go on with: fednlp run --resume {folder}")
+    return writing(folder, remedy(folder))
+
+
+def remedy(folder: Path) -> str:
+    """Return what to do when a run cannot be written."""
+    return f"choose another place with --out, or go on with: fednlp run --resume {folder}"
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ class RunDir:
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file."""
-        with atomic(self.folder / name) as file:
+        with atomic(self.folder / name, remedy(self.folder)) as file:
             file.write(json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n")
 
     def read_json(self, name: str) -> Any:
@@ -115,9 +120,12 @@ class RunDir:
         path = self.folder / "rounds.jsonl"
         for text in path.read_bytes().splitlines() if path.is_file() else []:
             try:
-                lines.append(json.loads(text.decode("utf-8")))
+                line = json.loads(text.decode("utf-8"))
             except ValueError:
                 break
+            if not isinstance(line, dict) or line.get("round") != len(lines) + 1:
+                break
+            lines.append(line)
         return [line for line in lines if upto is None or line["round"] <= upto]
 
     def keep_rounds(self, upto: int) -> list[dict[str, Any]]:
@@ -132,7 +140,7 @@ class RunDir:
                 f"{self.folder / 'rounds.jsonl'} lacks lines of the {upto} rounds done: start the run anew"
             )
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        with atomic(self.folder / "rounds.jsonl") as file:
+        with atomic(self.folder / "rounds.jsonl", remedy(self.folder)) as file:
             file.write(text.encode())
         return lines
 

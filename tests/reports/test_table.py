@@ -82,7 +82,7 @@ def test_what_no_run_measured_is_none(new_run: NewRun) -> None:
 
 
 def test_notes_of_summaries_stand_under_the_table_once(new_run: NewRun) -> None:
-    summary = {"note": "local: mean over 10 of the clients' models"}
+    summary = {"note": "mean over 10 of the clients' models"}
     runs = [read_run(new_run(f"l{s}", algorithm="local", seed=s, summary=summary)) for s in range(3)]
     assert compare_table({"Local only": runs}).notes == ("Local only: mean over 10 of the clients' models",)
 

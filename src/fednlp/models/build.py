@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from torch import nn
 
-from fednlp.errors import ModelError
+from fednlp.errors import FednlpError, ModelError
 from fednlp.seeds import torch_stream
 
 
@@ -61,7 +60,9 @@ def _explained(source: str) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+    except FednlpError:
+        raise
+    except Exception as error:  # loaders of many hands raise anything
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if Path(source).is_dir():
             raise ModelError(f"the model in {source} cannot be loaded: {reason}") from None
@@ -80,7 +81,12 @@ def load_tokenizer(source: str) -> Any:
     with _explained(source):
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        if not tokenizer.is_fast:
+            raise ValueError("its tokenizer has no fast version (tokenizer.json)")
+        if len(tokenizer) <= len(tokenizer.all_special_tokens):
+            raise ValueError("it has no vocabulary: tokenizer.json is missing")
+        return tokenizer
 
 
 def longest_text(source: str, tokenizer: Any) -> int:
@@ -89,7 +95,7 @@ def longest_text(source: str, tokenizer: Any) -> int:
         from transformers import AutoConfig
 
         positions = getattr(AutoConfig.from_pretrained(source), "max_position_embeddings", None)
-    limits = [limit for limit in (tokenizer.model_max_length, positions) if limit]
+    limits = [limit for limit in (tokenizer.model_max_length, positions) if limit and limit > 0]
     return int(min(limits))
 
 

@@ -48,7 +48,7 @@ class TextClassification:
         encoded = tokenizer(texts, truncation=True, max_length=max_length, return_attention_mask=False)
         ids = {name: i for i, name in enumerate(self.labels)}
         return [
-            {"input_ids": tokens, "label": ids.get(row[self.label], -1)}
+            {"input_ids": tokens or [self.padding], "label": ids.get(row[self.label], -1)}
             for tokens, row in zip(encoded["input_ids"], rows, strict=True)
         ]
 

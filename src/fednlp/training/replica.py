@@ -68,6 +68,14 @@ def flat_weights(model: nn.Module) -> Tensor:
     return layout_of(model).flatten(dict(model.named_parameters()) | dict(model.named_buffers()))
 
 
+def _special_words(model: nn.Module, words: int) -> list[int]:
+    """Return the token ids that a model may put into its input by itself, by its own configuration."""
+    config = getattr(model, "config", None)
+    kinds = ("pad", "bos", "eos", "sep", "cls", "mask", "decoder_start")
+    found = (getattr(config, f"{kind}_token_id", None) for kind in kinds)
+    return sorted({number for number in found if isinstance(number, int) and 0 <= number < words})
+
+
 @dataclass(frozen=True)
 class Group:
     """A stretch of parameters that an optimiser treats alike."""
@@ -93,6 +101,7 @@ class Replica:
         words = _word_embedding(model)
         self._embedding = words[1] if words else None
         self._padding = self._embedding.padding_idx if self._embedding else None
+        self._special = _special_words(model, self.layout.table_shape[0])
         self._numbers = torch.zeros(self.layout.table_shape[0], dtype=torch.int64, device=device)
         if self._embedding is not None:
             self._embedding.register_forward_pre_hook(self._translate)
@@ -162,7 +171,9 @@ class Replica:
         used[words.long()] = True
         if self._padding is not None:
             used[self._padding] = True
+        used[self._special] = True
         rows = used.nonzero().squeeze(1)
+        self._numbers.zero_()  # no number of an earlier client may point past this one's rows
         self._numbers[rows] = torch.arange(len(rows), device=self.device)
         return rows
 
