@@ -220,7 +220,6 @@ def test_sigterm_is_a_clean_end(toml: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode != 0
     assert "Traceback" not in err
-    assert not Path("out/checkpoint/lock").exists()
 
 
 def test_resuming_what_is_finished_does_nothing(fednlp: Type, toml: Path) -> None:
@@ -230,6 +229,20 @@ def test_resuming_what_is_finished_does_nothing(fednlp: Type, toml: Path) -> Non
     assert said.code == 0
     assert "finished already" in said.out
     assert {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")} == before
+
+
+def test_resume_with_another_number_of_workers_by_set(
+    fednlp: Type, refused: Callable[..., str], toml: Path
+) -> None:
+    assert fednlp("run", toml, "--out", "out", "--set", "num_rounds=1").code == 0
+    assert "runtime.workers = two" in refused("run", "--resume", "out", "--set", "runtime.workers=two")
+    said = fednlp("run", "--resume", "out", "--set", "runtime.workers=1")
+    assert said.code == 0
+    assert "finished already" in said.out
+
+
+def test_a_name_that_no_file_system_takes(refused: Callable[..., str], toml: Path) -> None:
+    assert "choose another --out" in refused("run", toml, "--out", "x" * 300)
 
 
 def test_resume_with_other_settings(fednlp: Type, refused: Callable[..., str], toml: Path) -> None:

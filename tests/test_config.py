@@ -379,3 +379,53 @@ def test_a_file_that_is_not_there_names_its_neighbour(tmp_path: Path) -> None:
 def test_infinity_is_shown_as_typed() -> None:
     with pytest.raises(ConfigError, match=r"client\.learning_rate = inf"):
         config.parse({"data": {"name": "20news"}, "client": {"learning_rate": math.inf}})
+
+
+SENSE = {
+    "num_rounds = true": "num_rounds = true",
+    "seed = 1.5": "seed = 1.5",
+    '[client]\nlearning_rate = "5e-4"': 'client.learning_rate = "5e-4"',
+    "[client]\nbatch_size = 4": "did you mean client.per_device_train_batch_size?",
+    "[client]\nlr = 4": "did you mean client.learning_rate?",
+    "[client]\nepochs = 4": "did you mean client.num_train_epochs?",
+    "[model]\nconfig = {a = 2020-01-01}": "model.config.a",
+}
+
+
+@pytest.mark.parametrize(("text", "said"), SENSE.items())
+def test_what_is_meant(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text('data = {name = "20news"}\n' + text)
+    with pytest.raises(ConfigError) as caught:
+        config.load(tmp_path / "e.toml")
+    assert said in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_lists_and_tables_of_a_models_configuration(tmp_path: Path) -> None:
+    (tmp_path / "my exp.toml").write_text(
+        'data = {name = "20news"}\n[model]\nconfig = {a = [1, 2], b = {c = 1}}'
+    )
+    found = config.load(tmp_path / "my exp.toml")
+    assert found.name == "my-exp"
+    assert found.model.config == {"a": [1, 2], "b": {"c": 1}}
+
+
+KEPT = """
+data = {path = "a.csv", text = "body"}
+partition = {method = "cluster", clients = 4, alpha = 1.0, clusters = 7}
+"""
+
+
+@pytest.mark.parametrize("method", ["cluster", "niid_cluster"])
+def test_an_override_that_changes_nothing_drops_nothing(method: str, tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text(KEPT)
+    found = config.load(tmp_path / "e.toml", [f"partition.method={method}", "data.path=b.csv"])
+    assert found.partition == config.load(tmp_path / "e.toml").partition
+    assert (found.data.path, found.data.text) == ("b.csv", "body")
+
+
+def test_an_override_that_replaces_the_data_or_the_method_drops_what_was_theirs(tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text(KEPT)
+    found = config.load(tmp_path / "e.toml", ["partition.method=niid_label", "data.name=trec"])
+    assert (found.partition.method, found.partition.clusters, found.partition.clients) == ("label", None, 4)
+    assert (found.data.name, found.data.path, found.data.text) == ("trec", None, "text")

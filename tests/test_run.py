@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -20,7 +19,7 @@ import pytest
 import fednlp
 from fednlp import config
 from fednlp.config import Experiment
-from fednlp.errors import ModelError, RunError
+from fednlp.errors import ConfigError, MissingDependency, ModelError, RunError
 from fednlp.experiment import Silent
 from fednlp.federated import uniform_cohort
 from fednlp.partition import Partition
@@ -255,16 +254,56 @@ def test_stopped_while_the_model_is_written(
 def test_a_run_directory_copied_elsewhere_goes_on(
     whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, tmp_path: Path
 ) -> None:
-    """A copy of a run in progress, lock and all, whose owner is gone."""
     with pytest.raises(Stop):
         fednlp.run(experiment(METHODS["fedopt"]), tmp_path / "run", listener=StopAfter(2))
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    (tmp_path / "run" / "checkpoint" / "lock").write_text(str(ended.pid))
     shutil.copytree(tmp_path / "run", tmp_path / "elsewhere" / "copy")
     shutil.rmtree(tmp_path / "run")
     fednlp.resume(tmp_path / "elsewhere" / "copy")
     assert outcome(tmp_path / "elsewhere" / "copy") == outcome(whole("fedopt"))
+
+
+def test_a_run_of_relative_paths_goes_on_from_another_folder(
+    document: Callable[..., dict[str, Any]], outcome: Outcome, here: Path, texts: Path, tiny_model: Path
+) -> None:
+    shutil.copy(texts, "texts.csv")
+    shutil.copytree(tiny_model, "model")
+    changes = {"data.path": "texts.csv", "model.name_or_path": "model", "num_rounds": 2}
+    relative = config.parse(document(changes))
+    whole = fednlp.run(relative, here / "whole")
+    with pytest.raises(Stop):
+        fednlp.run(relative, here / "run", listener=StopAfter(1))
+    (here / "elsewhere").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here / "elsewhere")
+        fednlp.resume(here / "run")
+    assert outcome(here / "run") == outcome(whole)
+
+
+def test_fewer_clients_than_min_clients(experiment: Make, tmp_path: Path) -> None:
+    """The field says how many clients there are: it is known before anything is written."""
+    changes = {"partition": {"method": "natural", "field": "site"}, "clients_per_round": 8, "min_clients": 6}
+    with pytest.raises(
+        ConfigError, match=r"min_clients = 6, but there are only 5 clients.*lower min_clients"
+    ):
+        fednlp.run(experiment(changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tracker_that_is_not_installed(
+    experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said before anything is written."""
+    monkeypatch.setattr("fednlp.reports.trackers.find_spec", lambda name: None)
+    with pytest.raises(MissingDependency, match="pip install wandb"):
+        fednlp.run(experiment({"report.report_to": ["wandb"]}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_clients_alone_without_their_own_tests(experiment: Make, tmp_path: Path) -> None:
+    run = fednlp.run(experiment({"algorithm.name": "local", "evaluation.personal": False}), tmp_path / "run")
+    assert all(one["own"] is None for line in lines_of(run) for one in line["alone"])
+    assert set(summary_of(run)["evaluation"]) == {"global"}
+    assert not (run.folder / "clients.csv").exists()
 
 
 class ResumesItself(Silent):
@@ -283,7 +322,7 @@ class ResumesItself(Silent):
 def test_nobody_else_works_in_a_run_under_way(experiment: Make, tmp_path: Path) -> None:
     listener = ResumesItself()
     fednlp.run(experiment({"num_rounds": 1}), tmp_path / "run", listener=listener)
-    assert f"process {os.getpid()} is at work in" in listener.said
+    assert f"another process is at work in {tmp_path / 'run'}" in listener.said
     assert listener.lines == ""
 
 
@@ -403,6 +442,7 @@ FILES = {
     "clients.csv",
     "labels.json",
     "summary.json",
+    "checkpoint/lock",
     "checkpoint/state.safetensors",
     "checkpoint/test.npy",
     "model/config.json",

@@ -52,7 +52,9 @@ def run(
         return
     if out is not None:
         raise ConfigError("--out and --resume do not go together: a resumed run stays in its folder")
-    settings = [change for change in overrides if not change.startswith("runtime.workers=")]
+    settings = [change for change in overrides if not change.replace(" ", "").startswith("runtime.workers=")]
+    if workers is None and len(settings) < len(overrides):
+        workers = _number("runtime.workers", [change for change in overrides if change not in settings][-1])
     typed = context.get_parameter_source("experiment")
     expected = None
     if typed is not None and typed.name == "COMMANDLINE":
@@ -61,6 +63,13 @@ def run(
         raise ConfigError(f"a resumed run keeps its settings: leave out {', '.join(settings)}, or start anew")
     with Terminal() as terminal:
         runs.resume(resume, expected=expected, workers=workers, listener=terminal)
+
+
+def _number(key: str, change: str) -> int:
+    text = change.partition("=")[2].strip()
+    if not text.isdecimal():
+        raise ConfigError(f"{key} = {text}: give a whole number, 0 for one a core")
+    return int(text)
 
 
 @app.command()
@@ -208,6 +217,10 @@ def main() -> None:
         app()
     except FednlpError as error:
         print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"error: {where}{error.strerror or error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -78,14 +78,28 @@ def plan(
 
 
 def compare(
-    experiment: Experiment,
+    experiment: Experiment | str | Path,
     algorithms: list[str],
     references: list[str] | None = None,
     seeds: int = 1,
     out: Path | None = None,
     listener: Listener | None = None,
 ) -> list[Planned]:
-    """Run what a comparison still lacks; return all of its runs. See :func:`plan` for the arguments."""
+    """Run what a comparison still lacks; return all of its runs.
+
+    Args:
+        experiment: The common settings, or the path of their TOML file.
+        algorithms: As for :func:`plan`, like the arguments that follow.
+        references: Of ``centralised`` and ``local``.
+        seeds: How many.
+        out: Folder of the comparison.
+        listener: Told how it goes; nobody by default.
+
+    Raises:
+        FednlpError: What was wrong, and what to do about it; runs that are done stay.
+    """
+    if not isinstance(experiment, Experiment):
+        experiment = config.load(experiment)
     listener = listener or Silent()
     runs = plan(experiment, algorithms, references or [], seeds, out)
     done = sum(planned.state == "done" for planned in runs)

@@ -73,17 +73,25 @@ def atomic(path: Path, remedy: str = ELSEWHERE) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, remedy: str = ELSEWHERE, taken: str | None = None) -> Iterator[None]:
     """Hold an exclusive lock between processes for the time of the block; the lock goes with its holder.
 
+    Args:
+        path: The lock file; made if need be.
+        remedy: What the user can do where it cannot be made.
+        taken: What to say if another process holds it; None to wait for it.
+
     Raises:
-        RunError: The lock file cannot be made, or the file system has no locks.
+        RunError: The lock file cannot be made, the file system has no locks, or the lock is taken.
     """
-    with writing(path.parent):
+    with writing(path.parent, remedy):
         handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
     try:
-        with writing(path.parent):
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with writing(path.parent, remedy):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if taken else 0))
+            except BlockingIOError:
+                raise RunError(str(taken)) from None
         yield
     finally:
         os.close(handle)

@@ -15,13 +15,13 @@ from torch import nn
 from fednlp import config
 from fednlp.assembly import Pieces, gather, recipe, share_out
 from fednlp.config import Experiment
-from fednlp.errors import RunError, TooFewClients
+from fednlp.errors import ConfigError, RunError, TooFewClients
 from fednlp.evaluation import write_clients
 from fednlp.federated.state import State
 from fednlp.models import pretrained_model, save_model
 from fednlp.partition import Partition
 from fednlp.procedures import PROCEDURES, Course
-from fednlp.reports.trackers import open_trackers, round_numbers
+from fednlp.reports.trackers import open_trackers, require_trackers, round_numbers
 from fednlp.rundir import RunDir, create, environment, refuse_taken, require_space, saving
 from fednlp.runtime.pool import Pool
 from fednlp.training.replica import flat_weights
@@ -101,14 +101,15 @@ def run(
     listener = listener or Silent()
     folder = None if out is None else Path(out)
     refuse_taken(folder)
-    workers = _workers(experiment)
-    with Pool(workers, "fednlp.training.side:open_side", experiment.runtime.threads) as pool:
+    require_trackers(experiment.report.report_to)
+    with _pool(experiment) as pool:
         pieces = gather(experiment, listener.say)
-        partition = share_out(experiment, pieces.data, listener.say)
+        partition = _shared_out(experiment, pieces, listener)
         model = _start_model(experiment, pieces)
         directory = create(experiment, folder)
-        _write_start(directory, pieces, partition)
-        return _go_on(directory, experiment, pieces, partition, model, pool, listener)
+        with directory.alone():
+            _write_start(directory, pieces, partition)
+            return _go_on(directory, experiment, pieces, partition, model, pool, listener)
 
 
 def resume(
@@ -141,10 +142,11 @@ def resume(
     if directory.finished:
         listener.say(f"{folder} is finished already; nothing to do")
         return directory
-    begun = directory.state.is_file()
-    partition = Partition.load(directory.partition) if begun else None
-    known = directory.read_json("environment.json").get("data", {}) if begun else None
-    with Pool(_workers(experiment), "fednlp.training.side:open_side", experiment.runtime.threads) as pool:
+    require_trackers(experiment.report.report_to)
+    with directory.alone(), _pool(experiment) as pool:
+        begun = directory.state.is_file()
+        partition = Partition.load(directory.partition) if begun else None
+        known = directory.read_json("environment.json").get("data", {}) if begun else None
         pieces = gather(experiment, listener.say)
         if known is not None and pieces.data.fingerprint != known.get("fingerprint"):
             raise RunError(
@@ -152,15 +154,32 @@ def resume(
             )
         model = _start_model(experiment, pieces)
         if partition is None:
-            partition = share_out(experiment, pieces.data, listener.say)
+            partition = _shared_out(experiment, pieces, listener)
             _write_start(directory, pieces, partition)
         return _go_on(directory, experiment, pieces, partition, model, pool, listener)
+
+
+def _shared_out(experiment: Experiment, pieces: Pieces, listener: Listener) -> Partition:
+    """Make the partition, and check that it has as many clients as a round needs."""
+    partition = share_out(experiment, pieces.data, listener.say)
+    if partition.num_clients < experiment.min_clients:
+        raise ConfigError(
+            f"min_clients = {experiment.min_clients}, but there are only {partition.num_clients} clients "
+            f"(partition.method = {experiment.partition.method}): lower min_clients"
+        )
+    return partition
 
 
 def _start_model(experiment: Experiment, pieces: Pieces) -> nn.Module:
     """Load the model that the run starts from, with a fresh head."""
     task, overrides = pieces.task, experiment.model.config
     return pretrained_model(pieces.source, task.model_class, task.settings(), overrides, experiment.seed)
+
+
+def _pool(experiment: Experiment) -> Pool:
+    """Start the workers; most of what any model's module imports, they import at once."""
+    preload = ("transformers.modeling_layers", "transformers.activations")
+    return Pool(_workers(experiment), "fednlp.training.side:open_side", experiment.runtime.threads, preload)
 
 
 def _workers(experiment: Experiment) -> int:
@@ -185,31 +204,27 @@ def _go_on(
 ) -> RunDir:
     """Do the rounds that are left, then write model and summary."""
     with saving(directory.folder):
-        directory.lock()
         np.save(directory.test_numbers, pieces.data.test_numbers)
+    how = recipe(experiment, pieces, directory.partition, directory.test_numbers)
+    weights = flat_weights(model)
+    side = LocalSide(how, model)
+    x = pool.start(side, asdict(how))
+    state = directory.load_state(side.layout)
+    if state is None:
+        x.copy_(weights)
+        state = State(0, side.layout, x)
+        require_space(directory.folder, 3 * x.numel() * 4)
+    else:
+        x.copy_(state.x)
+        state.x = x
+    course = Course(experiment, partition, pool, side, state, listener.step)
     try:
-        how = recipe(experiment, pieces, directory.partition, directory.test_numbers)
-        weights = flat_weights(model)
-        side = LocalSide(how, model)
-        x = pool.start(side, asdict(how))
-        state = directory.load_state(side.layout)
-        if state is None:
-            x.copy_(weights)
-            state = State(0, side.layout, x)
-            require_space(directory.folder, 3 * x.numel() * 4)
-        else:
-            x.copy_(state.x)
-            state.x = x
-        course = Course(experiment, partition, pool, side, state, listener.step)
-        try:
-            _rounds(directory, course, listener)
-        except TooFewClients as error:
-            if course.lines:
-                _finish(directory, course, pieces, listener, stopped=str(error))
-            raise
-        _finish(directory, course, pieces, listener)
-    finally:
-        directory.unlock()
+        _rounds(directory, course, listener)
+    except TooFewClients as error:
+        if course.lines:
+            _finish(directory, course, pieces, listener, stopped=str(error))
+        raise
+    _finish(directory, course, pieces, listener)
     return directory
 
 

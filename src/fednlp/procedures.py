@@ -241,6 +241,7 @@ class Alone:
             "clients": clients,
             "epochs": self.epochs,
             "max_steps": self.max_steps,
+            "try_own": course.experiment.evaluation.personal,
             "try_global": sorted(self.tried),
         }
         results = course.pool.do(
@@ -269,7 +270,7 @@ class Alone:
             if one["own"]:
                 course.client_scores[one["client"]] = one["own"]["accuracy"]
         tried = [one["global"] for one in everyone if one["global"]]
-        line["evaluation"] = {"personal": personal_scores(course)}
+        line["evaluation"] = {"personal": personal_scores(course)} if job["try_own"] else {}
         if tried:
             line["evaluation"]["global"] = {key: float(np.mean([t[key] for t in tried])) for key in tried[0]}
         return line

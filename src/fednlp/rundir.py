@@ -29,7 +29,7 @@ from safetensors import SafetensorError
 
 from fednlp import config
 from fednlp.config import Experiment
-from fednlp.disk import atomic, writing
+from fednlp.disk import atomic, cannot_write, locked, writing
 from fednlp.errors import RunError
 from fednlp.federated.params import Layout
 from fednlp.federated.state import State
@@ -160,24 +160,14 @@ class RunDir:
         """Read the checkpoint; None before the first round."""
         return State.load(self.state, layout) if self.state.is_file() else None
 
-    def lock(self) -> None:
-        """Refuse to work in a folder in which another process works.
+    def alone(self) -> AbstractContextManager[None]:
+        """Hold the folder for the time of a block, against every other process.
 
         Raises:
-            RunError: It is taken; the message names the process.
+            RunError: Another process is at work in it.
         """
-        path = self.folder / "checkpoint" / "lock"
-        try:
-            owner = int(path.read_text())
-        except (OSError, ValueError):
-            owner = 0
-        if owner and owner != os.getpid() and Path(f"/proc/{owner}").exists():
-            raise RunError(f"process {owner} is at work in {self.folder}: wait for it, or stop it first")
-        path.write_text(str(os.getpid()))
-
-    def unlock(self) -> None:
-        """Let others work here."""
-        (self.folder / "checkpoint" / "lock").unlink(missing_ok=True)
+        taken = f"another process is at work in {self.folder}: wait for it, or stop it first"
+        return locked(self.folder / "checkpoint" / "lock", remedy(self.folder), taken)
 
 
 def settings_hash(experiment: Experiment) -> str:
@@ -218,13 +208,19 @@ def refuse_taken(out: Path | None) -> None:
     """Check that a folder is free for a run.
 
     Raises:
-        RunError: It holds something already, or is a file.
+        RunError: It holds something already, is a file, or cannot be looked at.
     """
-    if out is None or not out.exists():
-        return
-    if not out.is_dir():
-        raise RunError(f"{out} is a file: give a folder to --out")
-    if any(out.iterdir()):
+    try:
+        if out is None or not out.exists():
+            return
+        if not out.is_dir():
+            raise RunError(f"{out} is a file: give a folder to --out")
+        taken = any(out.iterdir())
+    except OSError as error:  # a name that is too long, a folder that may not be read
+        raise cannot_write(
+            Path(str(out)[:80]), error.strerror or str(error), "choose another --out"
+        ) from None
+    if taken:
         unfinished = (out / "resolved.toml").is_file() and not (out / "summary.json").is_file()
         hint = f"go on with: fednlp run --resume {out}" if unfinished else "choose another --out"
         raise RunError(f"{out} holds a run already and is never overwritten: {hint}")

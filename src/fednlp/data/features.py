@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from fednlp.disk import locked
+
 _VERSION = 1
 _ROWS_AT_ONCE = 2048
 
@@ -122,13 +124,12 @@ def write_features(
     work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         _write(work, batches, progress)
-        if folder.exists():
-            shutil.rmtree(folder)
-        try:
+        with locked(folder.with_name(f".{folder.name}.lock")):
+            features = open_features(folder)
+            if features is not None:  # another process was first: its features are the same
+                return features
+            shutil.rmtree(folder, ignore_errors=True)
             os.replace(work, folder)
-        except OSError:  # another process was first: its features are the same
-            if open_features(folder) is None:
-                raise
     finally:
         shutil.rmtree(work, ignore_errors=True)
     features = open_features(folder)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fednlp.errors import TooFewClients
@@ -114,8 +113,7 @@ def run_round(
             f"round {number}: {len(kept)} of {len(cohort)} clients answered, min_clients is "
             f"{algorithm.min_clients} ({reasons}); the rounds before are saved"
         )
-    delta = torch.zeros_like(state.x)
-    rows = total.mean_into(delta, sum(reply.factor for reply in kept))
+    delta, rows = total.mean(sum(reply.factor for reply in kept))
     server_step(algorithm.server, state.layout, state.x, delta, state.slots, rows)
     total.clear()
     state.round = number

@@ -50,6 +50,7 @@ class ExactSum:
         room = max(_CHUNK, layout.table_shape[1])
         self._scratch = torch.empty(room, dtype=torch.float64)
         self._whole = torch.empty(room, dtype=torch.int64)
+        self._mean: Tensor | None = None
 
     def add(
         self, factor: float, dense: Tensor, rows: Tensor | None = None, table: Tensor | None = None
@@ -92,40 +93,47 @@ class ExactSum:
         rows = other.touched.nonzero().squeeze(1)
         if len(rows):
             mine, theirs = self.layout.rows(self.storage), self.layout.rows(other.storage)
-            mine.index_add_(0, rows, theirs[rows])
+            step = max(1, _CHUNK // mine.shape[1])
+            for start in range(0, len(rows), step):
+                part = rows[start : start + step]
+                mine.index_add_(0, part, theirs[part])
             self.touched[rows] = True
 
-    def mean_into(self, out: Tensor, share: float) -> Tensor:
-        """Write the weighted mean of what was added into a flat float32 buffer that holds zeros.
+    def mean(self, share: float) -> tuple[Tensor, Tensor]:
+        """Return the weighted mean of what was added, and the table rows that anybody touched.
 
         Args:
-            out: float32, ``layout.numel`` elements; rows of the table that nobody touched are left alone.
-            share: Sum of the factors that were added; 0 leaves zeros.
+            share: Sum of the factors that were added; 0 gives zeros.
 
         Returns:
-            The touched rows, int64, so that the caller can clear them again.
+            A flat float32 buffer, zero in the rows that nobody touched, and the touched rows, int64; both hold
+            until the next :meth:`clear`.
         """
+        if self._mean is None:
+            self._mean = torch.zeros(self.layout.numel)
         scale = 2.0**-FRACTION_BITS / share if share > 0 else 0.0
         dense = self.layout.dense
         for start in range(0, dense, _CHUNK):
             stop = min(start + _CHUNK, dense)
             scratch = self._scratch[: stop - start]
-            out[start:stop].copy_(scratch.copy_(self.storage[start:stop]).mul_(scale))
+            self._mean[start:stop].copy_(scratch.copy_(self.storage[start:stop]).mul_(scale))
         rows = self.touched.nonzero().squeeze(1)
         if len(rows):
-            sums, means = self.layout.rows(self.storage), self.layout.rows(out)
+            sums, means = self.layout.rows(self.storage), self.layout.rows(self._mean)
             step = max(1, _CHUNK // means.shape[1])
             for start in range(0, len(rows), step):
                 part = rows[start : start + step]
                 means[part] = (sums[part].double() * scale).float()
-        return rows
+        return self._mean, rows
 
     def clear(self) -> None:
         """Forget everything that was added."""
         self.storage[: self.layout.dense].zero_()
         rows = self.touched.nonzero().squeeze(1)
         if len(rows):
-            self.layout.rows(self.storage)[rows] = 0
+            self.layout.rows(self.storage).index_fill_(0, rows, 0)
+            if self._mean is not None:
+                self.layout.rows(self._mean).index_fill_(0, rows, 0)
             self.touched.zero_()
 
     def _fixed(self, values: Tensor, scale: float) -> Tensor:
@@ -136,7 +144,7 @@ class ExactSum:
 
 def count_bad(values: Tensor) -> int:
     """Return how many values are NaN, infinite or beyond ``LARGEST``."""
-    return values.numel() - int((values.abs() <= LARGEST).sum())
+    return 0 if _is_sound(values) else values.numel() - int((values.abs() <= LARGEST).sum())
 
 
 def check_finite(values: Tensor) -> None:
@@ -145,8 +153,12 @@ def check_finite(values: Tensor) -> None:
     Raises:
         NotFinite: One of them is not.
     """
-    if values.numel() == 0:
-        return
-    low, high = torch.aminmax(values)
-    if not (float(low) >= -LARGEST and float(high) <= LARGEST):
+    if not _is_sound(values):
         raise NotFinite(BURST)
+
+
+def _is_sound(values: Tensor) -> bool:
+    if values.numel() == 0:
+        return True
+    low, high = torch.aminmax(values)  # NaN where any value is NaN
+    return float(low) >= -LARGEST and float(high) <= LARGEST

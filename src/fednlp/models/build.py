@@ -109,6 +109,9 @@ def _config(source: str, settings: Mapping[str, Any], overrides: Mapping[str, An
             f"[model.config] {', '.join(unknown)}: {config.model_type} models have no such setting; "
             f"see the model's config.json for the names"
         )
+    taken = [key for key in overrides if key in settings]
+    if taken:
+        raise ModelError(f"[model.config] {', '.join(taken)}: the task sets it: leave it out")
     for key, value in {**settings, **overrides}.items():
         setattr(config, key, value)
     return config

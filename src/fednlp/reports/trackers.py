@@ -10,6 +10,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,17 @@ def open_trackers(
                 f"{name} cannot be opened ({error}); leave it out of report_to to run without"
             ) from error
     return trackers
+
+
+def require_trackers(names: Iterable[str]) -> None:
+    """Check that the libraries of trackers are installed, before any work is done.
+
+    Raises:
+        MissingDependency: One is not; the message names the command that installs it.
+    """
+    for name in names:
+        if find_spec(name) is None:
+            raise _missing(name)
 
 
 def round_numbers(line: Mapping[str, Any]) -> dict[str, float]:

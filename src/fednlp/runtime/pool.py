@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -44,14 +44,15 @@ class Pool:
         workers: How many in all, this process counted.
         factory: ``"module:function"`` that builds a :class:`Side` in a worker process from arguments.
         threads: torch threads of each worker.
+        preload: Modules that the factory will need.
 
-    Worker processes start at once, so that they import libraries while the caller still prepares.
+    Worker processes start at once, and import these modules while the caller still prepares.
     """
 
-    def __init__(self, workers: int, factory: str, threads: int = 1) -> None:
+    def __init__(self, workers: int, factory: str, threads: int = 1, preload: Sequence[str] = ()) -> None:
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(threads)
-        self._children = [_Child(factory, threads) for _ in range(workers - 1)]
+        self._children = [_Child(factory, threads, preload) for _ in range(workers - 1)]
         self._scratch: Path | None = None
         self._counter: Counter | None = None
         self._sums: list[ExactSum] = []
@@ -143,11 +144,11 @@ class Pool:
 class _Child:
     """One worker process, spoken to in JSON lines."""
 
-    def __init__(self, factory: str, threads: int) -> None:
+    def __init__(self, factory: str, threads: int, preload: Sequence[str]) -> None:
         environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "fednlp.runtime.worker", factory, str(threads)],
+            [sys.executable, "-P", "-m", "fednlp.runtime.worker", factory, str(threads), *preload],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

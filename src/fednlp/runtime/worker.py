@@ -1,4 +1,4 @@
-"""A worker process: ``python -m fednlp.runtime.worker FACTORY THREADS``, started by the pool.
+"""A worker process: ``python -m fednlp.runtime.worker FACTORY THREADS MODULE...``, started by the pool.
 
 It reads JSON lines from standard input and answers each job with one line. It ends when its input does.
 """
@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,7 +30,7 @@ def _answer(answers: IO[bytes], message: dict[str, Any]) -> None:
     answers.flush()
 
 
-def main(factory: str, threads: int) -> None:
+def main(factory: str, threads: int, preload: Sequence[str]) -> None:
     """Serve jobs until the pool closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb")
@@ -39,6 +39,8 @@ def main(factory: str, threads: int) -> None:
     parent = os.getppid()
     module, _, name = factory.partition(":")
     build = getattr(importlib.import_module(module), name)
+    for module in preload:
+        importlib.import_module(module)
     messages = _messages(parent)
     try:
         setup = next(messages)
@@ -65,4 +67,4 @@ def main(factory: str, threads: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

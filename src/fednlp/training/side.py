@@ -173,7 +173,7 @@ class LocalSide:
                 raise NotFinite(BURST)
         except Exception as error:
             return {"client": client, "error": failed(client, 1.0, error).error}
-        own = [self.predict(batch) for batch in self.test_batches(client)]
+        own = [self.predict(batch) for batch in self.test_batches(client)] if job["try_own"] else []
         everyone = (
             [self.predict(batch) for batch in self.test_batches()] if client in job["try_global"] else []
         )

@@ -1,0 +1,180 @@
+"""Experiments from and to TOML, with overrides; and how two of them differ."""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import ValidationError
+
+from fednlp.config.mistakes import explain, report
+from fednlp.config.schema import Experiment, Server
+from fednlp.errors import ConfigError
+from fednlp.partition.methods import ALIASES, METHODS
+
+_OWN_FILE = ("path", "test_path", "text", "label")
+"""Keys of ``[data]`` that speak of the user's own file."""
+
+
+def with_algorithm(experiment: Experiment, name: str, seed: int) -> Experiment:
+    """Return the experiment with another algorithm and seed, as ``fednlp compare`` runs it.
+
+    The server's options are kept for the algorithm they were written for, and mu where it has a part.
+
+    Raises:
+        ConfigError: The algorithm is unknown.
+    """
+    algorithm: dict[str, Any] = experiment.algorithm.model_dump() | {"name": name}
+    if name in {"fedavg", "centralised", "local"}:
+        algorithm["mu"] = None
+    server = experiment.server if name == experiment.algorithm.name else Server()
+    update = {"algorithm": algorithm, "server": server.model_dump(), "seed": seed}
+    return parse(experiment.model_dump(exclude_none=True) | update, experiment.name)
+
+
+def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
+    """Read an experiment file and apply ``a.b=c`` overrides.
+
+    Args:
+        path: A TOML file, or the name of an experiment that comes with fednlp, e.g. ``"quickstart"``.
+        overrides: Texts such as ``"client.learning_rate=3e-4"``; the value is read as TOML, else as text. One
+            that replaces the partition method, or the algorithm, drops the file's options of the old one.
+
+    Raises:
+        ConfigError: The file cannot be read, or says something wrong; every mistake is listed.
+    """
+    path = _shipped(Path(path))
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        nearby = difflib.get_close_matches(path.stem, [p.stem for p in path.parent.glob("*.toml")], n=1)
+        hint = f"; did you mean {path.parent / nearby[0]}.toml?" if nearby else ""
+        raise ConfigError(f"there is no experiment file {path}{hint}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"{path} is not readable as TOML: {error}") from None
+    document.setdefault("name", _name_of(path))
+    overrides = list(overrides)
+    _make_way(
+        document,
+        {key.strip(): _value(text.strip()) for key, _, text in (o.partition("=") for o in overrides)},
+    )
+    problems = [problem for override in overrides if (problem := _apply(document, override))]
+    return parse(document, str(path), problems)
+
+
+def _name_of(path: Path) -> str:
+    """Return the name of an experiment that states none.
+
+    >>> _name_of(Path("my exp.toml"))
+    'my-exp'
+    """
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", path.stem).strip("-._+")[:80] or "experiment"
+
+
+def _shipped(path: Path) -> Path:
+    """Return the file of an experiment that comes with fednlp, unless there is a file of that path."""
+    inside = Path(__file__).parent.parent / "experiments" / f"{path.stem}.toml"
+    is_name = path in {Path(path.stem), Path("experiments") / inside.name}
+    return inside if is_name and not path.is_file() and inside.is_file() else path
+
+
+def _make_way(document: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Drop options of the file that belong to a data set, partition method or algorithm that overrides replace."""
+    data, partition, algorithm = (document.get(name) for name in ("data", "partition", "algorithm"))
+    if isinstance(data, dict) and changes.get("data.name", data.get("name")) != data.get("name"):
+        for key in _OWN_FILE:
+            data.pop(key, None)
+    elif isinstance(data, dict) and Path(str(changes.get("data.path", ""))).is_file():
+        data.pop("name", None)
+    if isinstance(partition, dict):
+        given = str(partition.get("method"))
+        old, new = (ALIASES.get(name, name) for name in (given, str(changes.get("partition.method", given))))
+        method = METHODS.get(new)
+        if method is not None and old != new:
+            for option in set(partition) - {"method", "seed", *method.needs}:
+                del partition[option]
+    if isinstance(algorithm, dict):
+        name = algorithm.get("name")
+        if changes.get("algorithm.name", name) != name:
+            document.pop("server", None)
+            algorithm.pop("mu", None)
+
+
+def parse(
+    document: Mapping[str, Any], where: str = "the experiment", problems: Iterable[str] = ()
+) -> Experiment:
+    """Check a nested mapping and return the experiment.
+
+    Raises:
+        ConfigError: Every mistake, one a line.
+
+    >>> parse({"data": {"name": "20news"}, "num_rounds": 3}).num_rounds
+    3
+    >>> parse({"data": {"name": "20news"}, "num_round": 3})
+    Traceback (most recent call last):
+        ...
+    fednlp.errors.ConfigError: the experiment: unknown key num_round; did you mean num_rounds?
+    """
+    found = list(problems)
+    try:
+        experiment = Experiment.model_validate(dict(document))
+    except ValidationError as error:
+        found += [explain(dict(detail), Experiment) for detail in error.errors()]
+        raise ConfigError(report(where, found)) from None
+    if found:
+        raise ConfigError(report(where, found))
+    return experiment
+
+
+def dump(experiment: Experiment) -> str:
+    """Return the experiment as TOML; :func:`parse` reads it back to an equal value."""
+    return tomli_w.dumps(experiment.model_dump(exclude_none=True))
+
+
+def canonical(experiment: Experiment) -> dict[str, Any]:
+    """Return what decides a run's result: neither its name, nor how many workers, nor where it reports."""
+    document = experiment.model_dump(exclude_none=True)
+    for key in ("name", "report"):
+        document.pop(key)
+    document["runtime"].pop("workers")
+    return document
+
+
+def differences(one: Experiment, other: Experiment) -> list[str]:
+    """List the settings in which two experiments differ, as ``key: 1 -> 2``."""
+    a, b = (dict(_flatten(canonical(e))) for e in (one, other))
+    return [f"{key}: {a.get(key)} -> {b.get(key)}" for key in sorted(a | b) if a.get(key) != b.get(key)]
+
+
+def _flatten(document: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in document.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _apply(document: dict[str, Any], override: str) -> str | None:
+    """Set one ``a.b=c`` in a nested mapping; return what is wrong with it, if anything."""
+    key, equals, text = override.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        return f"--set {override}: write key=value, for example --set client.learning_rate=3e-4"
+    table = document
+    for part in parts[:-1]:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            return f"--set {override}: {part} is a value, not a section"
+    table[parts[-1]] = _value(text.strip())
+    return None
+
+
+def _value(text: str) -> Any:
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    return str(value) if not isinstance(value, (bool, int, float, str, list, dict)) else value

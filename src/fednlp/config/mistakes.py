@@ -1,0 +1,92 @@
+"""Mistakes in an experiment, each as one sentence in the user's own words; all of them at once."""
+
+import difflib
+import json
+import math
+import types
+import typing
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel
+
+
+def report(where: str, problems: list[str]) -> str:
+    """Return one line for one mistake, and a list for several."""
+    if len(problems) == 1:
+        return f"{where}: {problems[0]}"
+    return "\n".join([f"{where}: {len(problems)} mistakes", *(f"  - {problem}" for problem in problems)])
+
+
+def explain(detail: dict[str, Any], experiment: type[BaseModel]) -> str:
+    """Turn one of pydantic's findings into a sentence with the key as it is typed."""
+    path = [str(part) for part in detail["loc"]]
+    kind, value = detail["type"], detail.get("input")
+    if path[:2] == ["model", "config"] and len(path) > 2:
+        path = path[:3]  # beyond the key pydantic names the types that it tried
+    key = ".".join(path)
+    if kind == "extra_forbidden":
+        return _unknown(path, experiment)
+    if kind == "missing":
+        return f'{key} is missing: add a [{key}] section, for example name = "20news"'
+    if kind == "literal_error":
+        options = detail["ctx"]["expected"].replace("'", '"')
+        near = difflib.get_close_matches(
+            str(value).lower(), options.replace('"', "").replace(" or ", ", ").split(", "), n=1
+        )
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"{key} = {_shown(value)} is none of {options}{hint}"
+    if kind == "value_error":
+        place = f"[{key}]" if len(path) == 1 else f"{key}:"
+        return f"{place} {detail['ctx']['error']}" if key else str(detail["ctx"]["error"])
+    return f"{key} = {_shown(value)}: {detail['msg'][0].lower()}{detail['msg'][1:]}"
+
+
+def _shown(value: Any) -> str:
+    return (
+        str(value)
+        if isinstance(value, float) and not math.isfinite(value)
+        else json.dumps(value, default=str)
+    )
+
+
+def _unknown(path: list[str], experiment: type[BaseModel]) -> str:
+    section: Any = experiment
+    for part in path[:-1]:
+        section = _model_of(section.model_fields[part].annotation)
+    key = ".".join(path)
+    near = _nearest(path[-1].lower(), list(section.model_fields))
+    if near:
+        return f"unknown key {key}; did you mean {'.'.join([*path[:-1], near])}?"
+    elsewhere = [f"{name}.{path[-1]}" for name, sub in _sections(experiment) if path[-1] in sub.model_fields]
+    if elsewhere:
+        return f"unknown key {key}; did you mean {elsewhere[0]}?"
+    return f"unknown key {key}; known here: {', '.join(section.model_fields)}"
+
+
+def _nearest(typed: str, known: list[str]) -> str | None:
+    """Return the known name that is meant: by its spelling, by a part of it, or by its initials.
+
+    >>> names = ["learning_rate", "per_device_train_batch_size", "num_train_epochs"]
+    >>> [_nearest(typed, names) for typed in ("learning_rat", "batch_size", "lr", "colour")]
+    ['learning_rate', 'per_device_train_batch_size', 'learning_rate', None]
+    """
+    for near in difflib.get_close_matches(typed, known, n=1):
+        return near
+    for name in known:
+        words = name.split("_")
+        if f"_{typed}_" in f"_{name}_" or (len(typed) > 1 and typed == "".join(word[0] for word in words)):
+            return name
+    return None
+
+
+def _model_of(annotation: Any) -> Any:
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        return next(arg for arg in typing.get_args(annotation) if hasattr(arg, "model_fields"))
+    return annotation
+
+
+def _sections(experiment: type[BaseModel]) -> Iterable[tuple[str, Any]]:
+    for name, field in experiment.model_fields.items():
+        if hasattr(field.annotation, "model_fields"):
+            yield name, field.annotation

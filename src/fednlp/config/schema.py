@@ -1,0 +1,272 @@
+"""A typed experiment: its sections and keys, their defaults, and what goes together."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+
+from fednlp.config.mistakes import report
+from fednlp.errors import ConfigError, PartitionError
+from fednlp.partition.make import check_options, method_named
+
+PositiveInt = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+AlgorithmName = Literal[
+    "fedavg", "fedprox", "fedopt", "fedadagrad", "fedadam", "fedyogi", "centralised", "local"
+]
+ServerName = Literal["sgd", "adagrad", "adam", "yogi"]
+ClientOptimizer = Literal["sgd", "adam", "adamw", "adagrad"]
+Schedule = Literal["constant", "constant_with_warmup", "linear", "cosine", "polynomial", "inverse_sqrt"]
+Tracker = Literal["none", "tensorboard", "wandb", "mlflow"]
+
+_ADAPTIVE: dict[str, ServerName] = {"fedadagrad": "adagrad", "fedadam": "adam", "fedyogi": "yogi"}
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, protected_namespaces=(), validate_default=True
+    )
+
+
+class Data(_Section):
+    """Where the examples come from: a known data set by ``name``, files by ``path``, or both."""
+
+    name: str | None = None
+    path: str | None = None
+    text: str = "text"
+    label: str = "label"
+    test_path: str | None = None
+    test_fraction: Fraction = 0.2
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.name is None and self.path is None:
+            raise ValueError('say name = "20news" (a known data set) or path = "my.csv" (your own file)')
+        return self
+
+
+class Partition(_Section):
+    """How the examples are shared out over the clients."""
+
+    method: str = "uniform"
+    clients: PositiveInt | None = None
+    alpha: PositiveFloat | None = None
+    beta: PositiveFloat | None = None
+    field: str | None = None
+    seed: int | None = None
+    proportions: str | None = None
+    clusters: PositiveInt | None = None
+    encoder: str | None = None
+
+    @field_validator("method")
+    @classmethod
+    def _known_method(cls, method: str) -> str:
+        try:
+            return method_named(method)
+        except PartitionError as error:
+            raise ValueError(str(error)) from None
+
+
+class Model(_Section):
+    """The starting point: a name known here, a folder, or a hub name; ``config`` overrides its settings."""
+
+    name_or_path: str = "bert-tiny"
+    max_length: Annotated[int, Field(ge=4)] = 128
+    config: dict[str, JsonValue] = {}
+
+
+class Algorithm(_Section):
+    """What is federated learning here: see docs/methods."""
+
+    name: AlgorithmName = "fedavg"
+    mu: NonNegativeFloat | None = None
+    weighting: Literal["examples", "uniform"] = "examples"
+
+
+class Client(_Section):
+    """One client's local training; names as Hugging Face's ``TrainingArguments``."""
+
+    optimizer: ClientOptimizer = "adamw"
+    learning_rate: PositiveFloat = 5e-5
+    momentum: Decay = 0.0
+    num_train_epochs: PositiveInt = 1
+    max_steps: Annotated[int, Field(ge=-1)] = -1
+    per_device_train_batch_size: PositiveInt = 8
+    weight_decay: NonNegativeFloat = 0.0
+    lr_scheduler_type: Schedule = "constant"
+    warmup_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
+    max_grad_norm: NonNegativeFloat = 0.0
+    group_by_length: bool = True
+
+    @model_validator(mode="after")
+    def _options_go_together(self) -> Self:
+        if self.momentum and self.optimizer != "sgd":
+            raise ValueError(
+                f'momentum belongs to optimizer = "sgd"; {self.optimizer} has none: leave it out'
+            )
+        if self.warmup_ratio and self.lr_scheduler_type == "constant":
+            raise ValueError('warmup_ratio needs a schedule: say lr_scheduler_type = "constant_with_warmup"')
+        if self.max_steps == 0:
+            raise ValueError("max_steps = 0 would train nothing; give a number of steps, or -1 for epochs")
+        return self
+
+
+class Server(_Section):
+    """The server optimiser on the pseudo-gradient; what is left out takes the algorithm's default."""
+
+    optimizer: ServerName | None = None
+    learning_rate: PositiveFloat | None = None
+    momentum: Decay | None = None
+    beta1: Decay | None = None
+    beta2: Decay | None = None
+    tau: PositiveFloat | None = None
+
+
+class Runtime(_Section):
+    """Where the work is done. ``workers`` changes the speed, never the result."""
+
+    workers: Annotated[int, Field(ge=0)] = 0
+    threads: PositiveInt = 1
+    device: str = "auto"
+
+
+class Evaluation(_Section):
+    """When the model is tried on test examples: every so many rounds, and always at the end."""
+
+    every: PositiveInt = 1
+    personal: bool = True
+    batch_size: PositiveInt = 64
+    local_models: PositiveInt = 10
+
+
+class Report(_Section):
+    """Where the numbers go beside the run directory."""
+
+    report_to: list[Tracker] = []
+
+    @field_validator("report_to", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        names = [value] if isinstance(value, str) else value
+        return [name for name in names if name != "none"] if isinstance(names, list) else value
+
+
+class Experiment(_Section):
+    """Everything a run depends on; a run is a function of this and nothing else."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=80)] = "experiment"
+    seed: int = 0
+    num_rounds: PositiveInt = 10
+    clients_per_round: PositiveInt = 10
+    min_clients: PositiveInt = 1
+    data: Data
+    partition: Partition = Partition(clients=10)
+    model: Model = Model()
+    algorithm: Algorithm = Algorithm()
+    client: Client = Client()
+    server: Server = Server()
+    runtime: Runtime = Runtime()
+    evaluation: Evaluation = Evaluation()
+    report: Report = Report()
+
+    def resolved(self) -> "Experiment":
+        """Return the experiment with every default of its algorithm written out, and paths made absolute.
+
+        Raises:
+            ConfigError: The parts cannot work together; the message says which and what to do.
+        """
+        problems = [*_partition_problems(self), *_algorithm_problems(self), *_cohort_problems(self)]
+        if problems:
+            raise ConfigError(report(self.name, problems))
+        mu = self.algorithm.mu
+        if mu is None:
+            mu = 0.01 if self.algorithm.name == "fedprox" else 0.0
+        seed = self.seed if self.partition.seed is None else self.partition.seed
+        partition = {"seed": seed, **_anchored(self.partition, "proportions")}
+        return self.model_copy(
+            update={
+                "algorithm": self.algorithm.model_copy(update={"mu": mu}),
+                "server": _server_defaults(self.algorithm.name, self.server),
+                "partition": self.partition.model_copy(update=partition),
+                "data": self.data.model_copy(update=_anchored(self.data, "path", "test_path")),
+                "model": self.model.model_copy(update=_anchored(self.model, "name_or_path")),
+            }
+        )
+
+
+def _anchored(section: BaseModel, *keys: str) -> dict[str, str]:
+    """Return the paths of a section that exist, made absolute: a run may be resumed from another folder."""
+    given = {key: getattr(section, key) for key in keys}
+    paths = {key: Path(value).expanduser() for key, value in given.items() if value is not None}
+    return {key: str(path.absolute()) for key, path in paths.items() if path.exists()}
+
+
+def _server_defaults(algorithm: str, server: Server) -> Server:
+    """Fill in what the algorithm stands for (Reddi et al. 2021 for the adaptive ones)."""
+    name = server.optimizer or _ADAPTIVE.get(algorithm, "sgd")
+    defaults: dict[str, float | str] = {"optimizer": name}
+    if name == "sgd":
+        defaults |= {"learning_rate": 1.0, "momentum": 0.9 if algorithm == "fedopt" else 0.0}
+    else:
+        defaults |= {"learning_rate": 0.01, "beta1": 0.0 if name == "adagrad" else 0.9, "tau": 1e-3}
+        if name != "adagrad":
+            defaults["beta2"] = 0.99
+    return Server(**{**defaults, **server.model_dump(exclude_none=True)})
+
+
+def _partition_problems(experiment: Experiment) -> list[str]:
+    try:
+        check_options(experiment.partition)
+    except PartitionError as error:
+        return [f"[partition] {error}"]
+    return []
+
+
+def _algorithm_problems(experiment: Experiment) -> list[str]:
+    algorithm, server = experiment.algorithm, experiment.server
+    problems = []
+    given = server.model_dump(exclude_none=True)
+    plain = {"optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0}
+    has_server_step = algorithm.name in {"fedopt", *_ADAPTIVE}
+    if not has_server_step and any(plain.get(key) != value for key, value in given.items()):
+        problems.append(
+            f"[server] has no part in {algorithm.name} ({', '.join(given)} given): leave it out, or say "
+            'algorithm.name = "fedopt"'
+        )
+    if algorithm.mu and algorithm.name in {"fedavg", "centralised", "local"}:
+        problems.append(
+            f'algorithm.mu = {algorithm.mu} has no part in {algorithm.name}: say algorithm.name = "fedprox"'
+        )
+    implied = _ADAPTIVE.get(algorithm.name)
+    if implied and server.optimizer not in {None, implied}:
+        problems.append(
+            f'{algorithm.name} means server.optimizer = "{implied}", not "{server.optimizer}": '
+            'say algorithm.name = "fedopt" to choose freely'
+        )
+    if has_server_step:
+        name = server.optimizer or implied or "sgd"
+        useful = {"sgd": {"momentum"}, "adagrad": {"beta1", "tau"}}.get(name, {"beta1", "beta2", "tau"})
+        problems += [
+            f"server.{key} has no part in the server optimiser {name}: leave it out"
+            for key in given
+            if key not in useful | {"optimizer", "learning_rate"}
+        ]
+    return problems
+
+
+def _cohort_problems(experiment: Experiment) -> list[str]:
+    clients, cohort = experiment.partition.clients, experiment.clients_per_round
+    problems = []
+    if clients is not None and cohort > clients and experiment.algorithm.name not in {"centralised", "local"}:
+        problems.append(
+            f"clients_per_round = {cohort} is more than partition.clients = {clients}: lower the first"
+        )
+    if experiment.min_clients > cohort:
+        problems.append(
+            f"min_clients = {experiment.min_clients} is more than clients_per_round = {cohort}: lower it"
+        )
+    return problems
