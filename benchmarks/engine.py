@@ -105,8 +105,9 @@ def prepare(folder: Path, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
     recipe = Recipe(
         source=str(folder),
         model_config={},
-        labels=["0", "1"],
-        padding=0,
+        peft=None,
+        task="text-classification",
+        task_fields={"labels": ["0", "1"]},
         train_features=str(folder / "features"),
         test_features=str(folder / "features"),
         test_numbers=str(folder / "test.npy"),
@@ -269,7 +270,7 @@ def measure_padding(name: str | None, path: str | None, rounds: int) -> dict[str
     from fednlp.data import named_model
     from fednlp.data.features import Features
     from fednlp.models import pretrained_model
-    from fednlp.tasks import TextClassification
+    from fednlp.tasks.classification import TextClassification
     from fednlp.training.local import train_client
     from fednlp.training.optimizers import LocalTraining
     from fednlp.training.replica import Replica, flat_weights

@@ -95,7 +95,7 @@ def test_run(fednlp: Type, toml: Path) -> None:
     for line in rounds:
         for part in ("loss", "accuracy", "up", "down", "left"):
             assert part in line.split()
-    for part in ("test accuracy", "test macro f1", "clients' own tests", "best round", "run directory: out"):
+    for part in ("test accuracy", "test macro F1", "clients' own tests", "best round", "run directory: out"):
         assert part in said.out
     assert "┤" in said.out
     assert RunDir(Path("out")).finished
@@ -541,8 +541,16 @@ def test_all_mistakes_in_one_message(fednlp: Type, toml: Path) -> None:
     assert len(said.err.splitlines()) == 4
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "config.json"])
-@pytest.mark.parametrize("damage", ["cut short", "gone"])
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("model.safetensors", "cut short"),
+        ("tokenizer.json", "cut short"),
+        ("tokenizer.json", "gone"),
+        ("config.json", "cut short"),
+        ("config.json", "gone"),
+    ],
+)
 def test_a_model_folder_that_is_damaged(
     file: str, damage: str, refused: Callable[..., str], toml: Path, tiny_model: Path
 ) -> None:
@@ -556,6 +564,19 @@ def test_a_model_folder_that_is_damaged(
             (folder / path.name).write_bytes(content[: len(content) // 2])
     assert "model" in refused("run", toml, "--out", "out", "--model", "./model")
     assert not Path("out").exists()
+
+
+def test_a_model_folder_without_weights_begins_from_the_seed(
+    fednlp: Type, toml: Path, tiny_model: Path
+) -> None:
+    """A configuration alone is an architecture; that nothing is pretrained is said."""
+    Path("model").mkdir()
+    for path in tiny_model.iterdir():
+        if path.name != "model.safetensors":
+            (Path("model") / path.name).write_bytes(path.read_bytes())
+    said = fednlp("run", toml, "--out", "out", "--model", "./model")
+    assert said.code == 0
+    assert "has no weights" in said.out
 
 
 def test_no_network_and_nothing_cached(fednlp: Type, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -279,6 +279,13 @@ def test_a_run_of_relative_paths_goes_on_from_another_folder(
     assert outcome(here / "run") == outcome(whole)
 
 
+def test_a_known_model_is_meant_whatever_lies_in_the_folder(experiment: Make, here: Path) -> None:
+    (here / "minilm").mkdir()
+    (here / "own").mkdir()
+    assert experiment({"model.name_or_path": "minilm"}).resolved().model.name_or_path == "minilm"
+    assert experiment({"model.name_or_path": "own"}).resolved().model.name_or_path == str(here / "own")
+
+
 def test_fewer_clients_than_min_clients(experiment: Make, tmp_path: Path) -> None:
     """The field says how many clients there are: it is known before anything is written."""
     changes = {"partition": {"method": "natural", "field": "site"}, "clients_per_round": 8, "min_clients": 6}
@@ -437,6 +444,7 @@ def test_killed_before_the_first_round(
 FILES = {
     "resolved.toml",
     "environment.json",
+    "task.json",
     "partition.npz",
     "rounds.jsonl",
     "clients.csv",
@@ -579,7 +587,7 @@ def test_padding_a_batch_changes_no_prediction(whole: Callable[[str], RunDir], t
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     from fednlp.data.features import Features
-    from fednlp.tasks import TextClassification
+    from fednlp.tasks.classification import TextClassification
 
     model = AutoModelForSequenceClassification.from_pretrained(whole("learned").model).eval()
     task = TextClassification(("arts", "economy", "science", "sports"))
@@ -591,14 +599,14 @@ def test_padding_a_batch_changes_no_prediction(whole: Callable[[str], RunDir], t
         batch = task.collate(features, np.array(numbers), torch.device("cpu"))
         assert batch["input_ids"].shape[1] == max(features.lengths(np.array(numbers)))
         with torch.inference_mode():
-            return task.predict(model, batch, np.array(numbers)).loss
+            return task.predict(model, features, np.array(numbers), torch.device("cpu")).loss
 
     assert loss([0, 1, 2]) == pytest.approx(sum(loss([number]) for number in range(3)), rel=1e-6)
     # Without the mask the padding would count: the same batch with a mask of ones gives another loss.
     batch = task.collate(features, np.array([0, 1, 2]), torch.device("cpu"))
     batch["attention_mask"].fill_(1)
     with torch.inference_mode():
-        blind = task.predict(model, batch, np.array([0, 1, 2])).loss
+        blind = 3 * float(task.loss(model, batch))
     assert blind != pytest.approx(loss([0, 1, 2]), rel=1e-4)
 
 

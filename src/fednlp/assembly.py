@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,27 +13,40 @@ from fednlp.config import Experiment
 from fednlp.data import TextData, load_data
 from fednlp.data.cache import cache_dir
 from fednlp.data.features import Features, open_features, row_batches, write_features
+from fednlp.data.schema import SCHEMAS
+from fednlp.data.textdata import Split
 from fednlp.disk import writing
-from fednlp.errors import ConfigError, DataError
+from fednlp.errors import ConfigError, DataError, PartitionError
 from fednlp.federated.algorithm import Algorithm, by_examples, equally, fedavg, fedopt, fedprox
 from fednlp.federated.server import ServerOptimizer
-from fednlp.models import find_model, load_tokenizer, longest_text
+from fednlp.models import (
+    BUILT_NAMES,
+    VOCABULARY_SIZE,
+    built_model,
+    find_model,
+    has_weights,
+    load_tokenizer,
+    longest_text,
+)
 from fednlp.partition import Partition, make_partition
-from fednlp.tasks import TextClassification
+from fednlp.tasks import TASKS, task_class
+from fednlp.tasks.base import Task
 from fednlp.training.optimizers import LocalTraining
 from fednlp.training.side import Recipe
 
 Say = Callable[[str], None]
+_ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """What a run is made of."""
+    """What a run is made of; ``place`` is the task's name, or ``"module:Class"``."""
 
     data: TextData
     source: str
     tokenizer: Any
-    task: TextClassification
+    place: str
+    task: Task
     train: Features
     test: Features
 
@@ -42,23 +55,81 @@ def gather(experiment: Experiment, say: Say) -> Pieces:
     """Load the data, the tokenizer and the features of an experiment; ``say`` is told what takes time.
 
     Raises:
+        ConfigError: An option of ``[task]`` has no part in the task.
         DataError, ModelError, FetchError: Something cannot be had; the message says what to do.
     """
     data = open_data(experiment)
-    if not data.label_names or len(data.label_names) < 2:
-        raise DataError(
-            f"{data.name} has {len(data.label_names)} label in column {data.label}: classification needs two or more"
-        )
-    source = find_model(experiment.model.name_or_path)
+    if data.dropped:
+        say(f"{data.dropped:,} rows of {data.name} are left out: {data.dropped_why}")
+    source = _source(experiment, data, say)
     tokenizer = load_tokenizer(source)
-    padding = tokenizer.pad_token_id
-    if padding is None:
-        padding = tokenizer.eos_token_id or 0
-    task = TextClassification(data.label_names, padding, data.text, data.label)
-    limit = min(experiment.model.max_length, longest_text(source, tokenizer))
-    train = features_of(data, "train", task, tokenizer, limit, say)
-    test = train if data.held_out else features_of(data, "test", task, tokenizer, limit, say)
-    return Pieces(data, source, tokenizer, task, train, test)
+    place = experiment.task.name or data.task
+    task = make_task(place, data, tokenizer, experiment.task.given())
+    readable = longest_text(source, tokenizer, experiment.model.config)
+    written = getattr(task, "max_target_length", 0)
+    if written > readable:
+        raise ConfigError(
+            f"task.max_target_length = {written} is more than the {readable} positions of "
+            f"{experiment.model.name_or_path}: lower it"
+        )
+    limit = min(experiment.model.max_length, readable)
+    train = features_of(data, "train", place, task, tokenizer, limit, say)
+    test = train if data.held_out else features_of(data, "test", place, task, tokenizer, limit, say)
+    return Pieces(data, source, tokenizer, place, task, train, test)
+
+
+def _source(experiment: Experiment, data: TextData, say: Say) -> str:
+    """Return the model's folder or hub name; one that is built gets its vocabulary from the training texts."""
+    model = experiment.model
+    if model.name_or_path in BUILT_NAMES:
+        size = model.vocabulary_size or VOCABULARY_SIZE
+        identity = [data.fingerprint, sorted(data.columns)]
+        return built_model(
+            model.name_or_path, model.config, lambda: training_texts(data), identity, size, say
+        )
+    if model.vocabulary_size is not None:
+        raise ConfigError(
+            f"model.vocabulary_size is for models that are built ({', '.join(BUILT_NAMES)}); "
+            f"{model.name_or_path} brings its vocabulary: leave it out"
+        )
+    source = find_model(model.name_or_path)
+    if not has_weights(source):
+        say(f"{model.name_or_path} has no weights: training begins from random ones, drawn by the seed")
+    return source
+
+
+def training_texts(data: TextData) -> Iterator[str]:
+    """Yield the texts of the training examples, inputs and targets, in bounded memory."""
+    schema = SCHEMAS[data.task]
+    names = [*schema.inputs, *(["target"] if schema.kind == "text" else [])]
+    table = data.train.select([data.columns[name] for name in names])
+    for start in range(0, len(data.train_numbers), _ROWS_AT_ONCE):
+        for column in table.take(data.train_numbers[start : start + _ROWS_AT_ONCE]).to_pydict().values():
+            yield from (" ".join(json.loads(text)) for text in column) if schema.kind == "tags" else column
+
+
+def make_task(place: str, data: TextData, tokenizer: Any, options: dict[str, Any]) -> Task:
+    """Make the task for a data set.
+
+    Raises:
+        ConfigError: An option has no part in it.
+        DataError: There is nothing to tell apart.
+    """
+    known = TASKS.get(place)
+    strange = [key for key in options if known is not None and key not in known.options]
+    if known is not None and strange:
+        takes = f"it takes {', '.join(known.options)}" if known.options else "it takes no options"
+        raise ConfigError(f"task.{strange[0]} has no part in {place}: leave it out ({takes})")
+    if SCHEMAS[data.task].kind == "class" and len(data.label_names) < 2:
+        raise DataError(
+            f"{data.name} has {len(data.label_names)} label in column {data.columns['label']}: "
+            "classification needs two or more"
+        )
+    wanted = task_class(place)
+    try:
+        return wanted.build(data.label_names, tokenizer, **options)
+    except TypeError as error:  # a task of the user's own: what it takes is for it to say
+        raise ConfigError(f"[task.options] do not fit {place}: {error}") from None
 
 
 def open_data(experiment: Experiment) -> TextData:
@@ -67,57 +138,72 @@ def open_data(experiment: Experiment) -> TextData:
     What is held out where there is no test set does not depend on the experiment's seed: runs of several
     seeds are tried on the same examples.
     """
-    wanted = experiment.data
+    wanted, task = experiment.data, experiment.task.name
     return load_data(
         wanted.name,
         wanted.path,
+        task=task if task in TASKS else None,
         text=wanted.text,
         label=wanted.label,
+        columns=wanted.columns,
         test_path=wanted.test_path,
         test_fraction=wanted.test_fraction,
+        invalid=wanted.invalid,
     )
 
 
 def features_of(
-    data: TextData, split: str, task: TextClassification, tokenizer: Any, limit: int, say: Say
+    data: TextData, split: Split, place: str, task: Task, tokenizer: Any, limit: int, say: Say
 ) -> Features:
-    """Open a split's features, made once for a text, a tokenizer and a length, and kept in the cache."""
+    """Open a split's features, made once for a text, a task, a tokenizer and a length, and kept in the cache."""
+    columns = data.columns_in(split)
     tokenizer.backend_tokenizer.no_truncation()  # what an earlier split set; it is not part of the vocabulary
     vocabulary = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
-    key = json.dumps(
-        [data.fingerprint, split, task.name, list(task.labels), vocabulary, limit, data.text, data.label]
-    )
+    key = json.dumps([data.fingerprint, split, place, asdict(task), vocabulary, limit, columns])  # type: ignore[call-overload]
     folder = cache_dir() / "features" / hashlib.sha256(key.encode()).hexdigest()[:32]
     features = open_features(folder)
     if features is not None:
         return features
     table = data.train if split == "train" else data.test
-    say(f"tokenising {table.num_rows:,} {split} texts of {data.name} (once; kept in {folder})")
-    batches = row_batches(table, [data.text, data.label])
+    say(f"tokenising {table.num_rows:,} {split} examples of {data.name} (once; kept in {folder})")
+    batches = row_batches(table, columns)
     with writing(folder.parent):
         return write_features(folder, (task.encode(rows, tokenizer, limit) for rows in batches))
 
 
 def share_out(experiment: Experiment, data: TextData, say: Say) -> Partition:
-    """Make the experiment's partition; a function of labels, options and seed alone."""
-    wanted = experiment.partition
+    """Make the experiment's partition; a function of labels, options and seed alone.
+
+    Raises:
+        PartitionError: The method does not fit the data.
+    """
+    wanted, kind = experiment.partition, SCHEMAS[data.task].kind
     train, test = data.train_numbers, data.test_numbers
+    if wanted.method == "proportions" and kind not in ("class", "score"):
+        raise PartitionError(
+            f"{data.name} has neither labels nor scores, which proportions speak of: "
+            'say partition.method = "uniform", "quantity", "cluster" or "natural"'
+        )
     fields: dict[str, Any] = {}
     if wanted.method == "natural" and wanted.field is not None:
-        fields["train_field"] = data.column("train", wanted.field).take(train).to_pylist()
-        fields["test_field"] = data.column("test", wanted.field).take(test).to_pylist()
+        train_field, names = data.groups("train", wanted.field)
+        test_field, _ = data.groups("test", wanted.field, names)
+        fields = {"train_field": train_field[train], "test_field": test_field[test], "field_names": names}
     if wanted.method == "cluster":
         say(f"embedding the texts of {data.name} for cluster shift (once; kept in the cache)")
-        fields["train_texts"] = data.column("train", data.text).take(train).to_pylist()
-        fields["test_texts"] = data.column("test", data.text).take(test).to_pylist()
+        fields = {
+            "train_texts": data.input_texts("train", train),
+            "test_texts": data.input_texts("test", test),
+        }
+    labels = data.scores if kind == "score" else data.labels
     return make_partition(
         wanted,
-        data.labels("train")[train],
-        data.labels("test")[test],
-        num_labels=len(data.label_names),
+        labels("train")[train],
+        labels("test")[test],
+        num_labels=len(data.label_names) if kind == "class" else None,
         train_numbers=train,
         test_numbers=test,
-        label_names=data.label_names,
+        label_names=data.label_names if kind == "class" else None,
         **fields,
     )
 
@@ -129,8 +215,9 @@ def recipe(experiment: Experiment, pieces: Pieces, partition: Path, test_numbers
     return Recipe(
         source=pieces.source,
         model_config=dict(experiment.model.config),
-        labels=list(pieces.task.labels),
-        padding=pieces.task.padding,
+        peft=experiment.model.peft,
+        task=pieces.place,
+        task_fields=asdict(pieces.task),  # type: ignore[call-overload]
         train_features=str(pieces.train.folder),
         test_features=str(pieces.test.folder),
         test_numbers=str(test_numbers.resolve()),

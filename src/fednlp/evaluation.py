@@ -13,7 +13,7 @@ import numpy as np
 
 from fednlp.disk import atomic
 from fednlp.rundir import remedy
-from fednlp.tasks import Outcome
+from fednlp.tasks.base import Outcome
 
 if TYPE_CHECKING:
     from fednlp.procedures import Course
@@ -37,36 +37,34 @@ def _own_scores(course: "Course", outcomes: list[Outcome]) -> np.ndarray:
     """Return each client's score on its own test examples; NaN where it has none."""
     numbers = np.array([n for outcome in outcomes for n in outcome.numbers], dtype=np.int64)
     predictions = [p for outcome in outcomes for p in outcome.predictions]
-    by_number = np.full(len(course.side.test_features), np.nan)
-    by_number[numbers] = course.side.task.correct(predictions, course.side.test_features, numbers)
-    offsets = course.partition.test_offsets
-    sizes = np.diff(offsets)
+    task = course.side.task
+    statistics = task.statistics(predictions, course.side.test_features, numbers)
+    places = np.empty(len(course.side.test_features), dtype=np.int64)
+    places[numbers] = np.arange(len(numbers))
+    own = statistics[places[course.partition.test_indices]]
+    sizes = np.diff(course.partition.test_offsets)
     owners = np.repeat(np.arange(len(sizes)), sizes)
-    sums = np.bincount(owners, weights=by_number[course.partition.test_indices], minlength=len(sizes))
-    scores = np.full(len(sizes), np.nan)
-    np.divide(sums, sizes, out=scores, where=sizes > 0)
-    return scores
+    columns = [np.bincount(owners, weights=column, minlength=len(sizes)) for column in own.T]
+    return np.where(sizes > 0, task.score(np.stack(columns, axis=-1)), np.nan)
 
 
 def personal_scores(course: "Course") -> dict[str, Any]:
-    """Summarise the clients' own scores.
+    """Summarise the clients' own scores in the metric that stands for the task, ``accuracy`` for example.
 
     Returns:
         ``accuracy``: mean weighted by test examples; ``accuracy_worst_decile``: mean over the worst tenth
         of the clients; ``accuracy_std``: spread over the clients; ``clients``: how many have test examples.
     """
+    metric = course.side.task.metric
+    keys = (metric, f"{metric}_worst_decile", f"{metric}_std")
     clients = np.flatnonzero(~np.isnan(course.client_scores))
     if not len(clients):
-        return {"accuracy": None, "accuracy_worst_decile": None, "accuracy_std": None, "clients": 0}
+        return {**dict.fromkeys(keys), "clients": 0}
     scores = course.client_scores[clients]
     weights = np.diff(course.partition.test_offsets)[clients]
     worst = np.sort(scores)[: max(1, len(scores) // 10)]
-    return {
-        "accuracy": float(np.average(scores, weights=weights)),
-        "accuracy_worst_decile": float(worst.mean()),
-        "accuracy_std": float(scores.std()),
-        "clients": len(clients),
-    }
+    values = (float(np.average(scores, weights=weights)), float(worst.mean()), float(scores.std()))
+    return {**dict(zip(keys, values, strict=True)), "clients": len(clients)}
 
 
 def write_clients(path: Path, course: "Course") -> None:
@@ -75,7 +73,7 @@ def write_clients(path: Path, course: "Course") -> None:
     names = course.partition.client_names
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["client", "name", "train_examples", "test_examples", "accuracy"])
+    writer.writerow(["client", "name", "train_examples", "test_examples", course.side.task.metric])
     for client in range(course.partition.num_clients):
         score = course.client_scores[client]
         name = names[client] if names else ""

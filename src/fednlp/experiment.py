@@ -15,6 +15,7 @@ from torch import nn
 from fednlp import config
 from fednlp.assembly import Pieces, gather, recipe, share_out
 from fednlp.config import Experiment
+from fednlp.data.schema import SCHEMAS
 from fednlp.errors import ConfigError, RunError, TooFewClients
 from fednlp.evaluation import write_clients
 from fednlp.federated.state import State
@@ -172,8 +173,10 @@ def _shared_out(experiment: Experiment, pieces: Pieces, listener: Listener) -> P
 
 def _start_model(experiment: Experiment, pieces: Pieces) -> nn.Module:
     """Load the model that the run starts from, with a fresh head."""
-    task, overrides = pieces.task, experiment.model.config
-    return pretrained_model(pieces.source, task.model_class, task.settings(), overrides, experiment.seed)
+    task, model = pieces.task, experiment.model
+    return pretrained_model(
+        pieces.source, task.model_class, task.settings(), model.config, experiment.seed, model.peft
+    )
 
 
 def _pool(experiment: Experiment) -> Pool:
@@ -284,11 +287,14 @@ def _write_facts(directory: RunDir, pieces: Pieces, partition: Partition) -> Non
         "fingerprint": data.fingerprint,
         "train": len(data.train_numbers),
         "test": len(data.test_numbers),
-        "labels": len(data.label_names),
+        "labels": len(data.label_names) or None,
+        "task": pieces.task.name,
+        "metric": pieces.task.metric,
     }
     directory.write_json("environment.json", environment(facts))
+    directory.write_json("task.json", {"task": pieces.place, "fields": asdict(pieces.task)})  # type: ignore[call-overload]
     clients, labels = partition.num_clients, len(data.label_names)
-    if clients * labels > 200_000:
+    if SCHEMAS[data.task].kind != "class" or clients * labels > 200_000:
         return
     counts = {}
     for split in ("train", "test"):
@@ -301,6 +307,16 @@ def _write_facts(directory: RunDir, pieces: Pieces, partition: Partition) -> Non
     directory.write_json("labels.json", {"labels": list(data.label_names), **counts})
 
 
+def _baseline(course: Course) -> dict[str, Any]:
+    """Return how well the whole test set is predicted without a model, in the task's metrics."""
+    side = course.side
+    numbers = np.load(side.recipe.test_numbers)
+    name, predictions = side.task.baseline(
+        side.train_features, course.partition.train_indices, side.test_features, numbers
+    )
+    return {"name": name, **side.task.metrics(predictions, side.test_features, numbers)}
+
+
 def _finish(
     directory: RunDir, course: Course, pieces: Pieces, listener: Listener, stopped: str | None = None
 ) -> None:
@@ -310,11 +326,11 @@ def _finish(
     """
     from fednlp.reports.modelcard import model_card
 
-    experiment, lines = course.experiment, course.lines
+    experiment, lines, metric = course.experiment, course.lines, pieces.task.metric
     evaluated = [line for line in lines if "evaluation" in line]
     last = evaluated[-1]["evaluation"] if evaluated else {}
     scored = [
-        (line["evaluation"]["global"]["accuracy"], -line["round"])
+        (line["evaluation"]["global"][metric], -line["round"])
         for line in evaluated
         if line["evaluation"].get("global")
     ]
@@ -332,13 +348,16 @@ def _finish(
         "model": experiment.model.name_or_path,
         "parameters": course.state.layout.numel,
         "evaluation": last,
-        "best": None if best is None else {"round": -best[1], "accuracy": best[0]},
+        "task": pieces.task.name,
+        "metric": metric,
+        "best": None if best is None else {"round": -best[1], metric: best[0]},
         "bytes_up": int(course.state.totals.get("bytes_up", 0)),
         "bytes_down": int(course.state.totals.get("bytes_down", 0)),
         "seconds": round(course.state.totals.get("seconds", 0.0), 3),
         "dropped": sum(len(line.get("dropped", [])) for line in lines),
         "stopped": stopped,
         "reference": reference,
+        "baseline": _baseline(course),
         "note": course.note,
     }
     with saving(directory.folder):

@@ -1,6 +1,7 @@
 """What the terminal shows of a run: a line a round, a closing table, a learning curve."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -10,7 +11,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from fednlp.config import Experiment
-from fednlp.reports.units import human_bytes
+from fednlp.reports.render import to_rich, to_text
+from fednlp.reports.table import Table as ComparisonTable
+from fednlp.reports.units import human_bytes, metric_title
 from fednlp.rundir import RunDir
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -70,6 +73,7 @@ class Terminal:
         )
         self._task: TaskID | None = None
         self._rounds = 0
+        self._metric = "accuracy"
         self._curve: list[tuple[int, float]] = []
 
     def say(self, text: str) -> None:
@@ -79,7 +83,7 @@ class Terminal:
     def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
         """Print what is about to be run."""
         self._rounds, self._folder = rounds, run.folder
-        self._curve = []
+        self._curve, self._metric = [], run.read_json("environment.json")["data"]["metric"]
         self.console.print(
             f"{experiment.name}: {experiment.algorithm.name} on {experiment.data.name or experiment.data.path}, "
             f"{experiment.model.name_or_path}, {rounds} rounds{f', {done} done' if done else ''} -> {run.folder}",
@@ -102,11 +106,12 @@ class Terminal:
             f"loss {line['train_loss']:.3f}",
         ]
         scores = line.get("evaluation", {})
-        if "accuracy" in scores.get("global", {}):
-            parts.append(f"accuracy {scores['global']['accuracy']:.3f}")
-            self._curve.append((line["round"], scores["global"]["accuracy"]))
-        if scores.get("personal", {}).get("accuracy") is not None:
-            parts.append(f"worst tenth {scores['personal']['accuracy_worst_decile']:.3f}")
+        name = self._metric
+        if name in scores.get("global", {}):
+            parts.append(f"{metric_title(name)} {scores['global'][name]:.3f}")
+            self._curve.append((line["round"], scores["global"][name]))
+        if scores.get("personal", {}).get(name) is not None:
+            parts.append(f"worst tenth {scores['personal'][f'{name}_worst_decile']:.3f}")
         if line["bytes_up"]:
             parts.append(f"up {human_bytes(line['bytes_up'])} down {human_bytes(line['bytes_down'])}")
         parts.append(f"{line['seconds']:.1f} s")
@@ -124,7 +129,7 @@ class Terminal:
         """Print the closing table, the curve and where everything is."""
         self.close()
         if len(self._curve) > 1:
-            self.console.print("\ntest accuracy by round")
+            self.console.print(f"\ntest {metric_title(self._metric)} by round")
             stretch = max(1, 60 // len(self._curve))
             for text in curve([value for _, value in self._curve for _ in range(stretch)]):
                 self.console.print("  " + text, markup=False)
@@ -160,24 +165,48 @@ class Terminal:
             raise SystemExit(130)
 
 
+def show_table(table: ComparisonTable) -> None:
+    """Print a comparison: framed on a terminal, plain text into a pipe, where nothing may cut a line."""
+    console = Console()
+    if console.is_terminal:
+        console.print(to_rich(table))
+    else:
+        print(to_text(table))
+
+
+def score_table(scores: Mapping[str, float]) -> Table:
+    """Return the metrics of one evaluation."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column()
+    _add_scores(table, scores)
+    return table
+
+
+def _add_scores(table: Table, scores: Mapping[str, float]) -> None:
+    for name, value in scores.items():
+        table.add_row(f"test {metric_title(name)}", f"{value:.4f}")
+
+
 def closing_table(summary: dict[str, Any]) -> Table:
     """Return the table that ends a run."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim")
     table.add_column()
     scores = summary["evaluation"]
-    for name, value in scores.get("global", {}).items():
-        table.add_row(f"test {name.replace('_', ' ')}", f"{value:.4f}")
-    personal = scores.get("personal", {})
-    if personal.get("accuracy") is not None:
-        text = f"{personal['accuracy']:.4f} (worst tenth {personal['accuracy_worst_decile']:.4f}, "
+    _add_scores(table, scores.get("global", {}))
+    baseline = summary["baseline"]
+    table.add_row("baseline", f"{baseline[summary['metric']]:.4f} ({baseline['name']})")
+    metric, personal = summary["metric"], scores.get("personal", {})
+    if personal.get(metric) is not None:
+        text = f"{personal[metric]:.4f} (worst tenth {personal[f'{metric}_worst_decile']:.4f}, "
         table.add_row(
             "clients' own tests",
-            text + f"spread {personal['accuracy_std']:.4f}, {personal['clients']} clients)",
+            text + f"spread {personal[f'{metric}_std']:.4f}, {personal['clients']} clients)",
         )
     best = summary["best"]
     if best:
-        table.add_row("best round", f"{best['round']} ({best['accuracy']:.4f})")
+        table.add_row("best round", f"{best['round']} ({best[metric]:.4f})")
     table.add_row(
         "sent up / down", f"{human_bytes(summary['bytes_up'])} / {human_bytes(summary['bytes_down'])}"
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 from fednlp.assembly import open_data, share_out
 from fednlp.config import Experiment
+from fednlp.data.schema import SCHEMAS
 
 
 def partition_source(
@@ -26,8 +27,9 @@ def partition_source(
 
     data = open_data(experiment)
     partition = share_out(experiment, data, say)
-    labels = data.labels("train")
-    figures = summary(partition, labels, len(data.label_names))
+    classes = SCHEMAS[data.task].kind == "class"
+    labels, names = data.labels("train"), data.label_names if classes else ("any",)
+    figures = summary(partition, labels, len(names)) if classes else summary(partition)
     wanted = experiment.partition.model_dump(exclude_none=True)
     report = {
         "data": data.name,
@@ -40,7 +42,7 @@ def partition_source(
         partition.save(out)
         report["written"] = str(out)
     if plots is not None:
-        files = save_plots(plots, overview(partition, labels, data.label_names))
+        files = save_plots(plots, overview(partition, labels, names))
         report["plots"] = [str(path) for path in files]
     return report
 

@@ -157,7 +157,7 @@ class Centralised:
         with torch_stream(course.experiment.seed, "centralised dropout", state.round + 1):
             for step in range(first, first + self.steps):
                 numbers = self._batch(step)
-                batch = side.task.collate(side.train_features, numbers, side.replica.device)
+                batch = side.task.collate(side.train_features, numbers, side.replica.device, training=True)
                 loss = side.task.loss(side.replica.model, batch)
                 side.replica.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -268,7 +268,7 @@ class Alone:
         everyone = [one for earlier in [*course.lines, line] for one in earlier["alone"]]
         for one in everyone:
             if one["own"]:
-                course.client_scores[one["client"]] = one["own"]["accuracy"]
+                course.client_scores[one["client"]] = one["own"][course.side.task.metric]
         tried = [one["global"] for one in everyone if one["global"]]
         line["evaluation"] = {"personal": personal_scores(course)} if job["try_own"] else {}
         if tried:

@@ -1,6 +1,5 @@
 """The known data sets: their published formats in small, and their published files where they are at hand."""
 
-import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -8,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fednlp.data import catalogue, data_names, describe, load_data
+from fednlp.data import data_names, describe, load_data
+from fednlp.data.catalogue import entries
+from fednlp.data.schema import SCHEMAS
 from fednlp.data.store import Rows
 from fednlp.errors import DataError, FetchError, MissingDependency
 
-SHARED = Path(os.environ.get("FEDNLP_SHARED", Path(__file__).parents[3] / "shared")) / "data"
+PUBLISHED = os.environ.get("FEDNLP_TEST_DATA")
 
 
 def write(folder: Path, **files: str | bytes) -> Path:
@@ -92,7 +93,7 @@ def test_trec_is_the_same_with_names_and_with_numbers(tmp_path: Path) -> None:
     )
     assert rows(first.train, "text", "label") == rows(second.train, "text", "label")
     assert load_data("trec", named, label="fine").label_names[0] == "ABBR:exp"
-    with pytest.raises(DataError, match="the column 'fine' has gaps: name a column that every example fills"):
+    with pytest.raises(DataError, match=r"TREC.train.all: row 1: 'fine' is missing: fill it in, or leave"):
         load_data("trec", numbered, label="fine")
 
 
@@ -171,10 +172,12 @@ def test_faults_of_published_files_name_their_line(
 @pytest.mark.parametrize("name", [name for name in data_names() if name != "bbc"])
 def test_a_folder_without_the_files_says_which_they_are(tmp_path: Path, name: str) -> None:
     with pytest.raises(
-        DataError, match=f"^{name}: {tmp_path} does not hold its files: give a folder with .*tr"
+        DataError, match=f"^{name}: {tmp_path} does not hold its files: give a folder with .{{10}}"
     ):
         load_data(name, tmp_path)
-    with pytest.raises(DataError, match=f"^{name}: there is no {tmp_path}/absent: give a folder with .*tr"):
+    with pytest.raises(
+        DataError, match=f"^{name}: there is no {tmp_path}/absent: give a folder with .{{10}}"
+    ):
         load_data(name, tmp_path / "absent")
 
 
@@ -185,7 +188,7 @@ def test_without_files_and_hub_both_ways_are_named(
     def fail(*_: object, **__: object) -> None:
         raise error("no hub, or give your own files by path")
 
-    monkeypatch.setattr(catalogue, "hub_rows", fail)
+    monkeypatch.setattr(entries, "hub_rows", fail)
     with pytest.raises(DataError) as caught:
         load_data("agnews")
     assert str(caught.value) == (
@@ -198,22 +201,39 @@ def test_the_hub_is_asked_under_its_own_names(monkeypatch: pytest.MonkeyPatch) -
 
     def give(name: str, **options: object) -> tuple[Rows, None]:
         asked.append((name, options))
-        return Rows(
-            (name,), "", f"hub data set {name}", lambda: (("text", "label"), iter([("a", "x")] * 5))
-        ), None
+        names = ("text", "label")
+        rows = [(f"row {number}", ("a", "x")) for number in range(5)]
+        shown = f"hub data set {name}"
+        return Rows((name,), "", shown, lambda: names, lambda roles: (names, iter(rows))), None
 
-    monkeypatch.setattr(catalogue, "hub_rows", give)
+    monkeypatch.setattr(entries, "hub_rows", give)
     assert load_data("trec").source == "hub data set CogComp/trec"
     renamed = {"coarse_label": "label", "fine_label": "fine"}
-    assert asked == [("CogComp/trec", {"rename": renamed, "revision": "refs/convert/parquet"})]
+    revision = "refs/convert/parquet"
+    assert asked == [("CogComp/trec", {"rename": renamed, "config": None, "revision": revision})]
 
 
 def test_every_entry_is_described() -> None:
     assert tuple(entry.name for entry in describe()) == data_names()
+    assert len(set(data_names())) == len(data_names())
     for entry in describe():
-        shown = [getattr(entry, field.name) for field in dataclasses.fields(entry) if field.repr]
-        assert all(shown[:4])
-        assert all(shown[5:])
+        assert entry.task in SCHEMAS
+        assert all((entry.title, entry.source, entry.licence, entry.files, entry.how))
+        assert (entry.labels is not None) == (SCHEMAS[entry.task].kind in ("class", "tags"))
+        assert entry.fetched in ("package index", "hub", "path")
+        assert bool(entry.sources) == (entry.fetched == "package index")
+
+
+def test_every_data_set_of_the_papers_is_known() -> None:
+    assert set(data_names()) >= {
+        *("20news", "agnews", "sst2", "sentiment140", "yahoo", "yelp-full", "trec", "bbc", "rotten-tomatoes"),
+        *("cola", "glue-sst2", "mrpc", "stsb", "qqp", "mnli", "mnli-mm", "qnli", "rte", "wnli"),
+        *("conll2003", "ontonotes", "wnut17", "wikiner", "wikiann", "ploner", "reuters-r8", "reuters-r52"),
+        *("squad", "squadshifts", "xquad", "mrqa"),
+        *("gigaword", "cnn-dailymail", "xsum", "dialogsum", "cornell"),
+        *("wmt", "opensubtitles", "ted", "php", "ubuntu", "multi30k", "interfaces"),
+        *("shakespeare", "reddit", "stackoverflow"),
+    }
 
 
 def loaded(name: str) -> Any:
@@ -260,10 +280,25 @@ def test_bbc_is_the_published_one() -> None:
     [("agnews", "agnews", 7_600, 7_600), ("sst2", "sst2", 6_920, 1_821), ("trec", "trec", 5_452, 500)],
 )
 def test_published_files_have_their_published_sizes(name: str, folder: str, train: int, test: int) -> None:
-    if not (SHARED / folder).is_dir():
-        pytest.skip(f"the published files of {name} are not in {SHARED}")
-    data = load_data(name, SHARED / folder)
+    if PUBLISHED is None:
+        pytest.skip("set FEDNLP_TEST_DATA to a folder of published data sets")
+    data = load_data(name, Path(PUBLISHED) / folder)
     (entry,) = (entry for entry in describe() if entry.name == name)
     assert (data.train.num_rows, data.test.num_rows, len(data.label_names)) == (train, test, entry.labels)
     if not data.held_out:
         assert (train, test) == (entry.train, entry.test)
+
+
+def test_the_page_on_data_lists_every_entry_as_it_is() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text().splitlines()
+    ways = {"package index": "package index", "hub": "`path`, hub", "path": "`path`"}
+    for entry in describe():
+        labels, train, test = (
+            "" if count is None else f"{count:,}" for count in (entry.labels, entry.train, entry.test)
+        )
+        cells = [
+            *(f"`{entry.name}`", entry.title, labels, train or "per copy", test or "held out"),
+            *(f"`{entry.natural}`" if entry.natural else "", ways[entry.fetched]),
+        ]
+        assert f"| {' | '.join(cells)} |" in page
+        assert f"| `{entry.name}` | {entry.files} |" in page

@@ -12,18 +12,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednlp.data import lines as lines_module
-from fednlp.data.files import file_rows, folder_rows
+from fednlp.data.checks import row_check
+from fednlp.data.columns import check_columns, columns_of
+from fednlp.data.files import file_rows
+from fednlp.data.folders import folder_rows
 from fednlp.data.lines import lines
-from fednlp.data.store import Rows
+from fednlp.data.store import Fault, Rows
 from fednlp.errors import DataError
 
 nasty = st.text() | st.text(alphabet="\"'\n\r\t,;\\ \u2028\u0085\x0b\x1cä😀")
 visible = nasty.filter(str.strip)
 
 
-def read(rows: Rows) -> list[dict[str, str | None]]:
-    columns, iterator = rows.read()
-    return [dict(zip(columns, row, strict=True)) for row in iterator]
+def read(rows: Rows, text: str = "text", label: str = "label") -> list[dict[str, str | None]]:
+    """Read rows as texts with labels; the first fault is an error that names its place."""
+    wanted = {"text": text, "label": label}
+    where = rows.names_at or rows.shown
+    check_columns(where, rows.names())
+    found = columns_of(where, rows.names(), "text-classification", wanted)
+    columns, iterator = rows.read({own: name for name, own in found.items()})
+    check = row_check("text-classification", found, columns)
+    read = []
+    for place, row in iterator:
+        passed = row if isinstance(row, Fault) else check(row)
+        if isinstance(passed, Fault):
+            raise DataError(f"{place}: {passed.said}")
+        read.append(dict(zip(columns, passed, strict=True)))
+    return read
 
 
 def written(folder: Path, name: str, content: str | bytes) -> Path:
@@ -78,7 +93,7 @@ def test_jsonl_comes_out_as_it_was_written(examples: list[dict[str, str]], escap
 
 def test_columns_may_have_other_names_and_the_rest_is_kept(tmp_path: Path) -> None:
     path = written(tmp_path, "a.csv", "id,body,topic\n1,hello,x\n\n2,,y\n")
-    assert read(file_rows(path, "body", "topic")) == [
+    assert read(file_rows(path), "body", "topic") == [
         {"id": "1", "body": "hello", "topic": "x"},
         {"id": "2", "body": "", "topic": "y"},
     ]
@@ -121,19 +136,18 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "missing column": (
         "a.csv",
         "text,labels,x\na,b,c\n",
-        ":1: no column 'label': did you mean 'labels'? the columns are 'text', 'labels', 'x' "
-        "(the first line is taken for the column names)",
+        ":1 (taken for the column names): no column 'label': did you mean 'labels'? "
+        "the columns are 'text', 'labels', 'x'",
     ),
     "no header": (
         "a.csv",
         f"{'word ' * 20},x\n",
-        f":1: no column 'text': the columns are '{'word ' * 8}…', 'x' "
-        "(the first line is taken for the column names)",
+        f":1 (taken for the column names): no column 'text': the columns are '{'word ' * 8}…', 'x'",
     ),
     "column twice": (
         "a.csv",
         "text,label,text\na,b,c\n",
-        ":1: the column 'text' stands there twice: rename one (the first line is taken for the column names)",
+        ":1 (taken for the column names): the column 'text' stands there twice: rename one",
     ),
     "too many cells": (
         "a.csv",
@@ -148,7 +162,7 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "missing label": (
         "a.csv",
         'text,label\n"a\nb",x\nc, \n',
-        ":4: the label is missing: fill in 'label' or delete the line",
+        ":4: the label is missing: fill in 'label'",
     ),
     "open quote": (
         "a.csv",
@@ -197,12 +211,12 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "json without label": (
         "a.jsonl",
         '{"text": "a", "label": "x"}\n\n{"text": "b"}\n',
-        ":3: the label is missing: fill in 'label' or delete the line",
+        ":3: the label is missing: fill in 'label'",
     ),
     "json label nan": (
         "a.jsonl",
         '{"text": "a", "label": NaN}\n',
-        ":1: the label is missing: fill in 'label' or delete the line",
+        ":1: the label is missing: fill in 'label'",
     ),
     "json label list": (
         "a.jsonl",
@@ -212,7 +226,7 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "json without text": (
         "a.jsonl",
         '{"text": null, "label": "x"}\n{"text": "b", "label": "x"}\n',
-        ":1: the text is missing: 'text' must be a string",
+        ":1: 'text' is missing: fill it in",
     ),
     "half a pair": (
         "a.jsonl",
@@ -222,7 +236,8 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "unknown suffix": (
         "a.xlsx",
         "text,label\na,x\n",
-        ": cannot tell what kind of file this is: name it .csv, .tsv, .tab, .jsonl, .ndjson, .json",
+        ": cannot tell what kind of file this is: name it .csv, .tsv, .tab, .jsonl, .ndjson, .json, .conll, .bio, "
+        ".iob, .iob2, .txt",
     ),
 }
 
@@ -247,8 +262,8 @@ def test_a_file_without_line_breaks_does_not_fill_the_memory(
 
 def test_rows_are_read_as_they_are_asked_for(tmp_path: Path) -> None:
     path = written(tmp_path, "a.csv", b"text,label\na,x\n" + b"b,y\n" * 100_000 + b"\xff\n")
-    _, rows = file_rows(path).read()
-    assert next(rows) == ["a", "x"]
+    _, rows = file_rows(path).read({})
+    assert next(rows) == (f"{path}:2", ["a", "x"])
 
 
 def test_identity_follows_the_file(tmp_path: Path) -> None:
@@ -278,7 +293,7 @@ def test_a_folder_a_class_is_read_in_order(classes: Path) -> None:
         {"text": "ten", "label": "b", "file": "b/10.txt"},
         {"text": "two\n", "label": "b", "file": "b/2.txt"},
     ]
-    assert list(read(folder_rows(classes, "body", "topic"))[0]) == ["body", "topic", "file"]
+    assert list(read(folder_rows(classes, "body", "topic"), "body", "topic")[0]) == ["body", "topic", "file"]
 
 
 def test_identity_follows_the_folder(classes: Path) -> None:
@@ -290,7 +305,7 @@ def test_identity_follows_the_folder(classes: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("a/y", b"", "a/y: the file is empty: delete it or write its text"),
+        ("a/y", b"", "a/y: the file is empty: write its text"),
         ("a/y", b"one\ntw\xff", "a/y:2: byte 0xff at position 3 is not UTF-8"),
         ("a/y", b"one\ntw\0", "a/y:2: a NUL byte"),
     ],

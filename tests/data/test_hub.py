@@ -7,18 +7,24 @@ from typing import Any
 
 import pytest
 
-from fednlp.data import hub
+from fednlp.data import hub, load_data
 from fednlp.data.hub import hub_rows, is_saved, saved_rows
-from fednlp.data.store import Rows
+from fednlp.data.store import Fault, Rows
 from fednlp.errors import DataError, MissingDependency
 
 datasets = pytest.importorskip("datasets")
 
 
-def read(rows: Rows | None) -> list[dict[str, str | None]]:
+def read(rows: Rows | None, **roles: str) -> list[dict[str, str | None]]:
+    """Read rows whose columns are what they are called, but for some; the first fault is an error."""
     assert rows is not None
-    columns, iterator = rows.read()
-    return [dict(zip(columns, row, strict=True)) for row in iterator]
+    columns, iterator = rows.read({**{name: name for name in rows.names()}, **roles})
+    found = []
+    for place, row in iterator:
+        if isinstance(row, Fault):
+            raise DataError(f"{place}: {row.said}")
+        found.append(dict(zip(columns, row, strict=True)))
+    return found
 
 
 def dataset(labels: list[int], **columns: list[Any]) -> Any:
@@ -32,7 +38,7 @@ def test_a_saved_folder_gives_names_of_labels_and_every_column(tmp_path: Path) -
     datasets.Dataset.from_dict(table).save_to_disk(tmp_path / "saved")
     assert is_saved(tmp_path / "saved")
     assert not is_saved(tmp_path)
-    train, test = saved_rows(tmp_path / "saved", text="body")
+    train, test = saved_rows(tmp_path / "saved")
     assert test is None
     assert read(train) == [
         {"body": "a", "score": "1", "label": "x", "tags": '["t"]'},
@@ -56,6 +62,13 @@ def test_a_test_split_without_labels_gives_way_to_the_validation_split(tmp_path:
     assert len(read(test)) == 1
 
 
+def test_the_only_split_is_not_its_own_test_set(tmp_path: Path) -> None:
+    datasets.DatasetDict({"validation": dataset([1, 0])}).save_to_disk(tmp_path)
+    train, test = saved_rows(tmp_path)
+    assert len(read(train)) == 2
+    assert test is None
+
+
 def test_many_rows_are_all_there_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "_ROWS_AT_ONCE", 3)
     dataset([0, 1] * 5).select(range(1, 9)).save_to_disk(tmp_path)
@@ -67,12 +80,8 @@ def test_many_rows_are_all_there_in_order(tmp_path: Path, monkeypatch: pytest.Mo
     [
         (lambda: dataset([0, -1]), r"row 1: the label is missing"),
         (
-            lambda: datasets.Dataset.from_dict({"text": ["a", None], "label": ["x", "y"]}),
-            r"row 1: the text is missing: 'text' must be a string",
-        ),
-        (
-            lambda: datasets.Dataset.from_dict({"txt": ["a"], "label": ["x"]}),
-            r"no column 'text': did you mean 'txt'\? the columns are 'txt', 'label'",
+            lambda: datasets.Dataset.from_dict({"text": [["a"], ["b"]], "label": ["x", "y"]}),
+            r"row 0: the text is missing: 'text' must be a string",
         ),
         (
             lambda: datasets.DatasetDict({"a": dataset([0]), "b": dataset([0])}),
@@ -127,16 +136,16 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_hub_name_is_loaded_and_its_columns_renamed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def load(name: str, revision: str | None) -> Any:
-        asked.append((name, revision))
+    def load(name: str, config: str | None, revision: str | None) -> Any:
+        asked.append((name, config, revision))
         return datasets.DatasetDict({"train": dataset([1, 0]).rename_column("text", "sentence")})
 
     monkeypatch.setattr(datasets, "load_dataset", load)
-    train, test = hub_rows("owner/name", rename={"sentence": "text"}, revision="r")
-    assert asked == [("owner/name", "r")]
+    train, test = hub_rows("owner/name", rename={"sentence": "text"}, config="c", revision="r")
+    assert asked == [("owner/name", "c", "r")]
     assert read(train)[0] == {"text": "text 0", "label": "good"}
     assert test is None
-    assert train.shown == "hub data set owner/name, split train"
+    assert train.shown == "hub data set owner/name, c, split train"
 
 
 @pytest.mark.usefixtures("unreachable")
@@ -149,7 +158,7 @@ def test_an_unreachable_hub_is_asked_once_and_then_the_library_stays_offline(
     before = datasets.config.HF_HUB_OFFLINE, huggingface_hub.constants.HF_HUB_OFFLINE
     seen = []
 
-    def load(name: str, revision: str | None) -> Any:
+    def load(name: str, config: str | None, revision: str | None) -> Any:
         seen.append((datasets.config.HF_HUB_OFFLINE, huggingface_hub.constants.HF_HUB_OFFLINE))
         raise ConnectionError(f"no {name}\nat all")
 
@@ -167,7 +176,7 @@ def test_an_unreachable_hub_is_asked_once_and_then_the_library_stays_offline(
 
 @pytest.mark.usefixtures("reachable")
 def test_whatever_the_library_raises_becomes_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(name: str, revision: str | None) -> Any:
+    def load(name: str, config: str | None, revision: str | None) -> Any:
         raise RuntimeError("Config name is missing\nPick one")
 
     monkeypatch.setattr(datasets, "load_dataset", load)
@@ -211,3 +220,30 @@ def test_what_the_hub_does_not_have_is_said(
     with pytest.raises(DataError) as caught:
         hub_rows("owner/name")
     assert str(caught.value) == expected
+
+
+def test_tags_answers_and_translations_come_in_the_ways_of_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = datasets.ClassLabel(names=["O", "B-PER"])
+    tagged = datasets.Features(
+        {"tokens": datasets.List(datasets.Value("string")), "ner_tags": datasets.List(names)}
+    )
+    table = {"tokens": [["Ann", "sees"], ["it"]], "ner_tags": [[1, 0], [0]]}
+    datasets.Dataset.from_dict(table, tagged).save_to_disk(tmp_path / "tags")
+    data = load_data(path=tmp_path / "tags", columns={"words": "tokens", "tags": "ner_tags"})
+    assert (data.task, data.label_names) == ("token-classification", ("O", "B-PER"))
+    assert data.column("train", "ner_tags").to_pylist() == ['["B-PER", "O"]', '["O"]']
+
+    asked = {"context": "in 1912", "question": "when?", "answers": {"text": ["1912"], "answer_start": [3]}}
+    datasets.Dataset.from_list([asked] * 2).save_to_disk(tmp_path / "squad")
+    data = load_data(path=tmp_path / "squad")
+    assert data.column("train", "answers").to_pylist() == ['[{"text": "1912", "start": 3}]'] * 2
+
+    pairs = datasets.DatasetDict(
+        {"train": datasets.Dataset.from_list([{"translation": {"de": "eins", "en": "one"}}])}
+    )
+    monkeypatch.setattr(hub, "_is_reachable", lambda name: True)
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: pairs)
+    train, _ = hub_rows("owner/name", rename={"translation.de": "source", "translation.en": "target"})
+    assert read(train) == [{"source": "eins", "target": "one"}]

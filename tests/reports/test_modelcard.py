@@ -88,7 +88,7 @@ def test_stopped_unfinished_and_not_best_are_said(new_run: NewRun) -> None:
         "2 Of", "2 of"
     )
     assert "is unfinished" in _card(run, finished=False)
-    assert "Round 2 reached 60.0 %" in _card(run, best={"round": 2, "accuracy": 0.6})
+    assert "Round 2 reached accuracy 60.0 %" in _card(run, best={"round": 2, "accuracy": 0.6})
     assert "reached" not in _card(run, best={"round": 3, "accuracy": 0.6})
     assert "a remark" in _card(run, note="a remark")
 

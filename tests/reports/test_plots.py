@@ -52,7 +52,7 @@ def test_the_band_is_mean_and_sample_deviation_over_the_rounds_all_seeds_measure
 
 
 def test_learning_curves_draw_the_means_in_percent(groups: dict[str, list[Run]]) -> None:
-    figure = plots.learning_curves(groups)
+    figure = plots.learning_curves(groups, "global.accuracy")
     assert figure is not None
     lines = _lines(figure)
     for name in ("fedavg", "fedopt", "centralised"):
@@ -71,11 +71,11 @@ def test_each_algorithm_has_one_colour_in_every_figure_and_references_are_dashed
     groups: dict[str, list[Run]],
 ) -> None:
     drawn = [
-        plots.learning_curves(groups),
+        plots.learning_curves(groups, "global.accuracy"),
         plots.learning_curves(groups, "personal.accuracy"),
-        plots.against_bytes(groups),
-        plots.against_seconds(groups),
-        plots.client_curves(groups),
+        plots.against_bytes(groups, "global.accuracy"),
+        plots.against_seconds(groups, "global.accuracy"),
+        plots.client_curves(groups, "accuracy"),
     ]
     for figure in drawn:
         lines = _lines(figure)
@@ -91,13 +91,13 @@ def test_the_training_loss_has_no_curve_of_local_training(groups: dict[str, list
 
 
 def test_a_reference_that_sends_nothing_is_a_level_line_against_bytes(groups: dict[str, list[Run]]) -> None:
-    lines = _lines(plots.against_bytes(groups))
+    lines = _lines(plots.against_bytes(groups, "global.accuracy"))
     assert list(lines["centralised"].get_xdata()) == [0, 1]
     assert len(lines["fedavg"].get_xdata()) == 6
 
 
 def test_a_curve_against_bytes_ends_at_what_the_run_sent(groups: dict[str, list[Run]]) -> None:
-    figure = plots.against_bytes({"fedavg": groups["fedavg"]})
+    figure = plots.against_bytes({"fedavg": groups["fedavg"]}, "global.accuracy")
     assert figure is not None
     (line,) = _lines(figure).values()
     run = groups["fedavg"][0]
@@ -106,7 +106,7 @@ def test_a_curve_against_bytes_ends_at_what_the_run_sent(groups: dict[str, list[
 
 
 def test_a_curve_against_seconds_uses_the_mean_time_of_the_seeds(groups: dict[str, list[Run]]) -> None:
-    figure = plots.against_seconds({"fedopt": groups["fedopt"]})
+    figure = plots.against_seconds({"fedopt": groups["fedopt"]}, "global.accuracy")
     assert figure is not None
     (line,) = _lines(figure).values()
     assert line.get_xdata()[-1] == pytest.approx(
@@ -115,18 +115,18 @@ def test_a_curve_against_seconds_uses_the_mean_time_of_the_seeds(groups: dict[st
 
 
 def test_the_histogram_counts_every_client_with_test_examples(groups: dict[str, list[Run]]) -> None:
-    figure = plots.client_histogram(groups["fedopt"])
+    figure = plots.client_histogram(groups["fedopt"], "accuracy")
     assert figure is not None
     patches: Any = figure.axes[0].patches
     heights = [patch.get_height() for patch in patches]
-    assert sum(heights) == sum(int(np.isfinite(run.clients.accuracy).sum()) for run in groups["fedopt"])
+    assert sum(heights) == sum(int(np.isfinite(run.clients.scores).sum()) for run in groups["fedopt"])
 
 
 def test_sorted_clients_are_the_quantiles(groups: dict[str, list[Run]]) -> None:
-    figure = plots.client_curves({"fedopt": groups["fedopt"][:1]})
+    figure = plots.client_curves({"fedopt": groups["fedopt"][:1]}, "accuracy")
     assert figure is not None
     (line,) = _lines(figure).values()
-    accuracy = 100 * groups["fedopt"][0].clients.accuracy
+    accuracy = 100 * groups["fedopt"][0].clients.scores
     assert [line.get_ydata()[i] for i in (0, 100, 200)] == pytest.approx(
         [accuracy.min(), np.median(accuracy), accuracy.max()]
     )
@@ -139,14 +139,14 @@ def test_nothing_measured_is_no_figure(new_run: NewRun) -> None:
     runs = {"A": [read_run(folder)]}
     for draw in (
         plots.learning_curves,
-        plots.loss_curves,
         plots.against_bytes,
         plots.against_seconds,
         plots.client_curves,
     ):
-        assert draw(runs) is None
-    assert plots.client_histogram(runs["A"]) is None
-    assert plots.client_histogram([]) is None
+        assert draw(runs, "accuracy") is None
+    assert plots.loss_curves(runs) is None
+    assert plots.client_histogram(runs["A"], "accuracy") is None
+    assert plots.client_histogram([], "accuracy") is None
 
 
 def test_a_loss_that_is_not_finite_is_drawn_as_far_as_it_is(new_run: NewRun) -> None:
@@ -188,7 +188,7 @@ def test_names_are_never_mathematics(name: str) -> None:
 
 
 def test_an_svg_keeps_its_ids_to_itself_and_follows_the_page(groups: dict[str, list[Run]]) -> None:
-    figure = plots.learning_curves(groups)
+    figure = plots.learning_curves(groups, "global.accuracy")
     assert figure is not None
     one, two = style.svg(figure, "one", "a"), style.svg(figure, "two", "b")
     ids = [set(re.findall(r' id="([^"]*)"', markup)) for markup in (one, two)]
@@ -205,7 +205,7 @@ def test_an_svg_keeps_its_ids_to_itself_and_follows_the_page(groups: dict[str, l
 
 
 def test_png_files_are_of_the_size_asked_for(groups: dict[str, list[Run]], tmp_path: Path) -> None:
-    figure = plots.learning_curves(groups)
+    figure = plots.learning_curves(groups, "global.accuracy")
     assert figure is not None
     data = style.save_png(figure, tmp_path / "a.png", dpi=100).read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"

@@ -76,14 +76,14 @@ def test_a_client_row_without_its_line_end_is_not_taken_for_whole(new_run: NewRu
     assert len(read_run(folder).clients) == 4
 
 
-def test_a_client_without_test_examples_has_no_accuracy(new_run: NewRun) -> None:
+def test_a_client_without_test_examples_has_no_score(new_run: NewRun) -> None:
     folder = new_run(clients=1)
     (folder / "clients.csv").write_text(
         "client,name,train_examples,test_examples,accuracy\n0,,5,0,\n1,,5,2,0.5\n"
     )
-    accuracy = read_run(folder).clients.accuracy
-    assert np.isnan(accuracy[0])
-    assert accuracy[1] == 0.5
+    scores = read_run(folder).clients.scores
+    assert np.isnan(scores[0])
+    assert scores[1] == 0.5
 
 
 def test_a_round_done_again_after_a_resume_stands_in_for_the_first(new_run: NewRun) -> None:

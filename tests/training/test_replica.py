@@ -1,6 +1,8 @@
 """The replica: one flat buffer, words by rows, and the same steps as plain PyTorch."""
 
 import copy
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,8 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fednlp.federated.sums import ExactSum
+from fednlp.models import new_model, pretrained_model
 from fednlp.training.optimizers import LocalTraining, make_optimizer
-from fednlp.training.replica import Replica, flat_weights, layout_of
+from fednlp.training.replica import Replica, flat_weights, is_decayed, layout_of
 
 WORDS = 23
 
@@ -45,8 +48,9 @@ def plain(
     model: Toy, options: LocalTraining, ids: torch.Tensor, labels: torch.Tensor
 ) -> dict[str, torch.Tensor]:
     """The same training in PyTorch as everybody writes it."""
-    decay = [p for n, p in model.named_parameters() if not (n.endswith("bias"))]
-    rest = [p for n, p in model.named_parameters() if n.endswith("bias")]
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    decay = [p for n, p in trained.items() if not (n.endswith("bias") or n.startswith("norm."))]
+    rest = [p for n, p in trained.items() if n.endswith("bias") or n.startswith("norm.")]
     groups = [{"params": decay, "weight_decay": options.weight_decay}, {"params": rest, "weight_decay": 0.0}]
     makers = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     more = {"momentum": options.momentum} if options.optimizer == "sgd" else {}
@@ -54,12 +58,12 @@ def plain(
         optimizer: torch.optim.Optimizer = torch.optim.Adagrad(groups, lr=options.learning_rate)
     else:
         optimizer = makers[options.optimizer](groups, lr=options.learning_rate, **more)
-    start = copy.deepcopy(dict(model.named_parameters()))
+    start = copy.deepcopy(trained)
     model.train()
     for batch, label in steps(ids, labels):
         loss = nn.functional.cross_entropy(model(batch), label)
         if options.mu:
-            gap = sum(((p - start[n].detach()) ** 2).sum() for n, p in model.named_parameters())
+            gap = sum(((p - start[n].detach()) ** 2).sum() for n, p in trained.items())
             loss = loss + options.mu / 2 * gap
         optimizer.zero_grad()
         loss.backward()
@@ -147,6 +151,25 @@ def test_layout_handles_every_tensor_by_name() -> None:
     assert layout.entries[-1].name == layout.table == "words.weight"
 
 
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta", "gpt2", "llama", "t5", "bart", "lstm"])
+def test_weight_decay_is_that_of_the_trainer_of_transformers(kind: str) -> None:
+    import transformers
+    from transformers.trainer_pt_utils import get_parameter_names
+
+    from fednlp.models.lstm import LstmConfig
+
+    small = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 8, "vocab_size": 9}
+    if kind == "bart":
+        small = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "vocab_size": 9}
+    made = LstmConfig if kind == "lstm" else partial(transformers.AutoConfig.for_model, kind)
+    config = made(**({"vocab_size": 9} if kind == "lstm" else small))
+    model = transformers.AutoModel.from_config(config)
+    # Trainer.get_decay_parameter_names
+    patterns = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
+    expected = set(get_parameter_names(model, [nn.LayerNorm], patterns))
+    assert {n for n, _ in model.named_parameters(remove_duplicate=False) if is_decayed(n)} == expected
+
+
 def test_a_tied_embedding_is_never_taken_by_rows() -> None:
     class Tied(Toy):
         def __init__(self) -> None:
@@ -166,3 +189,163 @@ def test_evaluation_sees_the_global_model() -> None:
     replica.load(flat_weights(other), torch.tensor([1, 2]))
     replica.load_for_evaluation(flat_weights(other))
     assert torch.equal(replica.model.eval()(ids), expected)
+
+
+FROZEN = [
+    ["norm.weight", "norm.bias"],
+    ["words.weight"],
+    ["words.weight", "norm.weight", "norm.bias"],
+    ["out.weight"],
+    ["out.bias", "norm.bias"],
+    ["norm.weight", "norm.bias", "out.weight", "out.bias"],
+]
+
+
+def partly_frozen(frozen: list[str], seed: int) -> Toy:
+    model = toy(seed)
+    for name in frozen:
+        model.get_parameter(name).requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize("frozen", FROZEN, ids=",".join)
+@pytest.mark.parametrize(
+    "options", OPTIONS, ids=lambda o: f"{o.optimizer}-{o.momentum}-{o.mu}-{o.weight_decay}"
+)
+@settings(max_examples=4, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_frozen_parts_stay_and_the_others_train_as_in_plain_pytorch(
+    options: LocalTraining, frozen: list[str], seed: int
+) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, WORDS, (16, 5), generator=rng)
+    labels = torch.randint(0, 2, (16,), generator=rng)
+    expected = plain(partly_frozen(frozen, seed), options, ids, labels)
+    start = {name: tensor.clone() for name, tensor in toy(seed).state_dict().items()}
+    for by_rows in {False, options.leaves_zero_gradients_alone and "words.weight" not in frozen}:
+        model = partly_frozen(frozen, seed)
+        layout = layout_of(model)
+        names = {entry.name for entry in layout.entries}
+        still = set(frozen) | ({"norm.running_mean", "norm.running_var"} if "norm.bias" in frozen else set())
+        assert names == {n for n in start if n not in still and "positions" not in n and "num_b" not in n}
+        assert (layout.table is None) is ("words.weight" in frozen)
+        for name, value in layout.views(federated(model, options, ids, labels, by_rows)).items():
+            torch.testing.assert_close(value, expected[name], rtol=2e-5, atol=2e-6, msg=name)
+        for name in frozen:
+            assert torch.equal(model.get_parameter(name), start[name])
+            assert model.get_parameter(name).grad is None
+
+
+def test_statistics_of_a_frozen_part_do_not_pass_from_client_to_client() -> None:
+    model = partly_frozen(["norm.weight", "norm.bias"], 0)
+    before = model.norm.running_mean.clone()
+    x = flat_weights(model)
+    replica = Replica(model, torch.device("cpu"), True)
+    for again in (lambda: replica.load(x), lambda: replica.load_for_evaluation(x)):
+        replica.train(True)
+        replica.model(torch.randint(0, WORDS, (8, 5)))
+        assert not torch.equal(model.norm.running_mean, before)
+        again()
+        assert torch.equal(model.norm.running_mean, before)
+
+
+def test_every_module_is_switched_whatever_mode_its_parts_were_in() -> None:
+    model = toy()
+    model.norm.eval()
+    replica = Replica(model, torch.device("cpu"), True)
+    for training in (True, False):
+        replica.train(training)
+        assert {module.training for module in model.modules()} == {training}
+
+
+LORA = {"method": "lora", "r": 2, "lora_alpha": 4}
+HEAD = {"num_labels": 2, "pad_token_id": 0}
+
+
+def lora_bert(folder: Path, build: object = pretrained_model) -> nn.Module:
+    settings_ = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return build(str(folder), "AutoModelForSequenceClassification", HEAD, settings_, seed=5, peft=LORA)
+
+
+def test_a_federated_round_of_adapters_is_that_of_peft(tiny_model: Path) -> None:
+    pytest.importorskip("peft")
+    options = LocalTraining("adamw", 0.01, weight_decay=0.1, mu=0.1)
+    model = lora_bert(tiny_model, new_model)
+    frozen = {n: p.clone() for n, p in model.named_parameters() if not p.requires_grad}
+    x = flat_weights(lora_bert(tiny_model))
+    replica = Replica(model, torch.device("cpu"), True)
+    assert not replica.by_rows
+    assert frozen
+    total = ExactSum(replica.layout)
+    rng = torch.Generator().manual_seed(0)
+    expected = torch.zeros_like(x)
+    for factor in (0.25, 0.75):
+        ids = torch.randint(4, 30, (8, 6), generator=rng)
+        labels = torch.randint(0, 2, (8,), generator=rng)
+        replica.load(x)
+        optimizer = make_optimizer(options, replica.groups)
+        replica.train(True)
+        by_hand = lora_bert(tiny_model).train()
+        start = {n: p.detach().clone() for n, p in by_hand.named_parameters()}
+        trained = {n: p for n, p in by_hand.named_parameters() if p.requires_grad}
+        decayed = [p for n, p in trained.items() if not n.endswith("bias")]
+        rest = [p for n, p in trained.items() if n.endswith("bias")]
+        groups = [{"params": decayed, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
+        usual = torch.optim.AdamW(groups, lr=0.01)
+        for batch, label in steps(ids, labels):
+            replica.zero_grad()
+            nn.functional.cross_entropy(replica.model(input_ids=batch).logits, label).backward()
+            replica.pull_back(options.mu)
+            optimizer.step()
+            usual.zero_grad()
+            gap = sum(((p - start[n]) ** 2).sum() for n, p in trained.items())
+            (nn.functional.cross_entropy(by_hand(input_ids=batch).logits, label) + 0.05 * gap).backward()
+            usual.step()
+        replica.add_update(total, factor)
+        expected += factor * (flat_weights(by_hand) - x)
+    torch.testing.assert_close(total.mean(1.0)[0], expected, rtol=1e-3, atol=2e-5)
+    assert expected.abs().max() > 0.01
+    for entry in replica.layout.entries:
+        assert "lora_" in entry.name or "modules_to_save" in entry.name
+    replica.load(x)
+    now = dict(model.named_parameters())
+    assert all(torch.equal(now[n], p) and now[n].grad is None for n, p in frozen.items())
+
+
+@pytest.mark.parametrize(
+    ("kind", "model_class"),
+    [("gpt2", "AutoModelForCausalLM"), ("bert", "AutoModelForMaskedLM"), ("t5", "AutoModelForSeq2SeqLM")],
+)
+def test_tied_weights_are_laid_out_once_and_stay_tied(kind: str, model_class: str, tmp_path: Path) -> None:
+    import transformers
+
+    sizes = {
+        "gpt2": {"n_embd": 8, "n_layer": 1, "n_head": 2},
+        "bert": {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8},
+        "t5": {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2},
+    }[kind]
+    config = transformers.AutoConfig.for_model(kind, vocab_size=19, **sizes)
+    config.decoder_start_token_id = 0
+    torch.manual_seed(0)
+    model = getattr(transformers, model_class).from_config(config)
+    words, out = model.get_input_embeddings(), model.get_output_embeddings()
+    assert out.weight is words.weight
+    layout = layout_of(model)
+    assert layout.numel == sum(p.numel() for p in model.parameters())
+    assert layout.table is None
+    x = flat_weights(model) + 0.5
+    replica = Replica(model, torch.device("cpu"), True)
+    replica.load(x)
+    assert out.weight is words.weight
+    ids = torch.tensor([[3, 4, 5]])
+    replica.train(False)
+    expected = model(input_ids=ids, **({"labels": ids} if kind == "t5" else {})).logits
+    stored = torch.empty_like(x)
+    replica.store(stored)
+    assert torch.equal(stored, x)
+    model.save_pretrained(tmp_path)
+    loaded = getattr(transformers, model_class).from_pretrained(tmp_path)
+    assert loaded.get_output_embeddings().weight is loaded.get_input_embeddings().weight
+    again = loaded(input_ids=ids, **({"labels": ids} if kind == "t5" else {})).logits
+    torch.testing.assert_close(again, expected)
+    torch.testing.assert_close(flat_weights(loaded), x)

@@ -15,7 +15,7 @@ from fednlp.config.schema import Experiment, Server
 from fednlp.errors import ConfigError
 from fednlp.partition.methods import ALIASES, METHODS
 
-_OWN_FILE = ("path", "test_path", "text", "label")
+_OWN_FILE = ("path", "test_path", "text", "label", "columns")
 """Keys of ``[data]`` that speak of the user's own file."""
 
 
@@ -35,13 +35,14 @@ def with_algorithm(experiment: Experiment, name: str, seed: int) -> Experiment:
     return parse(experiment.model_dump(exclude_none=True) | update, experiment.name)
 
 
-def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
+def load(path: str | Path, overrides: Iterable[str] = (), full: bool = False) -> Experiment:
     """Read an experiment file and apply ``a.b=c`` overrides.
 
     Args:
         path: A TOML file, or the name of an experiment that comes with fednlp, e.g. ``"quickstart"``.
         overrides: Texts such as ``"client.learning_rate=3e-4"``; the value is read as TOML, else as text. One
             that replaces the partition method, or the algorithm, drops the file's options of the old one.
+        full: Take the file's full size: what its ``[full]`` says goes over the rest, before the overrides.
 
     Raises:
         ConfigError: The file cannot be read, or says something wrong; every mistake is listed.
@@ -56,6 +57,11 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"{path} is not readable as TOML: {error}") from None
     document.setdefault("name", _name_of(path))
+    larger = document.pop("full", None)
+    if full and not isinstance(larger, dict):
+        raise ConfigError(f"{path} has one size only: leave --full out, or add a [full] section")
+    if full:
+        document = _over(document, larger | {"name": f"{document['name']}-full"})
     overrides = list(overrides)
     _make_way(
         document,
@@ -63,6 +69,19 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
     )
     problems = [problem for override in overrides if (problem := _apply(document, override))]
     return parse(document, str(path), problems)
+
+
+def _over(document: dict[str, Any], larger: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested tables with those of another laid over them.
+
+    >>> _over({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"c": 4}})
+    {'a': 1, 'b': {'c': 4, 'd': 3}}
+    """
+    merged = dict(document)
+    for key, value in larger.items():
+        old = merged.get(key)
+        merged[key] = _over(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
+    return merged
 
 
 def _name_of(path: Path) -> str:

@@ -1,5 +1,6 @@
 """A typed experiment: its sections and keys, their defaults, and what goes together."""
 
+import difflib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -8,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, m
 from fednlp.config.mistakes import report
 from fednlp.errors import ConfigError, PartitionError
 from fednlp.partition.make import check_options, method_named
+from fednlp.tasks.names import TASKS
 
 PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -39,8 +41,10 @@ class Data(_Section):
     path: str | None = None
     text: str = "text"
     label: str = "label"
+    columns: dict[str, str] = {}
     test_path: str | None = None
     test_fraction: Fraction = 0.2
+    invalid: Literal["refuse", "drop"] = "refuse"
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -71,12 +75,49 @@ class Partition(_Section):
             raise ValueError(str(error)) from None
 
 
+class Task(_Section):
+    """What is learnt: a formulation by ``name``, inferred from the data if left out, and its options."""
+
+    name: str | None = None
+    label_smoothing_factor: Decay | None = None
+    scheme: Literal["default", "strict"] | None = None
+    doc_stride: Annotated[int, Field(ge=0)] | None = None
+    max_answer_length: PositiveInt | None = None
+    max_target_length: PositiveInt | None = None
+    num_beams: PositiveInt | None = None
+    source_prefix: str | None = None
+    scorer: Literal["rouge", "bleu"] | None = None
+    mlm_probability: Fraction | None = None
+    pattern: str | None = None
+    verbalizer: dict[str, str] | None = None
+    options: dict[str, JsonValue] = {}
+
+    @field_validator("name")
+    @classmethod
+    def _known_name(cls, name: str | None) -> str | None:
+        if name is None or name in TASKS or ":" in name:
+            return name
+        near = difflib.get_close_matches(name, TASKS, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(f'there is no task "{name}": {hint}known are {", ".join(TASKS)}')
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that are said, without the name."""
+        named = self.model_dump(exclude_none=True, exclude={"name", "options"})
+        return named | dict(self.options)
+
+
 class Model(_Section):
-    """The starting point: a name known here, a folder, or a hub name; ``config`` overrides its settings."""
+    """The starting point: a name known here, a folder, or a hub name; ``config`` overrides its settings.
+
+    ``peft`` puts adapters on it; ``vocabulary_size`` is for models that are built over the texts at hand.
+    """
 
     name_or_path: str = "bert-tiny"
     max_length: Annotated[int, Field(ge=4)] = 128
     config: dict[str, JsonValue] = {}
+    vocabulary_size: Annotated[int, Field(ge=300)] | None = None
+    peft: dict[str, JsonValue] | None = None
 
 
 class Algorithm(_Section):
@@ -165,6 +206,7 @@ class Experiment(_Section):
     min_clients: PositiveInt = 1
     data: Data
     partition: Partition = Partition(clients=10)
+    task: Task = Task()
     model: Model = Model()
     algorithm: Algorithm = Algorithm()
     client: Client = Client()
@@ -193,7 +235,7 @@ class Experiment(_Section):
                 "server": _server_defaults(self.algorithm.name, self.server),
                 "partition": self.partition.model_copy(update=partition),
                 "data": self.data.model_copy(update=_anchored(self.data, "path", "test_path")),
-                "model": self.model.model_copy(update=_anchored(self.model, "name_or_path")),
+                "model": self.model.model_copy(update=_anchored_model(self.model)),
             }
         )
 
@@ -203,6 +245,13 @@ def _anchored(section: BaseModel, *keys: str) -> dict[str, str]:
     given = {key: getattr(section, key) for key in keys}
     paths = {key: Path(value).expanduser() for key, value in given.items() if value is not None}
     return {key: str(path.absolute()) for key, path in paths.items() if path.exists()}
+
+
+def _anchored_model(model: Model) -> dict[str, str]:
+    """Return the model's folder made absolute; a known name stays one, whatever lies in the working folder."""
+    from fednlp.models.known import ALL_NAMES
+
+    return {} if model.name_or_path in ALL_NAMES else _anchored(model, "name_or_path")
 
 
 def _server_defaults(algorithm: str, server: Server) -> Server:

@@ -1,20 +1,14 @@
 """Examples and where they come from: known data sets, users' own files, pinned sources, and the cache."""
 
-from fednlp.data.catalogue import CATALOGUE, Entry
-from fednlp.data.load import TextData, data_names, load_data
-from fednlp.data.sources import MODEL_NAMES, Source, fetch, named_model
-
-
-def describe() -> tuple[Entry, ...]:
-    """Return the data sets known by name, each with its title, size, source, licence and how it is got.
-
-    >>> [entry.name for entry in describe()]
-    ['20news', 'agnews', 'sst2', 'trec', 'bbc']
-    """
-    return tuple(CATALOGUE.values())
-
+from fednlp.data.catalogue import CATALOGUE, Entry, data_names, describe
+from fednlp.data.info import info
+from fednlp.data.load import load_data
+from fednlp.data.source import Source
+from fednlp.data.sources import MODEL_NAMES, fetch, named_model
+from fednlp.data.textdata import TextData
 
 __all__ = [
+    "CATALOGUE",
     "MODEL_NAMES",
     "Entry",
     "Source",
@@ -22,6 +16,7 @@ __all__ = [
     "data_names",
     "describe",
     "fetch",
+    "info",
     "load_data",
     "named_model",
 ]

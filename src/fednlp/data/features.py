@@ -1,25 +1,27 @@
 """Features on disk: text is tokenised once into memory-mapped arrays that all workers share.
 
-A ragged column (token ids) is its values end to end, int32, and int64 offsets; a plain column (labels)
-is one int64 array. ``meta.json`` is written last and states every file's length, so a folder that was
-cut short counts as absent.
+A ragged column (token ids) is its values end to end, int32, and int64 offsets; a text is the same with the
+bytes of its UTF-8; a plain column is one int64 array (labels) or float64 (scores). ``meta.json`` is written
+last and states every file's type and length, so a folder that was cut short counts as absent.
 """
 
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from fednlp.disk import locked
 
-_VERSION = 1
+_VERSION = 2
+_TYPES = {"int32": np.int32, "uint8": np.uint8, "int64": np.int64, "float64": np.float64}
 _ROWS_AT_ONCE = 2048
 
 
@@ -30,7 +32,7 @@ class Features:
     Attributes:
         folder: Where the arrays lie; None for arrays in memory.
         arrays: Values by column name.
-        offsets: Offsets by ragged column name.
+        offsets: Offsets by ragged or text column name.
     """
 
     folder: Path | None
@@ -43,6 +45,15 @@ class Features:
     def values(self, column: str) -> np.ndarray:
         """Return a plain column, one value an example."""
         return self.arrays[column]
+
+    def ragged(self, column: str, number: int) -> np.ndarray:
+        """Return one example's values of a ragged column."""
+        offsets = self.offsets[column]
+        return self.arrays[column][offsets[number] : offsets[number + 1]]
+
+    def text(self, column: str, number: int) -> str:
+        """Return one example's text."""
+        return self.ragged(column, number).tobytes().decode("utf-8")
 
     @cached_property
     def all_lengths(self) -> np.ndarray:
@@ -75,19 +86,29 @@ class Features:
         return np.concatenate([values[start:stop] for start, stop in spans])
 
     @classmethod
-    def in_memory(cls, rows: Iterable[dict[str, Any]]) -> "Features":
-        """Build features from rows in memory; lists become ragged columns, numbers plain ones."""
+    def in_memory(cls, rows: Iterable[Mapping[str, Any]]) -> "Features":
+        """Build features from rows in memory, as :func:`write_features` does on disk."""
         rows = list(rows)
         arrays: dict[str, np.ndarray] = {}
         offsets: dict[str, np.ndarray] = {}
-        for name, value in rows[0].items():
-            column = [row[name] for row in rows]
-            if isinstance(value, (list, np.ndarray)):
-                offsets[name] = np.concatenate([[0], np.cumsum([len(item) for item in column])])
-                arrays[name] = np.concatenate([np.asarray(item, dtype=np.int32) for item in column])
-            else:
-                arrays[name] = np.asarray(column, dtype=np.int64)
+        for name in rows[0]:
+            pieces, lengths = _pieces([row[name] for row in rows])
+            arrays[name] = np.concatenate(pieces)
+            if lengths is not None:
+                offsets[name] = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         return cls(None, arrays, offsets)
+
+
+def _pieces(column: list[Any]) -> tuple[list[np.ndarray], list[int] | None]:
+    """Return a column's values as arrays, and the length of each where it is ragged."""
+    first = column[0]
+    if isinstance(first, str):
+        pieces = [np.frombuffer(text.encode("utf-8"), np.uint8) for text in column]
+    elif isinstance(first, (list, np.ndarray)):
+        pieces = [np.asarray(item, np.int32) for item in column]
+    else:
+        return [np.asarray(column, np.float64 if isinstance(first, float) else np.int64)], None
+    return pieces, [len(piece) for piece in pieces]
 
 
 def open_features(folder: Path) -> Features | None:
@@ -100,10 +121,7 @@ def open_features(folder: Path) -> Features | None:
             return None
     except (OSError, ValueError, KeyError):
         return None
-    arrays = {
-        name: _mapped(folder / f"{name}.bin", np.int32 if name in meta["ragged"] else np.int64)
-        for name in meta["columns"]
-    }
+    arrays = {name: _mapped(folder / f"{name}.bin", _TYPES[kind]) for name, kind in meta["columns"].items()}
     offsets = {name: _mapped(folder / f"{name}.offsets", np.int64) for name in meta["ragged"]}
     return Features(folder, arrays, offsets)
 
@@ -138,39 +156,46 @@ def write_features(
 
 
 def _write(work: Path, batches: Iterable[list[dict[str, Any]]], progress: Callable[[int], None]) -> None:
-    files: dict[str, Any] = {}
+    columns: dict[str, str] = {}
     ends: dict[str, int] = {}
     done = 0
-    for rows in batches:
-        for name, value in rows[0].items():
-            column = [row[name] for row in rows]
+    with ExitStack() as stack:
+        files: dict[str, BinaryIO] = {}
+
+        def opened(name: str) -> BinaryIO:
             if name not in files:
-                files[name] = (work / f"{name}.bin").open("wb")
-                if isinstance(value, list):
-                    ends[name] = 0
-                    files[f"{name}.offsets"] = (work / f"{name}.offsets").open("wb")
-                    files[f"{name}.offsets"].write(np.zeros(1, np.int64).tobytes())
-            if name in ends:
-                offsets = ends[name] + np.cumsum([len(item) for item in column], dtype=np.int64)
+                files[name] = stack.enter_context((work / name).open("wb"))
+            return files[name]
+
+        for rows in batches:
+            for name in rows[0]:
+                pieces, lengths = _pieces([row[name] for row in rows])
+                columns.setdefault(name, str(pieces[0].dtype))
+                opened(f"{name}.bin").write(np.concatenate(pieces).tobytes())
+                if lengths is None:
+                    continue
+                if name not in ends:
+                    opened(f"{name}.offsets").write(np.zeros(1, np.int64).tobytes())
+                offsets = ends.get(name, 0) + np.cumsum(lengths, dtype=np.int64)
+                opened(f"{name}.offsets").write(offsets.tobytes())
                 ends[name] = int(offsets[-1])
-                files[f"{name}.offsets"].write(offsets.tobytes())
-                files[name].write(np.concatenate([np.asarray(i, np.int32) for i in column]).tobytes())
-            else:
-                files[name].write(np.asarray(column, np.int64).tobytes())
-        done += len(rows)
-        progress(done)
-    for file in files.values():
-        file.close()
-    columns = [name for name in files if not name.endswith(".offsets")]
+            done += len(rows)
+            progress(done)
     sizes = {path.name: path.stat().st_size for path in sorted(work.iterdir())}
     meta = {"version": _VERSION, "columns": columns, "ragged": sorted(ends), "bytes": sizes}
     (work / "meta.json").write_text(json.dumps(meta))
 
 
-def row_batches(table: Any, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
-    """Yield an Arrow table's rows in lists of bounded length, with the given columns."""
-    for batch in table.select(columns).to_batches(max_chunksize=_ROWS_AT_ONCE):
-        yield batch.to_pylist()
+def row_batches(table: Any, columns: Mapping[str, str]) -> Iterator[list[dict[str, str | None]]]:
+    """Yield an Arrow table's rows in lists of bounded length.
+
+    Args:
+        table: Of strings.
+        columns: What to call each column, to its name in the table.
+    """
+    names = list(columns)
+    for batch in table.select(list(columns.values())).to_batches(max_chunksize=_ROWS_AT_ONCE):
+        yield batch.rename_columns(names).to_pylist()
 
 
 def _mapped(path: Path, dtype: type) -> np.ndarray:

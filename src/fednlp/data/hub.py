@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fednlp.data.files import as_label, as_text, check_columns, identity
-from fednlp.data.store import Row, Rows
+from fednlp.data.columns import TARGETS
+from fednlp.data.files import identity
+from fednlp.data.jsonl import value_row
+from fednlp.data.store import Placed, Rows
 from fednlp.errors import DataError, MissingDependency
 
 _ROWS_AT_ONCE = 1000
@@ -22,16 +24,17 @@ def is_saved(folder: Path) -> bool:
     return (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
 
 
-def saved_rows(folder: Path, text: str = "text", label: str = "label") -> tuple[Rows, Rows | None]:
+def saved_rows(folder: Path, targets: Sequence[str] = TARGETS) -> tuple[Rows, Rows | None]:
     """Return the training rows and, where there are any, the test rows of a folder of ``save_to_disk``.
+
+    Class labels become their names.
 
     Args:
         folder: As :func:`is_saved` accepts it.
-        text: Column with the texts.
-        label: Column with the labels; class labels become their names.
+        targets: Columns to be predicted, those of them that there are; a test split must state them.
 
     Raises:
-        DataError: It cannot be loaded, or has no training split or no such column.
+        DataError: It cannot be loaded, or has no training split.
         MissingDependency: ``datasets`` is not installed.
     """
     datasets = _datasets(f"{folder} was written by datasets", "give a CSV or JSONL file")
@@ -41,24 +44,24 @@ def saved_rows(folder: Path, text: str = "text", label: str = "label") -> tuple[
         raise DataError(f"{folder}: not a whole data set of save_to_disk ({_first_line(error)})") from None
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     names = [str(path.relative_to(folder)) for path in paths]
-    return _pair(loaded, str(folder), json.dumps([names, identity(paths)]), text, label)
+    return _pair(loaded, str(folder), json.dumps([names, identity(paths)]), targets)
 
 
 def hub_rows(
     name: str,
-    text: str = "text",
-    label: str = "label",
+    targets: Sequence[str] = TARGETS,
     *,
     rename: Mapping[str, str] | None = None,
+    config: str | None = None,
     revision: str | None = None,
 ) -> tuple[Rows, Rows | None]:
     """Return the training rows and, where there are any, the test rows of a data set of the hub.
 
     Args:
         name: ``owner/name``.
-        text: Column with the texts.
-        label: Column with the labels; class labels become their names.
-        rename: New names of columns, by the names at the hub.
+        targets: As for :func:`saved_rows`.
+        rename: New names of columns, by the names at the hub; ``a.b`` is the field b of the column a.
+        config: Which of the data sets under the name.
         revision: Branch or commit at the hub.
 
     Raises:
@@ -70,11 +73,15 @@ def hub_rows(
         reachable = _is_reachable(name)
         with _offline_unless(reachable):
             try:
-                loaded = datasets.load_dataset(name, revision=revision).rename_columns(dict(rename or {}))
+                loaded = datasets.load_dataset(name, config, revision=revision)
+                if any("." in column for column in rename or ()):
+                    loaded = loaded.flatten()
+                loaded = loaded.rename_columns(dict(rename or {}))
             except Exception as error:  # the library raises whatever the data set's own reader raises
                 why = _first_line(error) if reachable else "it cannot be reached, and has not given it before"
                 raise DataError(f"cannot load {name!r} from the hub ({why}): {_OTHERWISE}") from None
-    return _pair(loaded, f"hub data set {name}", "", text, label)
+    shown = f"hub data set {name}" if config is None else f"hub data set {name}, {config}"
+    return _pair(loaded, shown, "", targets)
 
 
 def _first_line(error: Exception) -> str:
@@ -144,49 +151,58 @@ def _quiet(datasets: Any) -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-def _pair(loaded: Any, where: str, known: str, text: str, label: str) -> tuple[Rows, Rows | None]:
+def _pair(loaded: Any, where: str, known: str, targets: Sequence[str]) -> tuple[Rows, Rows | None]:
     if not isinstance(loaded, Mapping):
-        return _split_rows(loaded, where, "", known, text, label), None
+        return _split_rows(loaded, where, "", known), None
     name = "train" if "train" in loaded else next(iter(loaded))
     if name != "train" and len(loaded) > 1:
         raise DataError(f"{where}: no split 'train': the splits are {', '.join(loaded)}")
-    train = _split_rows(loaded[name], where, name, known, text, label)
-    for name in _TEST_SPLITS:
-        if name in loaded and label in loaded[name].column_names and _is_labelled(loaded[name], label):
-            return train, _split_rows(loaded[name], where, name, known, text, label)
+    train = _split_rows(loaded[name], where, name, known)
+    stated = [target for target in targets if target in loaded[name].column_names]
+    for test in _TEST_SPLITS:
+        split = loaded.get(test, ()) if test != name else ()
+        if len(split) and all(_is_stated(split, target) for target in stated):
+            return train, _split_rows(split, where, test, known)
     return train, None
 
 
-def _is_labelled(split: Any, label: str) -> bool:
-    """Say whether a test split states its labels; shared tasks publish -1 instead."""
-    return len(split) > 0 and split[0][label] not in (None, -1, "")
+def _is_stated(split: Any, target: str) -> bool:
+    """Say whether a test split states what is to be predicted; shared tasks publish -1 instead."""
+    return target in split.column_names and split[0][target] not in (None, -1, "")
 
 
-def _split_rows(split: Any, where: str, name: str, known: str, text: str, label: str) -> Rows:
+def _split_rows(split: Any, where: str, name: str, known: str) -> Rows:
     place = f"{where}, split {name}" if name else where
     columns = list(split.column_names)
-    check_columns(place, columns, text, label)
     if len(split) == 0:
         raise DataError(f"{place}: no examples")
     return Rows(
-        ("datasets", where, name, text, label),
+        ("datasets", where, name),
         f"{known} {split._fingerprint} {len(split)}",
         place,
-        lambda: (columns, _read(split, place, columns, text, label)),
+        lambda: columns,
+        lambda roles: (columns, _read(split, place, columns, roles)),
     )
 
 
-def _read(split: Any, place: str, columns: Sequence[str], text: str, label: str) -> Iterator[Row]:
-    classes = getattr(split.features[label], "names", None)
+def _read(split: Any, place: str, columns: Sequence[str], roles: Mapping[str, str]) -> Iterator[Placed]:
+    classes = {column: names for column in columns if (names := _class_names(split.features[column]))}
     number = 0
     for batch in split.with_format("arrow").iter(batch_size=_ROWS_AT_ONCE):
         for item in batch.to_pylist():
-            where = f"{place}: row {number}"
-            value = item[label]
-            if classes is not None and value is not None:
-                value = classes[value] if 0 <= value < len(classes) else None
-            if not isinstance(item[text], str):
-                raise DataError(f"{where}: the text is missing: {text!r} must be a string")
-            row = {column: as_text(item[column]) for column in columns}
-            yield [*({**row, label: as_label(value, where, label)}.values())]
+            for column, names in classes.items():
+                item[column] = _named(item[column], names)
+            yield f"{place}: row {number}", value_row(item, columns, roles)
             number += 1
+
+
+def _class_names(feature: Any) -> Sequence[str] | None:
+    """Return the names of a column of classes, or of lists of them."""
+    names: Sequence[str] | None = getattr(getattr(feature, "feature", feature), "names", None)
+    return names
+
+
+def _named(value: Any, names: Sequence[str]) -> Any:
+    if isinstance(value, list):
+        return [_named(item, names) for item in value]
+    return names[value] if type(value) is int and 0 <= value < len(names) else None

@@ -28,19 +28,29 @@ def lines(path: Path, latin1: bool = False) -> Iterator[str]:
             while line := file.readline(LONGEST_LINE + 1):
                 number += 1
                 if number == 1:
-                    line = _without_mark(line, path)
-                yield _decoded(line, path, number, latin1)
+                    line = without_mark(line, path)
+                yield decoded(line, path, number, latin1)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _without_mark(line: bytes, path: Path) -> bytes:
+def without_mark(line: bytes, path: Path) -> bytes:
+    """Return a file's first line without the mark of UTF-8.
+
+    Raises:
+        DataError: The mark is that of UTF-16.
+    """
     if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise DataError(f"{path}:1: the file is UTF-16, not UTF-8: convert it, e.g. iconv -f UTF-16 -t UTF-8")
     return line.removeprefix(codecs.BOM_UTF8)
 
 
-def _decoded(line: bytes, path: Path, number: int, latin1: bool) -> str:
+def decoded(line: bytes, path: Path, number: int, latin1: bool) -> str:
+    """Return a line as text.
+
+    Raises:
+        DataError: It is too long, holds a NUL byte, or is not UTF-8, nor meant to be Latin-1.
+    """
     if len(line) > LONGEST_LINE:
         raise DataError(
             f"{path}:{number}: the line is longer than {LONGEST_LINE >> 20} MiB: is this a text file?"

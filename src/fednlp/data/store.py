@@ -2,21 +2,35 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fednlp.data.cache import cache_dir
 from fednlp.disk import ELSEWHERE, atomic, sha256_of
-from fednlp.errors import RunError
+from fednlp.errors import DataError, RunError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Row = Sequence[str | None]
 
-_VERSION = 1
+
+@dataclass(frozen=True)
+class Fault:
+    """What stands where a row should be: what is wrong with it, and what to do."""
+
+    said: str
+
+
+Placed = tuple[str, Row | Fault]
+"""A row, or what is wrong with it, after its place for people: ``"file.csv:3"``."""
+
+Check = Callable[[Row], Row | Fault]
+
+_VERSION = 2
+_REASONS = 3
 # A batch ends at either bound; both are part of the digest of the content, hence of _VERSION.
 _BATCH_ROWS = 4096
 _BATCH_CHARACTERS = 1 << 22
@@ -34,41 +48,88 @@ class Rows:
         what: Names the place in the cache: what is read, and every option of reading it.
         identity: Changes whenever the content may have changed (a digest, or sizes and times).
         shown: Where the rows come from, for people.
-        read: Opens the rows: their column names, and an iterator.
+        names: Gives the column names at a glance; a later row may bring further ones.
+        read: Opens the rows: their column names, and an iterator. It is told what each column is for: a
+            canonical name (:mod:`fednlp.data.schema`) by the column's own.
+        names_at: Where the column names stand, for people; ``shown`` by default.
     """
 
     what: tuple[str, ...]
     identity: str
     shown: str
-    read: Callable[[], tuple[Sequence[str], Iterator[Row]]]
+    names: Callable[[], Sequence[str]]
+    read: Callable[[Mapping[str, str]], tuple[Sequence[str], Iterator[Placed]]]
+    names_at: str = ""
+
+
+@dataclass(frozen=True)
+class View:
+    """How rows are read for a task.
+
+    Attributes:
+        task: Its name.
+        roles: What each column is for, by the column's own name.
+        check: Makes the check of a row for column names.
+        drop: Leave out the rows that do not pass; else the first of them is an error.
+    """
+
+    task: str
+    roles: Mapping[str, str]
+    check: Callable[[Sequence[str]], Check]
+    drop: bool = False
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What names it in the cache."""
+        return (self.task, json.dumps(sorted(self.roles.items())), "drop" if self.drop else "refuse")
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A memory-mapped table, and the SHA-256 of its rows and column names."""
+    """A memory-mapped table.
+
+    Attributes:
+        table: Its columns are strings.
+        content: SHA-256 of its rows and column names.
+        dropped: How many rows were left out.
+        reasons: Why the first few of them were.
+    """
 
     table: "pa.Table"
     content: str
+    dropped: int = 0
+    reasons: tuple[str, ...] = ()
 
 
-def stored(rows: Rows) -> Stored:
+def stored(rows: Rows, view: View) -> Stored:
     """Return rows as a memory-mapped table, reading them only if the cache does not hold them as they are.
 
     Raises:
-        DataError: Whatever the reader finds wrong.
+        DataError: Whatever the reader or the check finds wrong.
         RunError: The disk is full, or the cache cannot be written.
     """
-    key = hashlib.sha256(json.dumps([_VERSION, *rows.what]).encode()).hexdigest()[:32]
-    path = cache_dir() / "tables" / f"{key}.arrow"
+    path = _place(rows, view)
     note = path.with_suffix(".json")
     for _ in range(_ATTEMPTS):
         found = _load(path, note, rows.identity)
         if found is not None:
             return found
-        _write(path, note, rows)
+        _write(path, note, rows, view)
     raise RunError(
         f"{path} does not keep what is written to it, or is written by another process: {ELSEWHERE}"
     )
+
+
+def rows_in_cache(rows: Rows, view: View) -> int | None:
+    """Return how many rows the cache holds of these, or None where it does not hold them as they are."""
+    path = _place(rows, view)
+    found = _load(path, path.with_suffix(".json"), rows.identity)
+    return None if found is None else int(found.table.num_rows)
+
+
+def _place(rows: Rows, view: View) -> Path:
+    key = hashlib.sha256(json.dumps([_VERSION, *rows.what, *view.key]).encode()).hexdigest()[:32]
+    return cache_dir() / "tables" / f"{key}.arrow"
 
 
 def _load(path: Path, note: Path, identity: str) -> Stored | None:
@@ -84,19 +145,20 @@ def _load(path: Path, note: Path, identity: str) -> Stored | None:
         if not untouched and noted["sha256"] != sha256_of(path):
             return None
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-        return Stored(table, noted["content"])
+        return Stored(table, noted["content"], noted["dropped"], tuple(noted["reasons"]))
     except (OSError, ValueError, KeyError, TypeError):  # Arrow's own errors are ValueErrors
         return None
 
 
-def _write(path: Path, note: Path, rows: Rows) -> None:
+def _write(path: Path, note: Path, rows: Rows, view: View) -> None:
     import pyarrow as pa
 
-    columns, iterator = rows.read()
+    columns, placed = rows.read(view.roles)
+    sieve = _Sieve(view.check(columns), view.drop)
     schema = pa.schema([(column, pa.string()) for column in columns])
     content = hashlib.sha256(json.dumps(list(columns)).encode())
     with atomic(path) as file, pa.ipc.new_file(file, schema) as writer:
-        for batch in _batches(iterator):
+        for batch in _batches(sieve.passed(placed, rows.shown)):
             content.update(json.dumps(batch).encode())
             values = list(zip(*batch, strict=True))
             writer.write_batch(pa.record_batch([pa.array(v, pa.string()) for v in values], schema=schema))
@@ -107,10 +169,42 @@ def _write(path: Path, note: Path, rows: Rows) -> None:
         "mtime_ns": status.st_mtime_ns,
         "sha256": sha256_of(path),
         "content": content.hexdigest(),
+        "dropped": sieve.dropped,
+        "reasons": sieve.reasons,
         "shown": rows.shown,
     }
     with atomic(note) as file:
         file.write(json.dumps(noted).encode())
+
+
+class _Sieve:
+    """Lets the rows through that pass a check, and counts the others or refuses the first."""
+
+    def __init__(self, check: Check, drop: bool) -> None:
+        self.check, self.drop = check, drop
+        self.dropped = 0
+        self.reasons: list[str] = []
+
+    def passed(self, placed: Iterator[Placed], shown: str) -> Iterator[Row]:
+        """Yield the rows that pass; at least one must."""
+        row = None
+        for where, item in placed:
+            found = item if isinstance(item, Fault) else self.check(item)
+            if isinstance(found, Fault):
+                self._leave_out(f"{where}: {found.said}")
+            else:
+                row = found
+                yield row
+        if row is None:
+            why = f" ({self.dropped} left out; {self.reasons[0]})" if self.dropped else ""
+            raise DataError(f"{shown}: it holds no example{why}")
+
+    def _leave_out(self, reason: str) -> None:
+        if not self.drop:
+            raise DataError(f'{reason}, or leave such rows out with data.invalid = "drop"')
+        self.dropped += 1
+        if len(self.reasons) < _REASONS:
+            self.reasons.append(reason)
 
 
 def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:

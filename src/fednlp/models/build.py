@@ -1,75 +1,24 @@
-"""Build or load a model and its tokenizer, quietly, with one clear error when it cannot be had."""
+"""Load a model and its tokenizer with the right head, or build the same architecture to be filled in."""
 
-import logging
-import os
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from fednlp.errors import FednlpError, ModelError
+from fednlp.errors import ModelError
+from fednlp.models.adapters import is_adapted, save_adapted, with_adapter
+from fednlp.models.explain import explained, quiet
+from fednlp.models.settings import apply_overrides, configured, position_limit
 from fednlp.seeds import torch_stream
 
-
-def quiet() -> None:
-    """Keep transformers' own banners, bars and reports off the screen."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-
-
-def find_model(name_or_path: str) -> str:
-    """Return what transformers can load: the folder of a known model, a folder given, or a hub name.
-
-    Raises:
-        ModelError: Neither a known name, nor a model folder, nor shaped like a hub name.
-        FetchError: A known model cannot be fetched and is not cached.
-    """
-    from fednlp.data.sources import MODEL_NAMES, named_model
-
-    known = named_model(name_or_path)
-    if known is not None:
-        return str(known)
-    folder = Path(name_or_path).expanduser()
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise ModelError(
-                f"{folder} is no model: it has no config.json; give a folder that save_pretrained wrote"
-            )
-        return str(folder)
-    if folder.exists() or name_or_path.startswith((".", "/", "~")):
-        raise ModelError(f"there is no model folder {name_or_path}; known names: {', '.join(MODEL_NAMES)}")
-    return name_or_path
-
-
-@contextmanager
-def _explained(source: str) -> Iterator[None]:
-    """Turn what transformers raises for a missing or unfit model into one sentence."""
-    from fednlp.data.sources import MODEL_NAMES
-
-    quiet()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    except FednlpError:
-        raise
-    except Exception as error:  # loaders of many hands raise anything
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        if Path(source).is_dir():
-            raise ModelError(f"the model in {source} cannot be loaded: {reason}") from None
-        raise ModelError(
-            f'there is no model "{source}" here and the hub did not give it ({reason}): pass one of '
-            f"{', '.join(MODEL_NAMES)}, or the folder of a model"
-        ) from None
+_WEIGHTS = (".safetensors", ".bin", ".index.json", ".h5", ".msgpack", ".pt", ".pth", ".ckpt")
+"""How files of weights end, also of kinds that cannot be loaded: a folder with one is no empty architecture."""
+_SIZED_BY_LABELS = (
+    "AutoModelForSequenceClassification",
+    "AutoModelForTokenClassification",
+    "AutoModelForQuestionAnswering",
+)
 
 
 def load_tokenizer(source: str) -> Any:
@@ -78,7 +27,7 @@ def load_tokenizer(source: str) -> Any:
     Raises:
         ModelError: It cannot be found or loaded.
     """
-    with _explained(source):
+    with explained(source):
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(source)
@@ -89,73 +38,116 @@ def load_tokenizer(source: str) -> Any:
         return tokenizer
 
 
-def longest_text(source: str, tokenizer: Any) -> int:
-    """Return how many tokens a model can read at most, by its own word and its tokenizer's."""
-    with _explained(source):
-        from transformers import AutoConfig
-
-        positions = getattr(AutoConfig.from_pretrained(source), "max_position_embeddings", None)
-    limits = [limit for limit in (tokenizer.model_max_length, positions) if limit and limit > 0]
-    return int(min(limits))
-
-
-def _config(source: str, settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(source)
-    unknown = [key for key in overrides if not hasattr(config, key)]
-    if unknown:
-        raise ModelError(
-            f"[model.config] {', '.join(unknown)}: {config.model_type} models have no such setting; "
-            f"see the model's config.json for the names"
-        )
-    taken = [key for key in overrides if key in settings]
-    if taken:
-        raise ModelError(f"[model.config] {', '.join(taken)}: the task sets it: leave it out")
-    for key, value in {**settings, **overrides}.items():
-        setattr(config, key, value)
-    return config
-
-
-def pretrained_model(
-    source: str, model_class: str, settings: Mapping[str, Any], overrides: Mapping[str, Any], seed: int
-) -> nn.Module:
-    """Load a checkpoint with a fresh head; the head is a function of the seed.
+def longest_text(source: str, tokenizer: Any, overrides: Mapping[str, Any] | None = None) -> int:
+    """Return how many tokens a model can read at most, by its own word and its tokenizer's.
 
     Args:
         source: From :func:`find_model`.
+        tokenizer: From :func:`load_tokenizer`.
+        overrides: ``[model.config]`` of the experiment.
+    """
+    with explained(source):
+        from transformers import AutoConfig
+
+        config = AutoConfig.from_pretrained(source)
+        apply_overrides(config, overrides or {})
+        positions = position_limit(config)
+    return int(min(limit for limit in (tokenizer.model_max_length, positions) if limit and limit > 0))
+
+
+def has_weights(source: str) -> bool:
+    """Say whether a model starts from a checkpoint; a folder with a configuration alone starts from the seed."""
+    folder = Path(source)
+    return not folder.is_dir() or any(path.name.endswith(_WEIGHTS) for path in folder.iterdir())
+
+
+def pretrained_model(
+    source: str,
+    model_class: str,
+    settings: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    seed: int,
+    peft: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """Load a checkpoint with a fresh head; what the checkpoint lacks is a function of the seed.
+
+    Args:
+        source: From :func:`find_model` or :func:`fednlp.models.built.built_model`.
         model_class: Name of an auto class, from the task.
         settings: What the task says of the configuration.
         overrides: ``[model.config]`` of the experiment.
         seed: Of the experiment.
+        peft: ``[model.peft]`` of the experiment (:func:`fednlp.models.adapters.with_adapter`).
 
     Raises:
-        ModelError: It cannot be loaded, or has no head for the task.
+        ModelError: It cannot be loaded, has no head for the task, or an option does not fit.
     """
-    with _explained(source), torch_stream(seed, "model"):
+    with explained(source), torch_stream(seed, "model"):
+        import torch
         import transformers
 
-        config = _config(source, settings, overrides)
+        config = configured(source, model_class, settings, overrides)
         auto = getattr(transformers, model_class)
-        model: nn.Module = auto.from_pretrained(source, config=config, ignore_mismatched_sizes=True)
-        return model.float()
+        if not has_weights(source):
+            if peft is not None:
+                raise ModelError(
+                    f"[model.peft] adapts a pretrained model, and {source} has no weights: leave it out"
+                )
+            model: nn.Module = auto.from_config(config, dtype=torch.float32)
+            return model
+        model, told = auto.from_pretrained(
+            source, config=config, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True
+        )
+        _refuse_resized(model, model_class, [key for key, *_ in told["mismatched_keys"]])
+        fresh = {*told["missing_keys"], *(key for key, *_ in told["mismatched_keys"])}
+        return model if peft is None else with_adapter(model, peft, model_class, fresh)
+
+
+def _refuse_resized(model: Any, model_class: str, names: list[str]) -> None:
+    """Refuse weights that do not fit the configuration, but for a head of another number of labels."""
+    body = f"{model.base_model_prefix}."
+    lost = sorted(n for n in names if n.startswith(body) or model_class not in _SIZED_BY_LABELS)
+    if lost:
+        raise ModelError(
+            f"[model.config] asks for another size of {lost[0]} than the checkpoint has: leave the setting out, "
+            f"or give a folder with a config.json and no weights to begin from nothing"
+        )
 
 
 def new_model(
-    source: str, model_class: str, settings: Mapping[str, Any], overrides: Mapping[str, Any]
+    source: str,
+    model_class: str,
+    settings: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    seed: int = 0,
+    peft: Mapping[str, Any] | None = None,
 ) -> nn.Module:
-    """Build the same architecture with weights to be filled in by the caller, without reading the checkpoint."""
-    with _explained(source), torch_stream(0, "architecture"):
-        import transformers
+    """Build the same model as :func:`pretrained_model`, with trainable weights to be filled in by the caller.
 
-        config = _config(source, settings, overrides)
-        model: nn.Module = getattr(transformers, model_class).from_config(config)
-        return model.float()
+    The checkpoint is read only where some weights are frozen, since nobody fills these in: adapters, and
+    architectures with a fixed table of positions.
+    """
+    if peft is None:
+        with explained(source), torch_stream(0, "architecture"):
+            import torch
+            import transformers
+
+            config = configured(source, model_class, settings, overrides)
+            model: nn.Module = getattr(transformers, model_class).from_config(config, dtype=torch.float32)
+            if all(parameter.requires_grad for parameter in model.parameters()):
+                return model
+    return pretrained_model(source, model_class, settings, overrides, seed, peft)
 
 
 def save_model(model: nn.Module, tokenizer: Any, folder: Path, card: str) -> None:
-    """Write a model folder that ``from_pretrained`` reads, with its tokenizer and card."""
+    """Write a model folder that ``from_pretrained`` reads, with its tokenizer and card.
+
+    Adapters are merged into it, and lie in its folder ``adapter`` as well.
+    """
     quiet()
-    model.save_pretrained(folder)  # type: ignore[operator]
+    if is_adapted(model):
+        save_adapted(model, folder)
+    else:
+        model.save_pretrained(folder)  # type: ignore[operator]
     tokenizer.save_pretrained(folder)
     (folder / "README.md").write_text(card, encoding="utf-8")

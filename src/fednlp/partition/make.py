@@ -62,6 +62,7 @@ def make_partition(
     test_numbers: ArrayLike | None = None,
     train_field: Sequence[object] | None = None,
     test_field: Sequence[object] | None = None,
+    field_names: Sequence[str] | None = None,
     train_texts: Sequence[str] | None = None,
     test_texts: Sequence[str] | None = None,
     max_length: int = 64,
@@ -83,6 +84,8 @@ def make_partition(
         test_numbers: The same for the test examples.
         train_field: The values of the field, by training example (natural).
         test_field: The same by test example.
+        field_names: The values of the field in order, where ``train_field`` and ``test_field`` are positions
+            among them, -1 for none: so that millions of examples need no strings.
         train_texts: The texts, by training example (cluster).
         test_texts: The same by test example.
         max_length: Tokens of a text that the encoder reads (cluster).
@@ -113,6 +116,7 @@ def make_partition(
         train_numbers=numbers[0],
         train_field=train_field,
         test_field=test_field,
+        field_names=field_names,
         train_texts=train_texts,
         test_texts=test_texts,
         max_length=max_length,

@@ -14,7 +14,7 @@ from fednlp.errors import PartitionError
 from fednlp.partition.cluster import cluster_groups, default_clusters
 from fednlp.partition.embed import Progress, embed
 from fednlp.partition.index import IntArray
-from fednlp.partition.natural import field_groups, natural_owners
+from fednlp.partition.natural import coded_groups, field_groups, natural_owners
 from fednlp.partition.proportions import bin_scores, proportions_owners, score_bins
 from fednlp.partition.shift import check_concentration, label_owners, quantity_owners, uniform_owners
 from fednlp.partition.tables import in_order, read_proportions
@@ -55,6 +55,7 @@ class Request:
     train_numbers: IntArray
     train_field: Sequence[object] | None
     test_field: Sequence[object] | None
+    field_names: Sequence[str] | None
     train_texts: Sequence[str] | None
     test_texts: Sequence[str] | None
     max_length: int
@@ -118,7 +119,7 @@ def _quantity(request: Request) -> Assignment:
 def _label(request: Request) -> Assignment:
     if request.label_names is None:
         raise PartitionError(
-            "label shift needs labels, and this data has scores: use cluster, natural or proportions"
+            "label shift needs labels, and this data has none: use uniform, quantity, cluster or natural"
         )
     return _by_groups(request, *_labels(request))
 
@@ -147,8 +148,14 @@ def _natural(request: Request) -> Assignment:
     assert field is not None
     if request.train_field is None or (request.test_field is None and len(request.test_labels)):
         raise PartitionError(f"method 'natural' needs the field {field!r} of the training and test examples")
-    owners, names = natural_owners(request.train_field, field, request.spec.clients, request.train_numbers)
-    test_groups = field_groups(request.test_field or (), names)
+    owners, names = natural_owners(
+        request.train_field, field, request.spec.clients, request.train_numbers, request.field_names
+    )
+    test_field = () if request.test_field is None else request.test_field
+    if request.field_names is not None:
+        test_groups = coded_groups(np.asarray(test_field, dtype=np.int64), request.field_names, names)
+    else:
+        test_groups = field_groups(test_field, names)
     return Assignment(owners, len(names), owners, test_groups, names, unseen=False)
 
 

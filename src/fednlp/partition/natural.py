@@ -13,18 +13,20 @@ _LONGEST_NAME = 1000
 
 
 def natural_owners(
-    values: Sequence[object],
+    values: Sequence[object] | IntArray,
     field: str,
     clients: int | None = None,
     numbers: Sequence[int] | IntArray | None = None,
+    names: Sequence[str] | None = None,
 ) -> tuple[IntArray, tuple[str, ...]]:
     """Return each example's client, one per value of the field, and the values, in the order of the clients.
 
     Args:
-        values: The field of each example: text or numbers.
+        values: The field of each example: text or numbers; or positions among ``names``, -1 for none.
         field: Its name, for messages.
         clients: How many clients are expected; None for as many as there are values.
         numbers: The example numbers, for messages; positions if left out.
+        names: The values in order, where ``values`` are positions; those that no example has are left out.
 
     Raises:
         PartitionError: A value is missing, or their number is not that of the clients.
@@ -34,27 +36,32 @@ def natural_owners(
     """
     from fednlp.data.names import sort_labels
 
-    for row, value in enumerate(values):
-        if _is_missing(value):
-            number = row if numbers is None else int(numbers[row])
-            raise PartitionError(
-                f"example {number} has no value in the field {field!r}: fill it, or choose another field"
-            )
-    names = sort_labels(str(value) for value in values)
-    if clients is not None and clients != len(names):
+    if names is None:
+        names = sort_labels(str(value) for value in values if not _is_missing(value))
+        values = field_groups(values, names)
+    codes = np.asarray(values, dtype=np.int64)
+    if (codes < 0).any():
+        row = int(np.argmax(codes < 0))
+        number = row if numbers is None else int(numbers[row])
         raise PartitionError(
-            f"the field {field!r} has {len(names)} values, which makes {len(names)} clients, not {clients}: "
-            f"leave clients out, or say clients = {len(names)}"
+            f"example {number} has no value in the field {field!r}: fill it, or choose another field"
         )
-    if max(map(len, names)) > _LONGEST_NAME:
+    used, owners = np.unique(codes, return_inverse=True)
+    found = tuple(names[position] for position in used)
+    if clients is not None and clients != len(found):
+        raise PartitionError(
+            f"the field {field!r} has {len(found)} values, which makes {len(found)} clients, not {clients}: "
+            f"leave clients out, or say clients = {len(found)}"
+        )
+    if max(map(len, found)) > _LONGEST_NAME:
         raise PartitionError(
             f"the field {field!r} has values of more than {_LONGEST_NAME} characters: choose one that says "
             "who or where an example is from"
         )
-    return field_groups(values, names), names
+    return owners.astype(np.int64), found
 
 
-def field_groups(values: Sequence[object], names: Sequence[str]) -> IntArray:
+def field_groups(values: Sequence[object] | IntArray, names: Sequence[str]) -> IntArray:
     """Return the position of each value among the names, -1 for any other and for none.
 
     >>> field_groups(["us", None, "fr"], ["uk", "us"]).tolist()
@@ -63,6 +70,18 @@ def field_groups(values: Sequence[object], names: Sequence[str]) -> IntArray:
     place = {name: position for position, name in enumerate(names)}
     found = (-1 if _is_missing(value) else place.get(str(value), -1) for value in values)
     return np.fromiter(found, dtype=np.int64, count=len(values))
+
+
+def coded_groups(codes: IntArray, field_names: Sequence[str], names: Sequence[str]) -> IntArray:
+    """Return, for positions among ``field_names``, the position among ``names``, -1 for any other and for none.
+
+    >>> coded_groups(np.array([2, -1, 0]), ["fr", "uk", "us"], ["uk", "us"]).tolist()
+    [1, -1, -1]
+    """
+    position = {name: number for number, name in enumerate(field_names)}
+    place = np.full(len(field_names) + 1, -1, dtype=np.int64)  # the last is for a code of -1
+    place[[position[name] for name in names]] = np.arange(len(names))
+    return place[codes]
 
 
 def _is_missing(value: object) -> bool:

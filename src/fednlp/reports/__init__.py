@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fednlp.errors import RunError
+from fednlp.reports.across import across_table
 from fednlp.reports.groups import group_runs
 from fednlp.reports.modelcard import model_card
 from fednlp.reports.read import Run, curve, read_run
@@ -14,6 +15,7 @@ from fednlp.reports.trackers import open_trackers, round_numbers
 __all__ = [
     "Run",
     "Table",
+    "across_table",
     "compare_table",
     "curve",
     "group_runs",

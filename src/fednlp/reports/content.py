@@ -6,16 +6,18 @@ from typing import Any
 
 from fednlp.reports import plots
 from fednlp.reports.document import Block, Code, Document, Facts, Grid, Picture, Section, Text
-from fednlp.reports.groups import Groups, differing, flatten, group_runs, settings, without_seeds
+from fednlp.reports.groups import Groups, differing, flatten, group_runs, metric_of, settings, without_seeds
 from fednlp.reports.partitions import partition_blocks
 from fednlp.reports.read import Run
 from fednlp.reports.render import cell_text, grid
 from fednlp.reports.table import Row, compare_table
 from fednlp.reports.units import (
     DASH,
+    capital,
     human_bytes,
     human_number,
     human_seconds,
+    is_share,
     metric_title,
     metric_value,
 )
@@ -23,9 +25,9 @@ from fednlp.reports.words import count_words, environment_facts, method_words, p
 
 _MOST_DROPPED = 20
 _TILES = {
-    "global": "Global test accuracy (%)",
-    "personal": "Personal test accuracy (%)",
-    "personal_worst_decile": "Worst decile of the clients (%)",
+    "global": "Global test {metric}",
+    "personal": "Personal test {metric}",
+    "personal_worst_decile": "Worst decile of the clients{unit}",
     "bytes": "Sent, up and down",
     "seconds": "Time",
     "rounds": "Rounds",
@@ -69,8 +71,11 @@ def _tiles(groups: Groups) -> list[tuple[str, str]]:
     scored = [row for row in table.rows if row.cells["global"] and not row.reference] or list(table.rows)
     best = max(scored, key=_global_mean)
     of = f", {best.label}" if len(groups) > 1 else ""
+    metric = metric_of(groups)
+    unit = " (%)" if is_share(metric) else ""
+    named = {key: said.format(metric=metric_title(metric) + unit, unit=unit) for key, said in _TILES.items()}
     tiles = [
-        (f"{_TILES[column.key]}{of}", cell_text(column, best.cells[column.key]))
+        (f"{named[column.key]}{of}", cell_text(column, best.cells[column.key]))
         for column in table.columns
         if column.key in _TILES and best.cells[column.key]
     ]
@@ -108,10 +113,15 @@ def _all_metrics(runs: Sequence[Run]) -> Iterator[Block]:
     best = [(run.summary or {}).get("best") or {} for run in runs]
     if any(best):
         told = [
-            f"{metric_value('accuracy', b.get('accuracy'))} (round {b.get('round')})" if b else DASH
-            for b in best
+            f"{metric_value(run.metric, b.get(run.metric))} (round {b.get('round')})" if b else DASH
+            for run, b in zip(runs, best, strict=True)
         ]
-        rows.append(["Best global test accuracy of all rounds", *told])
+        rows.append([f"Best global test {metric_title(runs[0].metric)} of all rounds", *told])
+    baselines = [(run.summary or {}).get("baseline") or {} for run in runs]
+    if any(baselines):
+        told = [metric_value(run.metric, b.get(run.metric)) for run, b in zip(runs, baselines, strict=True)]
+        said = next(b["name"] for b in baselines if b)
+        rows.append([f"Without a model ({said}), {metric_title(runs[0].metric)}", *told])
     if rows:
         yield Grid(heads, rows)
 
@@ -119,41 +129,44 @@ def _all_metrics(runs: Sequence[Run]) -> Iterator[Block]:
 def _learning(groups: Groups) -> Iterator[Block]:
     seeds = max(len(runs) for runs in groups.values())
     how = " Mean over the seeds; the band is one standard deviation." if seeds > 1 else ""
-    for metric, name, caption in (
-        ("global.accuracy", "curve-global", "Accuracy on the whole test set after each round."),
-        (
-            "personal.accuracy",
-            "curve-personal",
-            "Mean of the clients' own test accuracies, by test examples.",
-        ),
+    name = metric_of(groups)
+    said = capital(metric_title(name))
+    for metric, file, caption in (
+        (f"global.{name}", "curve-global", f"{said} on the whole test set after each round."),
+        (f"personal.{name}", "curve-personal", f"{said} on the clients' own tests, mean by test examples."),
         ("train_loss", "curve-loss", "Mean training loss of the clients of each round."),
     ):
         figure = plots.learning_curves(groups, metric)
         if figure is not None:
-            yield Picture(name, caption + how, figure)
+            yield Picture(file, caption + how, figure)
 
 
 def _clients(groups: Groups) -> Iterator[Block]:
-    curves = plots.client_curves(groups)
+    metric = metric_of(groups)
+    curves = plots.client_curves(groups, metric)
     if curves is not None:
         caption = (
             "Every client on its own test examples after the last evaluation, sorted from worst to best."
         )
         yield Picture("clients-sorted", caption, curves)
     if len(groups) == 1:
-        histogram = plots.client_histogram(next(iter(groups.values())))
+        histogram = plots.client_histogram(next(iter(groups.values())), metric)
         if histogram is not None:
-            yield Picture("clients-histogram", "Number of clients that reach an accuracy.", histogram)
+            yield Picture(
+                "clients-histogram", f"Number of clients that reach a {metric_title(metric)}.", histogram
+            )
 
 
 def _cost(groups: Groups) -> Iterator[Block]:
     sent = any(run.total("bytes_up") + run.total("bytes_down") for runs in groups.values() for run in runs)
-    by_bytes = plots.against_bytes(groups) if sent else None
+    metric = metric_of(groups)
+    said = capital(metric_title(metric))
+    by_bytes = plots.against_bytes(groups, f"global.{metric}") if sent else None
     if by_bytes is not None:
-        yield Picture("cost-bytes", "Accuracy against what went over the wire.", by_bytes)
-    by_time = plots.against_seconds(groups)
+        yield Picture("cost-bytes", f"{said} against what went over the wire.", by_bytes)
+    by_time = plots.against_seconds(groups, f"global.{metric}")
     if by_time is not None:
-        yield Picture("cost-time", "Accuracy against the time spent.", by_time)
+        yield Picture("cost-time", f"{said} against the time spent.", by_time)
     rows = [[label, str(run.seed), *_run_costs(run)] for label, runs in groups.items() for run in runs]
     heads = [
         "Algorithm",
@@ -211,6 +224,7 @@ def _data_and_model(runs: Sequence[Run]) -> Block:
         ("Source", _one(runs, lambda run: _data(run, "source") or run.setting("data.path") or "unknown")),
         ("Training examples", count("train")),
         ("Test examples", count("test")),
+        ("Task", _one(runs, lambda run: _data(run, "task") or "text-classification")),
         ("Labels", count("labels")),
         ("Model", _one(runs, lambda run: run.setting("model.name_or_path", "unknown"))),
         ("Parameters", _one(runs, lambda run: count_words((run.summary or {}).get("parameters")))),

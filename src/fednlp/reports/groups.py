@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from fednlp.errors import RunError
 from fednlp.reports.read import Run
 from fednlp.reports.units import clean
 
@@ -36,6 +37,20 @@ def algorithm_title(name: str) -> str:
 def group_reference(runs: Sequence[Run]) -> str | None:
     """Return which reference point these runs are, or None for an algorithm."""
     return runs[0].reference if runs else None
+
+
+def metric_of(groups: Groups) -> str:
+    """Return the metric that stands for the task of all runs.
+
+    Raises:
+        RunError: They are of tasks with different metrics.
+    """
+    found = dict.fromkeys(run.metric for runs in groups.values() for run in runs)
+    if len(found) > 1:
+        raise RunError(
+            f"these runs are of tasks with different metrics ({', '.join(found)}): report one task at a time"
+        )
+    return next(iter(found), "accuracy")
 
 
 def group_runs(runs: Iterable[Run]) -> dict[str, list[Run]]:

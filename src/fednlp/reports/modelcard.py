@@ -144,17 +144,18 @@ def _limits(summary: Table, config: Table) -> Iterator[str]:
         f"It knows the labels and the kind of text of {clean(_data_name(summary, config))} and nothing else; "
         "on other text, other languages or other labels it is untested."
     )
-    worst = lookup(summary, "evaluation.personal.accuracy_worst_decile")
+    metric = str(summary.get("metric", "accuracy"))
+    worst = lookup(summary, f"evaluation.personal.{metric}_worst_decile")
     if isinstance(worst, int | float) and math.isfinite(worst):
         yield (
-            f"It does not serve every client alike: for the worst tenth of the clients the accuracy is "
-            f"{metric_value('accuracy', worst)}."
+            f"It does not serve every client alike: for the worst tenth of the clients the {metric_title(metric)} is "
+            f"{metric_value(metric, worst)}."
         )
     best = summary.get("best") or {}
     if best.get("round") not in (None, summary.get("rounds")):
         yield (
             f"The results are those of the last round. Round {best['round']} reached "
-            f"{metric_value('accuracy', best.get('accuracy'))} on the test set; it was not chosen, "
+            f"{metric_title(metric)} {metric_value(metric, best.get(metric))} on the test set; it was not chosen, "
             "since that would be choosing by the test set."
         )
     yield (

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fednlp.reports.groups import Groups, group_reference
 from fednlp.reports.read import Run, curve, running_total
 from fednlp.reports.style import INK, PAPER, SERIES, drawing, legend, looks, new_axes
-from fednlp.reports.units import bytes_unit, capital, is_share, metric_title, time_unit
+from fednlp.reports.units import bytes_unit, capital, is_share, metric_title, metric_value, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +43,7 @@ def band(runs: Sequence[Run], metric: str) -> Band | None:
         return Band(np.array(rounds, dtype=np.int64), values.mean(axis=0), std)
 
 
-def learning_curves(groups: Groups, metric: str = "global.accuracy") -> "Figure | None":
+def learning_curves(groups: Groups, metric: str) -> "Figure | None":
     """Draw a metric over the rounds, mean line and band over seeds; None where nothing was measured."""
     return _curves(groups, metric, "Round", lambda _runs, rounds: rounds.astype(np.float64), whole=True)
 
@@ -53,7 +53,7 @@ def loss_curves(groups: Groups) -> "Figure | None":
     return learning_curves(groups, "train_loss")
 
 
-def against_bytes(groups: Groups, metric: str = "global.accuracy") -> "Figure | None":
+def against_bytes(groups: Groups, metric: str) -> "Figure | None":
     """Draw a metric against the bytes sent so far, up and down; what sends nothing is a level line."""
     unit, size = bytes_unit(_largest(groups, "bytes_up", "bytes_down"))
     return _curves(
@@ -61,45 +61,54 @@ def against_bytes(groups: Groups, metric: str = "global.accuracy") -> "Figure | 
     )
 
 
-def against_seconds(groups: Groups, metric: str = "global.accuracy") -> "Figure | None":
+def against_seconds(groups: Groups, metric: str) -> "Figure | None":
     """Draw a metric against the time spent so far."""
     unit, size = time_unit(_largest(groups, "seconds"))
     return _curves(groups, metric, f"Time so far ({unit})", _spent(size, "seconds"))
 
 
-def client_curves(groups: Groups, metric_name: str = "accuracy") -> "Figure | None":
-    """Draw, for each group, the clients from worst to best: share of the clients against their accuracy."""
+def client_curves(groups: Groups, metric: str) -> "Figure | None":
+    """Draw, for each group, the clients from worst to best: share of the clients against their own score."""
     spread = {label: _client_quantiles(runs) for label, runs in groups.items()}
     if not any(quantiles is not None for quantiles in spread.values()):
         return None
     with drawing():
-        title = f"Test {metric_title(metric_name)} of the clients, worst to best (%)"
+        scale = 100.0 if is_share(metric) else 1.0
+        title = f"Test {metric_title(metric)} of the clients, worst to best{_percent(metric)}"
         figure, axes = new_axes(title, "Clients (%)")
         for label, look in looks(groups).items():
             quantiles = spread[label]
             if quantiles is not None:
-                axes.plot(100 * _QUANTILES, 100 * quantiles, label=label, **(look | {"marker": None}))
+                axes.plot(100 * _QUANTILES, scale * quantiles, label=label, **(look | {"marker": None}))
         axes.set_xlim(0, 100)
-        axes.set_ylim(0, 100)
+        _bounded(axes.set_ylim, [quantiles for quantiles in spread.values() if quantiles is not None], metric)
         legend(figure, axes)
     return figure
 
 
-def client_histogram(runs: Sequence[Run]) -> "Figure | None":
-    """Draw how many clients reach which test accuracy, over the seeds of one group."""
-    values = np.concatenate([_accuracies(run) for run in runs]) if runs else np.empty(0)
+def client_histogram(runs: Sequence[Run], metric: str) -> "Figure | None":
+    """Draw how many clients reach which score on their own tests, over the seeds of one group."""
+    values = np.concatenate([_scores(run) for run in runs]) if runs else np.empty(0)
     if not len(values):
         return None
     with drawing():
-        figure, axes = new_axes("Clients by their own test accuracy", "Test accuracy (%)", (7.2, 3.4))
-        axes.hist(100 * values, bins=20, range=(0, 100), color=SERIES[0], edgecolor=PAPER, linewidth=1)
+        scale, name = (100.0 if is_share(metric) else 1.0), metric_title(metric)
+        figure, axes = new_axes(
+            f"Clients by their own test {name}", f"Test {name}{_percent(metric)}", (7.2, 3.4)
+        )
+        span = (0.0, 100.0) if _is_whole(metric, [values]) else None
+        axes.hist(scale * values, bins=20, range=span, color=SERIES[0], edgecolor=PAPER, linewidth=1)
         decile = float(np.quantile(values, 0.1))
         marks = (("mean over clients", float(values.mean()), "-"), ("lowest tenth ends here", decile, ":"))
         for name, value, style in marks:
             axes.axvline(
-                100 * value, color=INK, linestyle=style, linewidth=1.4, label=f"{name}, {100 * value:.1f} %"
+                scale * value,
+                color=INK,
+                linestyle=style,
+                linewidth=1.4,
+                label=f"{name}, {metric_value(metric, value)}",
             )
-        axes.set_xlim(0, 100)
+        _bounded(axes.set_xlim, [values], metric)
         axes.locator_params(axis="y", integer=True)
         legend(figure, axes)
     return figure
@@ -160,7 +169,7 @@ def _title(metric: str) -> str:
     titles = {"global": "Global test", "personal": "Personal test"}
     if not part:
         return capital(metric_title(metric).replace("train ", "training "))
-    return f"{titles.get(part, part)} {metric_title(name)}{' (%)' if is_share(name) else ''}"
+    return f"{titles.get(part, part)} {metric_title(name)}{_percent(name)}"
 
 
 def _spent(size: float, *keys: str) -> _Abscissa:
@@ -177,11 +186,27 @@ def _largest(groups: Groups, *keys: str) -> float:
     return max((value for total in totals for value in total.values()), default=0.0)
 
 
-def _accuracies(run: Run) -> NDArray[np.float64]:
-    return run.clients.accuracy[np.isfinite(run.clients.accuracy)]
+def _scores(run: Run) -> NDArray[np.float64]:
+    return run.clients.scores[np.isfinite(run.clients.scores)]
+
+
+def _percent(metric: str) -> str:
+    return " (%)" if is_share(metric) else ""
+
+
+def _is_whole(metric: str, values: Sequence[NDArray[np.float64]]) -> bool:
+    """Say whether an axis goes from 0 to 100 %: not for what may be negative, or is no share."""
+    return is_share(metric) and all(part.min() >= 0 for part in values)
+
+
+def _bounded(
+    set_limits: Callable[[float, float], Any], values: Sequence[NDArray[np.float64]], metric: str
+) -> None:
+    if _is_whole(metric, values):
+        set_limits(0, 100)
 
 
 def _client_quantiles(runs: Sequence[Run]) -> NDArray[np.float64] | None:
     """Return the mean over seeds of each run's quantiles over its clients."""
-    known = [values for run in runs if len(values := _accuracies(run))]
+    known = [values for run in runs if len(values := _scores(run))]
     return np.mean([np.quantile(values, _QUANTILES) for values in known], axis=0) if known else None

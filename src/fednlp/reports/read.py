@@ -20,13 +20,13 @@ REFERENCES = ("centralised", "local")
 
 @dataclass(frozen=True, eq=False)
 class ClientTable:
-    """The clients after the last evaluation, one position each; accuracy is NaN without test examples."""
+    """The clients after the last evaluation, one position each; the score is NaN without test examples."""
 
     ids: NDArray[np.int64]
     names: tuple[str, ...]
     train_examples: NDArray[np.int64]
     test_examples: NDArray[np.int64]
-    accuracy: NDArray[np.float64]
+    scores: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -76,6 +76,11 @@ class Run:
         """``"centralised"`` or ``"local"`` for a reference point, else None."""
         named = self.summary.get("reference") if self.summary else None
         return named or (self.algorithm if self.algorithm in REFERENCES else None)
+
+    @property
+    def metric(self) -> str:
+        """The metric that stands for the run's task."""
+        return str(lookup(self.environment, "data.metric", "accuracy"))
 
     @property
     def finished(self) -> bool:
@@ -233,9 +238,9 @@ def _read_clients(path: Path) -> ClientTable:
     try:
         for row in reader:
             counts = int(row["client"]), int(row["train_examples"]), int(row["test_examples"])
-            rows.append((*counts, row["name"] or "", float(row["accuracy"] or "nan")))
-    except (KeyError, ValueError, TypeError, csv.Error) as error:
+            rows.append((*counts, row["name"] or "", float(list(row.values())[4] or "nan")))
+    except (KeyError, IndexError, ValueError, TypeError, csv.Error) as error:
         raise RunError(f"{path}:{reader.line_num} is damaged ({error}); run the experiment again") from error
     ids, train, test = (np.array([row[i] for row in rows], dtype=np.int64) for i in range(3))
-    accuracy = np.array([row[4] for row in rows], dtype=np.float64)
-    return ClientTable(ids, tuple(row[3] for row in rows), train, test, accuracy)
+    scores = np.array([row[4] for row in rows], dtype=np.float64)
+    return ClientTable(ids, tuple(row[3] for row in rows), train, test, scores)

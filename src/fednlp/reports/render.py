@@ -60,14 +60,14 @@ def cell_text(column: Column, stat: Stat | None) -> str:
         unit, size = bytes_unit(mean) if column.kind == "bytes" else time_unit(mean)
         shown = f"{mean / size:.{places(mean / size)}f} ± {std / size:.{places(mean / size)}f}" if std else ""
         return f"{shown or digits(mean / size)} {unit}"
-    scale, decimals = (100, 1) if column.kind == "share" else (1, 3)
+    scale, decimals = {"share": (100, 1), "points": (1, 1)}.get(column.kind, (1, 3))
     spread = "" if std is None else f" ± {scale * std:.{decimals}f}"
     return f"{scale * mean:.{decimals}f}{spread}"
 
 
 def grid(table: Table) -> tuple[list[str], list[list[str]]]:
     """Return headings and rows as text: label first, number of seeds last."""
-    heads = ["Algorithm", *(column.heading for column in table.columns), "Seeds"]
+    heads = [table.head, *(column.heading for column in table.columns), "Seeds"]
     return heads, [_texts(table, row) for row in table.rows]
 
 
@@ -119,7 +119,7 @@ def to_csv(table: Table) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     numbers = [f"{column.key}_{part}" for column in table.columns for part in ("mean", "std")]
-    writer.writerow(["algorithm", "reference", "seeds", *numbers])
+    writer.writerow([table.head.lower(), "reference", "seeds", *numbers])
     for row in table.rows:
         cells = [row.cells[column.key] for column in table.columns]
         flat = [part for stat in cells for part in ((stat.mean, stat.std) if stat else (None, None))]
@@ -164,7 +164,7 @@ def to_json(table: Table) -> str:
     """Return the table as JSON: every value of every seed, mean and spread; what is not finite is null."""
     rows = [
         {
-            "algorithm": row.label,
+            table.head.lower(): row.label,
             "reference": row.reference,
             "seeds": row.seeds,
             **{column.key: _json_stat(row.cells[column.key]) for column in table.columns},

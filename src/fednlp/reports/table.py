@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fednlp.reports.groups import Groups, group_reference
+from fednlp.reports.groups import Groups, group_reference, metric_of
 from fednlp.reports.read import Run
 from fednlp.reports.units import capital, is_share, metric_title
 
-Kind = Literal["share", "plain", "bytes", "seconds", "count"]
+Kind = Literal["share", "plain", "points", "bytes", "seconds", "count"]
 
 
 @dataclass(frozen=True)
@@ -65,22 +65,27 @@ class Table:
     rows: tuple[Row, ...]
     caption: str
     notes: tuple[str, ...]
+    head: str = "Algorithm"
 
 
-def compare_table(runs: Groups, *, metric: str = "accuracy") -> Table:
+def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
     """Compare algorithms and references over seeds, by the last evaluation of every run.
 
     Args:
         runs: For each algorithm or reference, in the order to show, its runs (one a seed).
-        metric: The metric of the evaluation to compare.
+        metric: The metric of the evaluation to compare; by default the one that stands for the runs' task.
+
+    Raises:
+        RunError: The runs are of tasks with different metrics.
     """
+    metric = metric or metric_of(runs)
     measures = _measures(metric)
     rows = [
         Row(
             label,
             group_reference(group),
             len(group),
-            {column.key: _stat(group, measure) for column, measure in measures},
+            {column.key: stat_of(group, measure) for column, measure in measures},
         )
         for label, group in runs.items()
     ]
@@ -120,7 +125,8 @@ def _caption(metric: str) -> str:
     )
 
 
-def _stat(group: Sequence[Run], measure: Callable[[Run], Any]) -> Stat | None:
+def stat_of(group: Sequence[Run], measure: Callable[[Run], Any]) -> Stat | None:
+    """Return one measure of the runs of a group, None where none has it."""
     values = [measure(run) for run in group]
     known = tuple(float(value) for value in values if isinstance(value, int | float))
     return Stat(known) if known else None

@@ -4,18 +4,18 @@ import math
 
 _STEPS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 _CLOCK = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
-_PLAIN_METRICS = ("loss", "perplexity")
+_PLAIN_METRICS = ("loss", "perplexity", "bleu", "mse")
 
 DASH = "–"
 
 
 def is_share(metric: str) -> bool:
-    """Tell whether a metric is a share of one, shown in percent.
+    """Tell whether a metric, or its spread, is a share of one, shown in percent.
 
-    >>> is_share("accuracy"), is_share("loss")
-    (True, False)
+    >>> is_share("accuracy"), is_share("loss"), is_share("bleu_std")
+    (True, False, False)
     """
-    return metric not in _PLAIN_METRICS
+    return metric.removesuffix("_worst_decile").removesuffix("_std") not in _PLAIN_METRICS
 
 
 def metric_title(metric: str) -> str:
@@ -24,11 +24,20 @@ def metric_title(metric: str) -> str:
     >>> metric_title("macro_f1"), metric_title("mcc"), metric_title("accuracy_worst_decile")
     ('macro F1', 'MCC', 'accuracy, worst decile')
     """
-    words = {"f1": "F1", "mcc": "MCC"}
+    words = {
+        "f1": "F1",
+        "mcc": "MCC",
+        "bleu": "BLEU",
+        "mse": "MSE",
+        "pearson": "Pearson",
+        "spearman": "Spearman",
+    }
+    words |= {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rouge_l": "ROUGE-L"}
     for suffix, said in (("_worst_decile", ", worst decile"), ("_std", ", spread over clients")):
         if metric.endswith(suffix):
             return metric_title(metric.removesuffix(suffix)) + said
-    return " ".join(words.get(word, word) for word in clean(metric).split("_"))
+    name = clean(metric)
+    return words.get(name) or " ".join(words.get(word, word) for word in name.split("_"))
 
 
 def capital(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -11,47 +11,113 @@ from torch import Tensor, nn
 from fednlp.data.features import Features
 
 Batch = dict[str, Tensor]
+Row = dict[str, str | None]
+"""A row of a data set, by the canonical names of its task's columns (:mod:`fednlp.data.schema`)."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Predictions for some examples, and the sum of their losses."""
+    """Predictions for some examples.
+
+    Attributes:
+        numbers: The examples.
+        predictions: One an example, each a value that JSON can hold.
+        loss: Sum of the losses.
+        weight: What the sum is to be divided by for the mean loss: examples, or tokens.
+    """
 
     numbers: list[int]
     predictions: list[Any]
     loss: float
+    weight: float
 
 
 class Task(Protocol):
-    """One formulation: how text becomes tensors, what is minimised, and how predictions are scored."""
+    """One formulation: how text becomes tensors, what is minimised, and how predictions are scored.
+
+    A task is a frozen dataclass whose fields are JSON values, so that a worker can build it again.
+    """
 
     @property
     def name(self) -> str:
         """The formulation, e.g. ``"text-classification"``."""
 
     @property
+    def metric(self) -> str:
+        """The metric that stands for the task where there is room for one; higher is better."""
+
+    @property
     def model_class(self) -> str:
         """The Hugging Face auto class with the right head."""
+
+    @property
+    def own_words_only(self) -> bool:
+        """Whether a batch holds no token id beside those of its examples' ``input_ids`` and special ones."""
+
+    @classmethod
+    def build(cls, labels: Sequence[str], tokenizer: Any, **options: Any) -> Self:
+        """Make the task for a data set's labels (none, for most tasks) and a fast tokenizer.
+
+        Args:
+            labels: Label or tag names, in the order of their ids.
+            tokenizer: The model's tokenizer.
+            options: Of ``[task]``; only those that the task takes (:data:`fednlp.tasks.names.TASKS`).
+        """
 
     def settings(self) -> dict[str, Any]:
         """Return what the model's configuration must say, e.g. the number of labels and their names."""
 
-    def encode(self, rows: Iterable[dict[str, Any]], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
-        """Turn rows of a data set into features: token ids and targets, one dict a row."""
+    def encode(self, rows: Iterable[Row], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
+        """Turn rows of a data set into features, one dict a row.
 
-    def collate(self, features: Features, numbers: np.ndarray, device: torch.device) -> Batch:
-        """Make one batch, padded to its own longest example, with its attention mask."""
+        A list of whole numbers becomes a ragged int32 column, a whole number an int64 one, a fraction a
+        float64 one, a string a column of text. The lists ``input_ids`` decide an example's length.
+        """
+
+    def collate(
+        self, features: Features, numbers: np.ndarray, device: torch.device, *, training: bool = False
+    ) -> Batch:
+        """Make one batch, padded to its own longest example, with its attention mask.
+
+        What is drawn at random in training comes from torch's default generator.
+        """
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the mean loss over the batch's examples."""
+        """Return the mean loss over the batch."""
 
-    def predict(self, model: nn.Module, batch: Batch, numbers: np.ndarray) -> Outcome:
-        """Return predictions, as values that JSON can hold, and the summed loss."""
+    def predict(
+        self, model: nn.Module, features: Features, numbers: np.ndarray, device: torch.device
+    ) -> Outcome:
+        """Predict some examples with a model in evaluation mode."""
 
     def metrics(
         self, predictions: Sequence[Any], features: Features, numbers: np.ndarray
     ) -> dict[str, float]:
         """Score predictions over a whole evaluation set."""
 
-    def correct(self, predictions: Sequence[Any], features: Features, numbers: np.ndarray) -> np.ndarray:
-        """Return each example's own score in [0, 1]; a client's score is the mean over its examples."""
+    def statistics(self, predictions: Sequence[Any], features: Features, numbers: np.ndarray) -> np.ndarray:
+        """Return what each example adds to the metric, float64 (examples, k): see :meth:`score`."""
+
+    def score(self, sums: np.ndarray) -> np.ndarray:
+        """Return :attr:`metric` from summed statistics, (..., k) to (...): of a client, or of everyone.
+
+        ``score(statistics(...).sum(0))`` equals ``metrics(...)[metric]``.
+        """
+
+    def baseline(
+        self, train: Features, examples: np.ndarray, test: Features, numbers: np.ndarray
+    ) -> tuple[str, list[Any]]:
+        """Predict test examples without a model: the least that a trained one must be better than.
+
+        Args:
+            train: Features of the training set.
+            examples: The training examples that clients hold.
+            test: Features of the test set.
+            numbers: The test examples.
+
+        Returns:
+            What it does, in a few words, and a prediction for each test example.
+        """
+
+    def shown(self, prediction: Any) -> Any:
+        """Return a prediction as a person wants to read it, e.g. the name of a label."""

@@ -1,9 +1,9 @@
-"""Text classification: one text, one label."""
+"""Text classification: one text or a pair of texts, one label."""
 
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fednlp.data.features import Features
-from fednlp.tasks.base import Batch, Outcome
+from fednlp.tasks.base import Batch, Outcome, Row
+from fednlp.tasks.inputs import encode_texts, model_inputs, padded_inputs, padding_of, share
 
 
 @dataclass(frozen=True)
@@ -21,16 +22,21 @@ class TextClassification:
     Args:
         labels: Label names in the order of their ids (sorted, so that ids are stable across processes).
         padding: The tokenizer's padding id.
-        text: The text's column.
-        label: The label's column.
+        label_smoothing_factor: Share of the target that is spread over all labels in training, in [0, 1).
     """
 
     labels: tuple[str, ...]
     padding: int = 0
-    text: str = "text"
-    label: str = "label"
+    label_smoothing_factor: float = 0.0
     name: str = "text-classification"
+    metric: str = "accuracy"
     model_class: str = "AutoModelForSequenceClassification"
+    own_words_only: bool = True
+
+    @classmethod
+    def build(cls, labels: Sequence[str], tokenizer: Any, **options: Any) -> Self:
+        """Make the task for a data set's labels."""
+        return cls(tuple(labels), padding_of(tokenizer), **options)
 
     def settings(self) -> dict[str, Any]:
         """Return the head's size and its label names, and the padding that decoders must know of."""
@@ -41,37 +47,38 @@ class TextClassification:
             "label2id": {name: i for i, name in enumerate(self.labels)},
         }
 
-    def encode(self, rows: Iterable[dict[str, Any]], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
+    def encode(self, rows: Iterable[Row], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
         """Return each row's ``input_ids`` (at most ``max_length``) and ``label`` (-1 where unknown)."""
         rows = list(rows)
-        texts = [row[self.text] for row in rows]
-        encoded = tokenizer(texts, truncation=True, max_length=max_length, return_attention_mask=False)
         ids = {name: i for i, name in enumerate(self.labels)}
         return [
-            {"input_ids": tokens or [self.padding], "label": ids.get(row[self.label], -1)}
-            for tokens, row in zip(encoded["input_ids"], rows, strict=True)
+            {**encoded, "label": ids.get(row["label"] or "", -1)}
+            for encoded, row in zip(
+                encode_texts(rows, tokenizer, max_length, self.padding), rows, strict=True
+            )
         ]
 
-    def collate(self, features: Features, numbers: np.ndarray, device: torch.device) -> Batch:
+    def collate(
+        self, features: Features, numbers: np.ndarray, device: torch.device, *, training: bool = False
+    ) -> Batch:
         """Return ``input_ids`` and ``attention_mask`` (batch, longest) and ``labels`` (batch), int64."""
-        ids, mask = features.padded("input_ids", numbers, self.padding)
-        labels = torch.from_numpy(features.values("label")[numbers])
-        batch = {
-            "input_ids": torch.from_numpy(ids),
-            "attention_mask": torch.from_numpy(mask),
-            "labels": labels,
-        }
-        return {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+        labels = torch.from_numpy(features.values("label")[numbers]).to(device, non_blocking=True)
+        return padded_inputs(features, numbers, self.padding, device) | {"labels": labels}
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross-entropy."""
-        return F.cross_entropy(_logits(model, batch), batch["labels"])
+        return F.cross_entropy(
+            _logits(model, batch), batch["labels"], label_smoothing=self.label_smoothing_factor
+        )
 
-    def predict(self, model: nn.Module, batch: Batch, numbers: np.ndarray) -> Outcome:
+    def predict(
+        self, model: nn.Module, features: Features, numbers: np.ndarray, device: torch.device
+    ) -> Outcome:
         """Return the likeliest label of each text. Texts with an unknown label add nothing to the loss."""
+        batch = self.collate(features, numbers, device)
         logits = _logits(model, batch).float()
         loss = F.cross_entropy(logits, batch["labels"], reduction="sum", ignore_index=-1)
-        return Outcome([int(n) for n in numbers], logits.argmax(1).tolist(), float(loss))
+        return Outcome(numbers.tolist(), logits.argmax(1).tolist(), float(loss), len(numbers))
 
     def metrics(
         self, predictions: Sequence[Any], features: Features, numbers: np.ndarray
@@ -79,6 +86,8 @@ class TextClassification:
         """Return accuracy, macro-F1 and Matthews correlation (scikit-learn), over the whole set."""
         from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
+        if not len(numbers):
+            return dict.fromkeys(("accuracy", "macro_f1", "mcc"), 0.0)
         truth, guess = features.values("label")[numbers], np.asarray(predictions)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a client with one label is nothing unusual here
@@ -88,12 +97,28 @@ class TextClassification:
                 "mcc": float(matthews_corrcoef(truth, guess)),
             }
 
-    def correct(self, predictions: Sequence[Any], features: Features, numbers: np.ndarray) -> np.ndarray:
-        """Return 1 for each right label, 0 for each wrong one."""
-        right: np.ndarray = features.values("label")[numbers] == np.asarray(predictions)
-        return right.astype(np.float64)
+    def statistics(self, predictions: Sequence[Any], features: Features, numbers: np.ndarray) -> np.ndarray:
+        """Return 1 for each right label and 0 for each wrong one, and a count of 1."""
+        right = features.values("label")[numbers] == np.asarray(predictions)
+        return np.stack([right, np.ones(len(numbers))], axis=1).astype(np.float64)
+
+    def score(self, sums: np.ndarray) -> np.ndarray:
+        """Return the share of right labels."""
+        return share(sums[..., 0], sums[..., 1])
+
+    def baseline(
+        self, train: Features, examples: np.ndarray, test: Features, numbers: np.ndarray
+    ) -> tuple[str, list[Any]]:
+        """Predict the label that most training examples have."""
+        counts = np.bincount(train.values("label")[examples], minlength=len(self.labels))
+        return "the most frequent label", [int(counts.argmax())] * len(numbers)
+
+    def shown(self, prediction: Any) -> str:
+        """Return the label's name."""
+        label: str = self.labels[prediction]
+        return label
 
 
 def _logits(model: nn.Module, batch: Batch) -> Tensor:
-    logits: Tensor = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+    logits: Tensor = model(**model_inputs(batch)).logits
     return logits

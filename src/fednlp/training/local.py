@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fednlp.data.features import Features
 from fednlp.seeds import generator, torch_stream
-from fednlp.tasks import Task
+from fednlp.tasks.base import Task
 from fednlp.training.batches import local_batches
 from fednlp.training.optimizers import LocalTraining, make_optimizer, make_schedule, set_rate
 from fednlp.training.replica import Replica
@@ -63,7 +63,7 @@ def train_client(
     replica.train(True)
     with torch_stream(seed, "dropout", round_number, client):
         for step, numbers in enumerate(batches):
-            batch = task.collate(features, numbers, replica.device)
+            batch = task.collate(features, numbers, replica.device, training=True)
             loss = task.loss(replica.model, batch)
             replica.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]

@@ -4,6 +4,9 @@ All trainable tensors of the model but the word embedding are views of one flat 
 their gradients. Loading the global model is one copy, an update is one subtraction, and an optimiser
 sees two or three long tensors in place of a hundred short ones.
 
+Frozen parameters (``requires_grad`` is False) have no place in the buffer and no gradient: they stay as
+the model was built with them, and so do the buffers of frozen parts.
+
 The word embedding is most of a small model, and a client uses few of its rows. When rows that are not
 used cannot change (no weight decay, an optimiser that does nothing on a zero gradient, an embedding
 that is not tied to the output), the embedding holds those rows alone. Token ids keep their numbers
@@ -11,6 +14,7 @@ everywhere in the model; they are translated where the embedding looks them up. 
 as with the whole table; see tests/training/test_replica.py.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -20,20 +24,23 @@ from torch import Tensor, nn
 from fednlp.federated.params import Kind, Layout
 from fednlp.federated.sums import ExactSum, count_bad
 
+_NOT_DECAYED = re.compile(
+    r"bias|layernorm|layer_norm|rmsnorm|(?:^|\.)ln_|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)", re.IGNORECASE
+)
+
 
 def is_decayed(name: str) -> bool:
-    """Say whether weight decay applies: not to biases and layer norms, as in Hugging Face's Trainer."""
-    lowered = name.lower()
-    return not (
-        lowered.endswith("bias") or "layernorm" in lowered or "layer_norm" in lowered or ".ln_" in lowered
-    )
+    """Say whether weight decay applies: not to biases and norms, as in Hugging Face's Trainer."""
+    return _NOT_DECAYED.search(name) is None
 
 
 def _word_embedding(model: nn.Module) -> tuple[str, nn.Embedding] | None:
-    """Return the input embedding's name and module if no other module uses its weight."""
+    """Return the input embedding's name and module if it is trained and no other module uses its weight."""
     get = getattr(model, "get_input_embeddings", None)
     embedding = get() if callable(get) else None
     if not isinstance(embedding, nn.Embedding) or embedding.max_norm is not None:
+        return None
+    if not embedding.weight.requires_grad:
         return None
     owners = [
         f"{path}.{name}" if path else name
@@ -44,27 +51,42 @@ def _word_embedding(model: nn.Module) -> tuple[str, nn.Embedding] | None:
     return (owners[0], embedding) if len(owners) == 1 else None
 
 
+def _is_trained(model: nn.Module, buffer: str) -> bool:
+    """Say whether the innermost module around a buffer that has parameters is trained as a whole."""
+    path = buffer
+    while path:
+        path = path.rpartition(".")[0]
+        trained = [parameter.requires_grad for parameter in model.get_submodule(path).parameters()]
+        if trained:
+            return all(trained)
+    return True
+
+
+def _buffers(model: nn.Module) -> tuple[list[str], list[str]]:
+    """Return the names of the floating-point persistent buffers: those that travel, and those of frozen parts."""
+    persistent = model.state_dict().keys()
+    names = [n for n, b in model.named_buffers() if b.is_floating_point() and n in persistent]
+    travel = [n for n in names if _is_trained(model, n)]
+    return travel, [n for n in names if n not in travel]
+
+
 def layout_of(model: nn.Module) -> Layout:
-    """Lay out a model's parameters and floating-point persistent buffers, by name.
+    """Lay out a model's trainable parameters and floating-point persistent buffers, by name.
 
     Decayed parameters come first, then the others, then buffers, and the untied word embedding last.
     """
     shapes: dict[str, tuple[tuple[int, ...], Kind]] = {}
-    parameters = list(model.named_parameters())
+    parameters = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     for wanted in (True, False):
         shapes |= {n: (tuple(p.shape), "parameter") for n, p in parameters if is_decayed(n) is wanted}
-    persistent = model.state_dict().keys()
-    shapes |= {
-        n: (tuple(b.shape), "buffer")
-        for n, b in model.named_buffers()
-        if b.is_floating_point() and n in persistent
-    }
+    buffers = dict(model.named_buffers())
+    shapes |= {n: (tuple(buffers[n].shape), "buffer") for n in _buffers(model)[0]}
     words = _word_embedding(model)
     return Layout.of(shapes, table=words[0] if words else None)
 
 
 def flat_weights(model: nn.Module) -> Tensor:
-    """Return a model's tensors as one flat float32 tensor in its layout, copied."""
+    """Return a model's tensors that travel as one flat float32 tensor in its layout, copied."""
     return layout_of(model).flatten(dict(model.named_parameters()) | dict(model.named_buffers()))
 
 
@@ -88,7 +110,7 @@ class Replica:
     """A model whose weights are loaded, trained and compared with the global model in place.
 
     Args:
-        model: Any module; its parameters become views of the replica's flat buffer.
+        model: Any module; its trainable parameters become views of the replica's flat buffer.
         device: Where it lives.
         by_rows: Whether rows of the word embedding that a client does not use may be left out.
     """
@@ -98,6 +120,10 @@ class Replica:
         self.device = device
         self.by_rows = by_rows and self.layout.table is not None
         self.model = model.to(device)
+        self.model.train(False)  # every module alike, whatever mode its loader left it in
+        tensors = dict(self.model.named_buffers())
+        self._still = [tensors[name] for name in _buffers(self.model)[1]]
+        self._still_start = [tensor.clone() for tensor in self._still]
         words = _word_embedding(model)
         self._embedding = words[1] if words else None
         self._padding = self._embedding.padding_idx if self._embedding else None
@@ -147,6 +173,7 @@ class Replica:
         """
         self._start = x[: self.layout.dense].to(self.device)  # on a CPU this is x itself, not a copy
         self._live.copy_(self._start)
+        self._put_back()
         if self._embedding is None:
             return
         table = self.layout.rows(x)
@@ -161,9 +188,15 @@ class Replica:
     def load_for_evaluation(self, x: Tensor) -> None:
         """Take over the global model to look at it only: the word embedding is not copied."""
         self._live.copy_(x[: self.layout.dense])
+        self._put_back()
         if self._embedding is not None:
             self._rows = None
             self._embed(self.layout.rows(x).to(self.device))
+
+    def _put_back(self) -> None:
+        """Undo what training did to the buffers of frozen parts: no client sees another's."""
+        for tensor, start in zip(self._still, self._still_start, strict=True):
+            tensor.copy_(start)
 
     def _number(self, words: Tensor) -> Tensor:
         """Give the words (and padding) new numbers from 0; return the words in that order."""

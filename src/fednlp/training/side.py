@@ -15,7 +15,8 @@ from fednlp.federated.round import Reply, failed
 from fednlp.federated.sums import BURST, ExactSum, NotFinite, count_bad
 from fednlp.models import new_model
 from fednlp.partition import Partition
-from fednlp.tasks import Outcome, Task, TextClassification
+from fednlp.tasks import task_from
+from fednlp.tasks.base import Outcome
 from fednlp.training.batches import evaluation_batches
 from fednlp.training.local import train_client
 from fednlp.training.optimizers import LocalTraining
@@ -28,8 +29,9 @@ class Recipe:
 
     source: str
     model_config: dict[str, Any]
-    labels: list[str]
-    padding: int
+    peft: dict[str, Any] | None
+    task: str
+    task_fields: dict[str, Any]
     train_features: str
     test_features: str
     test_numbers: str
@@ -38,10 +40,6 @@ class Recipe:
     seed: int
     device: str
     evaluation_batch: int
-
-    def task(self) -> Task:
-        """Return the task."""
-        return TextClassification(tuple(self.labels), self.padding)
 
 
 def pick_device(name: str) -> torch.device:
@@ -63,8 +61,10 @@ def pick_device(name: str) -> torch.device:
 def open_side(**recipe: Any) -> "LocalSide":
     """Build a side in a worker process; the weights come with the first job."""
     built = Recipe(**recipe)
-    task = built.task()
-    model = new_model(built.source, task.model_class, task.settings(), built.model_config)
+    task = task_from(built.task, built.task_fields)
+    model = new_model(
+        built.source, task.model_class, task.settings(), built.model_config, built.seed, built.peft
+    )
     return LocalSide(built, model)
 
 
@@ -78,9 +78,10 @@ class LocalSide:
 
     def __init__(self, recipe: Recipe, model: nn.Module) -> None:
         self.recipe = recipe
-        self.task = recipe.task()
+        self.task = task_from(recipe.task, recipe.task_fields)
         self.options = LocalTraining(**recipe.options)
-        self.replica = Replica(model, pick_device(recipe.device), self.options.leaves_zero_gradients_alone)
+        by_rows = self.options.leaves_zero_gradients_alone and self.task.own_words_only
+        self.replica = Replica(model, pick_device(recipe.device), by_rows)
         self.layout: Layout = self.replica.layout
         self.train_features = _opened(recipe.train_features)
         same = recipe.test_features == recipe.train_features
@@ -147,8 +148,7 @@ class LocalSide:
         """Predict one batch of test examples with the weights as they stand."""
         self.replica.train(False)
         with torch.inference_mode():
-            batch = self.task.collate(self.test_features, numbers, self.replica.device)
-            return self.task.predict(self.replica.model, batch, numbers)
+            return self.task.predict(self.replica.model, self.test_features, numbers, self.replica.device)
 
     def _alone(self, job: dict[str, Any], piece: int, x: Tensor) -> dict[str, Any]:
         """Train one client by itself from the start; try its model on its own and the global test set."""
@@ -194,7 +194,9 @@ class LocalSide:
             return None
         predictions = [p for outcome in outcomes for p in outcome.predictions]
         metrics = self.task.metrics(predictions, self.test_features, numbers)
-        return metrics | {"loss": sum(outcome.loss for outcome in outcomes) / len(numbers)}
+        weight = sum(outcome.weight for outcome in outcomes)
+        loss = sum(outcome.loss for outcome in outcomes)
+        return metrics | {"loss": loss / weight if weight else 0.0}
 
 
 def _opened(folder: str) -> Features:

@@ -1,0 +1,5 @@
+"""``python -m fednlp.cli``."""
+
+from fednlp.cli import main
+
+main()

@@ -1,0 +1,117 @@
+"""fednlp data list, fednlp data info, fednlp partition."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    help="The data sets that fednlp knows by name.", invoke_without_command=True, rich_markup_mode=None
+)
+
+
+@app.callback()
+def data(context: typer.Context) -> None:
+    """The data sets that fednlp knows by name."""
+    if context.invoked_subcommand is None:
+        listed()
+
+
+@app.command("list")
+def listed() -> None:
+    """List them: task, licence, natural field, and how they are got."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from fednlp.data import describe
+
+    table = Table(
+        "name", "what", "task", "licence", "natural field", "how it is got", box=None, pad_edge=False
+    )
+    for entry in describe():
+        table.add_row(entry.name, entry.title, entry.task, entry.licence, entry.natural or "", entry.how)
+    Console().print(table)
+
+
+@app.command("info")
+def informed(
+    name: Annotated[str, typer.Argument(help="A data set's name.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Say all that is known of one."""
+    from fednlp.data import info
+
+    known = info(name)
+    if as_json:
+        print(json.dumps(known, indent=1, ensure_ascii=False))
+        return
+    width = max(map(len, known))
+    for key, value in known.items():
+        print(f"{key:<{width}}  {'' if value is None else value}")
+
+
+def partition(
+    source: Annotated[str, typer.Argument(help="A known data set, a file, a folder, or a hub name.")],
+    method: Annotated[
+        str, typer.Option(help="uniform, label, quantity, label+quantity, cluster, natural or proportions.")
+    ] = "uniform",
+    clients: Annotated[int | None, typer.Option(help="How many clients.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Label shift: small is skewed, large is IID.")] = None,
+    beta: Annotated[
+        float | None, typer.Option(help="Quantity shift: small is skewed, large is equal.")
+    ] = None,
+    field: Annotated[str | None, typer.Option(help="Natural: the column that names the client.")] = None,
+    proportions: Annotated[str | None, typer.Option(help="A CSV or JSON table of label shares.")] = None,
+    clusters: Annotated[int | None, typer.Option(help="Cluster shift: how many clusters.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="Cluster shift: minilm, a folder or hub name.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Where to write part.npz.")] = None,
+    plots: Annotated[Path | None, typer.Option(help="Folder for the four plots.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    path: Annotated[str | None, typer.Option(help="A known data set's own files.")] = None,
+    text: Annotated[str, typer.Option(help="Column of the text.")] = "text",
+    label: Annotated[str, typer.Option(help="Column of the label.")] = "label",
+    test_path: Annotated[str | None, typer.Option(help="The file of the test set.")] = None,
+    test_fraction: Annotated[float, typer.Option(help="Held out where there is no test set.")] = 0.2,
+) -> None:
+    """Share the examples of a data set out over clients, and show how unlike they are."""
+    from fednlp import config
+    from fednlp.partitioning import partition_source
+
+    origin = {"path": source} if path is None and _is_path(source) else {"name": source, "path": path}
+    options = {
+        "method": method,
+        "clients": clients,
+        "alpha": alpha,
+        "beta": beta,
+        "field": field,
+        "proportions": proportions,
+        "clusters": clusters,
+        "encoder": encoder,
+        "seed": seed,
+    }
+    data = origin | {"text": text, "label": label, "test_path": test_path, "test_fraction": test_fraction}
+    document: dict[str, Any] = {
+        "seed": seed,
+        "clients_per_round": 1,
+        "data": {key: value for key, value in data.items() if value is not None},
+        "partition": {key: value for key, value in options.items() if value is not None},
+    }
+    settings = config.parse(document, "fednlp partition")
+    report = partition_source(settings, out, plots, lambda said: print(said, file=sys.stderr))
+    if as_json:
+        print(json.dumps(report, indent=1))
+    else:
+        from fednlp.partitioning import describe
+
+        print(describe(report))
+
+
+def _is_path(source: str) -> bool:
+    return (
+        Path(source).exists()
+        or source.startswith((".", "/", "~"))
+        or source.endswith((".csv", ".tsv", ".jsonl"))
+    )

@@ -1,0 +1,191 @@
+"""fednlp run, compare, report, evaluate, predict."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fednlp.errors import ConfigError
+
+_EXPERIMENT = typer.Argument(help="An experiment file, or the name of one that comes with fednlp.")
+_MODEL = typer.Option(help="bert-tiny, minilm, smollm2, a model folder or a hub name.")
+_FULL = typer.Option("--full", help="The experiment's full size, for a GPU, in place of its laptop size.")
+_SET = typer.Option("--set", help="Change a setting, e.g. --set client.learning_rate=3e-4; may be repeated.")
+
+
+def run(
+    context: typer.Context,
+    experiment: Annotated[str, _EXPERIMENT] = "experiments/quickstart.toml",
+    changes: Annotated[list[str] | None, _SET] = None,
+    out: Annotated[Path | None, typer.Option(help="The run directory to make.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with this run directory.")] = None,
+    model: Annotated[str | None, _MODEL] = None,
+    full: Annotated[bool, _FULL] = False,
+    seed: Annotated[int | None, typer.Option(help="The experiment's seed.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes; changes the speed, never the result.")
+    ] = None,
+) -> None:
+    """Run an experiment, or go on with one that was stopped."""
+    from fednlp import config
+    from fednlp import experiment as runs
+    from fednlp.live import Terminal
+
+    short = {"model.name_or_path": model, "seed": seed, "runtime.workers": workers}
+    overrides = [*(changes or []), *(f"{key}={json.dumps(v)}" for key, v in short.items() if v is not None)]
+    if resume is None:
+        with Terminal() as terminal:
+            runs.run(config.load(experiment, overrides, full), out, listener=terminal)
+        return
+    if out is not None:
+        raise ConfigError("--out and --resume do not go together: a resumed run stays in its folder")
+    settings = [change for change in overrides if not change.replace(" ", "").startswith("runtime.workers=")]
+    if workers is None and len(settings) < len(overrides):
+        workers = _number("runtime.workers", [change for change in overrides if change not in settings][-1])
+    typed = context.get_parameter_source("experiment")
+    expected = None
+    if typed is not None and typed.name == "COMMANDLINE":
+        expected = config.load(experiment, settings, full)
+    elif settings:
+        raise ConfigError(f"a resumed run keeps its settings: leave out {', '.join(settings)}, or start anew")
+    with Terminal() as terminal:
+        runs.resume(resume, expected=expected, workers=workers, listener=terminal)
+
+
+def _number(key: str, change: str) -> int:
+    text = change.partition("=")[2].strip()
+    if not text.isdecimal():
+        raise ConfigError(f"{key} = {text}: give a whole number, 0 for one a core")
+    return int(text)
+
+
+def compare(
+    experiments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Experiment files, or names of some that come with fednlp; quickstart if left out."
+        ),
+    ] = None,
+    algorithms: Annotated[str, typer.Option(help="Names, with commas between.")] = "fedavg,fedprox,fedopt",
+    references: Annotated[str, typer.Option(help="centralised, local, or both with a comma.")] = "",
+    seeds: Annotated[int, typer.Option(help="How many seeds, from the experiment's own upwards.")] = 1,
+    changes: Annotated[list[str] | None, _SET] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the comparison.")] = None,
+    model: Annotated[str | None, _MODEL] = None,
+    full: Annotated[bool, _FULL] = False,
+) -> None:
+    """Compare algorithms and references over seeds; what is done already is not run again.
+
+    Several experiments, of one task or of several, give a table each and one of all.
+    """
+    from fednlp import config
+    from fednlp.comparison import compare as compare_runs
+    from fednlp.comparison import plan
+    from fednlp.live import Terminal, show_table
+    from fednlp.reports import across_table, compare_table, read_run, write_report, write_table
+    from fednlp.reports.groups import algorithm_title
+
+    overrides = [*(changes or []), *([f"model.name_or_path={json.dumps(model)}"] if model else [])]
+    wanted = [config.load(one, overrides, full) for one in experiments or ["experiments/quickstart.toml"]]
+    _require_different([one.name for one in wanted])
+    folders = [_comparison_folder(one.name, out, len(wanted)) for one in wanted]
+    how = _names(algorithms), _names(references), seeds
+    for settings, folder in zip(wanted, folders, strict=True):
+        plan(settings, *how, folder if out else None)  # all mistakes before the first run
+    found: dict[str, dict[str, list[Any]]] = {}
+    pages: list[Path] = []
+    for settings, folder in zip(wanted, folders, strict=True):
+        with Terminal(again="run the same command again") as terminal:
+            runs = compare_runs(settings, *how, folder if out else None, terminal)
+        groups: dict[str, list[Any]] = {}
+        for planned in runs:
+            groups.setdefault(algorithm_title(planned.method), []).append(read_run(planned.folder))
+        found[settings.name] = groups
+        show_table(compare_table(groups))
+        pages += write_report([planned.folder for planned in runs], folder / "report")
+    if len(found) > 1:
+        for part in ("global", "personal"):
+            table = across_table(found, part)
+            show_table(table)
+            pages += write_table(table, out or Path("runs"), f"across-{part}")
+    for path in pages:
+        if path.suffix != ".png":
+            print(path)
+
+
+def _require_different(names: list[str]) -> None:
+    twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
+    if twice is not None:
+        raise ConfigError(f"two experiments are named {twice}: give one another name in its file")
+
+
+def _comparison_folder(name: str, out: Path | None, of: int) -> Path:
+    if out is None:
+        return Path("runs") / f"compare-{name}"
+    return out if of == 1 else out / name
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the report; the first run's by default.")
+    ] = None,
+) -> None:
+    """Write one self-contained HTML page, and Markdown, about one or several runs."""
+    from fednlp.reports import write_report
+
+    for path in write_report(runs, out or runs[0] / "report"):
+        print(path)
+
+
+_RUN = typer.Argument(help="A run directory.")
+
+
+def evaluate(
+    run: Annotated[Path, _RUN],
+    data: Annotated[
+        Path | None, typer.Option(help="A file of the task; the run's own test set if left out.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write the predictions, a JSON line each.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
+) -> None:
+    """Score the model of a run, and write its predictions."""
+    from fednlp.inference import evaluate_run
+    from fednlp.live import Terminal, score_table
+
+    with Terminal(again="type the command again") as terminal:
+        scores = evaluate_run(run, data, out, terminal.say, terminal.step)
+        if as_json:
+            print(json.dumps(scores, indent=1))
+        else:
+            terminal.console.print(score_table(scores))
+        if out is not None:
+            terminal.say(f"written {out}")
+
+
+def predict(
+    run: Annotated[Path, _RUN],
+    texts: Annotated[list[str], typer.Argument(help="Texts, questions, sources: one prediction each.")],
+    beside: Annotated[
+        list[str] | None,
+        typer.Option("--with", help="A further column, e.g. --with context='...' for a question."),
+    ] = None,
+) -> None:
+    """Ask the model of a run about a text."""
+    from fednlp.inference import predict_texts
+
+    further = {}
+    for one in beside or []:
+        key, equals, value = one.partition("=")
+        if not equals:
+            raise ConfigError(f"--with {one}: write column=text, for example --with context='...'")
+        further[key.strip()] = value
+    for prediction in predict_texts(run, texts, further):
+        print(prediction if isinstance(prediction, str) else json.dumps(prediction, ensure_ascii=False))

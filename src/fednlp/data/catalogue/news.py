@@ -1,0 +1,130 @@
+"""Two tasks that need no annotation, made of BBC News: put the punctuation back, and match headlines."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from fednlp.data.catalogue.entries import Entry, Pair
+from fednlp.data.folders import folder_rows
+from fednlp.data.sources import BBC, fetch
+from fednlp.data.store import Fault, Placed, Rows
+
+Make = Callable[[Iterable[Placed]], Iterator[Placed]]
+
+_TAGGED = ("words", "tags", "topic", "file")
+_PAIRED = ("text", "text_pair", "label", "topic", "file")
+_EDGE = re.compile(r"^\W+|\W+$")
+_MARKS = {",": "COMMA", ";": "COMMA", ":": "COMMA", ".": "PERIOD", "!": "PERIOD", "?": "QUESTION"}
+_LEAD = 2
+
+
+def punctuated(articles: Iterable[Placed]) -> Iterator[Placed]:
+    """Yield every paragraph as lower-case words, each tagged with the mark that follows it.
+
+    The tags are ``B-COMMA`` (also for a semicolon or a colon), ``B-PERIOD`` (also for an exclamation mark),
+    ``B-QUESTION`` and ``O``. The headline is left out.
+    """
+    for place, row in articles:
+        if isinstance(row, Fault):
+            yield place, row
+            continue
+        text, topic, file = row
+        for paragraph in _paragraphs(str(text))[1:]:
+            found = [word for word in map(_word_and_tag, paragraph.split()) if word[0]]
+            if found:
+                words, tags = zip(*found, strict=True)
+                yield place, (json.dumps(words, ensure_ascii=False), json.dumps(tags), topic, file)
+
+
+def _word_and_tag(token: str) -> tuple[str, str]:
+    end = token.rstrip("\"')]")[-1:]
+    return _EDGE.sub("", token).lower(), f"B-{_MARKS[end]}" if end in _MARKS else "O"
+
+
+def matched(articles: Iterable[Placed]) -> Iterator[Placed]:
+    """Yield each article's first paragraphs with a headline: its own, or, for every other, one of its topic.
+
+    Those that change headlines change them among themselves, so every headline and every article is there once.
+    """
+    topics: dict[str, list[tuple[str, str, str, str]]] = {}
+    for place, row in articles:
+        if isinstance(row, Fault):
+            yield place, row
+            continue
+        text, topic, file = (str(value) for value in row)
+        headline, *rest = _paragraphs(text)
+        topics.setdefault(topic, []).append((place, headline, " ".join(rest[:_LEAD]), file))
+    for topic, found in topics.items():
+        changed = found[1::2] if len(found) > 3 else []
+        others = {file: changed[(n + 1) % len(changed)][1] for n, (*_, file) in enumerate(changed)}
+        for place, headline, lead, file in found:
+            label = "other" if file in others else "same"
+            yield place, (others.get(file, headline), lead, label, topic, file)
+
+
+def _paragraphs(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _made(make: Make, columns: tuple[str, ...], articles: Rows) -> Rows:
+    return replace(
+        articles,
+        what=(make.__name__, *articles.what),
+        names=lambda: columns,
+        read=lambda roles: (columns, make(articles.read({})[1])),
+    )
+
+
+def _entry(
+    name: str, title: str, task: str, labels: int, train: int, make: Make, columns: tuple[str, ...]
+) -> Entry:
+    def folder(path: Path) -> Pair | None:
+        return (_made(make, columns, folder_rows(path, latin1=True)), None) if path.is_dir() else None
+
+    def index() -> Pair:
+        ((inside, digest),) = BBC.files.items()
+        rows = folder_rows(fetch(BBC) / inside, latin1=True, known=digest)
+        return _made(
+            make, columns, replace(rows, shown=f"{inside} (sha256 of the files {digest[:12]})")
+        ), None
+
+    return Entry(
+        name,
+        title,
+        task,
+        labels,
+        train,
+        None,
+        "made of BBC News, Greene and Cunningham (2006)",
+        "research use; all rights of the articles are the BBC's",
+        "a folder of text files for each of business, entertainment, politics, sport (or sports) and tech",
+        "topic",
+        _from_folder=folder,
+        _from_index=index,
+        _sources=(BBC,),
+    )
+
+
+NEWS = (
+    _entry(
+        "bbc-punctuation",
+        "BBC News: which mark follows a word",
+        "token-classification",
+        4,
+        10_634,
+        punctuated,
+        _TAGGED,
+    ),
+    _entry(
+        "bbc-headlines",
+        "BBC News: is this the article's headline",
+        "text-classification",
+        2,
+        2_225,
+        matched,
+        _PAIRED,
+    ),
+)
+"""The data sets made of BBC News."""

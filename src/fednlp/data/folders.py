@@ -1,0 +1,72 @@
+"""A folder of text files a class as rows of strings."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fednlp.data.columns import check_columns
+from fednlp.data.files import SUFFIXES, identity
+from fednlp.data.lines import whole
+from fednlp.data.store import Fault, Placed, Rows
+from fednlp.errors import DataError
+
+
+def folder_rows(
+    folder: Path, text: str = "text", label: str = "label", *, latin1: bool = False, known: str | None = None
+) -> Rows:
+    """Return the rows of a folder of text files a class: the name of a folder is the label of its files.
+
+    The examples are in the order of the labels, then of the file names; the column ``file`` names the file.
+
+    Args:
+        folder: Holds a folder a class; hidden files, and files beside the class folders, are left out.
+        text: What to call the column of texts.
+        label: What to call the column of labels.
+        latin1: As for :func:`fednlp.data.lines.lines`.
+        known: Identity of the content where it is known better than by sizes and times.
+
+    Raises:
+        DataError: There are no such files; or, when the rows are read, what is wrong in which file.
+    """
+    paths = _class_files(folder)
+    if not paths:
+        raise DataError(
+            f"{folder}: no examples: give a file ({', '.join(SUFFIXES)}) or a folder "
+            f"that holds a folder of text files for each class"
+        )
+    names = [f"{path.parent.name}/{path.name}" for path in paths]
+    if known is None:
+        known = json.dumps([names, identity(paths)])
+    columns = (text, label, "file")
+    check_columns(str(folder), columns)
+    return Rows(
+        ("folder", str(folder.resolve()), text, label, str(latin1)),
+        known,
+        str(folder),
+        lambda: columns,
+        lambda roles: (columns, _rows(paths, names, latin1)),
+    )
+
+
+def _class_files(folder: Path) -> list[Path]:
+    try:
+        classes = sorted(
+            entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")
+        )
+        return [
+            path
+            for entry in classes
+            for path in sorted(entry.iterdir())
+            if path.is_file() and not path.name.startswith(".")
+        ]
+    except OSError as error:
+        raise DataError(f"cannot read {folder}: {error.strerror}") from None
+
+
+def _rows(paths: Sequence[Path], names: Sequence[str], latin1: bool) -> Iterator[Placed]:
+    for path, name in zip(paths, names, strict=True):
+        text = whole(path, latin1)
+        if text.strip():
+            yield str(path), (text, path.parent.name, name)
+        else:
+            yield str(path), Fault("the file is empty: write its text")

@@ -1,0 +1,135 @@
+"""JSON lines as rows of strings, with every fault named by file and line."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from fednlp.data.columns import LISTS, check_columns
+from fednlp.data.readers.opening import filled
+from fednlp.data.store import Fault, Placed, Row
+from fednlp.errors import DataError
+
+JSON_LINES = (".jsonl", ".ndjson", ".json")
+
+_AT_A_GLANCE = 100
+
+
+def json_names(path: Path) -> Sequence[str]:
+    """Return the names in the first objects of a file; a later object may bring further ones.
+
+    Raises:
+        DataError: The file is empty or cannot be read.
+    """
+    return _names(path, islice(_objects(path), _AT_A_GLANCE))
+
+
+def json_rows(path: Path, roles: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Placed]]:
+    """Return the names in any object of a file of JSON lines, and a row an object.
+
+    Args:
+        path: UTF-8, plain or gzipped, one object a line; blank lines are left out.
+        roles: Canonical names of columns by their own; all of them must be there.
+
+    Raises:
+        DataError: It is no such file; or, when the rows are read, what is wrong in which line.
+    """
+    columns = _names(path, _objects(path))
+    check_columns(str(path), columns, *roles)
+    return columns, _rows(path, columns, roles)
+
+
+def _names(path: Path, objects: Iterator[tuple[int, dict[str, Any]]]) -> Sequence[str]:
+    columns = list(dict.fromkeys(name for _, item in objects for name in item))
+    if not columns:
+        raise DataError(f"{path}: the file is empty: it needs a JSON object a line")
+    return columns
+
+
+def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in filled(path):
+        where = f"{path}:{number}"
+        try:
+            item = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{where}: not JSON ({error.msg}): write one JSON object a line") from None
+        except (ValueError, RecursionError):
+            raise DataError(f"{where}: nested too deeply, or a number too long to read") from None
+        if not isinstance(item, dict):
+            raise DataError(f"{where}: a JSON {_kind(item)}: write one JSON object a line")
+        if "\\u" in line:
+            _check_characters(where, item)
+        yield number, item
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, list):
+        return "array"
+    if isinstance(value, str):
+        return "string"
+    return "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else json.dumps(value)
+
+
+def _check_characters(where: str, item: dict[str, Any]) -> None:
+    try:
+        json.dumps(item, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise DataError(
+            f"{where}: half a surrogate pair (\\ud800 to \\udfff) is no character: remove it"
+        ) from None
+
+
+def _rows(path: Path, columns: Sequence[str], roles: Mapping[str, str]) -> Iterator[Placed]:
+    for number, item in _objects(path):
+        yield f"{path}:{number}", value_row(item, columns, roles)
+
+
+def value_row(item: Mapping[str, Any], columns: Sequence[str], roles: Mapping[str, str]) -> Row | Fault:
+    """Return an object's values as strings, or say what is wrong with one.
+
+    Args:
+        item: Values by name.
+        columns: Names, in the order of the row.
+        roles: Canonical names of columns by their own.
+
+    >>> value_row({"label": 3.0, "words": ["a"]}, ["label", "words"], {"label": "label", "words": "words"})
+    ['3', '["a"]']
+    """
+    row: list[str | None] = []
+    for column in columns:
+        value, role = item.get(column), roles.get(column)
+        if role == "label":
+            fault = label_fault(value, column)
+            if fault is not None:
+                return Fault(fault)
+            value = as_label(value)
+        elif role is not None and role not in LISTS and isinstance(value, (list, dict)):
+            return Fault(f"the text is missing: {column!r} must be a string")
+        row.append(as_text(value))
+    return row
+
+
+def as_text(value: Any) -> str | None:
+    """Return a value as a string: JSON for anything that is neither a string nor missing."""
+    if value is None or isinstance(value, str):
+        return value
+    return str(value) if type(value) is int else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def label_fault(value: Any, column: str) -> str | None:
+    """Say what is wrong with a label: it is missing, empty, or neither a string nor a number."""
+    if value is None or value != value or (isinstance(value, str) and not value.strip()):
+        return f"the label is missing: fill in {column!r}"
+    if not isinstance(value, (str, int, float)):
+        return f"the label {column!r} is neither a string nor a number"
+    return None
+
+
+def as_label(value: Any) -> Any:
+    """Return a label so that 3, 3.0 and "3" are one.
+
+    >>> as_text(as_label(3.0)), as_text(as_label(True))
+    ('3', 'true')
+    """
+    return int(value) if isinstance(value, float) and value.is_integer() else value

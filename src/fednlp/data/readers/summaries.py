@@ -1,0 +1,112 @@
+"""Texts and their summaries: CNN/DailyMail stories, XSum as BIG-bench has it, DialogSum.
+
+CNN/DailyMail and Gigaword as two files of lines are read by :func:`fednlp.data.readers.parallel.parallel`.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from fednlp.data.lines import LONGEST_LINE
+from fednlp.data.readers.opening import filled, json_document, json_lines, listed, numbered, reading, string
+from fednlp.data.store import Row
+from fednlp.errors import DataError
+
+COLUMNS = ("source", "target", "references")
+STORY_COLUMNS = (*COLUMNS, "id")
+DIALOGSUM_COLUMNS = (*COLUMNS, "id", "topic")
+
+_HIGHLIGHT = "@highlight"
+
+
+def stories(folder: Path, urls: Path | None = None) -> Iterator[Row]:
+    """Read CNN/DailyMail stories (Hermann et al., 2015): the highlights, a line each, are the summary.
+
+    Args:
+        folder: Holds ``*.story`` files, of CNN or of the Daily Mail.
+        urls: A list of URLs, one a line, that chooses the stories of a split and their order, as the published
+            ``all_train.txt`` does: the name of a story is the SHA-1 of its URL, and stories of the other paper
+            are passed over. All stories by name if left out.
+
+    Raises:
+        DataError: There is no such story, or one has no text or no highlight.
+    """
+    found = False
+    for path in _story_paths(folder, urls):
+        found = True
+        text, highlights = _story(path)
+        if not text or not highlights:
+            raise DataError(f"{path}: no text, or no {_HIGHLIGHT} with a line below it: is this a story?")
+        yield "\n".join(text), "\n".join(highlights), None, path.stem
+    if not found:
+        chosen = f" that {urls} names" if urls else ""
+        raise DataError(f"{folder}: no file *.story{chosen}: give the folder of the stories")
+
+
+def _story_paths(folder: Path, urls: Path | None) -> Iterator[Path]:
+    with reading(folder):
+        if urls is None:
+            yield from sorted(path for path in folder.iterdir() if path.suffix == ".story")
+            return
+    for _, url in filled(urls):
+        path = folder / f"{hashlib.sha1(url.strip().encode(), usedforsecurity=False).hexdigest()}.story"
+        if path.is_file():
+            yield path
+
+
+def _story(path: Path) -> tuple[list[str], list[str]]:
+    text: list[str] = []
+    highlights: list[str] = []
+    into = text
+    length = 0
+    for number, line in numbered(path):
+        length += len(line)
+        if length > LONGEST_LINE:
+            raise DataError(f"{path}:{number}: longer than {LONGEST_LINE >> 20} MiB: is this a story?")
+        line = line.strip()
+        if line == _HIGHLIGHT:
+            into = highlights
+        elif line:
+            into.append(line)
+    return text, highlights
+
+
+def bigbench(path: Path) -> Iterator[Row]:
+    """Read a generative task of BIG-bench in JSON, e.g. XSum: ``examples`` with ``input`` and ``target``.
+
+    Where there are several targets the first is trained on and all are references.
+
+    Raises:
+        DataError: It is no such file.
+    """
+    for number, example in enumerate(listed(json_document(path), "examples", str(path))):
+        where = f"{path}: examples[{number}]"
+        source = string(example, "input", where)
+        targets = example.get("target")
+        targets = targets if isinstance(targets, list) else [targets]
+        yield _row(source, targets, where)
+
+
+def dialogsum(path: Path) -> Iterator[Row]:
+    """Read DialogSum (Chen et al., 2021): JSON lines; where there are summary1 to summary3 all are references.
+
+    Raises:
+        DataError: A line is not a dialogue with a summary.
+    """
+    for number, item in json_lines(path):
+        where = f"{path}:{number}"
+        several = [item[key] for key in sorted(item) if key.startswith("summary") and key != "summary"]
+        targets = [item["summary"]] if "summary" in item else several
+        row = _row(string(item, "dialogue", where), targets, where)
+        topic = item.get("topic", item.get("topic1"))
+        yield *row, string(item, "fname", where), topic if isinstance(topic, str) else None
+
+
+def _row(source: str, targets: Sequence[Any], where: str) -> Row:
+    source = source.strip()
+    texts = [target.strip() for target in targets if isinstance(target, str)]
+    if not source or not texts or len(texts) != len(targets) or not all(texts):
+        raise DataError(f"{where}: the text or a summary is missing: is this a file of this format?")
+    return source, texts[0], json.dumps(texts, ensure_ascii=False) if len(texts) > 1 else None

@@ -1,0 +1,120 @@
+"""Models that are built, not downloaded: an LSTM, or a Transformer encoder-decoder, over a vocabulary of their own."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fednlp.disk import writing
+from fednlp.errors import ModelError
+from fednlp.models.cached import cache_key, made_once, model_cache
+from fednlp.models.explain import explained
+from fednlp.models.known import BUILT_NAMES
+from fednlp.models.settings import apply_overrides
+from fednlp.models.vocabulary import train_vocabulary
+
+VOCABULARY_SIZE = 8000
+
+
+def built_model(
+    name: str,
+    config: Mapping[str, Any],
+    texts: Callable[[], Iterable[str]],
+    identity: Any,
+    vocabulary_size: int = VOCABULARY_SIZE,
+    say: Callable[[str], None] = lambda text: None,
+) -> str:
+    """Return the folder of a model without weights, made for the texts at hand and kept in the cache.
+
+    Args:
+        name: ``"lstm"``, ``"bilstm"`` or ``"transformer"``.
+        config: ``[model.config]``: sizes that differ from the defaults.
+        texts: Gives the training texts; called only where their vocabulary is not in the cache.
+        identity: JSON value that is the same for the same texts.
+        vocabulary_size: Number of tokens at most.
+        say: Told what takes time.
+
+    Raises:
+        ModelError: No such model, no such setting, or too small a vocabulary.
+    """
+    folder = model_cache(f"vocabulary-{cache_key(identity, vocabulary_size)}")
+    if not folder.is_dir():
+        say(f"training a vocabulary of {vocabulary_size:,} tokens (once; kept in {folder})")
+    return str(built_source(name, config, train_vocabulary(texts, vocabulary_size, folder)))
+
+
+def built_source(kind: str, config: Mapping[str, Any], tokenizer_folder: Path) -> Path:
+    """Return a folder with the configuration and the tokenizer of a model that has no weights yet.
+
+    Args:
+        kind: ``"lstm"``, ``"bilstm"`` or ``"transformer"``.
+        config: Settings that differ from the defaults (:class:`fednlp.models.lstm.LstmConfig`, or
+            transformers' ``MarianConfig``).
+        tokenizer_folder: From :func:`fednlp.models.vocabulary.train_vocabulary`, or any fast tokenizer's.
+
+    Raises:
+        ModelError: No such kind, or no such setting.
+    """
+    if kind not in BUILT_NAMES:
+        raise ModelError(f"no model is built under the name {kind}: choose {', '.join(BUILT_NAMES)}")
+    tokenizer = (tokenizer_folder / "tokenizer.json").read_text(encoding="utf-8")
+    folder = model_cache(f"{kind}-{cache_key(kind, dict(config), tokenizer)}")
+    return made_once(folder, lambda work: _write(kind, config, tokenizer_folder, work))
+
+
+def _write(kind: str, overrides: Mapping[str, Any], tokenizer_folder: Path, folder: Path) -> None:
+    from fednlp.models.build import load_tokenizer
+
+    tokenizer = load_tokenizer(str(tokenizer_folder))
+    with explained(str(folder)):
+        config = _transformer(tokenizer) if kind == "transformer" else _lstm(tokenizer, kind == "bilstm")
+        apply_overrides(config, overrides)
+        _frame(tokenizer, kind)
+        with writing(folder):
+            config.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+
+
+def _lstm(tokenizer: Any, bidirectional: bool) -> Any:
+    from fednlp.models.lstm import LstmConfig
+
+    return LstmConfig(
+        vocab_size=len(tokenizer), bidirectional=bidirectional, pad_token_id=tokenizer.pad_token_id
+    )
+
+
+def _transformer(tokenizer: Any) -> Any:
+    """Return the base model of Vaswani et al. 2017, "Attention Is All You Need", Table 3."""
+    from transformers import MarianConfig
+
+    return MarianConfig(
+        vocab_size=len(tokenizer),
+        d_model=512,
+        encoder_layers=6,
+        decoder_layers=6,
+        encoder_attention_heads=8,
+        decoder_attention_heads=8,
+        encoder_ffn_dim=2048,
+        decoder_ffn_dim=2048,
+        activation_function="relu",
+        scale_embedding=True,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        forced_eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=tokenizer.bos_token_id,
+    )
+
+
+def _frame(tokenizer: Any, kind: str) -> None:
+    """Say which special tokens go around a text: an encoder-decoder's ends with one, pairs are kept apart."""
+    from tokenizers import processors
+
+    end, apart = tokenizer.eos_token, tokenizer.sep_token
+    if kind == "transformer":
+        frame = {"single": f"$A {end}", "pair": f"$A {apart} $B {end}"}
+    else:
+        frame = {"single": "$A", "pair": f"$A {apart} $B"}
+    special = [(token, tokenizer.convert_tokens_to_ids(token)) for token in (end, apart)]
+    backend = tokenizer.backend_tokenizer
+    template = processors.TemplateProcessing(**frame, special_tokens=special)
+    backend.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), template])

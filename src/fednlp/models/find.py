@@ -1,0 +1,48 @@
+"""From what ``name_or_path`` says to a folder (or hub name) that transformers can load."""
+
+from pathlib import Path
+
+from fednlp.data.sources import fetch, named_model
+from fednlp.errors import ModelError
+from fednlp.models.gguf import converted
+from fednlp.models.known import ALL_NAMES, BUILT_NAMES, FETCHED_NAMES, SMOLLM2
+from fednlp.models.pairs import encoder_decoder
+
+
+def find_model(name_or_path: str) -> str:
+    """Return what transformers can load: a folder, or a hub name.
+
+    Args:
+        name_or_path: A known name (``bert-tiny``), a model's folder, a ``.gguf`` file, a hub name, or two of
+            these with ``+`` between them: an encoder and a decoder (``bert-tiny+bert-tiny``).
+
+    Raises:
+        ModelError: Neither a known name, nor a model folder, nor shaped like a hub name; or a model that is
+            built, for which see :func:`fednlp.models.built.built_model`.
+        FetchError: A known model cannot be fetched and is not cached.
+    """
+    known = named_model(name_or_path)
+    if known is not None:
+        return str(known)
+    if name_or_path == "smollm2":
+        return str(converted(fetch(SMOLLM2) / next(iter(SMOLLM2.files))))
+    if name_or_path in BUILT_NAMES:
+        raise ModelError(
+            f"{name_or_path} is built for the texts at hand, which are not known here: use one of "
+            f"{', '.join(FETCHED_NAMES)}, or the model folder of a run"
+        )
+    path = Path(name_or_path).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelError(
+                f"{path} is no model: it has no config.json; give a folder that save_pretrained wrote"
+            )
+        return str(path)
+    if path.is_file() and path.suffix.lower() == ".gguf":
+        return str(converted(path))
+    first, plus, second = name_or_path.partition("+")
+    if plus and first and second and not path.exists():
+        return str(encoder_decoder(find_model(first), find_model(second)))
+    if path.exists() or name_or_path.startswith((".", "/", "~")):
+        raise ModelError(f"there is no model folder {name_or_path}; known names: {', '.join(ALL_NAMES)}")
+    return name_or_path

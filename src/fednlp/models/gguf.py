@@ -1,0 +1,56 @@
+"""GGUF files: converted once to a folder that loads like any other model."""
+
+import sys
+from contextlib import redirect_stderr
+from importlib.util import find_spec
+from io import StringIO
+from pathlib import Path
+
+from fednlp.disk import sha256_of, writing
+from fednlp.errors import MissingDependency, ModelError
+from fednlp.models.cached import made_once, model_cache
+from fednlp.models.explain import explained
+
+_MAGIC = b"GGUF"
+
+
+def converted(path: Path) -> Path:
+    """Return a folder with a GGUF language model's weights as float32 safetensors, and its tokenizer.
+
+    The folder is kept in the cache, by the file's content. The weights are what the quantised ones stand for,
+    exactly.
+
+    Args:
+        path: A ``.gguf`` file of an architecture that transformers knows.
+
+    Raises:
+        ModelError: It is no GGUF file, or one that cannot be read.
+        MissingDependency: ``gguf`` or ``accelerate`` is not installed.
+    """
+    with path.open("rb") as file:
+        if file.read(4) != _MAGIC:
+            raise ModelError(f"{path} is no GGUF file: it does not begin with GGUF")
+    return made_once(model_cache(f"gguf-{sha256_of(path)[:32]}"), lambda folder: _convert(path, folder))
+
+
+def _convert(path: Path, folder: Path) -> None:
+    missing = [name for name in ("gguf", "accelerate") if find_spec(name) is None]
+    if missing:
+        raise MissingDependency(
+            f"reading {path.name} needs {' and '.join(missing)}: run pip install 'fednlp[gguf]'"
+        )
+    print(f"converting {path.name} (once; kept in the cache)", file=sys.stderr, flush=True)
+    with explained(str(path)), redirect_stderr(StringIO()):  # its reader draws a bar of its own
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+        read = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+        config = read.config
+        del config.quantization_config  # the weights are plain numbers now
+        plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        plain.load_state_dict(read.state_dict())
+        tokenizer = AutoTokenizer.from_pretrained(**where)
+        with writing(folder):
+            plain.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)

@@ -1,0 +1,191 @@
+"""Cloze patterns: text around one mask, and the words that may stand there."""
+
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fednlp.errors import ConfigError, ModelError
+
+_EXAMPLE = 'task.pattern = "{mask} News: {text}"'
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a pattern: its own words, or the place of the mask or of a text.
+
+    Attributes:
+        kind: ``"words"``, ``"mask"``, ``"text"`` or ``"text_pair"``.
+        lead: A space, where one stands before it.
+        words: Its own words, with their leading space.
+    """
+
+    kind: str
+    lead: str = ""
+    words: str = ""
+
+
+def parts_of(pattern: str) -> list[Part]:
+    """Take a pattern to pieces; a space belongs to what follows it, as in byte-level vocabularies.
+
+    Raises:
+        ConfigError: It does not hold ``{mask}`` and ``{text}`` once each, or holds another field.
+
+    >>> [(part.kind, part.lead, part.words) for part in parts_of("It was {mask}. {text}")]
+    [('words', '', 'It was'), ('mask', ' ', ''), ('words', '', '.'), ('text', ' ', '')]
+    """
+    if not isinstance(pattern, str):
+        raise ConfigError(f"task.pattern is missing or no text: say e.g. {_EXAMPLE}")
+    try:
+        found = list(string.Formatter().parse(pattern))
+    except ValueError as error:
+        raise ConfigError(f'task.pattern "{pattern}": {error}; a brace itself is written twice') from None
+    parts: list[Part] = []
+    for words, field, detail, conversion in found:
+        own = words.rstrip()
+        lead = " " if len(own) < len(words) else ""
+        if own:
+            parts.append(Part("words", words=own))
+        if field is None:
+            continue
+        if field not in ("mask", "text", "text_pair") or detail or conversion:
+            raise ConfigError(
+                f'task.pattern "{pattern}" holds {{{field}}}: it may hold {{mask}}, {{text}}, {{text_pair}}'
+            )
+        parts.append(Part(field, lead))
+    kinds = [part.kind for part in parts]
+    for kind in ("mask", "text"):
+        if kinds.count(kind) != 1:
+            raise ConfigError(f'task.pattern "{pattern}" must hold {{{kind}}} once, e.g. {_EXAMPLE}')
+    if kinds.count("text_pair") > 1:
+        raise ConfigError(f'task.pattern "{pattern}" holds {{text_pair}} more than once')
+    return parts
+
+
+def mask_of(tokenizer: Any, task: str) -> int:
+    """Return the id of the mask token.
+
+    Raises:
+        ModelError: There is none.
+    """
+    if tokenizer.mask_token_id is None:
+        raise ModelError(
+            f"the task {task} needs a mask token and this model's tokenizer has none: take a masked language "
+            "model, e.g. BERT, DistilBERT, RoBERTa, ALBERT or ELECTRA's generator"
+        )
+    return int(tokenizer.mask_token_id)
+
+
+def frame(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Return the special tokens that a tokenizer puts before and after a text."""
+    encoded = tokenizer("a", return_special_tokens_mask=True, return_attention_mask=False)
+    ids, special = encoded["input_ids"], encoded["special_tokens_mask"]
+    before = special.index(0) if 0 in special else len(ids)
+    after = len(ids) - special[::-1].index(0) if 0 in special else len(ids)
+    return list(ids[:before]), list(ids[after:])
+
+
+def plain_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """Return the tokens of texts as they stand: a ``[MASK]`` or ``</s>`` written out is no special token."""
+    if not texts:
+        return []
+    encoded = tokenizer(
+        list(texts),
+        add_special_tokens=False,
+        split_special_tokens=True,
+        return_attention_mask=False,
+        verbose=False,
+    )
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    return [[token for token in tokens if token not in special] for tokens in encoded["input_ids"]]
+
+
+def words_of(
+    labels: Sequence[str], verbalizer: Mapping[str, str], parts: Sequence[Part], tokenizer: Any
+) -> tuple[int, ...]:
+    """Return the token of each label's word, as it stands in the place of the mask.
+
+    Args:
+        labels: Label names, in the order of their ids.
+        verbalizer: A word for each label.
+        parts: Of the pattern.
+        tokenizer: The model's.
+
+    Raises:
+        ConfigError: A label has no word.
+        ModelError: A word is not one token of the vocabulary, or two labels have the same one.
+    """
+    missing = [label for label in labels if not str(verbalizer.get(label, "")).strip()]
+    if missing:
+        raise ConfigError(
+            f"task.verbalizer has no word for {', '.join(map(repr, missing))}: "
+            f"it needs one for each of {', '.join(map(repr, labels))}"
+        )
+    lead = next(part.lead for part in parts if part.kind == "mask")
+    found: dict[int, str] = {}
+    for label, ids in zip(
+        labels, plain_ids(tokenizer, [lead + verbalizer[name] for name in labels]), strict=True
+    ):
+        word = verbalizer[label]
+        if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
+            pieces = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(ids)))
+            raise ModelError(
+                f'task.verbalizer: "{word}" for {label!r} is not one token of this model\'s vocabulary but '
+                f"{pieces or 'nothing'}: choose another word"
+            )
+        if ids[0] in found:
+            raise ModelError(
+                f'task.verbalizer: the words for {found[ids[0]]!r} and {label!r} are the same token, "{word}": '
+                "choose another for one of them"
+            )
+        found[ids[0]] = label
+    return tuple(found)
+
+
+def filled(
+    parts: Sequence[Part],
+    texts: Mapping[str, Sequence[Sequence[int]]],
+    mask: int,
+    tokenizer: Any,
+    max_length: int,
+) -> Iterator[tuple[list[int], int]]:
+    """Yield the tokens of each row's text in the pattern, and where in them the mask stands.
+
+    Args:
+        parts: Of the pattern.
+        texts: By kind, ``"text"`` and perhaps ``"text_pair"``, the tokens of each row.
+        mask: Id of the mask token.
+        tokenizer: The model's.
+        max_length: Tokens at most; what is too long is cut from the texts.
+
+    Raises:
+        ModelError: The pattern leaves no room for a text.
+    """
+    before, after = frame(tokenizer)
+    words = iter(plain_ids(tokenizer, [part.words for part in parts if part.kind == "words"]))
+    own = [next(words) if part.kind == "words" else [mask] if part.kind == "mask" else [] for part in parts]
+    taken = len(before) + len(after) + sum(map(len, own))
+    if taken >= max_length:
+        raise ModelError(
+            f"task.pattern alone is {taken} tokens and model.max_length is {max_length}: "
+            "shorten the one or raise the other"
+        )
+    pairs = texts.get("text_pair") or [[]] * len(texts["text"])
+    for text, pair in zip(texts["text"], pairs, strict=True):
+        first, second = kept(len(text), len(pair), max_length - taken)
+        chosen = {"text": text[:first], "text_pair": pair[:second]}
+        ids, gap = list(before), 0
+        for part, own_ids in zip(parts, own, strict=True):
+            gap = len(ids) if part.kind == "mask" else gap
+            ids += chosen.get(part.kind, own_ids)
+        yield ids + after, gap
+
+
+def kept(first: int, second: int, room: int) -> tuple[int, int]:
+    """Return how many tokens of two texts are kept so that they fit: the longer is cut first.
+
+    >>> kept(10, 10, 5), kept(1, 10, 5), kept(10, 0, 5), kept(2, 2, 5)
+    ((3, 2), (1, 4), (5, 0), (2, 2))
+    """
+    second = min(second, max(room // 2, room - first))
+    return min(first, room - second), second

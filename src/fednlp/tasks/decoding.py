@@ -1,0 +1,83 @@
+"""What a decoder reads in training, and what it writes: the same for every kind of encoder-decoder."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fednlp.tasks.base import Batch
+
+IGNORED = -100
+"""Fills up targets; transformers' own shifting knows it."""
+
+
+def decoder_input(model: nn.Module, target: Tensor, padding: int, start: int) -> Tensor:
+    """Return targets shifted right by one, as the model itself does it.
+
+    Args:
+        model: An encoder-decoder.
+        target: Token ids (batch, longest), filled up with -100.
+        padding: Stands where nothing is read.
+        start: What the decoder begins with, where neither the model nor its configuration says so.
+    """
+    shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+    if shift is not None:
+        try:
+            shifted: Tensor = shift(target)
+            return shifted
+        except (AttributeError, TypeError, ValueError):
+            pass  # its configuration does not say what a decoder begins with
+    begun = getattr(getattr(model, "config", None), "decoder_start_token_id", None)
+    first = torch.full_like(target[:, :1], start if begun is None else begun)
+    return torch.cat([first, target[:, :-1]], dim=1).masked_fill(target == IGNORED, padding)
+
+
+def generated(
+    model: nn.Module,
+    batch: Batch,
+    *,
+    max_new_tokens: int,
+    num_beams: int,
+    start: int,
+    end: int | None,
+    padding: int,
+) -> Tensor:
+    """Return what a model generates, (batch, longest), by greedy or beam search, without sampling.
+
+    A function of the weights and these arguments: what a checkpoint brings as its own defaults plays no part, so
+    that a model loaded from it and one built from its configuration generate the same. Padding is never chosen.
+
+    Args:
+        model: An encoder-decoder.
+        batch: ``input_ids`` and ``attention_mask``.
+        max_new_tokens: At most.
+        num_beams: 1 is greedy search.
+        start: What the decoder begins with; not part of the result.
+        end: What ends a text; None for nothing.
+        padding: Fills up what ends early.
+    """
+    from transformers import GenerationConfig
+
+    options = GenerationConfig(
+        max_new_tokens=max_new_tokens,
+        num_beams=num_beams,
+        do_sample=False,
+        decoder_start_token_id=start,
+        bos_token_id=start,
+        eos_token_id=end,
+        pad_token_id=padding,
+        suppress_tokens=None if padding == end else [padding],
+    )
+    owners: list[Any] = [part for part in model.modules() if "generation_config" in vars(part)]
+    own = [part.generation_config for part in owners]
+    generate: Any = model.generate
+    try:
+        for part in owners:  # its defaults would fill in all that is not said here
+            part.generation_config = GenerationConfig()
+        made: Tensor = generate(
+            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], generation_config=options
+        )
+    finally:
+        for part, before in zip(owners, own, strict=True):
+            part.generation_config = before
+    return made[:, 1:]

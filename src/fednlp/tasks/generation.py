@@ -1,0 +1,241 @@
+"""Sequence to sequence: a text is made from a text, e.g. a summary, a reply or a translation."""
+
+import functools
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fednlp.data.features import Features
+from fednlp.errors import ConfigError, DataError
+from fednlp.tasks import scorers
+from fednlp.tasks.base import Batch, Outcome, Row
+from fednlp.tasks.blocks import logits_at, no_cache, pieces, vocabulary_of
+from fednlp.tasks.decoding import IGNORED, decoder_input, generated
+from fednlp.tasks.inputs import moved, padded_inputs, padding_of, share
+
+
+@dataclass(frozen=True)
+class SequenceToSequence:
+    """Generation with an encoder-decoder, trained with cross-entropy over the target's tokens.
+
+    Args:
+        tokenizer: Folder or name of the tokenizer that turns what is generated into text.
+        padding: The tokenizer's padding id.
+        start: What a decoder begins with, where the model's configuration does not say.
+        end: What ends a target; None where the tokenizer has no such token.
+        vocabulary: Tokens that the tokenizer knows.
+        max_target_length: Tokens of a target, and of what is generated, at most.
+        num_beams: Beams of the search; 1 is greedy.
+        source_prefix: Put before every source, e.g. ``"summarize: "``.
+        label_smoothing_factor: Share of the target that is spread over the vocabulary in training, in [0, 1).
+        scorer: ``"rouge"`` or ``"bleu"``: whether ROUGE-L or BLEU stands for the task.
+    """
+
+    tokenizer: str
+    padding: int = 0
+    start: int = 0
+    end: int | None = None
+    vocabulary: int = 1
+    max_target_length: int = 64
+    num_beams: int = 1
+    source_prefix: str = ""
+    label_smoothing_factor: float = 0.0
+    scorer: str = "rouge"
+    name: str = "sequence-to-sequence"
+    model_class: str = "AutoModelForSeq2SeqLM"
+    own_words_only: bool = False
+
+    @property
+    def metric(self) -> str:
+        """The metric that stands for the task."""
+        return "bleu" if self.scorer == "bleu" else "rouge_l"
+
+    @classmethod
+    def build(cls, labels: Sequence[str], tokenizer: Any, **options: Any) -> Self:
+        """Make the task for a tokenizer.
+
+        Raises:
+            ConfigError: An option has no such value.
+        """
+        padding, starts = padding_of(tokenizer), (tokenizer.bos_token_id, tokenizer.cls_token_id)
+        task = cls(
+            str(tokenizer.name_or_path),
+            padding,
+            next((number for number in starts if number is not None), padding),
+            next((n for n in (tokenizer.eos_token_id, tokenizer.sep_token_id) if n is not None), None),
+            vocabulary_of(tokenizer),
+            **options,
+        )
+        if task.scorer not in ("rouge", "bleu"):
+            raise ConfigError(f'task.scorer is "{task.scorer}": say "rouge" or "bleu"')
+        for key, least in (("max_target_length", 2), ("num_beams", 1)):
+            if getattr(task, key) < least:
+                raise ConfigError(f"task.{key} is {getattr(task, key)}: say {least} or more")
+        return task
+
+    def settings(self) -> dict[str, Any]:
+        """Return the padding, that the decoder's input is shifted with."""
+        return {"pad_token_id": self.padding}
+
+    def encode(self, rows: Iterable[Row], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
+        """Return each row's ``input_ids``, ``target`` ids, and ``references``, JSON, to be scored against.
+
+        A source is cut to ``max_length`` at its end, a target to ``max_target_length``; its end token stays.
+        """
+        rows = list(rows)
+        cut: dict[str, Any] = {"truncation": True, "return_attention_mask": False}
+        sources = [self.source_prefix + (row["source"] or "") for row in rows]
+        targets = [row["target"] or "" for row in rows]
+        source_ids = tokenizer(sources, max_length=max_length, **cut)["input_ids"]
+        target_ids = tokenizer(text_target=targets, max_length=self.max_target_length, **cut)["input_ids"]
+        return [
+            {
+                "input_ids": source or [self.padding],
+                "target": self._ended(target) or [self.padding],
+                "references": json.dumps(_references(row) or [text]),
+            }
+            for source, target, text, row in zip(source_ids, target_ids, targets, rows, strict=True)
+        ]
+
+    def _ended(self, ids: list[int]) -> list[int]:
+        return (
+            ids
+            if self.end is None or self.end in ids[-2:]
+            else [*ids[: self.max_target_length - 1], self.end]
+        )
+
+    def collate(
+        self, features: Features, numbers: np.ndarray, device: torch.device, *, training: bool = False
+    ) -> Batch:
+        """Return a padded batch.
+
+        ``input_ids`` and ``attention_mask`` (batch, longest source); ``target`` (batch, longest target), -100
+        where there is none, and its ``target_mask``; ``places`` and ``labels`` of its tokens.
+        """
+        ids, mask = features.padded("target", numbers, IGNORED)
+        batch = {
+            "target": torch.from_numpy(ids),
+            "target_mask": torch.from_numpy(mask),
+            "places": torch.from_numpy(np.flatnonzero(mask)),
+            "labels": torch.from_numpy(ids[mask.astype(bool)]),
+        }
+        return padded_inputs(features, numbers, self.padding, device) | moved(batch, device)
+
+    def _logits(self, model: nn.Module, batch: Batch, read: Tensor) -> Tensor:
+        inputs: dict[str, Any] = {
+            "input_ids": batch["input_ids"],
+            "attention_mask": batch["attention_mask"],
+            "decoder_input_ids": read,
+            "decoder_attention_mask": batch["target_mask"],
+        }
+        return logits_at(model, inputs | no_cache(model), batch["places"], read.shape)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the mean cross-entropy a target token, in nats."""
+        logits = self._logits(model, batch, decoder_input(model, batch["target"], self.padding, self.start))
+        return F.cross_entropy(logits, batch["labels"], label_smoothing=self.label_smoothing_factor)
+
+    def predict(
+        self, model: nn.Module, features: Features, numbers: np.ndarray, device: torch.device
+    ) -> Outcome:
+        """Return the texts that are generated, and the loss of the targets' tokens."""
+        batch = self.collate(features, numbers, device)
+        texts: list[str] = []
+        loss = torch.zeros((), dtype=torch.float64)
+        for part in pieces(batch, self.vocabulary, batch["target"].shape[1]):
+            read = decoder_input(model, part["target"], self.padding, self.start)
+            logits = self._logits(model, part, read).float()
+            loss += F.cross_entropy(logits, part["labels"], reduction="sum").double().cpu()
+            made = generated(
+                model,
+                part,
+                max_new_tokens=self.max_target_length,
+                num_beams=self.num_beams,
+                start=int(read[0, 0]),
+                end=self.end,
+                padding=self.padding,
+            )
+            texts += self._decoded(made)
+        tokens = float(features.padded("target", numbers, 0)[1].sum())
+        return Outcome(numbers.tolist(), texts, float(loss), tokens)
+
+    def metrics(
+        self, predictions: Sequence[Any], features: Features, numbers: np.ndarray
+    ) -> dict[str, float]:
+        """Return ROUGE-1, -2 and -L (mean F-measures, 0 to 1) and corpus BLEU (0 to 100)."""
+        references = _texts(features, numbers)
+        means = scorers.rouge(predictions, references).sum(0) / max(1, len(numbers))
+        bleu = scorers.bleu(scorers.bleu_counts(predictions, references).sum(0))
+        return dict(zip(scorers.ROUGE, means.tolist(), strict=True)) | {"bleu": float(bleu)}
+
+    def statistics(self, predictions: Sequence[Any], features: Features, numbers: np.ndarray) -> np.ndarray:
+        """Return each example's ROUGE-L and a count of 1; or its counts for BLEU."""
+        references = _texts(features, numbers)
+        if self.scorer == "bleu":
+            return scorers.bleu_counts(predictions, references)
+        scores = scorers.rouge(predictions, references)[:, scorers.ROUGE.index("rouge_l")]
+        return np.stack([scores, np.ones(len(scores))], axis=1)
+
+    def score(self, sums: np.ndarray) -> np.ndarray:
+        """Return the mean ROUGE-L, or corpus BLEU."""
+        return scorers.bleu(sums) if self.scorer == "bleu" else share(sums[..., 0], sums[..., 1])
+
+    def baseline(
+        self, train: Features, examples: np.ndarray, test: Features, numbers: np.ndarray
+    ) -> tuple[str, list[Any]]:
+        """Predict the beginning of the source, as long as targets are on average."""
+        tokenizer = _tokenizer(self.tokenizer)
+        special = np.array(tokenizer.all_special_ids)
+        words_before = np.concatenate([[0], np.cumsum(~np.isin(train.arrays["target"], special))])
+        offsets = train.offsets["target"]
+        counts = words_before[offsets[examples + 1]] - words_before[offsets[examples]]
+        length = max(1, round(float(counts.mean())))
+        skipped = len(tokenizer(self.source_prefix, add_special_tokens=False)["input_ids"])
+        sources = [test.ragged("input_ids", number) for number in numbers.tolist()]
+        words = [ids[~np.isin(ids, special)][skipped:][:length].tolist() for ids in sources]
+        return "the beginning of the source", self._decoded(words)
+
+    def _decoded(self, ids: Any) -> list[str]:
+        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        return [text.strip() for text in _tokenizer(self.tokenizer).batch_decode(ids, **options)]
+
+    def shown(self, prediction: Any) -> str:
+        """Return the text."""
+        return str(prediction)
+
+
+@functools.cache
+def _tokenizer(source: str) -> Any:
+    from fednlp.models import load_tokenizer
+
+    return load_tokenizer(source)
+
+
+def _texts(features: Features, numbers: np.ndarray) -> list[list[str]]:
+    return [json.loads(features.text("references", number)) for number in numbers.tolist()]
+
+
+def _references(row: Row) -> list[str]:
+    """Return a row's own references, if it has any.
+
+    Raises:
+        DataError: They are no JSON list of texts.
+    """
+    text = row.get("references")
+    if not text or not text.strip():
+        return []
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise DataError(
+            f'references: write a JSON list of texts, e.g. ["a summary", "another"], not {text[:60]!r}'
+        )
+    return found

@@ -1,0 +1,154 @@
+"""Text regression: one text or a pair of texts, one number (e.g. the similarity of STS-B)."""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fednlp.data.features import Features
+from fednlp.tasks.base import Batch, Outcome, Row
+from fednlp.tasks.inputs import encode_texts, model_inputs, padded_inputs, padding_of
+
+_CONSTANT = 1e-12
+"""A variance below this share of the mean square is rounding: the scores are all the same."""
+
+
+@dataclass(frozen=True)
+class TextRegression:
+    """One output, trained with the mean squared error.
+
+    Args:
+        padding: The tokenizer's padding id.
+    """
+
+    padding: int = 0
+    name: str = "text-regression"
+    metric: str = "pearson"
+    model_class: str = "AutoModelForSequenceClassification"
+    own_words_only: bool = True
+
+    @classmethod
+    def build(cls, labels: Sequence[str], tokenizer: Any, **options: Any) -> Self:
+        """Make the task; it has no labels."""
+        return cls(padding_of(tokenizer), **options)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the head's one output, and the padding that decoders must know of."""
+        return {"pad_token_id": self.padding, "num_labels": 1, "problem_type": "regression"}
+
+    def encode(self, rows: Iterable[Row], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
+        """Return each row's ``input_ids`` (at most ``max_length``) and ``score``."""
+        rows = list(rows)
+        texts = encode_texts(rows, tokenizer, max_length, self.padding)
+        return [
+            {**encoded, "score": float(str(row["score"]))} for encoded, row in zip(texts, rows, strict=True)
+        ]
+
+    def collate(
+        self, features: Features, numbers: np.ndarray, device: torch.device, *, training: bool = False
+    ) -> Batch:
+        """Return ``input_ids`` and ``attention_mask`` (batch, longest), int64, and ``scores`` (batch), float32."""
+        scores = torch.from_numpy(features.values("score")[numbers].astype(np.float32))
+        return padded_inputs(features, numbers, self.padding, device) | {"scores": scores.to(device)}
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the mean squared error."""
+        return F.mse_loss(_outputs(model, batch), batch["scores"])
+
+    def predict(
+        self, model: nn.Module, features: Features, numbers: np.ndarray, device: torch.device
+    ) -> Outcome:
+        """Return the number of each text. What a diverged model says is brought back to finite numbers."""
+        batch = self.collate(features, numbers, device)
+        outputs = _outputs(model, batch)
+        loss = F.mse_loss(outputs, batch["scores"], reduction="sum")
+        return Outcome(numbers.tolist(), torch.nan_to_num(outputs).tolist(), float(loss), len(numbers))
+
+    def metrics(
+        self, predictions: Sequence[Any], features: Features, numbers: np.ndarray
+    ) -> dict[str, float]:
+        """Return Pearson's and Spearman's correlation (SciPy) and the mean squared error, over the whole set.
+
+        A correlation is 0 where predictions or scores are all the same, or there are fewer than two.
+        """
+        from scipy.stats import pearsonr, spearmanr
+
+        truth, guess = features.values("score")[numbers], _single(predictions)
+        made = {
+            "pearson": 0.0,
+            "spearman": 0.0,
+            "mse": float(np.mean((truth - guess) ** 2)) if len(guess) else 0.0,
+        }
+        if len(guess) > 1 and np.ptp(truth) and np.ptp(guess):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # almost the same is no fault to warn of
+                made["pearson"] = float(np.nan_to_num(pearsonr(truth, guess).statistic))
+                made["spearman"] = float(np.nan_to_num(spearmanr(truth, guess).statistic))
+        return made
+
+    def statistics(self, predictions: Sequence[Any], features: Features, numbers: np.ndarray) -> np.ndarray:
+        """Return the moments n, x, y, x² (its upper half, its lower half), y² and xy of each example.
+
+        Sums of squares lose what a difference of two large ones leaves over. So scores y are taken from the
+        middle of the whole table, the same in every call. No middle of the predictions x is known beforehand,
+        but they are 32-bit floats: x² is exact in 64 bits, and so are sums of its halves where the x are much
+        alike, which is where it matters.
+        """
+        x = _single(predictions)
+        y = features.values("score")[numbers] - features.values("score").mean()
+        square = x * x
+        upper = _upper_half(square)
+        return np.stack([np.ones(len(x)), x, y, upper, square - upper, y * y, x * y], axis=1)
+
+    def score(self, sums: np.ndarray) -> np.ndarray:
+        """Return Pearson's correlation."""
+        n, x, y, upper, lower, yy, xy = np.moveaxis(np.asarray(sums, np.float64), -1, 0)
+        spread_x, spread_y = _spread(n, x, upper, lower), n * yy - y * y
+        known = (spread_x > 0) & (spread_y > _CONSTANT * n * yy)
+        below = np.sqrt(np.where(known, spread_x, 1.0)) * np.sqrt(np.where(known, spread_y, 1.0))
+        correlation: np.ndarray = np.where(known, np.clip((n * xy - x * y) / below, -1.0, 1.0), 0.0)
+        return correlation
+
+    def baseline(
+        self, train: Features, examples: np.ndarray, test: Features, numbers: np.ndarray
+    ) -> tuple[str, list[Any]]:
+        """Predict the training examples' mean score."""
+        mean = float(train.values("score")[examples].mean())
+        return "the mean score", [mean] * len(numbers)
+
+    def shown(self, prediction: Any) -> Any:
+        """Return the number."""
+        return prediction
+
+
+def _outputs(model: nn.Module, batch: Batch) -> Tensor:
+    outputs: Tensor = model(**model_inputs(batch)).logits.float().squeeze(-1)
+    return outputs
+
+
+def _single(predictions: Sequence[Any]) -> np.ndarray:
+    """Return what a model said, as it said it: 32-bit floats, held in 64 bits."""
+    return np.asarray(predictions, np.float64).astype(np.float32).astype(np.float64)
+
+
+def _upper_half(values: np.ndarray) -> np.ndarray:
+    """Return the upper 24 of the 53 bits of each number (Veltkamp's splitting; Dekker 1971)."""
+    scaled = values * (2.0**29 + 1)
+    upper: np.ndarray = scaled - (scaled - values)
+    return upper
+
+
+def _spread(n: np.ndarray, x: np.ndarray, upper: np.ndarray, lower: np.ndarray) -> np.ndarray:
+    """Return n Σx² - (Σx)², worked out in fractions, without rounding."""
+
+    def exact(n: float, x: float, upper: float, lower: float) -> float:
+        return float(Fraction(n) * (Fraction(upper) + Fraction(lower)) - Fraction(x) ** 2)
+
+    spread: np.ndarray = np.asarray(np.frompyfunc(exact, 4, 1)(n, x, upper, lower), np.float64)
+    return spread

@@ -1,0 +1,193 @@
+"""Any architecture for every task that it has a head for, and one clear line where it has none."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from fednlp.errors import ModelError
+from fednlp.models import find_model, has_weights, load_tokenizer, longest_text, new_model, pretrained_model
+
+Make = Callable[..., Path]
+LABELS = {"num_labels": 3, "pad_token_id": 1}
+SETTINGS = {
+    "AutoModelForSequenceClassification": LABELS,
+    "AutoModelForTokenClassification": LABELS,
+    "AutoModelForQuestionAnswering": {},
+    "AutoModelForSeq2SeqLM": {},
+    "AutoModelForCausalLM": {},
+    "AutoModelForMaskedLM": {},
+}
+HEADS = {
+    "bert": (0, 1, 2, 4, 5),
+    "roberta": (0, 1, 2, 4, 5),
+    "distilbert": (0, 1, 2, 5),
+    "gpt2": (0, 1, 2, 4),
+    "llama": (0, 1, 2, 4),
+    "bart": (0, 2, 3, 4, 5),
+    "t5": (0, 1, 2, 3),
+}
+BATCH = {"input_ids": torch.tensor([[0, 7, 9, 2], [0, 8, 2, 1]]), "attention_mask": torch.ones(2, 4).long()}
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_every_head_that_there_is_and_one_line_where_there_is_none(kind: str, random_model: Make) -> None:
+    source = str(random_model(kind))
+    for number, (model_class, settings) in enumerate(SETTINGS.items()):
+        if number in HEADS[kind]:
+            model = pretrained_model(source, model_class, settings, {}, 0)
+            assert all(p.dtype is torch.float32 for p in model.parameters())
+            continue
+        for build in (
+            lambda c, s: pretrained_model(source, c, s, {}, 0),
+            lambda c, s: new_model(source, c, s, {}),
+        ):
+            with pytest.raises(
+                ModelError, match=f"{kind} models have no head for .*use .*has heads for"
+            ) as caught:
+                build(model_class, settings)
+            assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "gpt2", "llama", "xlnet", "xlm", "bart"])
+def test_a_language_model_does_not_see_what_it_is_to_predict(kind: str, random_model: Make) -> None:
+    model = pretrained_model(str(random_model(kind)), "AutoModelForCausalLM", {}, {}, 0).eval()
+    ids = torch.tensor([[5, 6, 7, 8, 9]])
+    other = torch.tensor([[5, 6, 7, 8, 20]])
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits[:, :4], model(other).logits[:, :4])
+
+
+def test_the_body_is_the_checkpoint_and_the_head_a_function_of_the_seed(random_model: Make) -> None:
+    source, head = str(random_model("bert")), "AutoModelForTokenClassification"
+    first, again, other = (pretrained_model(source, head, LABELS, {}, seed) for seed in (1, 1, 2))
+    tensors = first.state_dict()
+    differing = {n for n, t in other.state_dict().items() if not torch.equal(t, tensors[n])}
+    assert differing == {"classifier.weight"}
+    assert all(torch.equal(t, tensors[n]) for n, t in again.state_dict().items())
+
+
+def test_new_models_have_the_same_tensors(random_model: Make) -> None:
+    for kind in ("bert", "gpt2", "t5"):
+        source, head = str(random_model(kind)), "AutoModelForSequenceClassification"
+        one, two = pretrained_model(source, head, LABELS, {}, 0), new_model(source, head, LABELS, {})
+        shapes = [{n: p.shape for n, p in model.named_parameters()} for model in (one, two)]
+        assert shapes[0] == shapes[1]
+
+
+def test_a_checkpoint_in_half_precision_is_trained_in_float32(tmp_path: Path, random_model: Make) -> None:
+    source = str(random_model("bert"))
+    half = pretrained_model(source, "AutoModelForMaskedLM", {}, {}, 0).half()
+    half.save_pretrained(tmp_path)
+    for model in (
+        pretrained_model(str(tmp_path), "AutoModelForMaskedLM", {}, {}, 0),
+        new_model(str(tmp_path), "AutoModelForMaskedLM", {}, {}),
+    ):
+        assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+def test_a_folder_without_weights_begins_from_the_seed(random_model: Make) -> None:
+    source = str(random_model("bert", None))
+    assert not has_weights(source)
+    assert has_weights(str(random_model("bert")))
+    first, again, other = (pretrained_model(source, "AutoModelForMaskedLM", {}, {}, s) for s in (1, 1, 2))
+    assert all(torch.equal(p, q) for p, q in zip(first.parameters(), again.parameters(), strict=True))
+    assert not torch.equal(first.get_input_embeddings().weight, other.get_input_embeddings().weight)
+
+
+@pytest.mark.parametrize(
+    "name", ["tf_model.h5", "model-00001-of-00002.safetensors", "model.safetensors.index.json"]
+)
+def test_weights_that_cannot_be_read_are_not_taken_for_none(
+    name: str, random_model: Make, tmp_path: Path
+) -> None:
+    for path in random_model("bert", None).iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        pretrained_model(str(tmp_path), "AutoModelForMaskedLM", {}, {}, 0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"num_labels": 4}, "num_labels: leave it out: the task sets it"),
+        ({"id2label": {"0": "a"}}, "id2label: leave it out: the task sets it"),
+        ({"pad_token_id": 3}, "pad_token_id: leave it out: the task sets it"),
+        ({"vocab_size": 10}, "vocab_size: leave it out: the tokenizer sets it"),
+        ({"hiden_size": 10}, "hiden_size: bert models have no such setting"),
+        ({"hidden_dropout_prob": "much"}, "hidden_dropout_prob = 'much'"),
+        ({"hidden_size": 8}, "asks for another size of bert.embeddings"),
+        ({"max_position_embeddings": 8}, "asks for another size of bert.embeddings"),
+    ],
+)
+def test_overrides_that_cannot_be(overrides: dict[str, object], message: str, random_model: Make) -> None:
+    source = str(random_model("bert"))
+    with pytest.raises(ModelError) as caught:
+        pretrained_model(source, "AutoModelForSequenceClassification", LABELS, overrides, 0)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_overrides_reach_the_model_lists_and_tables_too(random_model: Make) -> None:
+    source, head = str(random_model("bert")), "AutoModelForSequenceClassification"
+    overrides = {"hidden_dropout_prob": 0.0, "num_hidden_layers": 1, "eos_token_id": [2, 5]}
+    model = pretrained_model(source, head, LABELS, overrides, 0)
+    assert len(model.bert.encoder.layer) == 1
+    assert model.config.eos_token_id == [2, 5]
+    llama = str(random_model("llama"))
+    table = {"rope_parameters": {"rope_type": "default", "rope_theta": 99.0}}
+    assert new_model(llama, head, LABELS, table).config.rope_parameters["rope_theta"] == 99.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "limit"),
+    [
+        ("bert", {"max_position_embeddings": 64}, 64),
+        ("roberta", {"max_position_embeddings": 66}, 64),
+        ("gpt2", {"n_positions": 48}, 48),
+        ("bart", {"max_position_embeddings": 40}, 40),
+        ("t5", {}, None),
+    ],
+)
+def test_the_longest_text_fits_and_one_more_token_does_not(
+    kind: str, settings: dict[str, int], limit: int | None, random_model: Make
+) -> None:
+    source = str(random_model(kind, **settings))
+    tokenizer = load_tokenizer(source)
+    longest = longest_text(source, tokenizer)
+    if limit is None:
+        assert longest == int(tokenizer.model_max_length) > 10**6
+        return
+    assert longest == limit
+    tokenizer.model_max_length = 32
+    assert longest_text(source, tokenizer) == 32
+    model = pretrained_model(source, "AutoModelForSequenceClassification", LABELS, {}, 0)
+
+    def text(length: int) -> torch.Tensor:
+        ids = torch.full((1, length), 7)
+        ids[0, -1] = 2
+        return ids
+
+    model(text(limit))
+    with pytest.raises((IndexError, RuntimeError)):
+        model(text(limit + 1))
+
+
+def test_overrides_count_for_the_longest_text(random_model: Make) -> None:
+    source = str(random_model("bert", None))
+    assert longest_text(source, load_tokenizer(source), {"max_position_embeddings": 99}) == 99
+
+
+def test_names_that_lead_nowhere(tmp_path: Path) -> None:
+    for name, message in {
+        "bilstm": "is built for the texts at hand",
+        "./nowhere": "there is no model folder",
+        str(tmp_path): "no config.json",
+    }.items():
+        with pytest.raises(ModelError, match=message):
+            find_model(name)
+    assert find_model("owner/name") == "owner/name"
+    with pytest.raises(ModelError, match=r'no model "owner/name".*bert-tiny.*smollm2.*bilstm'):
+        load_tokenizer("owner/name")

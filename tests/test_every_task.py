@@ -1,0 +1,258 @@
+"""Every task formulation through the public API: run, evaluate, predict; one worker and two alike."""
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fednlp
+from fednlp.config import parse
+from fednlp.errors import ConfigError, DataError
+from fednlp.inference import evaluate_run, predict_texts
+from fednlp.rundir import RunDir
+
+NAMES = ("anna", "berlin", "carla", "delhi")
+WORDS = [f"word{i}" for i in range(30)]
+
+
+def sentence(rng: random.Random) -> list[str]:
+    return [rng.choice(WORDS) if rng.random() < 0.7 else rng.choice(NAMES) for _ in range(rng.randint(3, 9))]
+
+
+def tagged(rng: random.Random) -> dict[str, Any]:
+    words = sentence(rng)
+    return {"words": words, "tags": ["B-NAME" if word in NAMES else "O" for word in words]}
+
+
+def asked(rng: random.Random) -> dict[str, Any]:
+    words = [*sentence(rng), "anna"]
+    rng.shuffle(words)
+    context = " ".join(words)
+    return {
+        "context": context,
+        "question": "who word1",
+        "answers": [{"text": "anna", "start": context.index("anna")}],
+    }
+
+
+def scored(rng: random.Random) -> dict[str, Any]:
+    one, other = sentence(rng), sentence(rng)
+    return {
+        "text": " ".join(one),
+        "text_pair": " ".join(other),
+        "score": 5 * len(set(one) & set(other)) / len(set(one)),
+    }
+
+
+def paired(rng: random.Random) -> dict[str, Any]:
+    one = sentence(rng)
+    same = rng.random() < 0.5
+    other = one[::-1] if same else sentence(rng)
+    return {"text": " ".join(one), "text_pair": " ".join(other), "label": "same" if same else "other"}
+
+
+def copied(rng: random.Random) -> dict[str, Any]:
+    words = sentence(rng)
+    return {"source": " ".join(words), "target": " ".join(words[:3]), "references": [" ".join(words[:3]), "word1"]}
+
+
+def spoken(rng: random.Random) -> dict[str, Any]:
+    return {"text": " ".join(sentence(rng)), "speaker": rng.choice(NAMES)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A task, rows of it, and what an experiment on it says beside them."""
+
+    task: str
+    row: Callable[[random.Random], dict[str, Any]]
+    metric: str
+    ask: str
+    beside: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+SMALL = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
+SMALL |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+CASES = {
+    "tagging": Case("token-classification", tagged, "f1", "anna word1 berlin"),
+    "answering": Case("question-answering", asked, "f1", "who word1", {"context": "word1 anna word2"}),
+    "regression": Case("text-regression", scored, "pearson", "word1 anna", {"text_pair": "anna word1"}),
+    "pairs": Case("text-classification", paired, "accuracy", "word1 anna", {"text_pair": "anna word1"}),
+    "generation": Case(
+        "sequence-to-sequence",
+        copied,
+        "rouge_l",
+        "anna word1 word2",
+        settings={
+            "model": {"name_or_path": "transformer", "vocabulary_size": 320, "max_length": 24, "config": SMALL},
+            "task": {"max_target_length": 8},
+        },
+    ),
+    "language": Case(
+        "causal-lm",
+        spoken,
+        "accuracy",
+        "anna word1",
+        settings={
+            "model": {
+                "name_or_path": "lstm",
+                "vocabulary_size": 320,
+                "max_length": 16,
+                "config": {"hidden_size": 16, "embedding_size": 16},
+            },
+            "partition": {"method": "natural", "field": "speaker"},
+        },
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Callable[[str], Path]:
+    """Write the file of a case once."""
+    folder = tmp_path_factory.mktemp("rows")
+
+    def write(name: str) -> Path:
+        path = folder / f"{name}.jsonl"
+        if not path.exists():
+            rng = random.Random(name)
+            rows = [CASES[name].row(rng) for _ in range(120)]
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+    return write
+
+
+def settings_of(name: str, path: Path, model: Path, **more: Any) -> dict[str, Any]:
+    document = {
+        "name": name,
+        "num_rounds": 2,
+        "clients_per_round": 3,
+        "data": {"path": str(path)},
+        "partition": {"method": "uniform", "clients": 4},
+        "model": {"name_or_path": str(model), "max_length": 32},
+        "client": {"learning_rate": 0.01},
+        "runtime": {"workers": 1},
+    }
+    return document | CASES[name].settings | more
+
+
+@pytest.fixture(scope="module")
+def run_of(
+    made: Callable[[str], Path], tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], RunDir]:
+    """Run a case once."""
+    runs: dict[str, RunDir] = {}
+
+    def run(name: str) -> RunDir:
+        if name not in runs:
+            experiment = parse(settings_of(name, made(name), tiny_model))
+            runs[name] = fednlp.run(experiment, tmp_path_factory.mktemp(name) / "run")
+        return runs[name]
+
+    return run
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_task_is_found_by_its_columns_and_runs(name: str, run_of: Callable[[str], RunDir]) -> None:
+    run, case = run_of(name), CASES[name]
+    summary = run.read_json("summary.json")
+    assert (summary["task"], summary["metric"]) == (case.task, case.metric)
+    assert case.metric in summary["evaluation"]["global"]
+    assert f"{case.metric}_worst_decile" in summary["evaluation"]["personal"]
+    assert case.metric in summary["baseline"]
+    assert summary["evaluation"]["global"]["loss"] > 0
+    lines = run.rounds()
+    assert lines[1]["train_loss"] < lines[0]["train_loss"]
+    assert (run.folder / "labels.json").exists() is (name == "pairs")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_model_that_is_written_scores_as_the_run_did(
+    name: str, run_of: Callable[[str], RunDir], tmp_path: Path
+) -> None:
+    run = run_of(name)
+    scores = evaluate_run(run.folder, out=tmp_path / "predictions.jsonl")
+    assert scores == pytest.approx(run.read_json("summary.json")["evaluation"]["global"], abs=1e-6)
+    lines = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
+    assert len(lines) == run.read_json("environment.json")["data"]["test"]
+    assert all({"example", "prediction"} <= set(line) for line in lines)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_scored_on_a_file_whole(
+    name: str, run_of: Callable[[str], RunDir], made: Callable[[str], Path], tmp_path: Path
+) -> None:
+    evaluate_run(run_of(name).folder, made(name), tmp_path / "all.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    assert [line["example"] for line in lines] == list(range(120))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_answers(name: str, run_of: Callable[[str], RunDir]) -> None:
+    case = CASES[name]
+    answers = predict_texts(run_of(name).folder, [case.ask, case.ask], case.beside)
+    assert len(answers) == 2
+    assert answers[0] == answers[1]
+    if name == "tagging":
+        assert len(answers[0].split()) == 3
+    if name == "answering":
+        assert answers[0] in case.beside["context"]
+
+
+@pytest.mark.parametrize("name", ["tagging", "generation", "language"])
+def test_two_workers_give_what_one_gives(
+    name: str, run_of: Callable[[str], RunDir], made: Callable[[str], Path], tiny_model: Path, tmp_path: Path
+) -> None:
+    settings = settings_of(name, made(name), tiny_model, runtime={"workers": 2})
+    run = fednlp.run(parse(settings), tmp_path / "run")
+    one, two = (
+        (folder / "model" / "model.safetensors").read_bytes() for folder in (run_of(name).folder, run.folder)
+    )
+    assert one == two
+    assert run.read_json("summary.json")["evaluation"] == run_of(name).read_json("summary.json")["evaluation"]
+
+
+@pytest.mark.parametrize("method", ["centralised", "local"])
+def test_references_of_another_task(
+    method: str, made: Callable[[str], Path], tiny_model: Path, tmp_path: Path
+) -> None:
+    settings = settings_of("tagging", made("tagging"), tiny_model, algorithm={"name": method})
+    summary = fednlp.run(parse(settings), tmp_path / "run").read_json("summary.json")
+    assert 0 <= summary["evaluation"]["personal"]["f1"] <= 1
+    assert summary["reference"] == method
+
+
+def test_label_shift_needs_labels(made: Callable[[str], Path], tiny_model: Path, tmp_path: Path) -> None:
+    partition = {"method": "label", "clients": 4, "alpha": 1.0}
+    settings = settings_of("tagging", made("tagging"), tiny_model, partition=partition)
+    with pytest.raises(fednlp.FednlpError, match="label shift needs labels"):
+        fednlp.run(parse(settings), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_option_of_another_task(made: Callable[[str], Path], tiny_model: Path, tmp_path: Path) -> None:
+    settings = settings_of("tagging", made("tagging"), tiny_model, task={"doc_stride": 3})
+    with pytest.raises(ConfigError, match=r"task.doc_stride has no part in token-classification.*takes scheme"):
+        fednlp.run(parse(settings), tmp_path / "run")
+
+
+def test_an_unknown_option_of_ones_own_task(made: Callable[[str], Path], tiny_model: Path, tmp_path: Path) -> None:
+    place = "fednlp.tasks.tagging:TokenClassification"
+    task = {"name": place, "options": {"colour": "red"}}
+    settings = settings_of("tagging", made("tagging"), tiny_model, task=task)
+    with pytest.raises(ConfigError, match=r"\[task.options\].*colour"):
+        fednlp.run(parse(settings), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("beside", "said"),
+    [({}, "add --with context=TEXT"), ({"context": "a", "colour": "red"}, "no such column")],
+)
+def test_what_a_question_lacks(beside: dict[str, str], said: str, run_of: Callable[[str], RunDir]) -> None:
+    with pytest.raises(DataError, match=said):
+        predict_texts(run_of("answering").folder, ["who"], beside)
