@@ -1,5 +1,6 @@
 """The command line as it is typed: what it does, what it prints, and one message for every mistake."""
 
+import csv
 import errno
 import json
 import os
@@ -678,3 +679,67 @@ def test_data_lists_the_names(fednlp: Type) -> None:
     assert said.code == 0
     for name in ("20news", "agnews", "sst2", "trec", "bbc"):
         assert name in said.out
+
+
+def test_several_experiments_are_one_table(fednlp: Type, toml: Path) -> None:
+    text = toml.read_text()
+    Path("one.toml").write_text(text.replace('name = "tiny"', 'name = "one"'))
+    Path("other.toml").write_text(text.replace('name = "tiny"', 'name = "other"'))
+    words = (
+        "compare",
+        "one.toml",
+        "other.toml",
+        "--algorithms",
+        "fedavg",
+        "--references",
+        "local",
+        "--out",
+        "out",
+    )
+    said = fednlp(*words)
+    assert said.code == 0
+    for part in ("one, accuracy", "other, accuracy", "Baseline", "across-global.csv", "across-personal.tex"):
+        assert part in said.out
+    with (Path("out") / "across-global.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["experiment"] for row in rows] == ["one, accuracy", "other, accuracy"]
+    scores = json.loads(Path("out/other/fedavg-seed0/summary.json").read_text())
+    assert float(rows[1]["FedAvg_mean"]) == pytest.approx(100 * scores["evaluation"]["global"]["accuracy"])
+    assert float(rows[1]["baseline_mean"]) == pytest.approx(100 * scores["baseline"]["accuracy"])
+    before = {path: path.stat().st_mtime_ns for path in Path("out").rglob("summary.json")}
+    assert fednlp(*words).code == 0
+    assert before == {path: path.stat().st_mtime_ns for path in Path("out").rglob("summary.json")}
+
+
+def test_two_experiments_of_one_name(refused: Callable[..., str], toml: Path) -> None:
+    assert "two experiments are named" in refused("compare", toml, toml)
+
+
+def test_evaluate_and_predict(fednlp: Type, refused: Callable[..., str], toml: Path, texts: Path) -> None:
+    assert fednlp("run", toml, "--out", "out").code == 0
+    scores = json.loads(fednlp("evaluate", "out", "--json").out)
+    assert scores == pytest.approx(json.loads(Path("out/summary.json").read_text())["evaluation"]["global"])
+    said = fednlp("evaluate", "out", "--data", texts, "--out", "predictions.jsonl")
+    assert "test accuracy" in said.out
+    lines = [json.loads(line) for line in Path("predictions.jsonl").read_text().splitlines()]
+    assert len(lines) == 200
+    right = sum(line["prediction"] == line["label"] for line in lines)
+    assert f"{right / 200:.4f}" in said.out
+    told = fednlp("predict", "out", "word1 arts1 arts2", "sports0 sports1").out.splitlines()
+    assert set(told) <= {"arts", "economy", "science", "sports"}
+    assert len(told) == 2
+    assert "write column=text" in refused("predict", "out", "word1", "--with", "context")
+    assert "no such column" in refused("predict", "out", "word1", "--with", "context=a")
+    assert "no run directory" in refused("predict", "nowhere", "word1")
+    assert "there is no nowhere.csv" in refused("evaluate", "out", "--data", "nowhere.csv")
+
+
+def test_data_list_and_info(fednlp: Type, refused: Callable[..., str]) -> None:
+    listed = fednlp("data", "list").out
+    assert fednlp("data").out == listed
+    for part in ("squad", "question-answering", "shakespeare", "speaker", "package index"):
+        assert part in listed
+    known = json.loads(fednlp("data", "info", "20news", "--json").out)
+    assert (known["task"], known["train"], known["test"]) == ("text-classification", 11293, 7528)
+    assert "20 Newsgroups" in fednlp("data", "info", "20news").out
+    assert "did you mean" in refused("data", "info", "20new")

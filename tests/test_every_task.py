@@ -57,7 +57,11 @@ def paired(rng: random.Random) -> dict[str, Any]:
 
 def copied(rng: random.Random) -> dict[str, Any]:
     words = sentence(rng)
-    return {"source": " ".join(words), "target": " ".join(words[:3]), "references": [" ".join(words[:3]), "word1"]}
+    return {
+        "source": " ".join(words),
+        "target": " ".join(words[:3]),
+        "references": [" ".join(words[:3]), "word1"],
+    }
 
 
 def spoken(rng: random.Random) -> dict[str, Any]:
@@ -89,7 +93,12 @@ CASES = {
         "rouge_l",
         "anna word1 word2",
         settings={
-            "model": {"name_or_path": "transformer", "vocabulary_size": 320, "max_length": 24, "config": SMALL},
+            "model": {
+                "name_or_path": "transformer",
+                "vocabulary_size": 320,
+                "max_length": 24,
+                "config": SMALL,
+            },
             "task": {"max_target_length": 8},
         },
     ),
@@ -237,11 +246,15 @@ def test_label_shift_needs_labels(made: Callable[[str], Path], tiny_model: Path,
 
 def test_an_option_of_another_task(made: Callable[[str], Path], tiny_model: Path, tmp_path: Path) -> None:
     settings = settings_of("tagging", made("tagging"), tiny_model, task={"doc_stride": 3})
-    with pytest.raises(ConfigError, match=r"task.doc_stride has no part in token-classification.*takes scheme"):
+    with pytest.raises(
+        ConfigError, match=r"task.doc_stride has no part in token-classification.*takes scheme"
+    ):
         fednlp.run(parse(settings), tmp_path / "run")
 
 
-def test_an_unknown_option_of_ones_own_task(made: Callable[[str], Path], tiny_model: Path, tmp_path: Path) -> None:
+def test_an_unknown_option_of_ones_own_task(
+    made: Callable[[str], Path], tiny_model: Path, tmp_path: Path
+) -> None:
     place = "fednlp.tasks.tagging:TokenClassification"
     task = {"name": place, "options": {"colour": "red"}}
     settings = settings_of("tagging", made("tagging"), tiny_model, task=task)

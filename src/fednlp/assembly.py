@@ -29,6 +29,7 @@ from fednlp.models import (
     longest_text,
 )
 from fednlp.partition import Partition, make_partition
+from fednlp.partitionfile import read_partition_file
 from fednlp.tasks import TASKS, task_class
 from fednlp.tasks.base import Task
 from fednlp.training.optimizers import LocalTraining
@@ -178,6 +179,8 @@ def share_out(experiment: Experiment, data: TextData, say: Say) -> Partition:
         PartitionError: The method does not fit the data.
     """
     wanted, kind = experiment.partition, SCHEMAS[data.task].kind
+    if wanted.method == "file":
+        return read_partition_file(wanted, data, experiment.data.path)
     train, test = data.train_numbers, data.test_numbers
     if wanted.method == "proportions" and kind not in ("class", "score"):
         raise PartitionError(

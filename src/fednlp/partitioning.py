@@ -7,6 +7,7 @@ from typing import Any
 from fednlp.assembly import open_data, share_out
 from fednlp.config import Experiment
 from fednlp.data.schema import SCHEMAS
+from fednlp.partitionfile import write_partition_file
 
 
 def partition_source(
@@ -39,8 +40,7 @@ def partition_source(
         **figures,
     }
     if out is not None:
-        partition.save(out)
-        report["written"] = str(out)
+        report["written"] = write_partition_file(out, partition, experiment.partition, data)
     if plots is not None:
         files = save_plots(plots, overview(partition, labels, names))
         report["plots"] = [str(path) for path in files]

@@ -98,7 +98,9 @@ def test_scores_need_no_labels_where_none_are_used(method):
 
 
 def test_anything_with_the_attributes_is_a_specification():
-    options = dict.fromkeys(("alpha", "beta", "field", "proportions", "clusters", "encoder", "seed"))
+    options = dict.fromkeys(
+        ("alpha", "beta", "field", "proportions", "clusters", "encoder", "file", "part", "seed")
+    )
     spec = SimpleNamespace(method="uniform", clients=3, **options)
     mine = make_partition(spec, [0] * 9, [0] * 3, num_labels=1)
     theirs = make_partition(PartitionSpec("uniform", clients=3), [0] * 9, [0] * 3, num_labels=1)

@@ -52,10 +52,24 @@ def informed(
         print(f"{key:<{width}}  {'' if value is None else value}")
 
 
+@app.command("export")
+def exported(
+    source: Annotated[str, typer.Argument(help="A known data set, a file, a folder, or a hub name.")],
+    out: Annotated[Path, typer.Argument(help="The file to write, e.g. mine_data.h5.")],
+    path: Annotated[str | None, typer.Option(help="A known data set's own files.")] = None,
+) -> None:
+    """Write a data set as the original FedNLP's exchange file."""
+    from fednlp.data import export_data, load_data
+
+    known = {"path": source} if path is None and _is_path(source) else {"name": source, "path": path}
+    print(f"written {out}: {export_data(load_data(**known), out):,} examples")
+
+
 def partition(
     source: Annotated[str, typer.Argument(help="A known data set, a file, a folder, or a hub name.")],
     method: Annotated[
-        str, typer.Option(help="uniform, label, quantity, label+quantity, cluster, natural or proportions.")
+        str,
+        typer.Option(help="uniform, label, quantity, label+quantity, cluster, natural, proportions or file."),
     ] = "uniform",
     clients: Annotated[int | None, typer.Option(help="How many clients.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Label shift: small is skewed, large is IID.")] = None,
@@ -66,8 +80,14 @@ def partition(
     proportions: Annotated[str | None, typer.Option(help="A CSV or JSON table of label shares.")] = None,
     clusters: Annotated[int | None, typer.Option(help="Cluster shift: how many clusters.")] = None,
     encoder: Annotated[str | None, typer.Option(help="Cluster shift: minilm, a folder or hub name.")] = None,
+    file: Annotated[
+        str | None, typer.Option(help="File: a partition.npz, or a FedNLP _partition.h5.")
+    ] = None,
+    part: Annotated[str | None, typer.Option(help="File: the partition's name in it.")] = None,
     seed: Annotated[int, typer.Option(help="Decides every draw.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Where to write part.npz.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write part.npz, or part.h5 as FedNLP has it.")
+    ] = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for the four plots.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     path: Annotated[str | None, typer.Option(help="A known data set's own files.")] = None,
@@ -90,6 +110,8 @@ def partition(
         "proportions": proportions,
         "clusters": clusters,
         "encoder": encoder,
+        "file": file,
+        "part": part,
         "seed": seed,
     }
     data = origin | {"text": text, "label": label, "test_path": test_path, "test_fraction": test_fraction}

@@ -65,6 +65,8 @@ class Partition(_Section):
     proportions: str | None = None
     clusters: PositiveInt | None = None
     encoder: str | None = None
+    file: str | None = None
+    part: str | None = None
 
     @field_validator("method")
     @classmethod
@@ -228,7 +230,7 @@ class Experiment(_Section):
         if mu is None:
             mu = 0.01 if self.algorithm.name == "fedprox" else 0.0
         seed = self.seed if self.partition.seed is None else self.partition.seed
-        partition = {"seed": seed, **_anchored(self.partition, "proportions")}
+        partition = {"seed": seed, **_anchored(self.partition, "proportions", "file")}
         return self.model_copy(
             update={
                 "algorithm": self.algorithm.model_copy(update={"mu": mu}),

@@ -1,6 +1,7 @@
 """Examples and where they come from: known data sets, users' own files, pinned sources, and the cache."""
 
 from fednlp.data.catalogue import CATALOGUE, Entry, data_names, describe
+from fednlp.data.export import export_data
 from fednlp.data.info import info
 from fednlp.data.load import load_data
 from fednlp.data.source import Source
@@ -15,6 +16,7 @@ __all__ = [
     "TextData",
     "data_names",
     "describe",
+    "export_data",
     "fetch",
     "info",
     "load_data",

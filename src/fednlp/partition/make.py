@@ -14,13 +14,14 @@ from fednlp.partition.methods import ALIASES, METHODS, Method, Options, Request
 from fednlp.partition.shift import check_concentration
 from fednlp.partition.testsets import deal
 
-_OPTIONS = ("clients", "alpha", "beta", "field", "proportions", "clusters", "encoder")
+_OPTIONS = ("clients", "alpha", "beta", "field", "proportions", "clusters", "encoder", "file", "part")
 _EXAMPLES = {
     "clients": "100",
     "alpha": "1.0",
     "beta": "5.0",
     "field": '"author"',
     "proportions": '"shares.csv"',
+    "file": '"part.npz"',
 }
 
 
@@ -36,6 +37,8 @@ class PartitionSpec:
         field: The column whose values are the clients of a natural partition.
         proportions: The file of a table of label shares.
         clusters: How many clusters; as many as labels if left out, at least 2, or 10 without labels.
+        file: The file of a partition that is read, not made.
+        part: Its name in that file, where there are several.
         encoder: What embeds the texts for clusters; ``"minilm"`` if left out.
         seed: Any integer; 0 if None.
     """
@@ -48,6 +51,8 @@ class PartitionSpec:
     proportions: str | None = None
     clusters: int | None = None
     encoder: str | None = None
+    file: str | None = None
+    part: str | None = None
     seed: int | None = 0
 
 
@@ -122,6 +127,10 @@ def make_partition(
         max_length=max_length,
         progress=progress,
     )
+    if method.assign is None:
+        raise PartitionError(
+            f"a partition of method {spec.method!r} is read, not made: Partition.load reads one"
+        )
     made = method.assign(request)
     test_owners = deal(made.train_groups, made.owners, made.test_groups, seed, unseen=made.unseen)
     return from_owners(made.owners, test_owners, made.clients, *numbers, made.names)

@@ -40,6 +40,10 @@ class Options(Protocol):
     @property
     def encoder(self) -> str | None: ...
     @property
+    def file(self) -> str | None: ...
+    @property
+    def part(self) -> str | None: ...
+    @property
     def seed(self) -> int | None: ...
 
 
@@ -91,9 +95,12 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Method:
-    """A way of sharing examples out, the options it needs, and those that it also takes."""
+    """A way of sharing examples out, the options it needs, and those that it also takes.
 
-    assign: Callable[[Request], Assignment]
+    ``assign`` is None for a partition that is read, not made: it goes by the numbers of the examples.
+    """
+
+    assign: Callable[[Request], Assignment] | None
     needs: tuple[str, ...]
     takes: tuple[str, ...] = ()
 
@@ -186,6 +193,7 @@ METHODS: dict[str, Method] = {
     "cluster": Method(_cluster, ("clients", "alpha"), ("beta", "clusters", "encoder")),
     "natural": Method(_natural, ("field",), ("clients",)),
     "proportions": Method(_proportions, ("proportions",), ("clients",)),
+    "file": Method(None, ("file",), ("part",)),
 }
 """Every method, with the options it needs and takes."""
 

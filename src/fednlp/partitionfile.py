@@ -1,0 +1,93 @@
+"""Partitions kept in files: ``.npz`` as every run writes it, and the original FedNLP's ``*_partition.h5``."""
+
+from pathlib import Path
+
+import numpy as np
+
+from fednlp.config.schema import Partition as Wanted
+from fednlp.data import TextData
+from fednlp.errors import PartitionError
+from fednlp.partition import Partition
+from fednlp.partition.index import IntArray
+
+_H5 = (".h5", ".hdf5")
+
+
+def read_partition_file(wanted: Wanted, data: TextData, path_of_data: str | None = None) -> Partition:
+    """Read the partition that ``[partition] file`` names.
+
+    Args:
+        wanted: With ``file``, and ``part`` where an HDF5 file holds several.
+        data: What it shares out; its examples are matched by their numbers.
+        path_of_data: Where they come from; an exchange file says itself how its examples are counted.
+
+    Raises:
+        PartitionError: The file does not name its partition, or was made for other data.
+        DataError: It cannot be read.
+        MissingDependency: ``h5py`` is not installed.
+    """
+    assert wanted.file is not None
+    path = Path(wanted.file).expanduser()
+    if not path.is_file():
+        raise PartitionError(
+            f"there is no partition file {path}: give a .npz or a _partition.h5 as partition.file"
+        )
+    if path.suffix.lower() in _H5:
+        partition = _from_h5(path, wanted.part, data, path_of_data)
+    elif wanted.part is not None:
+        raise PartitionError(f"{path} holds one partition: leave part out")
+    else:
+        partition = Partition.load(path)
+    for split, there in (("train", data.train_numbers), ("test", data.test_numbers)):
+        strange = np.setdiff1d(getattr(partition, f"{split}_indices"), there)
+        if len(strange):
+            raise PartitionError(
+                f"{path}: the {split} example {strange[0]} is not in {data.name}: "
+                "this partition was made for other data"
+            )
+    return partition
+
+
+def _from_h5(path: Path, part: str | None, data: TextData, path_of_data: str | None) -> Partition:
+    from fednlp.data.exchange import partition_methods, read_data, read_partition
+
+    parts = partition_methods(path)
+    if part is None and len(parts) != 1:
+        raise PartitionError(
+            f"{path} holds {len(parts)} partitions: say partition.part, of {', '.join(parts[:20])}"
+        )
+    train, test = _indices(data)
+    if path_of_data is not None and Path(path_of_data).suffix.lower() in _H5:
+        known = read_data(Path(path_of_data).expanduser())
+        train, test = known.train, known.train if known.test is None else known.test
+    return read_partition(path, part or parts[0], train, test)
+
+
+def _indices(data: TextData) -> tuple[IntArray, IntArray]:
+    """Return the index of every row of both tables, as the original counts: test rows go on from training rows."""
+    train = np.arange(data.train.num_rows, dtype=np.int64)
+    if data.held_out:
+        return train, train
+    return train, len(train) + np.arange(data.test.num_rows, dtype=np.int64)
+
+
+def write_partition_file(path: Path, partition: Partition, wanted: Wanted, data: TextData) -> str:
+    """Write a partition: ``.npz``, or, by the ending ``.h5``, as the original FedNLP reads it.
+
+    Returns:
+        Where it is, for people.
+
+    Raises:
+        RunError: The file cannot be written.
+        MissingDependency: ``h5py`` is not installed.
+    """
+    if path.suffix.lower() not in _H5:
+        partition.save(path)
+        return str(path)
+    from fednlp.data.exchange import write_partition
+
+    train, test = _indices(data)
+    name = write_partition(
+        path, partition, wanted.method, alpha=wanted.alpha, beta=wanted.beta, train=train, test=test
+    )
+    return f"{path}, as {name}"

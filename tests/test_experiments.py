@@ -1,0 +1,63 @@
+"""Every experiment that comes with fednlp: both sizes are sound, and what a stranger can fetch runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import fednlp
+from fednlp import config
+from fednlp.data.catalogue import entry
+from fednlp.errors import ConfigError, FetchError
+from fednlp.tasks import TASKS
+
+FILES = sorted((Path(__file__).parents[1] / "experiments").glob("*.toml"))
+FETCHED = {
+    "headlines": {"model.name_or_path": "bert-tiny", "partition.clients": 60, "client.num_train_epochs": 1},
+    "punctuation": {"partition.clients": 60, "model.max_length": 32, "partition.encoder": "bert-tiny"},
+    "small": {"client.max_steps": 2},
+    "language": {"clients_per_round": 2, "client.max_steps": 2},
+}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_it_is_sound_in_every_size(path: Path) -> None:
+    sizes = [False, True] if "[full]" in path.read_text() else [False]
+    for full in sizes:
+        experiment = config.load(path, full=full).resolved()
+        assert experiment.name == path.stem + ("-full" if full else "")
+        assert experiment.data.name is not None
+        assert entry(experiment.data.name).task in TASKS
+        assert config.load(path.stem, full=full).resolved() == experiment, "it is found by its name alone"
+
+
+def test_there_is_no_full_size(tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text('data = {name = "bbc"}\n')
+    with pytest.raises(ConfigError, match="has one size only: leave --full out"):
+        config.load(tmp_path / "e.toml", full=True)
+
+
+def test_the_full_size_goes_over_the_rest_and_under_the_overrides(tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text(
+        'num_rounds = 2\ndata = {name = "bbc"}\nclient = {learning_rate = 0.1, momentum = 0.5, optimizer = "sgd"}\n'
+        "[full]\nnum_rounds = 3\n[full.client]\nlearning_rate = 0.2\n"
+    )
+    small, full = (config.load(tmp_path / "e.toml", full=full) for full in (False, True))
+    assert (small.num_rounds, small.client.learning_rate) == (2, 0.1)
+    assert (full.num_rounds, full.client.learning_rate, full.client.momentum) == (3, 0.2, 0.5)
+    assert config.load(tmp_path / "e.toml", ["num_rounds=9"], full=True).num_rounds == 9
+
+
+@pytest.mark.parametrize("name", FETCHED)
+def test_a_round_of_what_can_be_fetched(name: str, tmp_path: Path) -> None:
+    """Small in every way but the code: real texts, real model, one round, evaluated on the whole test set."""
+    changes = FETCHED[name] | {"num_rounds": 1, "runtime.workers": 1}
+    overrides = tuple(f"{key}={json.dumps(value)}" for key, value in changes.items())
+    try:
+        run = fednlp.run(name, tmp_path / "run", overrides=overrides)
+    except FetchError as error:
+        pytest.skip(f"the package index does not give {name}'s data: {error}")
+    summary = run.read_json("summary.json")
+    assert summary["finished"]
+    assert summary["evaluation"]["global"][summary["metric"]] >= 0
+    assert summary["baseline"]["name"]
