@@ -269,3 +269,28 @@ def test_an_unknown_option_of_ones_own_task(
 def test_what_a_question_lacks(beside: dict[str, str], said: str, run_of: Callable[[str], RunDir]) -> None:
     with pytest.raises(DataError, match=said):
         predict_texts(run_of("answering").folder, ["who"], beside)
+
+
+def test_adapters_alone_travel(made: Callable[[str], Path], tiny_model: Path, tmp_path: Path) -> None:
+    """LoRA through the whole run: few bytes, the base as it was, the same with two workers."""
+    from safetensors.numpy import load_file
+
+    pytest.importorskip("peft")
+    model = {"name_or_path": str(tiny_model), "max_length": 32}
+    adapted = model | {"peft": {"method": "lora", "r": 2, "target_modules": ["query", "value"]}}
+    settings = settings_of("pairs", made("pairs"), tiny_model) | {"model": adapted}
+    one = fednlp.run(parse(settings), tmp_path / "one")
+    two = fednlp.run(parse(settings | {"runtime": {"workers": 2}}), tmp_path / "two")
+    whole = fednlp.run(parse(settings | {"model": model}), tmp_path / "whole")
+    sent, everything = (run.read_json("summary.json")["bytes_up"] for run in (one, whole))
+    assert 0 < sent < everything / 5
+    weights = [load_file(run.model / "model.safetensors") for run in (one, two)]
+    assert weights[0].keys() == weights[1].keys()
+    assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+    base = load_file(tiny_model / "model.safetensors")
+    changed = [name for name in base if (weights[0][f"bert.{name}"] != base[name]).any()]
+    assert changed
+    assert all("query.weight" in name or "value.weight" in name for name in changed), changed
+    assert (one.model / "adapter" / "adapter_config.json").is_file()
+    scores = evaluate_run(one.folder)
+    assert scores == pytest.approx(one.read_json("summary.json")["evaluation"]["global"], abs=1e-6)

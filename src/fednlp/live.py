@@ -91,8 +91,12 @@ class Terminal:
             markup=False,
             soft_wrap=True,
         )
+        self.begin()
+
+    def begin(self) -> None:
+        """Show a bar, which :meth:`step` moves."""
         self._progress.start()
-        self._task = self._progress.add_task("round", total=None)
+        self._task = self._progress.add_task("", total=None)
 
     def step(self, done: int, of: int, what: str) -> None:
         """Move the bar of the round in progress."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fednlp.reports.modelcard import model_card
 from fednlp.reports.read import Run, read_run
+from fednlp.tasks import TASKS, task_class
 
 NewRun = Callable[..., Path]
 
@@ -119,3 +120,23 @@ def test_no_name_breaks_the_front_matter_or_becomes_markup(name: str, data: str)
     assert front["model-index"][0]["results"][0]["metrics"] == [{"type": "accuracy", "value": 0.5}]
     assert card.encode("utf-8")
     json.dumps(front)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_each_task_is_told_as_what_it_is(task: str) -> None:
+    """The class that the card says to load is the one that the task trains."""
+    card = model_card({"task": task, "metric": "accuracy", "data": {"labels": 7}}, {}, {})
+    kind = task_class(task).model_class
+    if "pipeline(" in card:
+        assert f'pipeline("{task}"' in card
+    else:
+        assert f"import {kind}, AutoTokenizer" in card
+        assert f"{kind}.from_pretrained" in card
+    assert ("7 labels" in card or "7 tags" in card) is ("classification" in task)
+
+
+def test_a_task_of_ones_own_is_told_by_its_name() -> None:
+    card = model_card({"task": "new_task:MultiLabel"}, {}, {})
+    assert "new" in card.split("# ", 1)[1]
+    assert "pipeline_tag" not in card
+    assert "AutoModel.from_pretrained" in card

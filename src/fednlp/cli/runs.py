@@ -161,7 +161,9 @@ def evaluate(
     from fednlp.live import Terminal, score_table
 
     with Terminal(again="type the command again") as terminal:
+        terminal.begin()
         scores = evaluate_run(run, data, out, terminal.say, terminal.step)
+        terminal.close()
         if as_json:
             print(json.dumps(scores, indent=1))
         else:

@@ -21,7 +21,18 @@ from fednlp.reports.units import (
 from fednlp.reports.words import count_words, environment_facts, method_words, partition_words
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_HUB_METRICS = {"accuracy": "accuracy", "macro_f1": "f1", "mcc": "matthews_correlation"}
+_HUB_METRICS = {
+    "accuracy": "accuracy",
+    "macro_f1": "f1",
+    "mcc": "matthews_correlation",
+    "f1": "f1",
+    "exact_match": "exact_match",
+    "pearson": "pearsonr",
+    "spearman": "spearmanr",
+    "rouge_l": "rouge",
+    "bleu": "bleu",
+    "perplexity": "perplexity",
+}
 
 Table = Mapping[str, Any]
 
@@ -38,7 +49,7 @@ def model_card(summary: Table, config: Table, environment: Table) -> str:
         _front_matter(summary, config),
         f"# {escape(summary.get('name') or config.get('name') or 'A federated model')}\n",
         _intro(summary, config),
-        f"## Use\n\n{fence(_USE, 'python')}",
+        f"## Use\n\n{fence(_use(_task(summary)), 'python')}",
         f"## Data\n\n{_data(summary, config)}",
         f"## Partition\n\n{escape(_sentence(partition_words(config)))}\n",
         f"## Training\n\n{_training(summary, config)}",
@@ -49,26 +60,62 @@ def model_card(summary: Table, config: Table, environment: Table) -> str:
     return "\n".join(sections)
 
 
-_USE = """from transformers import pipeline
+# Of each task: what the Hub calls it, its auto class, and what it was fine-tuned to do.
+_TASKS = {
+    "text-classification": ("text-classification", "SequenceClassification", "to tell {labels} labels apart"),
+    "text-regression": ("text-classification", "SequenceClassification", "to give a score"),
+    "token-classification": (
+        "token-classification",
+        "TokenClassification",
+        "to give each word one of {labels} tags",
+    ),
+    "question-answering": (
+        "question-answering",
+        "QuestionAnswering",
+        "to find the answers to questions in a text",
+    ),
+    "sequence-to-sequence": ("text-generation", "Seq2SeqLM", "to make a text from a text"),
+    "causal-lm": ("text-generation", "CausalLM", "to go on with a text"),
+    "masked-lm": ("fill-mask", "MaskedLM", "to fill in masked words"),
+    "prompt-classification": ("fill-mask", "MaskedLM", "to tell {labels} labels apart by a word in a cloze"),
+}
+_PIPELINES = ("text-classification", "token-classification")
 
-classify = pipeline("text-classification", model="path/to/this/folder")
-print(classify("Some text"))"""
+
+def _task(summary: Table) -> str:
+    """Return the run's task; one of the user's own is told by its name."""
+    return str(summary.get("task", "text-classification"))
+
+
+def _use(task: str) -> str:
+    if task in _PIPELINES:
+        return (
+            "from transformers import pipeline\n\n"
+            f'ask = pipeline("{task}", model="path/to/this/folder")\nprint(ask("Some text"))'
+        )
+    head = _TASKS.get(task, ("", "", ""))[1]
+    return (
+        f"from transformers import AutoModel{f'For{head}' if head else ''}, AutoTokenizer\n\n"
+        f'model = AutoModel{f"For{head}" if head else ""}.from_pretrained("path/to/this/folder")\n'
+        'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")'
+    )
 
 
 def _front_matter(summary: Table, config: Table) -> str:
     """Return the YAML header; every string is quoted as JSON, which YAML reads as it stands."""
     name = clean(summary.get("name") or config.get("name") or "model")
-    lines = ["---", "library_name: transformers", "pipeline_tag: text-classification"]
+    kind = _TASKS.get(_task(summary), (None,))[0]
+    lines = ["---", "library_name: transformers", *([f"pipeline_tag: {kind}"] if kind else [])]
     base = str(lookup(config, "model.name_or_path", ""))
     if _HUB_NAME.fullmatch(base):
         lines.append(f"base_model: {_quoted(base)}")
-    lines += ["tags:", "- text-classification", "- federated-learning", "- fednlp"]
+    lines += ["tags:", *([f"- {kind}"] if kind else []), "- federated-learning", "- fednlp"]
     metrics = _hub_metrics(summary)
-    if metrics:
+    if metrics and kind:
         dataset = clean(_data_name(summary, config))
         lines += ["metrics:", *(f"- {kind}" for kind, _ in metrics)]
         lines += ["model-index:", f"- name: {_quoted(name)}", "  results:"]
-        lines += ["  - task:", "      type: text-classification", "    dataset:"]
+        lines += ["  - task:", f"      type: {kind}", "    dataset:"]
         lines += [
             f"      name: {_quoted(dataset)}",
             f"      type: {_quoted(_slug(dataset))}",
@@ -85,13 +132,15 @@ def _intro(summary: Table, config: Table) -> str:
     base = clean(summary.get("model") or lookup(config, "model.name_or_path", "a language model"))
     size = summary.get("parameters")
     counted = f" ({size:,} parameters)" if isinstance(size, int) else ""
-    labels = count_words(lookup(summary, "data.labels"))
+    task = _task(summary)
+    what = _TASKS[task][2] if task in _TASKS else f"for the task {clean(task)}"
+    what = what.format(labels=count_words(lookup(summary, "data.labels")))
     name = str(summary.get("algorithm") or lookup(config, "algorithm.name", "unknown"))
     how = f"federated learning with {algorithm_title(name)}"
     if name in REFERENCES:
         how = {"centralised": "centralised training", "local": "one client's own training"}[name]
     data = clean(_data_name(summary, config))
-    return escape(f"{base}{counted}, fine-tuned on {data} to tell {labels} labels apart, by {how}.") + "\n"
+    return escape(f"{base}{counted}, trained on {data} {what}, by {how}.") + "\n"
 
 
 def _data(summary: Table, config: Table) -> str:
@@ -141,8 +190,8 @@ def _limits(summary: Table, config: Table) -> Iterator[str]:
     elif not summary.get("finished"):
         yield "The run is unfinished; this is the model of its last complete round."
     yield (
-        f"It knows the labels and the kind of text of {clean(_data_name(summary, config))} and nothing else; "
-        "on other text, other languages or other labels it is untested."
+        f"It knows the kind of text of {clean(_data_name(summary, config))}, its labels if it has any, and nothing "
+        "else; on other text, other languages or other labels it is untested."
     )
     metric = str(summary.get("metric", "accuracy"))
     worst = lookup(summary, f"evaluation.personal.{metric}_worst_decile")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fednlp.data.features import Features
 from fednlp.tasks.base import Batch, Outcome, Row
-from fednlp.tasks.inputs import encode_texts, model_inputs, padded_inputs, padding_of, share
+from fednlp.tasks.inputs import class_settings, encode_texts, model_inputs, padded_inputs, padding_of, share
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,7 @@ class TextClassification:
 
     def settings(self) -> dict[str, Any]:
         """Return the head's size and its label names, and the padding that decoders must know of."""
-        return {
-            "pad_token_id": self.padding,
-            "num_labels": len(self.labels),
-            "id2label": dict(enumerate(self.labels)),
-            "label2id": {name: i for i, name in enumerate(self.labels)},
-        }
+        return class_settings(self.labels, self.padding)
 
     def encode(self, rows: Iterable[Row], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
         """Return each row's ``input_ids`` (at most ``max_length``) and ``label`` (-1 where unknown)."""

@@ -63,3 +63,13 @@ def share(part: np.ndarray | float, whole: np.ndarray | float) -> np.ndarray:
     part, whole = np.asarray(part, np.float64), np.asarray(whole, np.float64)
     shares: np.ndarray = np.where(whole != 0, part / np.where(whole != 0, whole, 1.0), 0.0)
     return shares
+
+
+def class_settings(labels: Sequence[str], padding: int) -> dict[str, Any]:
+    """Return what a model's configuration must say of classes: their names, and the padding that decoders need."""
+    return {
+        "pad_token_id": padding,
+        "num_labels": len(labels),
+        "id2label": dict(enumerate(labels)),
+        "label2id": {name: i for i, name in enumerate(labels)},
+    }

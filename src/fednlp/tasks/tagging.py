@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fednlp.data.features import Features
 from fednlp.errors import ConfigError, ModelError
 from fednlp.tasks.base import Batch, Outcome, Row
-from fednlp.tasks.inputs import model_inputs, padded_inputs, padding_of, share
+from fednlp.tasks.inputs import class_settings, model_inputs, padded_inputs, padding_of, share
 from fednlp.tasks.spans import counts
 
 _IGNORED = -100
@@ -57,12 +57,7 @@ class TokenClassification:
 
     def settings(self) -> dict[str, Any]:
         """Return the head's size and its tag names, and the padding."""
-        return {
-            "pad_token_id": self.padding,
-            "num_labels": len(self.labels),
-            "id2label": dict(enumerate(self.labels)),
-            "label2id": {name: i for i, name in enumerate(self.labels)},
-        }
+        return class_settings(self.labels, self.padding)
 
     def encode(self, rows: Iterable[Row], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
         """Return each sentence's tokens, where its words begin among them, and its tags.
