@@ -131,7 +131,7 @@ def assert_same(run: RunDir, model: nn.Module, begun: nn.Module) -> None:
         {
             "client.optimizer": "sgd",
             "client.lr_scheduler_type": "cosine",
-            "client.warmup_ratio": 0.25,
+            "client.warmup_steps": 0.25,
             "client.learning_rate": 0.1,
         },
     ],
@@ -148,7 +148,7 @@ def test_centralised(
     examples = np.sort(Partition.load(run.partition).train_indices)
     model, tokenizer, rows = start(tiny_model), AutoTokenizer.from_pretrained(tiny_model), rows_of(texts)
     optimizer = optimizer_of(model, settings.client)
-    warmup = round(settings.client.warmup_ratio * 60)
+    warmup = round(settings.client.warmup_steps * 60)
     schedule = get_scheduler(settings.client.lr_scheduler_type, optimizer, warmup, 60)
     model.train()
     means = []

@@ -691,7 +691,7 @@ def test_every_optimiser_with_every_schedule(
         "client.optimizer": optimizer,
         "client.lr_scheduler_type": schedule,
         "client.max_steps": 3,
-        "client.warmup_ratio": 0.4 if schedule != "constant" else None,
+        "client.warmup_steps": 0.4 if schedule != "constant" else None,
         "client.weight_decay": 0.01,
         "client.max_grad_norm": 0.5,
     }

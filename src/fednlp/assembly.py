@@ -244,7 +244,7 @@ def local_training(experiment: Experiment) -> LocalTraining:
         batch_size=client.per_device_train_batch_size,
         weight_decay=client.weight_decay,
         schedule=client.lr_scheduler_type,
-        warmup_ratio=client.warmup_ratio,
+        warmup_steps=client.warmup_steps,
         max_grad_norm=client.max_grad_norm,
         mu=experiment.algorithm.mu or 0.0,
         by_length=client.group_by_length,

@@ -141,7 +141,7 @@ class Client(_Section):
     per_device_train_batch_size: PositiveInt = 8
     weight_decay: NonNegativeFloat = 0.0
     lr_scheduler_type: Schedule = "constant"
-    warmup_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
+    warmup_steps: Annotated[int, Field(ge=0)] | Fraction = 0
     max_grad_norm: NonNegativeFloat = 0.0
     group_by_length: bool = True
 
@@ -151,8 +151,8 @@ class Client(_Section):
             raise ValueError(
                 f'momentum belongs to optimizer = "sgd"; {self.optimizer} has none: leave it out'
             )
-        if self.warmup_ratio and self.lr_scheduler_type == "constant":
-            raise ValueError('warmup_ratio needs a schedule: say lr_scheduler_type = "constant_with_warmup"')
+        if self.warmup_steps and self.lr_scheduler_type == "constant":
+            raise ValueError('warmup_steps needs a schedule: say lr_scheduler_type = "constant_with_warmup"')
         if self.max_steps == 0:
             raise ValueError("max_steps = 0 would train nothing; give a number of steps, or -1 for epochs")
         return self

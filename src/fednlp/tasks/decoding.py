@@ -27,9 +27,14 @@ def decoder_input(model: nn.Module, target: Tensor, padding: int, start: int) ->
             return shifted
         except (AttributeError, TypeError, ValueError):
             pass  # its configuration does not say what a decoder begins with
-    begun = getattr(getattr(model, "config", None), "decoder_start_token_id", None)
-    first = torch.full_like(target[:, :1], start if begun is None else begun)
+    first = torch.full_like(target[:, :1], decoder_start(model, start))
     return torch.cat([first, target[:, :-1]], dim=1).masked_fill(target == IGNORED, padding)
+
+
+def decoder_start(model: nn.Module, start: int) -> int:
+    """Return the token that a model's decoder begins with; ``start`` where its configuration does not say."""
+    begun = getattr(getattr(model, "config", None), "decoder_start_token_id", None)
+    return start if begun is None else int(begun)
 
 
 def generated(

@@ -16,7 +16,7 @@ from fednlp.errors import ConfigError, DataError
 from fednlp.tasks import scorers
 from fednlp.tasks.base import Batch, Outcome, Row
 from fednlp.tasks.blocks import logits_at, no_cache, pieces, vocabulary_of
-from fednlp.tasks.decoding import IGNORED, decoder_input, generated
+from fednlp.tasks.decoding import IGNORED, decoder_input, decoder_start, generated
 from fednlp.tasks.inputs import moved, padded_inputs, padding_of, share
 
 
@@ -29,6 +29,7 @@ class SequenceToSequence:
         padding: The tokenizer's padding id.
         start: What a decoder begins with, where the model's configuration does not say.
         end: What ends a target; None where the tokenizer has no such token.
+        first: The special token that the tokenizer begins every target with; None if it begins none.
         vocabulary: Tokens that the tokenizer knows.
         max_target_length: Tokens of a target, and of what is generated, at most.
         num_beams: Beams of the search; 1 is greedy.
@@ -41,6 +42,7 @@ class SequenceToSequence:
     padding: int = 0
     start: int = 0
     end: int | None = None
+    first: int | None = None
     vocabulary: int = 1
     max_target_length: int = 64
     num_beams: int = 1
@@ -69,6 +71,7 @@ class SequenceToSequence:
             padding,
             next((number for number in starts if number is not None), padding),
             next((n for n in (tokenizer.eos_token_id, tokenizer.sep_token_id) if n is not None), None),
+            _first(tokenizer),
             vocabulary_of(tokenizer),
             **options,
         )
@@ -136,8 +139,23 @@ class SequenceToSequence:
         }
         return logits_at(model, inputs | no_cache(model), batch["places"], read.shape)
 
+    def _begun(self, model: nn.Module, batch: Batch) -> Batch:
+        """Leave out a target's first token where it is what the decoder begins with anyhow.
+
+        So it is with BERT's [CLS] in an encoder-decoder of two encoders, which else would learn to begin with it
+        twice, and go on. Models that were trained as encoder-decoders (BART) keep theirs.
+        """
+        made_of_two = getattr(getattr(model, "config", None), "model_type", None) == "encoder-decoder"
+        if not made_of_two or self.first != decoder_start(model, self.start):
+            return batch
+        target, mask = batch["target"][:, 1:], batch["target_mask"][:, 1:]
+        wanted = mask.bool()
+        places = wanted.flatten().nonzero().squeeze(1)
+        return batch | {"target": target, "target_mask": mask, "places": places, "labels": target[wanted]}
+
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross-entropy a target token, in nats."""
+        batch = self._begun(model, batch)
         logits = self._logits(model, batch, decoder_input(model, batch["target"], self.padding, self.start))
         return F.cross_entropy(logits, batch["labels"], label_smoothing=self.label_smoothing_factor)
 
@@ -145,7 +163,7 @@ class SequenceToSequence:
         self, model: nn.Module, features: Features, numbers: np.ndarray, device: torch.device
     ) -> Outcome:
         """Return the texts that are generated, and the loss of the targets' tokens."""
-        batch = self.collate(features, numbers, device)
+        batch = self._begun(model, self.collate(features, numbers, device))
         texts: list[str] = []
         loss = torch.zeros((), dtype=torch.float64)
         for part in pieces(batch, self.vocabulary, batch["target"].shape[1]):
@@ -162,8 +180,7 @@ class SequenceToSequence:
                 padding=self.padding,
             )
             texts += self._decoded(made)
-        tokens = float(features.padded("target", numbers, 0)[1].sum())
-        return Outcome(numbers.tolist(), texts, float(loss), tokens)
+        return Outcome(numbers.tolist(), texts, float(loss), len(batch["labels"]))
 
     def metrics(
         self, predictions: Sequence[Any], features: Features, numbers: np.ndarray
@@ -215,6 +232,13 @@ def _tokenizer(source: str) -> Any:
     from fednlp.models import load_tokenizer
 
     return load_tokenizer(source)
+
+
+def _first(tokenizer: Any) -> int | None:
+    """Return the special token that every target begins with, if there is one."""
+    special = set(tokenizer.all_special_ids)
+    ids = tokenizer(text_target="a")["input_ids"]
+    return int(ids[0]) if len(ids) > 1 and ids[0] in special else None
 
 
 def _texts(features: Features, numbers: np.ndarray) -> list[list[str]]:

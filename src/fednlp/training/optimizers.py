@@ -1,5 +1,6 @@
 """A client's optimiser and learning-rate schedule, by their Hugging Face names."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ class LocalTraining:
         batch_size: Examples a step.
         weight_decay: Not applied to biases and layer norms.
         schedule: Hugging Face's ``lr_scheduler_type``, over the client's local steps of one round.
-        warmup_ratio: Share of the steps in which the rate rises from 0.
+        warmup_steps: Steps in which the rate rises from 0; below 1, their share of all steps, rounded up.
         max_grad_norm: Gradients are scaled down to this norm; 0 for never.
         mu: FedProx's pull towards the global model.
         by_length: Batches are made of examples of like length.
@@ -38,7 +39,7 @@ class LocalTraining:
     batch_size: int = 8
     weight_decay: float = 0.0
     schedule: str = "constant"
-    warmup_ratio: float = 0.0
+    warmup_steps: float = 0
     max_grad_norm: float = 0.0
     mu: float = 0.0
     by_length: bool = True
@@ -83,7 +84,8 @@ def make_schedule(options: LocalTraining, steps: int) -> Schedule | None:
     from transformers import get_scheduler
 
     nothing = torch.optim.SGD([torch.zeros(1)], lr=options.learning_rate)
-    warmup = round(options.warmup_ratio * steps)
+    wanted = options.warmup_steps
+    warmup = int(wanted) if wanted >= 1 else math.ceil(wanted * steps)
     scheduler = get_scheduler(options.schedule, nothing, num_warmup_steps=warmup, num_training_steps=steps)
     (factor,) = scheduler.lr_lambdas
     return lambda step: options.learning_rate * float(factor(step))
