@@ -81,7 +81,9 @@ def _entry(
     name: str, title: str, task: str, labels: int, train: int, make: Make, columns: tuple[str, ...]
 ) -> Entry:
     def folder(path: Path) -> Pair | None:
-        return (_made(make, columns, folder_rows(path, latin1=True)), None) if path.is_dir() else None
+        if not path.is_dir() or not any(one.is_dir() for one in path.iterdir()):
+            return None
+        return _made(make, columns, folder_rows(path, latin1=True)), None
 
     def index() -> Pair:
         ((inside, digest),) = BBC.files.items()
