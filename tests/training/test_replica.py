@@ -71,6 +71,15 @@ def plain(
     return {n: t.detach().clone() for n, t in model.state_dict().items()}
 
 
+def same(value: torch.Tensor, expected: torch.Tensor, exact: torch.Tensor, name: str) -> None:
+    """Compare with what PyTorch gives, to within what it loses itself in 32 bits.
+
+    Adam divides a gradient by its size: one that is nothing but rounding moves a weight all the same.
+    """
+    noise = float((expected.double() - exact).abs().max())
+    torch.testing.assert_close(value, expected, rtol=2e-5, atol=2e-6 + 10 * noise, msg=name)
+
+
 def federated(
     model: Toy, options: LocalTraining, ids: torch.Tensor, labels: torch.Tensor, by_rows: bool
 ) -> torch.Tensor:
@@ -114,14 +123,13 @@ def test_training_equals_plain_pytorch(options: LocalTraining, seed: int, used: 
     ids = words[torch.randint(0, used, (16, 5), generator=rng)]
     labels = torch.randint(0, 2, (16,), generator=rng)
     expected = plain(toy(seed), options, ids, labels)
+    exact = plain(toy(seed).double(), options, ids, labels)
     for by_rows in {False, options.leaves_zero_gradients_alone}:
         model = toy(seed)
         layout = layout_of(model)
         got = layout.views(federated(model, options, ids, labels, by_rows))
         for name, value in got.items():
-            torch.testing.assert_close(
-                value, expected[name], rtol=2e-5, atol=2e-6, msg=f"{name}, by rows {by_rows}"
-            )
+            same(value, expected[name], exact[name], f"{name}, by rows {by_rows}")
 
 
 def test_untouched_words_do_not_move_and_are_not_reported() -> None:
@@ -221,6 +229,7 @@ def test_frozen_parts_stay_and_the_others_train_as_in_plain_pytorch(
     ids = torch.randint(0, WORDS, (16, 5), generator=rng)
     labels = torch.randint(0, 2, (16,), generator=rng)
     expected = plain(partly_frozen(frozen, seed), options, ids, labels)
+    exact = plain(partly_frozen(frozen, seed).double(), options, ids, labels)
     start = {name: tensor.clone() for name, tensor in toy(seed).state_dict().items()}
     for by_rows in {False, options.leaves_zero_gradients_alone and "words.weight" not in frozen}:
         model = partly_frozen(frozen, seed)
@@ -230,7 +239,7 @@ def test_frozen_parts_stay_and_the_others_train_as_in_plain_pytorch(
         assert names == {n for n in start if n not in still and "positions" not in n and "num_b" not in n}
         assert (layout.table is None) is ("words.weight" in frozen)
         for name, value in layout.views(federated(model, options, ids, labels, by_rows)).items():
-            torch.testing.assert_close(value, expected[name], rtol=2e-5, atol=2e-6, msg=name)
+            same(value, expected[name], exact[name], name)
         for name in frozen:
             assert torch.equal(model.get_parameter(name), start[name])
             assert model.get_parameter(name).grad is None
