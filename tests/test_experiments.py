@@ -29,6 +29,9 @@ def test_it_is_sound_in_every_size(path: Path) -> None:
         assert experiment.data.name is not None
         assert entry(experiment.data.name).task in TASKS
         assert config.load(path.stem, full=full).resolved() == experiment, "it is found by its name alone"
+        loaded = config.load(path, full=full)
+        for name in loaded.variants:
+            assert config.with_method(loaded, name, 1).resolved().variant == name
 
 
 def test_there_is_no_full_size(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "partition": {"method": "quantity", "clients": 8, "beta": 1.0},
     },
     "centralised": {"algorithm.name": "centralised", "client.lr_scheduler_type": "linear"},
+    "chained": {"algorithm.name": "chained", "client.lr_scheduler_type": "linear"},
     "local": {"algorithm.name": "local", "clients_per_round": 2, "evaluation.local_models": 3},
 }
 """One set of settings a method; between them they use most of what a client can do."""
@@ -469,7 +470,8 @@ def test_a_run_directory_holds_what_is_promised(method: str, whole: Callable[[st
     assert found == {name for name in FILES if method != "local" or not name.startswith("model/")}
     lines, summary = lines_of(run), summary_of(run)
     keys = {"round", "cohort", "train_loss", "steps", "examples", "bytes_up", "bytes_down", "seconds"}
-    extra = {"alone"} if method == "local" else set()
+    federated = {"tensors_up", "tensors_down", "parameters_up"}
+    extra = {"local": {"alone"}, "centralised": set()}.get(method, federated)
     assert [line["round"] for line in lines] == list(range(1, len(lines) + 1))
     for line in lines:
         assert set(line) == keys | {"evaluation"} | extra
@@ -778,16 +780,17 @@ def test_a_client_that_gives_nan_is_dropped_alone_too(
 def test_a_client_that_raises_is_dropped(
     method: str, experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fednlp.training import side
+    from fednlp.training import client, side
 
-    train = side.train_client
+    train = client.train_client
 
     def fail_once(*arguments: Any, **options: Any) -> Any:
         if arguments[8] == 1 and arguments[7] in {0, 2}:
             raise OSError("the disk is on fire\nand more")
         return train(*arguments, **options)
 
-    monkeypatch.setattr(side, "train_client", fail_once)
+    for module in (client, side):
+        monkeypatch.setattr(module, "train_client", fail_once)
     changes = {"algorithm.name": method, "clients_per_round": 8 if method == "fedavg" else 2, "num_rounds": 3}
     run = fednlp.run(experiment(changes), tmp_path / "run")
     dropped = {line["round"]: line["dropped"] for line in lines_of(run) if "dropped" in line}

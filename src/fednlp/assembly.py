@@ -2,14 +2,17 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fednlp.config import Experiment
+from fednlp.config.schema import REFERENCES
+from fednlp.costs import Prices, prices
 from fednlp.data import TextData, load_data
 from fednlp.data.cache import cache_dir
 from fednlp.data.features import Features, open_features, row_batches, write_features
@@ -28,6 +31,7 @@ from fednlp.models import (
     load_tokenizer,
     longest_text,
 )
+from fednlp.models.peft_options import virtual_tokens
 from fednlp.partition import Partition, make_partition
 from fednlp.partitionfile import read_partition_file
 from fednlp.tasks import TASKS, task_class
@@ -62,11 +66,13 @@ def gather(experiment: Experiment, say: Say) -> Pieces:
     data = open_data(experiment)
     if data.dropped:
         say(f"{data.dropped:,} rows of {data.name} are left out: {data.dropped_why}")
-    source = _source(experiment, data, say)
+    source = model_source(experiment, data, say)
     tokenizer = load_tokenizer(source)
     place = experiment.task.name or data.task
     task = make_task(place, data, tokenizer, experiment.task.given())
-    readable = longest_text(source, tokenizer, experiment.model.config)
+    readable = longest_text(source, tokenizer, experiment.model.config) - virtual_tokens(
+        experiment.model.peft
+    )
     written = getattr(task, "max_target_length", 0)
     if written > readable:
         raise ConfigError(
@@ -79,18 +85,26 @@ def gather(experiment: Experiment, say: Say) -> Pieces:
     return Pieces(data, source, tokenizer, place, task, train, test)
 
 
-def _source(experiment: Experiment, data: TextData, say: Say) -> str:
+def model_source(experiment: Experiment, data: TextData, say: Say) -> str:
     """Return the model's folder or hub name; one that is built gets its vocabulary from the training texts."""
     model = experiment.model
     if model.name_or_path in BUILT_NAMES:
         size = model.vocabulary_size or VOCABULARY_SIZE
         identity = [data.fingerprint, sorted(data.columns)]
-        return built_model(
-            model.name_or_path, model.config, lambda: training_texts(data), identity, size, say
-        )
-    if model.vocabulary_size is not None:
+        texts, targets = partial(training_texts, data), None
+        if model.vocabulary == "separate":
+            if SCHEMAS[data.task].kind != "text":
+                raise ConfigError(
+                    f'model.vocabulary = "separate" is for sources and targets; {data.task} has no written target: '
+                    "leave it out"
+                )
+            texts = partial(training_texts, data, SCHEMAS[data.task].inputs)
+            targets = partial(training_texts, data, ["target"])
+        return built_model(model.name_or_path, model.config, texts, identity, size, say, targets)
+    if model.vocabulary_size is not None or model.vocabulary != "shared":
+        key = "vocabulary_size" if model.vocabulary_size is not None else "vocabulary"
         raise ConfigError(
-            f"model.vocabulary_size is for models that are built ({', '.join(BUILT_NAMES)}); "
+            f"model.{key} is for models that are built ({', '.join(BUILT_NAMES)}); "
             f"{model.name_or_path} brings its vocabulary: leave it out"
         )
     source = find_model(model.name_or_path)
@@ -99,10 +113,10 @@ def _source(experiment: Experiment, data: TextData, say: Say) -> str:
     return source
 
 
-def training_texts(data: TextData) -> Iterator[str]:
-    """Yield the texts of the training examples, inputs and targets, in bounded memory."""
+def training_texts(data: TextData, only: Sequence[str] | None = None) -> Iterator[str]:
+    """Yield the texts of the training examples, inputs and targets or some of these columns, in bounded memory."""
     schema = SCHEMAS[data.task]
-    names = [*schema.inputs, *(["target"] if schema.kind == "text" else [])]
+    names = only or [*schema.inputs, *(["target"] if schema.kind == "text" else [])]
     table = data.train.select([data.columns[name] for name in names])
     for start in range(0, len(data.train_numbers), _ROWS_AT_ONCE):
         for column in table.take(data.train_numbers[start : start + _ROWS_AT_ONCE]).to_pydict().values():
@@ -211,14 +225,17 @@ def share_out(experiment: Experiment, data: TextData, say: Say) -> Partition:
     )
 
 
-def recipe(experiment: Experiment, pieces: Pieces, partition: Path, test_numbers: Path) -> Recipe:
-    """Write down what a worker needs to build its side."""
+def recipe(
+    experiment: Experiment, pieces: Pieces, partition: Path, test_numbers: Path, records: Path
+) -> Recipe:
+    """Write down what a worker needs to build its side; ``records`` is the file of the clients' records."""
     assert pieces.train.folder is not None
     assert pieces.test.folder is not None
     return Recipe(
         source=pieces.source,
         model_config=dict(experiment.model.config),
         peft=experiment.model.peft,
+        train=experiment.model.train,
         task=pieces.place,
         task_fields=asdict(pieces.task),  # type: ignore[call-overload]
         train_features=str(pieces.train.folder),
@@ -226,10 +243,19 @@ def recipe(experiment: Experiment, pieces: Pieces, partition: Path, test_numbers
         test_numbers=str(test_numbers.resolve()),
         partition=str(partition.resolve()),
         options=asdict(local_training(experiment)),
+        federated=experiment.algorithm.name not in REFERENCES,
+        exchange=exchange_options(experiment),
+        records=str(records.resolve()),
         seed=experiment.seed,
         device=experiment.runtime.device,
+        remember=experiment.runtime.remember,
         evaluation_batch=experiment.evaluation.batch_size,
     )
+
+
+def exchange_options(experiment: Experiment) -> dict[str, Any]:
+    """Return how tensors travel as JSON values."""
+    return {**experiment.exchange.model_dump(), "pull": experiment.pull.model_dump()}
 
 
 def local_training(experiment: Experiment) -> LocalTraining:
@@ -248,11 +274,12 @@ def local_training(experiment: Experiment) -> LocalTraining:
         max_grad_norm=client.max_grad_norm,
         mu=experiment.algorithm.mu or 0.0,
         by_length=client.group_by_length,
+        keep_memory=client.keep_optimizer,
     )
 
 
 def algorithm_of(experiment: Experiment) -> Algorithm:
-    """Return the algorithm's value. The references (centralised, local) are no rounds and have none.
+    """Return the algorithm's value. The references are no rounds and have none.
 
     Raises:
         ConfigError: The name is a reference.
@@ -273,6 +300,18 @@ def algorithm_of(experiment: Experiment) -> Algorithm:
             optimizer = ServerOptimizer(experiment.server.optimizer, **server)
             return fedopt(size, optimizer, wanted.mu or 0.0, **common)
     raise ConfigError(f"{wanted.name} is a reference point, not a federated algorithm")
+
+
+def prices_of(experiment: Experiment, parameters: int) -> Prices | None:
+    """Return what bytes and examples take; None where ``[costs]`` prices nothing."""
+    costs = experiment.costs
+    return prices(
+        costs.bandwidth_up,
+        costs.bandwidth_down,
+        costs.device,
+        model=experiment.model.name_or_path,
+        parameters=parameters,
+    )
 
 
 def cohort_examples(experiment: Experiment, partition: Partition) -> float:

@@ -5,11 +5,10 @@ from pathlib import Path
 
 from fednlp import config
 from fednlp.config import Experiment
+from fednlp.config.schema import REFERENCES
 from fednlp.errors import ConfigError, RunError
 from fednlp.experiment import Listener, Silent, resume, run
 from fednlp.rundir import RunDir, settings_hash
-
-REFERENCES = ("centralised", "local")
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,8 @@ def plan(
 
     Args:
         experiment: The common settings; its seed is the first.
-        algorithms: Names of federated algorithms.
-        references: Of ``centralised`` and ``local``.
+        algorithms: Names of federated algorithms, or of variants of the experiment.
+        references: Of ``centralised``, ``chained`` and ``local``.
         seeds: How many seeds, from the experiment's own upwards.
         out: Folder of the comparison; by default ``runs/compare-<name>``.
 
@@ -63,8 +62,9 @@ def plan(
     for number in range(seeds):
         for method in methods:
             seed = experiment.seed + number
-            settings = config.with_algorithm(experiment, method, seed).resolved()
-            name = f"{method}-seed{seed}" if out else f"{method}-seed{seed}-{settings_hash(settings)}"
+            settings = config.with_method(experiment, method, seed).resolved()
+            stem = f"{method.replace(' ', '-')}-seed{seed}"
+            name = stem if out else f"{stem}-{settings_hash(settings)}"
             runs.append(Planned(method, seed, settings, folder / name))
     for planned in runs:
         if planned.state == "new":
@@ -90,7 +90,7 @@ def compare(
     Args:
         experiment: The common settings, or the path of their TOML file.
         algorithms: As for :func:`plan`, like the arguments that follow.
-        references: Of ``centralised`` and ``local``.
+        references: As there.
         seeds: How many.
         out: Folder of the comparison.
         listener: Told how it goes; nobody by default.

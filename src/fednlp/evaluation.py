@@ -1,7 +1,8 @@
-"""Try the global model: on the whole test set, and for each client on its own.
+"""Try the global model on the whole test set and for each client on its own; or each client's own model.
 
 Metrics are computed once over the whole set, never averaged over batches. Every test example belongs to
-at most one client, so the clients' own scores come from the same predictions at no further cost.
+at most one client, so the clients' own scores come from the same predictions at no further cost, unless
+clients have models of their own: then each of these is tried on its client's examples.
 """
 
 import csv
@@ -13,43 +14,108 @@ import numpy as np
 
 from fednlp.disk import atomic
 from fednlp.rundir import remedy
+from fednlp.seeds import generator
 from fednlp.tasks.base import Outcome
+from fednlp.training.scores import scores_by_owner
 
 if TYPE_CHECKING:
     from fednlp.procedures import Course
 
 
-def evaluate(course: "Course") -> dict[str, dict[str, Any]]:
-    """Evaluate the global model; return ``global`` metrics and, if wanted, ``personal`` ones."""
+def evaluate(course: "Course", last: bool = False) -> dict[str, dict[str, Any]]:
+    """Evaluate after a round.
+
+    Returns:
+        ``global``: metrics of the common model on the whole test set; where clients have models of their own,
+        the mean over ``evaluation.local_models`` of these, at the end alone, since each costs a whole test.
+        ``personal``: a summary of the clients' scores on their own tests, if wanted. ``final``: the same after
+        ``client.final_steps`` more steps of each client by itself, at the end.
+    """
+    options = course.experiment.evaluation
+    scores: dict[str, dict[str, Any]] = {}
+    if course.side.personalised:
+        tried = drawn_clients(course) if last else []
+        results = _engines(course, tried, own=options.personal)
+        if tried:
+            found = [r["global"] for r in results if r["global"]]
+            scores["global"] = {key: float(np.mean([one[key] for one in found])) for key in found[0]}
+        course.client_scores = _own(course, results)
+    else:
+        outcomes = _global(course)
+        scores["global"] = course.side.scored(outcomes) or {}
+        side = course.side
+        course.client_scores = scores_by_owner(side.task, side.test_features, course.partition, outcomes)
+    if options.personal:
+        scores["personal"] = personal_scores(course, course.client_scores)
+    if last:
+        scores |= _at_the_end(course)
+    return scores
+
+
+def _at_the_end(course: "Course") -> dict[str, dict[str, Any]]:
+    """Let clients train on by themselves, if wanted, and try all their models on all their tests, if wanted."""
+    options, steps = course.experiment.evaluation, course.experiment.client.final_steps
+    everyone = list(range(course.partition.num_clients)) if options.matrix else []
+    if not steps and not everyone:
+        return {}
+    if steps or course.side.personalised:
+        results = _engines(course, everyone, own=bool(steps), steps=steps)
+        if everyone:
+            course.matrix = [r["by_owner"] for r in results]
+    else:
+        course.matrix = []  # all clients have the server's model
+    return {"final": personal_scores(course, _own(course, results))} if steps else {}
+
+
+def drawn_clients(course: "Course") -> list[int]:
+    """Draw the clients whose own models are tried on the whole test set."""
+    clients, wanted = course.partition.num_clients, course.experiment.evaluation.local_models
+    rng = generator(course.experiment.seed, "local models")
+    return sorted(int(c) for c in rng.choice(clients, size=min(wanted, clients), replace=False))
+
+
+def _global(course: "Course") -> list[Outcome]:
+    """Predict the whole test set with the common model."""
     side, state = course.side, course.state
     pieces = len(side.test_batches())
     job = {"kind": "evaluate", "key": state.round}
     results = course.pool.do(job, pieces, state.x, lambda done: course.step(done, pieces, "test batches"))
-    outcomes = [Outcome(**result) for result in results]
-    scores: dict[str, dict[str, Any]] = {"global": side.scored(outcomes) or {}}
-    if course.experiment.evaluation.personal:
-        course.client_scores = _own_scores(course, outcomes)
-        scores["personal"] = personal_scores(course)
+    return [Outcome(**result) for result in results]
+
+
+def _engines(course: "Course", everyone: list[int], own: bool, steps: int = 0) -> list[dict[str, Any]]:
+    """Try clients' own models: those of ``everyone`` on the whole test set, all others on their own tests."""
+    has_tests = np.flatnonzero(np.diff(course.partition.test_offsets))
+    clients = sorted({*everyone, *(has_tests.tolist() if own else [])})
+    job = {
+        "kind": "engine",
+        "clients": clients,
+        "round": course.state.round,
+        "final_steps": steps,
+        "everyone": everyone,
+        "own": own,
+    }
+    found: list[dict[str, Any]] = course.pool.do(
+        job, len(clients), course.state.x, lambda done: course.step(done, len(clients), "clients' models")
+    )
+    return found
+
+
+def _own(course: "Course", results: list[dict[str, Any]]) -> np.ndarray:
+    """Return each client's score on its own test examples; NaN where it has none."""
+    scores = np.full(course.partition.num_clients, np.nan)
+    for result in results:
+        if result["own"] is not None:
+            scores[result["client"]] = result["own"]
     return scores
 
 
-def _own_scores(course: "Course", outcomes: list[Outcome]) -> np.ndarray:
-    """Return each client's score on its own test examples; NaN where it has none."""
-    numbers = np.array([n for outcome in outcomes for n in outcome.numbers], dtype=np.int64)
-    predictions = [p for outcome in outcomes for p in outcome.predictions]
-    task = course.side.task
-    statistics = task.statistics(predictions, course.side.test_features, numbers)
-    places = np.empty(len(course.side.test_features), dtype=np.int64)
-    places[numbers] = np.arange(len(numbers))
-    own = statistics[places[course.partition.test_indices]]
-    sizes = np.diff(course.partition.test_offsets)
-    owners = np.repeat(np.arange(len(sizes)), sizes)
-    columns = [np.bincount(owners, weights=column, minlength=len(sizes)) for column in own.T]
-    return np.where(sizes > 0, task.score(np.stack(columns, axis=-1)), np.nan)
-
-
-def personal_scores(course: "Course") -> dict[str, Any]:
+def personal_scores(course: "Course", own: np.ndarray) -> dict[str, Any]:
     """Summarise the clients' own scores in the metric that stands for the task, ``accuracy`` for example.
+
+    Args:
+        course: The run.
+        own: A score a client, NaN where it has none.
 
     Returns:
         ``accuracy``: mean weighted by test examples; ``accuracy_worst_decile``: mean over the worst tenth
@@ -57,10 +123,10 @@ def personal_scores(course: "Course") -> dict[str, Any]:
     """
     metric = course.side.task.metric
     keys = (metric, f"{metric}_worst_decile", f"{metric}_std")
-    clients = np.flatnonzero(~np.isnan(course.client_scores))
+    clients = np.flatnonzero(~np.isnan(own))
     if not len(clients):
         return {**dict.fromkeys(keys), "clients": 0}
-    scores = course.client_scores[clients]
+    scores = own[clients]
     weights = np.diff(course.partition.test_offsets)[clients]
     worst = np.sort(scores)[: max(1, len(scores) // 10)]
     values = (float(np.average(scores, weights=weights)), float(worst.mean()), float(scores.std()))

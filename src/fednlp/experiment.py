@@ -15,6 +15,8 @@ from torch import nn
 from fednlp import config
 from fednlp.assembly import Pieces, gather, recipe, share_out
 from fednlp.config import Experiment
+from fednlp.config.schema import REFERENCES
+from fednlp.costs import totals
 from fednlp.data.schema import SCHEMAS
 from fednlp.errors import ConfigError, RunError, TooFewClients
 from fednlp.evaluation import write_clients
@@ -26,7 +28,7 @@ from fednlp.reports.trackers import open_trackers, require_trackers, round_numbe
 from fednlp.rundir import RunDir, create, environment, refuse_taken, require_space, saving
 from fednlp.runtime.pool import Pool
 from fednlp.training.replica import flat_weights
-from fednlp.training.side import LocalSide, pick_device
+from fednlp.training.side import LocalSide, exact_adapters, personal_names, pick_device
 
 logger = logging.getLogger("fednlp")
 
@@ -208,8 +210,10 @@ def _go_on(
     """Do the rounds that are left, then write model and summary."""
     with saving(directory.folder):
         np.save(directory.test_numbers, pieces.data.test_numbers)
-    how = recipe(experiment, pieces, directory.partition, directory.test_numbers)
-    weights = flat_weights(model)
+    how = recipe(experiment, pieces, directory.partition, directory.test_numbers, directory.records)
+    personal = personal_names(model, how.train, how.federated)
+    adapters = exact_adapters(model, how.peft, how.federated)
+    weights = flat_weights(model, personal, [pair.base for pair in adapters])
     side = LocalSide(how, model)
     x = pool.start(side, asdict(how))
     state = directory.load_state(side.layout)
@@ -242,13 +246,13 @@ def _rounds(directory: RunDir, course: Course, listener: Listener) -> None:
             start = time.monotonic()
             line = procedure.round()
             line["seconds"] = round(time.monotonic() - start, 4)
-            for key in ("bytes_up", "bytes_down", "seconds"):
-                course.state.totals[key] = course.state.totals.get(key, 0) + line[key]
+            course.state.totals["seconds"] = course.state.totals.get("seconds", 0) + line["seconds"]
             course.lines.append(line)
             with saving(directory.folder):
                 directory.append_round(line)
                 if "personal" in line.get("evaluation", {}):
                     write_clients(directory.folder / "clients.csv", course)
+                course.side.participant.sync()
                 directory.save_state(course.state)
             for tracker in trackers:
                 tracker.log(line["round"], round_numbers(line))
@@ -317,6 +321,16 @@ def _baseline(course: Course) -> dict[str, Any]:
     return {"name": name, **side.task.metrics(predictions, side.test_features, numbers)}
 
 
+def _matrix(course: Course) -> dict[str, Any]:
+    """Return the scores of the clients' models (rows) on the clients' tests (columns)."""
+    names = course.partition.client_names or [str(c) for c in range(course.partition.num_clients)]
+    rows = [{"model": name, "scores": row} for name, row in zip(names, course.matrix or [], strict=False)]
+    if not course.side.personalised:
+        server = [None if np.isnan(score) else float(score) for score in course.client_scores]
+        rows.insert(0, {"model": "server", "scores": server})
+    return {"metric": course.side.task.metric, "tests": list(names), "rows": rows}
+
+
 def _finish(
     directory: RunDir, course: Course, pieces: Pieces, listener: Listener, stopped: str | None = None
 ) -> None:
@@ -329,13 +343,14 @@ def _finish(
     experiment, lines, metric = course.experiment, course.lines, pieces.task.metric
     evaluated = [line for line in lines if "evaluation" in line]
     last = evaluated[-1]["evaluation"] if evaluated else {}
+    part = "personal" if course.side.personalised else "global"
     scored = [
-        (line["evaluation"]["global"][metric], -line["round"])
+        (line["evaluation"][part][metric], -line["round"])
         for line in evaluated
-        if line["evaluation"].get("global")
+        if line["evaluation"].get(part) and line["evaluation"][part][metric] is not None
     ]
     best = max(scored, default=None)
-    reference = experiment.algorithm.name if experiment.algorithm.name in {"centralised", "local"} else None
+    reference = experiment.algorithm.name if experiment.algorithm.name in REFERENCES else None
     known = directory.read_json("environment.json")
     summary = {
         "name": experiment.name,
@@ -345,14 +360,16 @@ def _finish(
         "finished": stopped is None,
         "data": known["data"],
         "clients": course.partition.num_clients,
+        "personalised": course.side.personalised,
         "model": experiment.model.name_or_path,
         "parameters": course.state.layout.numel,
         "evaluation": last,
         "task": pieces.task.name,
         "metric": metric,
         "best": None if best is None else {"round": -best[1], metric: best[0]},
-        "bytes_up": int(course.state.totals.get("bytes_up", 0)),
-        "bytes_down": int(course.state.totals.get("bytes_down", 0)),
+        "bytes_up": 0,
+        "bytes_down": 0,
+        **totals(lines),
         "seconds": round(course.state.totals.get("seconds", 0.0), 3),
         "dropped": sum(len(line.get("dropped", [])) for line in lines),
         "stopped": stopped,
@@ -361,6 +378,8 @@ def _finish(
         "note": course.note,
     }
     with saving(directory.folder):
+        if course.matrix is not None:
+            directory.write_json("matrix.json", _matrix(course))
         if reference != "local":
             course.side.replica.load_for_evaluation(course.state.x)
             card = model_card(summary, experiment.model_dump(exclude_none=True), known)

@@ -11,19 +11,26 @@ import numpy as np
 import torch
 from torch import nn
 
-from fednlp.assembly import open_data
+from fednlp.assembly import exchange_options, local_training, open_data
 from fednlp.config import Experiment
+from fednlp.config.schema import REFERENCES
 from fednlp.data import TextData, load_data
 from fednlp.data.features import Features, row_batches, write_features
 from fednlp.data.schema import SCHEMAS
 from fednlp.disk import atomic
 from fednlp.errors import DataError, RunError
+from fednlp.federated.store import ClientStore
 from fednlp.models import load_tokenizer, longest_text, pretrained_model
+from fednlp.models.peft_options import virtual_tokens
+from fednlp.models.prompt_tuning import with_saved_prompt
+from fednlp.partition import Partition
 from fednlp.rundir import RunDir
 from fednlp.tasks import TASKS, task_from
 from fednlp.tasks.base import Outcome, Row, Task
 from fednlp.training.batches import evaluation_batches
-from fednlp.training.side import pick_device
+from fednlp.training.client import begin_of, exchange_from, record_fields
+from fednlp.training.replica import Replica
+from fednlp.training.side import personal_names, pick_device
 
 Step = Callable[[int, int, str], None]
 
@@ -42,7 +49,8 @@ class Trained:
     def encode(self, rows: Iterable[Row]) -> list[dict[str, Any]]:
         """Turn rows into features, cut as in training."""
         wanted = self.experiment.model
-        limit = min(wanted.max_length, longest_text(self.tokenizer.name_or_path, self.tokenizer))
+        readable = longest_text(self.tokenizer.name_or_path, self.tokenizer) - virtual_tokens(wanted.peft)
+        limit = min(wanted.max_length, readable)
         return self.task.encode(rows, self.tokenizer, limit)
 
     def predict(self, features: Features, step: Step = lambda done, of, what: None) -> list[Outcome]:
@@ -59,11 +67,15 @@ class Trained:
         return outcomes
 
 
-def open_trained(folder: str | Path) -> Trained:
+def open_trained(folder: str | Path, client: str | None = None) -> Trained:
     """Load the model of a run, finished or stopped.
 
+    Args:
+        folder: The run directory.
+        client: Where clients have models of their own: whose to load, by number or name.
+
     Raises:
-        RunError: The folder is no run directory, or its run has written no model yet.
+        RunError: The folder is no run directory, its run has written no model yet, or there is no such client.
     """
     run = RunDir(Path(folder))
     experiment = run.experiment()
@@ -78,7 +90,43 @@ def open_trained(folder: str | Path) -> Trained:
     task = task_from(known["task"], fields)
     device = pick_device(experiment.runtime.device)
     model = pretrained_model(source, task.model_class, task.settings(), {}, experiment.seed)
-    return Trained(experiment, known["task"], task, model.to(device).eval(), load_tokenizer(source), device)
+    model = with_saved_prompt(model, run.model)
+    _become(run, experiment, model.to(device).eval(), client)
+    return Trained(experiment, known["task"], task, model, load_tokenizer(source), device)
+
+
+def _become(run: RunDir, experiment: Experiment, model: nn.Module, client: str | None) -> None:
+    """Give a run's model the tensors of one client, where clients have their own."""
+    personal = personal_names(model, experiment.model.train, experiment.algorithm.name not in REFERENCES)
+    exchange = exchange_from(exchange_options(experiment))
+    if not personal and exchange.pull.push == "all":
+        if client is not None:
+            raise RunError(f"the clients of {run.folder} have no models of their own: leave out --client")
+        return
+    if client is None:
+        raise RunError(f"the clients of {run.folder} have models of their own: say whose, with --client 0")
+    if experiment.model.peft is not None:
+        raise RunError("a client's own adapters cannot be loaded: evaluate them within a run")
+    replica = Replica(model, next(model.parameters()).device, False, personal)
+    state = run.load_state(replica.layout)
+    if state is None or not run.records.is_file():
+        raise RunError(f"{run.folder} holds no records of clients: its run is not begun")
+    fields = record_fields(replica, local_training(experiment), exchange)
+    number = _client_number(Partition.load(run.partition), client)
+    record = ClientStore(run.records, fields).read(number, state.round)
+    if record is None:
+        raise RunError(f"client {client} never took part in {run.folder}: choose another")
+    begin = begin_of(record, exchange, replica.layout, state.x)
+    replica.load_for_evaluation(state.x if begin.shared is None else begin.shared, begin.own)
+
+
+def _client_number(partition: Partition, client: str) -> int:
+    names = list(partition.client_names or ())
+    if client in names:
+        return names.index(client)
+    if client.isdecimal() and int(client) < partition.num_clients:
+        return int(client)
+    raise RunError(f"--client {client}: there are clients 0 to {partition.num_clients - 1}")
 
 
 def evaluate_run(
@@ -87,6 +135,7 @@ def evaluate_run(
     out: Path | None = None,
     say: Callable[[str], None] = lambda text: None,
     step: Step = lambda done, of, what: None,
+    client: str | None = None,
 ) -> dict[str, float]:
     """Score the model of a run on a file, or on the run's own test set.
 
@@ -96,6 +145,7 @@ def evaluate_run(
         out: Where to write the predictions as JSON lines, if anywhere.
         say: Told what takes time, and what was left out.
         step: Told how far the predictions are.
+        client: Whose model, where clients have their own.
 
     Returns:
         The task's metrics, and the mean loss.
@@ -103,7 +153,7 @@ def evaluate_run(
     Raises:
         FednlpError: What was wrong, and what to do about it.
     """
-    trained = open_trained(folder)
+    trained = open_trained(folder, client)
     data, numbers, table = _examples(trained.experiment, trained.place, path)
     if data.dropped:
         say(f"{data.dropped:,} rows are left out: {data.dropped_why}")
@@ -158,13 +208,16 @@ def _lines(
         yield line if truth is None else line | {str(target): truth[place]}
 
 
-def predict_texts(folder: str | Path, texts: Sequence[str], beside: Mapping[str, str]) -> list[Any]:
+def predict_texts(
+    folder: str | Path, texts: Sequence[str], beside: Mapping[str, str], client: str | None = None
+) -> list[Any]:
     """Ask the model of a run about texts.
 
     Args:
         folder: The run directory.
         texts: The text, the words with spaces between them, the question, or the source, one an example.
         beside: Further columns, the same for every text: ``text_pair``, or the ``context`` of questions.
+        client: Whose model, where clients have their own.
 
     Returns:
         A prediction for each text, as a person reads it.
@@ -173,7 +226,7 @@ def predict_texts(folder: str | Path, texts: Sequence[str], beside: Mapping[str,
         DataError: A column is missing, or has no part in the task.
         RunError: The folder holds no model.
     """
-    trained = open_trained(folder)
+    trained = open_trained(folder, client)
     rows = [row_of(trained.task.name, text, beside) for text in texts]
     features = Features.in_memory(trained.encode(rows))
     answers: dict[int, Any] = {}

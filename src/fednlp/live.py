@@ -201,16 +201,16 @@ def closing_table(summary: dict[str, Any]) -> Table:
     _add_scores(table, scores.get("global", {}))
     baseline = summary["baseline"]
     table.add_row("baseline", f"{baseline[summary['metric']]:.4f} ({baseline['name']})")
-    metric, personal = summary["metric"], scores.get("personal", {})
-    if personal.get(metric) is not None:
-        text = f"{personal[metric]:.4f} (worst tenth {personal[f'{metric}_worst_decile']:.4f}, "
-        table.add_row(
-            "clients' own tests",
-            text + f"spread {personal[f'{metric}_std']:.4f}, {personal['clients']} clients)",
-        )
+    metric = summary["metric"]
+    for part, said in (("personal", "clients' own tests"), ("final", "after own steps")):
+        own = scores.get(part, {})
+        if own.get(metric) is not None:
+            text = f"{own[metric]:.4f} (worst tenth {own[f'{metric}_worst_decile']:.4f}, "
+            table.add_row(said, text + f"spread {own[f'{metric}_std']:.4f}, {own['clients']} clients)")
     best = summary["best"]
     if best:
-        table.add_row("best round", f"{best['round']} ({best[metric]:.4f})")
+        said = "best round, own tests" if summary.get("personalised") else "best round"
+        table.add_row(said, f"{best['round']} ({best[metric]:.4f})")
     table.add_row(
         "sent up / down", f"{human_bytes(summary['bytes_up'])} / {human_bytes(summary['bytes_down'])}"
     )

@@ -1,31 +1,37 @@
-"""What one round is under each algorithm: federated, centralised on the union, or each client alone.
+"""What one round is under each algorithm: federated, centralised, client after client, or each client alone.
 
-The two references get the federation's budget, so that a comparison compares methods, not effort:
-centralised training sees as many examples a round as an average cohort does, and a client alone trains
-as many epochs as it would have trained, on average, in the federation.
+The references get the federation's budget, so that a comparison compares methods, not effort: centralised
+training sees as many examples a round as an average cohort does, and one client's share of chained training,
+or a client alone, as many epochs as it would have trained, on average, in the federation.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
-from fednlp.assembly import algorithm_of, cohort_examples, local_training
+from fednlp.assembly import algorithm_of, cohort_examples, local_training, prices_of
 from fednlp.config import Experiment
+from fednlp.costs import Spent, round_line
 from fednlp.errors import RunError, TooFewClients
-from fednlp.evaluation import evaluate, personal_scores
-from fednlp.federated.round import Reply, run_round
+from fednlp.evaluation import drawn_clients, evaluate, personal_scores
+from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.exchange import broadcast
+from fednlp.federated.lora import check_exact, exact_bytes, exact_step
+from fednlp.federated.params import Layout
+from fednlp.federated.round import Reply, run_round, sent_entries
 from fednlp.federated.state import State
 from fednlp.federated.sums import BURST, ExactSum, count_bad
+from fednlp.federated.transforms import Key
+from fednlp.models.peft_options import averaging_of
 from fednlp.partition import Partition
 from fednlp.runtime.pool import Pool
 from fednlp.seeds import generator, torch_stream
 from fednlp.training.batches import epoch_batches
-from fednlp.training.optimizers import make_optimizer, make_schedule, set_rate
+from fednlp.training.optimizers import make_optimizer, make_schedule, remember, restore, set_rate
 from fednlp.training.side import LocalSide
 
 
@@ -44,6 +50,7 @@ class Course:
 
     def __post_init__(self) -> None:
         self.client_scores = np.full(self.partition.num_clients, np.nan)
+        self.matrix: list[list[float | None]] | None = None
 
     def due(self, rounds: int) -> bool:
         """Whether the round just done is to be evaluated."""
@@ -65,11 +72,33 @@ class Federated:
     def __init__(self, course: Course) -> None:
         self.course = course
         self.rounds = course.experiment.num_rounds
-        self.algorithm = algorithm_of(course.experiment)
+        self.algorithm = self._algorithm()
         self.sizes = np.diff(course.partition.train_offsets)
+        self.prices = prices_of(
+            course.experiment, sum(p.numel() for p in course.side.replica.model.parameters())
+        )
         state = course.state
         self.bad = count_bad(state.x)
         state.slots = state.slots or self.algorithm.server.init(state.layout)
+
+    def _algorithm(self) -> Algorithm:
+        """Return the algorithm's value, with exact averaging of adapters where it is asked for."""
+        algorithm, adapters = algorithm_of(self.course.experiment), self.course.side.exchange.adapters
+        if averaging_of(self.course.experiment.model.peft) != "exact":
+            return algorithm
+        check_exact(self.course.state.layout, adapters, algorithm.server)
+        return replace(algorithm, derive=lambda layout, x, mean: exact_step(layout, x, mean, adapters))
+
+    def _with_factors(self, reply: Reply) -> Reply:
+        """Count what a client gets of the changes of the base weights, as factors where these are shorter."""
+        exchange, layout = self.course.side.exchange, self.course.state.layout
+        if not exchange.adapters:
+            return reply
+        seen = [line["round"] for line in self.course.lines if reply.client in line["cohort"]]
+        missed = self.course.lines[max(seen, default=1) - 1 :]
+        answered = sum(len(line["cohort"]) - len(line.get("dropped", [])) - 1 for line in missed)
+        _, down = exact_bytes(layout, exchange.adapters, answered + 1)
+        return replace(reply, bytes_down=down, tensors_down=len(layout.entries))
 
     def train(
         self, round_number: int, state: State, factors: dict[int, float], done: Callable[[int], None]
@@ -85,7 +114,17 @@ class Federated:
             "clients": order,
             "factors": [factors[c] for c in order],
         }
-        replies = course.pool.do(job, len(order), state.x, done)
+        exchange = course.side.exchange
+        key = Key(course.experiment.seed, round_number, -1)  # one message for all clients
+        arrived = broadcast(exchange, state.layout, state.x, key)
+        exact = None if arrived is state.x else state.x.clone()
+        if exact is not None:
+            state.x.copy_(arrived)
+        try:
+            replies = course.pool.do(job, len(order), state.x, done)
+        finally:
+            if exact is not None:
+                state.x.copy_(exact)
         return course.pool.total, [Reply(**reply) for reply in replies]
 
     def round(self) -> dict[str, Any]:
@@ -107,14 +146,37 @@ class Federated:
             "train_loss": report.train_loss,
             "steps": report.steps,
             "examples": report.examples,
-            "bytes_up": report.bytes_up,
-            "bytes_down": report.bytes_down,
+            **round_line(
+                [spent(course.state.layout, self._with_factors(r)) for r in report.replies], self.prices
+            ),
         }
+        moved = {reply.client: reply.moved for reply in report.replies if reply.moved is not None}
+        if moved:
+            line["moved"] = moved
+            line["sent"] = {reply.client: reply.sent for reply in report.replies if reply.moved is not None}
         if report.dropped:
             line["dropped"] = [{"client": reply.client, "reason": reply.error} for reply in report.dropped]
         if course.due(self.rounds):
-            line["evaluation"] = evaluate(course)
+            line["evaluation"] = evaluate(course, last=course.state.round == self.rounds)
         return line
+
+
+def spent(layout: Layout, reply: Reply) -> Spent:
+    """Return what one client's part in a round cost."""
+    whole, entries = layout.message_bytes, len(layout.entries)
+    got = whole if reply.bytes_down is None else reply.bytes_down
+    tensors = entries if reply.tensors_down is None else reply.tensors_down
+    if reply.error is not None:
+        return Spent(bytes_down=got, tensors_down=tensors)
+    sent = sent_entries(layout, reply)
+    return Spent(
+        bytes_up=whole if reply.bytes_up is None else reply.bytes_up,
+        bytes_down=got,
+        tensors_up=len(sent),
+        tensors_down=tensors,
+        parameters_up=sum(layout.entries[number].numel for number in sent),
+        examples=reply.examples,
+    )
 
 
 class Centralised:
@@ -127,15 +189,21 @@ class Centralised:
         self.examples = np.sort(course.partition.train_indices)
         budget = cohort_examples(course.experiment, course.partition)
         self.steps = max(1, round(budget / self.options.batch_size))
-        self.epoch_steps = -(-len(self.examples) // self.options.batch_size)
         self._epoch: tuple[int, list[np.ndarray]] = (-1, [])
         self.bad = count_bad(course.state.x)
 
+    def _span(self) -> tuple[int, int]:
+        """Return the number of the round's first step, and how many steps the schedule is made for."""
+        return self.course.state.round * self.steps, self.steps * self.rounds
+
+    def _order(self, epoch: int) -> np.random.Generator:
+        return generator(self.course.experiment.seed, "centralised", epoch)
+
     def _batch(self, step: int) -> np.ndarray:
         """Return the batch of a step, counted from the start of the run."""
-        epoch, place = divmod(step, self.epoch_steps)
+        epoch, place = divmod(step, -(-len(self.examples) // self.options.batch_size))
         if self._epoch[0] != epoch:
-            rng = generator(self.course.experiment.seed, "centralised", epoch)
+            rng = self._order(epoch)
             lengths = self.course.side.train_features.lengths(self.examples)
             batches = epoch_batches(
                 self.examples, lengths, self.options.batch_size, rng, self.options.by_length
@@ -149,12 +217,13 @@ class Centralised:
         side.forget()
         side.replica.load(state.x)
         optimizer = make_optimizer(self.options, side.replica.groups)
-        _restore(optimizer, state)
-        rate = make_schedule(self.options, self.steps * self.rounds)
+        restore(optimizer, state.slots)
+        first, last = self._span()
+        rate = make_schedule(self.options, last)
         loss_sum, seen = torch.zeros((), dtype=torch.float64), 0
-        first = state.round * self.steps
         side.replica.train(True)
-        with torch_stream(course.experiment.seed, "centralised dropout", state.round + 1):
+        stream = torch_stream(course.experiment.seed, "centralised dropout", state.round + 1)
+        with side.replica.recalling(), stream:
             for step in range(first, first + self.steps):
                 numbers = self._batch(step)
                 batch = side.task.collate(side.train_features, numbers, side.replica.device, training=True)
@@ -172,7 +241,7 @@ class Centralised:
                 course.step(step - first + 1, self.steps, "steps")
         side.replica.store(state.x)
         _require_whole(state.x, self.bad, state.round + 1)
-        _remember(optimizer, state)
+        state.slots |= remember(optimizer)
         state.round += 1
         line: dict[str, Any] = {
             "round": state.round,
@@ -184,32 +253,53 @@ class Centralised:
             "bytes_down": 0,
         }
         if course.due(self.rounds):
-            line["evaluation"] = evaluate(course)
+            line["evaluation"] = evaluate(course, last=course.state.round == self.rounds)
         return line
+
+
+class Chained(Centralised):
+    """One model fine-tuned on one client's examples after the other, in their order; a round is a client."""
+
+    def __init__(self, course: Course) -> None:
+        super().__init__(course)
+        self.rounds = course.partition.num_clients
+        self.visits = _visits(course.experiment, self.rounds)
+        course.note = f"one model, client after client, {_effort(course.experiment, self.visits)} each"
+
+    def _span(self) -> tuple[int, int]:
+        return 0, self.steps
+
+    def _order(self, epoch: int) -> np.random.Generator:
+        return generator(self.course.experiment.seed, "chained", self.course.state.round, epoch)
+
+    def round(self) -> dict[str, Any]:
+        """Train on the next client's examples, with a fresh optimiser."""
+        self.examples = self.course.partition.train(self.course.state.round)
+        self.steps = max(1, self.visits * self.options.steps(len(self.examples)))
+        self._epoch = (-1, [])
+        self.course.state.slots.clear()
+        return super().round()
+
+
+def _visits(experiment: Experiment, clients: int) -> int:
+    """Return in how many rounds of the federation a client takes part on average, at least one."""
+    size = min(experiment.clients_per_round, clients)
+    return max(1, round(experiment.num_rounds * size / clients))
+
+
+def _effort(experiment: Experiment, visits: int) -> str:
+    options = experiment.client
+    return (
+        f"{visits * options.max_steps} steps"
+        if options.max_steps > 0
+        else f"{visits * options.num_train_epochs} epochs"
+    )
 
 
 def _require_whole(x: Tensor, before: int, round_number: int) -> None:
     """Stop a run whose model has burst, before it is saved."""
     if count_bad(x) > before:
         raise RunError(f"round {round_number}: {BURST}: lower the learning rate; the rounds before are saved")
-
-
-def _remember(optimizer: Optimizer, state: State) -> None:
-    """Keep an optimiser's memory in the state, by group and name."""
-    for number, group in enumerate(optimizer.param_groups):
-        for name, value in optimizer.state[group["params"][0]].items():
-            state.slots[f"{number}.{name}"] = torch.as_tensor(value, dtype=torch.float32).cpu()
-
-
-def _restore(optimizer: Optimizer, state: State) -> None:
-    """Give an optimiser its memory back."""
-    for number, group in enumerate(optimizer.param_groups):
-        parameter = group["params"][0]
-        for name, value in state.slots.items():
-            owner, _, what = name.partition(".")
-            if int(owner) == number:
-                device = "cpu" if what == "step" and not parameter.is_cuda else parameter.device
-                optimizer.state[parameter][what] = value.to(device)
 
 
 class Alone:
@@ -220,13 +310,11 @@ class Alone:
         experiment, clients = course.experiment, course.partition.num_clients
         self.size = min(experiment.clients_per_round, clients)
         self.rounds = -(-clients // self.size)
-        visits = max(1, round(experiment.num_rounds * self.size / clients))
+        visits = _visits(experiment, clients)
         self.epochs = visits * experiment.client.num_train_epochs
         self.max_steps = visits * experiment.client.max_steps
-        effort = f"{self.max_steps} steps" if self.max_steps > 0 else f"{self.epochs} epochs"
-        rng = generator(experiment.seed, "local models")
-        tried = rng.choice(clients, size=min(experiment.evaluation.local_models, clients), replace=False)
-        self.tried = {int(client) for client in tried}
+        effort = _effort(experiment, visits)
+        self.tried = set(drawn_clients(course))
         course.note = (
             f"each client alone, {effort}; the global test is the mean of {len(self.tried)} clients' models"
         )
@@ -270,7 +358,9 @@ class Alone:
             if one["own"]:
                 course.client_scores[one["client"]] = one["own"][course.side.task.metric]
         tried = [one["global"] for one in everyone if one["global"]]
-        line["evaluation"] = {"personal": personal_scores(course)} if job["try_own"] else {}
+        line["evaluation"] = (
+            {"personal": personal_scores(course, course.client_scores)} if job["try_own"] else {}
+        )
         if tried:
             line["evaluation"]["global"] = {key: float(np.mean([t[key] for t in tried])) for key in tried[0]}
         return line
@@ -284,6 +374,7 @@ PROCEDURES: dict[str, Callable[[Course], Procedure]] = {
     "fedadam": Federated,
     "fedyogi": Federated,
     "centralised": Centralised,
+    "chained": Chained,
     "local": Alone,
 }
 """How rounds are done, by the algorithm's name."""

@@ -7,6 +7,7 @@ partition.npz      who holds which examples
 rounds.jsonl       one line a round
 clients.csv        each client's sizes and last own score
 labels.json        client x label counts, for small federations
+matrix.json        every model's score on every client's tests, if asked for
 checkpoint/        what a resumed run needs
 model/             the final model, for ``from_pretrained``
 summary.json       written last
@@ -61,6 +62,11 @@ class RunDir:
     def test_numbers(self) -> Path:
         """Example numbers of the global test set."""
         return self.folder / "checkpoint" / "test.npy"
+
+    @property
+    def records(self) -> Path:
+        """What clients keep to themselves between rounds, where the method has anything of the kind."""
+        return self.folder / "checkpoint" / "clients.bin"
 
     @property
     def model(self) -> Path:

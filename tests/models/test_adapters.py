@@ -1,15 +1,21 @@
-"""LoRA: the base is frozen, what is new is trained, and what is saved is an ordinary model."""
+"""Adapters: the base is frozen, what is new is trained, and what is saved is an ordinary model."""
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from fednlp.errors import MissingDependency, ModelError
+from fednlp.federated.lora import exact_step, fill_products
+from fednlp.federated.params import Layout
 from fednlp.models import find_model, load_tokenizer, new_model, pretrained_model, save_model
+from fednlp.models.adapters import lora_pairs, with_adapter
+from fednlp.models.prompt_tuning import with_saved_prompt
 from fednlp.training.replica import Replica, flat_weights, layout_of
 
 peft = pytest.importorskip("peft")
@@ -24,6 +30,11 @@ SETTINGS = {
     "AutoModelForMaskedLM": {},
 }
 LORA = {"method": "lora", "r": 2, "lora_alpha": 4}
+VALUES = LORA | {"target_modules": ["value"]}
+IA3 = {"method": "ia3"}
+PROMPT = {"method": "prompt-tuning", "num_virtual_tokens": 3}
+IDS = {"input_ids": torch.tensor([[5, 6, 7, 2]]), "attention_mask": torch.ones(1, 4, dtype=torch.int64)}
+DECODED = {"decoder_input_ids": torch.tensor([[2, 9, 8]])}
 FITTING = [
     ("bert", "AutoModelForSequenceClassification", {"bert.pooler", "classifier"}),
     ("bert", "AutoModelForTokenClassification", {"classifier"}),
@@ -147,8 +158,17 @@ def test_a_pair_trains_its_new_attention(random_model: Make) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "prefix"}, 'method = "prefix": there is method = "lora"'),
-        ({"rank": 8}, "rank: there is"),
+        ({"method": "prefix"}, 'method = "prefix": there is lora, ia3, prompt-tuning'),
+        ({"rank": 8}, 'rank: method = "lora" has r, lora_alpha, lora_dropout, target_modules, averaging'),
+        ({"averaging": "mean"}, "averaging = 'mean': give one of plain, ffa, exact"),
+        (IA3 | {"r": 8}, 'r: method = "ia3" has target_modules, feedforward_modules'),
+        (IA3 | {"feedforward_modules": "wo"}, "feedforward_modules = 'wo': give names of layers"),
+        (IA3 | {"feedforward_modules": ["query"]}, "query must be in target_modules too, which holds key,"),
+        (IA3 | {"target_modules": ["key", "nope"]}, "target_modules: the model has no layer nope"),
+        (PROMPT | {"num_virtual_tokens": 0}, "num_virtual_tokens = 0: give a whole number from 1"),
+        (PROMPT | {"num_virtual_tokens": 512}, "512 leaves no room for a text: the model has 512 positions"),
+        (PROMPT | {"prompt_tuning_init": "TEXT"}, "prompt_tuning_init = 'TEXT': give \"RANDOM\""),
+        (PROMPT | {"target_modules": ["key"]}, 'method = "prompt-tuning" has num_virtual_tokens,'),
         ({"r": 0}, "r = 0: give a whole number from 1"),
         ({"r": True}, "r = True: give a whole number from 1"),
         ({"lora_alpha": -1}, "lora_alpha = -1: give a number above 0"),
@@ -174,3 +194,374 @@ def test_a_missing_peft_names_what_installs_it(random_model: Make, monkeypatch: 
     monkeypatch.setitem(__import__("sys").modules, "peft", None)
     with pytest.raises(MissingDependency, match=r"pip install 'fednlp\[lora\]'"):
         pretrained_model(str(random_model("bert")), "AutoModelForMaskedLM", {}, {}, 0, LORA)
+
+
+def with_head(kind: str, model_class: str, options: dict[str, Any] | None, make: Make, seed: int = 3) -> Any:
+    """Return a random model with a fresh head and adapters."""
+    source = str(make(kind))
+    return pretrained_model(source, model_class, SETTINGS[model_class], {}, seed, options)
+
+
+def said(model: Any, model_class: str) -> torch.Tensor:
+    """Return a model's logits for one text."""
+    output = model(**IDS, **(DECODED if "Seq2Seq" in model_class else {}))
+    return (output.start_logits if "Question" in model_class else output.logits).detach()
+
+
+def shaken(model: Any) -> Replica:
+    """Move everything that is trained."""
+    x = flat_weights(model)
+    replica = Replica(model, torch.device("cpu"), True)
+    replica.load_for_evaluation(x + 0.3 * torch.randn(len(x), generator=torch.Generator().manual_seed(0)))
+    return replica
+
+
+@pytest.mark.parametrize(
+    ("kind", "model_class", "vectors", "forward"),
+    [
+        ("bert", "AutoModelForSequenceClassification", {"key", "value", "dense"}, {"dense"}),
+        ("roberta", "AutoModelForTokenClassification", {"key", "value", "dense"}, {"dense"}),
+        ("gpt2", "AutoModelForCausalLM", {"c_attn", "c_proj"}, {"c_proj"}),
+        ("t5", "AutoModelForSeq2SeqLM", {"k", "v", "wo"}, {"wo"}),
+        ("bart", "AutoModelForSeq2SeqLM", {"q_proj", "v_proj", "fc2"}, {"fc2"}),
+    ],
+)
+def test_ia3_scales_what_peft_chooses(
+    kind: str, model_class: str, vectors: set[str], forward: set[str], random_model: Make
+) -> None:
+    model = with_head(kind, model_class, IA3, random_model)
+    scaled = {n: p for n, p in model.named_parameters() if "ia3_l" in n}
+    assert {name.split(".ia3_l")[0].rpartition(".")[2] for name in scaled} == vectors
+    assert all(parameter.requires_grad and (parameter == 1).all() for parameter in scaled.values())
+    inputs = {n.split(".ia3_l")[0].rpartition(".")[2] for n, p in scaled.items() if p.shape[0] == 1}
+    assert inputs == forward
+    others = {n for n, p in model.named_parameters() if p.requires_grad and n not in scaled}
+    assert all("modules_to_save" in name for name in others)
+    assert bool(others) == (model_class in BASE)
+    base = with_head(kind, model_class, None, random_model)
+    torch.testing.assert_close(said(model, model_class), said(base, model_class))
+
+
+def test_ia3_wants_to_know_the_layers_of_what_peft_does_not_know(random_model: Make) -> None:
+    model_class = "AutoModelForQuestionAnswering"
+    with pytest.raises(
+        ModelError, match="no choice of layers for distilbert: give target_modules, the layers"
+    ):
+        with_head("distilbert", model_class, IA3, random_model)
+    chosen = {"target_modules": ["k_lin", "v_lin", "lin2"]}
+    with pytest.raises(ModelError, match="no choice of layers for distilbert: give feedforward_modules"):
+        with_head("distilbert", model_class, IA3 | chosen, random_model)
+    model = with_head("distilbert", model_class, IA3 | chosen | {"feedforward_modules": []}, random_model)
+    assert {p.shape[1] for n, p in model.named_parameters() if "ia3_l" in n} == {1}
+
+
+def test_ia3_of_fewer_layers_can_be_loaded_again(random_model: Make, tmp_path: Path) -> None:
+    source = str(random_model("bert"))
+    options = IA3 | {"target_modules": ["value", "key"]}
+    model = pretrained_model(source, "AutoModelForTokenClassification", LABELS, {}, 0, options)
+    save_model(model, load_tokenizer(source), tmp_path, "")
+    written = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert (written["target_modules"], written["feedforward_modules"]) == (["key", "value"], [])
+    base = pretrained_model(source, "AutoModelForTokenClassification", LABELS, {}, 1)
+    with _quiet():
+        peft.PeftModel.from_pretrained(base, tmp_path / "adapter")
+
+
+@pytest.mark.parametrize(
+    ("kind", "model_class"),
+    [
+        ("bert", "AutoModelForSequenceClassification"),
+        ("distilbert", "AutoModelForTokenClassification"),
+        ("gpt2", "AutoModelForTokenClassification"),
+        ("bert", "AutoModelForQuestionAnswering"),
+        ("gpt2", "AutoModelForCausalLM"),
+        ("llama", "AutoModelForCausalLM"),
+        ("t5", "AutoModelForSeq2SeqLM"),
+        ("bart", "AutoModelForSeq2SeqLM"),
+    ],
+)
+def test_a_prompt_stands_before_the_words_and_takes_no_place_in_the_output(
+    kind: str, model_class: str, random_model: Make
+) -> None:
+    model = with_head(kind, model_class, PROMPT, random_model)
+    trained = {n for n, p in model.named_parameters() if p.requires_grad}
+    assert "prompt_encoder.default.embedding.weight" in trained
+    assert all("modules_to_save" in name or "prompt_encoder" in name for name in trained)
+    assert any("modules_to_save" in name for name in trained) == (model_class in BASE)
+    again = new_model(str(random_model(kind)), model_class, SETTINGS[model_class], {}, 3, PROMPT)
+    assert torch.equal(flat_weights(again), flat_weights(model))
+    base = model.base_model
+    words = torch.cat(
+        [model.prompt_encoder.default.embedding.weight[None], base.get_input_embeddings()(IDS["input_ids"])],
+        1,
+    )
+    decoded = DECODED if "Seq2Seq" in model_class else {}
+    output = base(inputs_embeds=words, attention_mask=torch.ones(1, 7), **decoded)
+    wanted = output.start_logits if "Question" in model_class else output.logits
+    by_position = model_class not in ("AutoModelForSequenceClassification", "AutoModelForSeq2SeqLM")
+    torch.testing.assert_close(said(model, model_class), wanted[:, 3:] if by_position else wanted)
+    assert words.shape == (1, 7, words.shape[2])
+
+
+@pytest.mark.parametrize(
+    ("kind", "model_class", "reason"),
+    [
+        ("gpt2", "AutoModelForSequenceClassification", "would depend on the padding behind it"),
+        ("bart", "AutoModelForSequenceClassification", "Passing input embeddings is currently not supported"),
+        ("bert", "AutoModelForMaskedLM", "PEFT prompts no masked language model"),
+    ],
+)
+def test_what_cannot_be_prompted(kind: str, model_class: str, reason: str, random_model: Make) -> None:
+    with pytest.raises(ModelError, match=reason) as caught:
+        with_head(kind, model_class, PROMPT, random_model)
+    assert 'use "lora"' in str(caught.value)
+
+
+ROUND_TRIPS = [
+    ("bert", "AutoModelForSequenceClassification"),
+    ("roberta", "AutoModelForSequenceClassification"),
+    ("distilbert", "AutoModelForQuestionAnswering"),
+    ("gpt2", "AutoModelForCausalLM"),
+    ("bart", "AutoModelForSeq2SeqLM"),
+    ("t5", "AutoModelForSeq2SeqLM"),
+]
+
+
+@pytest.mark.parametrize(("kind", "model_class"), ROUND_TRIPS)
+def test_ia3_is_merged_and_lies_beside(
+    kind: str, model_class: str, random_model: Make, tmp_path: Path
+) -> None:
+    import transformers
+
+    layers = (
+        {"target_modules": ["k_lin", "lin2"], "feedforward_modules": ["lin2"]} if kind == "distilbert" else {}
+    )
+    model = with_head(kind, model_class, IA3 | layers, random_model)
+    before = said(model, model_class)
+    shaken(model)
+    expected = said(model, model_class)
+    assert not torch.allclose(before, expected, atol=1e-4)
+    save_model(model, load_tokenizer(str(random_model(kind))), tmp_path, "a card")
+    assert torch.equal(said(model, model_class), expected)
+    merged = getattr(transformers, model_class).from_pretrained(tmp_path)
+    torch.testing.assert_close(said(merged, model_class), expected, rtol=1e-4, atol=1e-5)
+    base = with_head(kind, model_class, None, random_model, seed=5)
+    with _quiet():
+        adapted = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
+    torch.testing.assert_close(said(adapted, model_class), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "model_class"), ROUND_TRIPS)
+def test_a_prompt_lies_beside_a_model_without_it(
+    kind: str, model_class: str, random_model: Make, tmp_path: Path
+) -> None:
+    import transformers
+
+    model = with_head(kind, model_class, PROMPT, random_model)
+    shaken(model)
+    expected, generated = said(model, model_class), None
+    if "Seq2Seq" in model_class:
+        generated = model.generate(**IDS, max_new_tokens=5)
+    save_model(model, load_tokenizer(str(random_model(kind))), tmp_path, "a card")
+    assert torch.equal(said(model, model_class), expected)
+    bare, told = getattr(transformers, model_class).from_pretrained(tmp_path, output_loading_info=True)
+    assert not told["missing_keys"]
+    assert not told["unexpected_keys"]
+    assert not torch.allclose(said(bare, model_class), expected, atol=1e-4)
+    loaded = with_saved_prompt(bare, tmp_path)
+    torch.testing.assert_close(said(loaded, model_class), expected, rtol=1e-5, atol=1e-6)
+    if generated is not None:
+        assert torch.equal(loaded.generate(**IDS, max_new_tokens=5), generated)
+    written = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert written["num_virtual_tokens"] == 3
+    again = getattr(transformers, model_class).from_pretrained(tmp_path)
+    with _quiet():
+        adapted = peft.PeftModel.from_pretrained(again, tmp_path / "adapter")
+    assert torch.equal(
+        adapted.prompt_encoder.default.embedding.weight, model.prompt_encoder.default.embedding.weight
+    )
+
+
+def test_a_folder_without_a_prompt_is_left_as_it_is(random_model: Make, tmp_path: Path) -> None:
+    source = str(random_model("bert"))
+    model = pretrained_model(source, "AutoModelForTokenClassification", LABELS, {}, 0, LORA)
+    assert with_saved_prompt(model, tmp_path) is model
+    save_model(model, load_tokenizer(source), tmp_path, "")
+    assert with_saved_prompt(model, tmp_path) is model
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "[" * 100_000, '{"peft_type": "PROMPT_TUNING", "task_type": 1}']
+)
+def test_a_prompt_that_cannot_be_read(text: str, tmp_path: Path) -> None:
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text(text)
+    with pytest.raises(ModelError, match=r"adapter_config\.json is no configuration of PEFT"):
+        with_saved_prompt(torch.nn.Linear(1, 1), tmp_path)
+
+
+def test_a_prompt_without_its_vectors(random_model: Make, tmp_path: Path) -> None:
+    model = with_head("gpt2", "AutoModelForCausalLM", PROMPT, random_model)
+    save_model(model, load_tokenizer(str(random_model("gpt2"))), tmp_path, "")
+    vectors = tmp_path / "adapter" / "adapter_model.safetensors"
+    vectors.write_bytes(b"nothing")
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        with_saved_prompt(with_head("gpt2", "AutoModelForCausalLM", None, random_model), tmp_path)
+    vectors.unlink()
+    with pytest.raises(ModelError, match=r"has no adapter_model\.safetensors"):
+        with_saved_prompt(with_head("gpt2", "AutoModelForCausalLM", None, random_model), tmp_path)
+
+
+@pytest.mark.parametrize("options", [VALUES, VALUES | {"averaging": "ffa"}, IA3, PROMPT], ids=str)
+@pytest.mark.parametrize("model_class", ["AutoModelForTokenClassification", "AutoModelForQuestionAnswering"])
+def test_a_step_of_the_replica_moves_what_is_trained_and_nothing_else(
+    options: dict[str, Any], model_class: str, random_model: Make
+) -> None:
+    model = with_head("bert", model_class, options, random_model)
+    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert any("lora_A" in name for name in trained) == (options is VALUES)
+    x = flat_weights(model)
+    replica = Replica(model, torch.device("cpu"), True)
+    replica.load(x, words=[5, 6])
+    replica.train(True)
+    before, loss = _step(replica, model_class), 0.0
+    for _ in range(20):
+        loss = _step(replica, model_class)
+    assert loss < before
+    named = dict(model.named_parameters(remove_duplicate=False))
+    moved = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, start[name])}
+    assert {name for name in moved if named[name].requires_grad} == moved
+    assert trained == {name for name in trained if name in moved}
+    update = torch.zeros_like(x)
+    replica.store(update)
+    assert not torch.equal(update, x)
+    assert sum(entry.stop - entry.start for entry in replica.layout.entries) == len(x)
+
+
+def _step(replica: Replica, model_class: str) -> float:
+    optimizer = torch.optim.SGD([group.parameter for group in replica.groups], lr=0.5)
+    torch.manual_seed(0)
+    output = replica.model(**IDS)
+    named = ("start_logits", "end_logits") if "Question" in model_class else ("logits",)
+    target = torch.tensor([1]) if "Question" in model_class else torch.tensor([0, 1, 2, 0])
+    logits = [output[name] if len(named) == 2 else output[name][0] for name in named]
+    loss = sum(torch.nn.functional.cross_entropy(one, target) for one in logits)
+    replica.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return float(loss.detach())
+
+
+def test_tasks_read_a_prompted_model_at_the_right_positions(random_model: Make) -> None:
+    from fednlp.data.features import Features
+    from fednlp.tasks.causal_lm import CausalLM
+
+    model = with_head("gpt2", "AutoModelForCausalLM", PROMPT, random_model)
+    task = CausalLM(padding=1, vocabulary=44)
+    ids = [[5, 6, 7, 8, 9], [10, 11, 12]]
+    features = Features.in_memory([{"input_ids": one, "block": 16} for one in ids])
+    batch = task.collate(features, np.array([0, 1]), torch.device("cpu"))
+    words, prompt = model.base_model.get_input_embeddings(), model.prompt_encoder.default.embedding.weight
+    losses = []
+    for one in ids:
+        embedded = torch.cat([prompt, words(torch.tensor(one))])[None]
+        logits = model.base_model(inputs_embeds=embedded).logits[0, 3:-1]
+        losses.append(torch.nn.functional.cross_entropy(logits, torch.tensor(one[1:]), reduction="none"))
+    torch.testing.assert_close(task.loss(model, batch), torch.cat(losses).mean())
+
+
+@pytest.mark.parametrize("options", [LORA, IA3, PROMPT], ids=lambda options: options["method"])
+def test_an_lstm_has_nothing_to_adapt(options: dict[str, Any]) -> None:
+    from fednlp.models.lstm import LstmConfig, LstmForSequenceClassification
+
+    config = LstmConfig(vocab_size=20, embedding_size=4, hidden_size=4, num_labels=2)
+    with pytest.raises(ModelError, match="this is an LSTM: leave it out"):
+        with_adapter(LstmForSequenceClassification(config), options, "AutoModelForSequenceClassification")
+
+
+@pytest.mark.parametrize(
+    ("kind", "model_class", "transposed"),
+    [
+        ("bert", "AutoModelForTokenClassification", False),
+        ("gpt2", "AutoModelForCausalLM", True),
+        ("t5", "AutoModelForSeq2SeqLM", False),
+    ],
+)
+def test_pairs_name_what_peft_adds_to_what(
+    kind: str, model_class: str, transposed: bool, random_model: Make
+) -> None:
+    model = with_head(kind, model_class, LORA, random_model)
+    shaken(model)
+    pairs, named = lora_pairs(model), dict(model.named_parameters())
+    layers = dict(model.named_modules())
+    assert len(pairs) == sum("lora_A" in name for name in named)
+    for pair in pairs:
+        assert pair.transposed is transposed
+        product = pair.product(named[pair.a].detach(), named[pair.b].detach())
+        layer = layers[pair.base.removesuffix(".base_layer.weight")]
+        assert product.shape == named[pair.base].shape
+        torch.testing.assert_close(product.float(), layer.get_delta_weight("default").detach())
+
+
+def test_pairs_of_layers_whose_weight_is_shared_or_looked_up(random_model: Make) -> None:
+    source = str(random_model("llama", "AutoModelForCausalLM"))
+    for target in ("embed_tokens", "lm_head"):
+        with _quiet():
+            model = pretrained_model(
+                source, "AutoModelForCausalLM", {}, {}, 0, LORA | {"target_modules": [target]}
+            )
+        with pytest.raises(ModelError, match=rf"{target} is none: leave it out of target_modules"):
+            lora_pairs(model)
+
+
+def test_a_base_that_moves_is_saved_merged_only(random_model: Make, tmp_path: Path) -> None:
+    import transformers
+
+    source = str(random_model("gpt2", "AutoModelForCausalLM"))
+    options = LORA | {"averaging": "exact"}
+    model = pretrained_model(source, "AutoModelForCausalLM", {}, {}, 0, options)
+    expected = said(model, "AutoModelForCausalLM")
+    save_model(model, load_tokenizer(source), tmp_path, "")
+    assert not (tmp_path / "adapter").exists()
+    merged = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    torch.testing.assert_close(said(merged, "AutoModelForCausalLM"), expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "model_class"), [("bert", "AutoModelForTokenClassification"), ("gpt2", "AutoModelForCausalLM")]
+)
+def test_exact_averaging_of_real_models_is_the_mean_of_the_merged_ones(
+    kind: str, model_class: str, random_model: Make
+) -> None:
+    model = with_head(kind, model_class, LORA | {"averaging": "exact"}, random_model)
+    pairs, named = lora_pairs(model), dict(model.named_parameters())
+    shapes = {name: named[name].shape for pair in pairs for name in (pair.a, pair.b, pair.base)}
+    layout = Layout.of({name: (tuple(shape), "parameter") for name, shape in shapes.items()})
+    x = layout.flatten(named)
+
+    def merged(flat: torch.Tensor) -> dict[str, torch.Tensor]:
+        with torch.no_grad():
+            for name, view in layout.views(flat).items():
+                named[name].copy_(view)
+        made = copy.deepcopy(model).merge_and_unload()
+        paths = [pair.base.removeprefix("base_model.model.") for pair in pairs]
+        return {path: made.get_parameter(path.replace(".base_layer", "")).detach() for path in paths}
+
+    updates, wanted = [], []
+    for seed in range(3):
+        update = torch.randn(len(x), generator=torch.Generator().manual_seed(seed))
+        for pair in pairs:
+            layout.views(update)[pair.base].zero_()
+        wanted.append(merged(x + update))
+        fill_products(layout, x, update, pairs)
+        updates.append(update)
+    mean = torch.stack(updates).mean(0)
+    after = x + mean
+    for pair in pairs:
+        layout.views(after)[pair.base].copy_(layout.views(x)[pair.base])
+    exact_step(layout, after, mean, pairs)
+    for name, weight in merged(after).items():
+        torch.testing.assert_close(
+            weight, torch.stack([one[name] for one in wanted]).mean(0), rtol=0, atol=1e-5
+        )

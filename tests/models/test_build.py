@@ -191,3 +191,29 @@ def test_names_that_lead_nowhere(tmp_path: Path) -> None:
     assert find_model("owner/name") == "owner/name"
     with pytest.raises(ModelError, match=r'no model "owner/name".*bert-tiny.*smollm2.*bilstm'):
         load_tokenizer("owner/name")
+
+
+def test_positions_that_the_architecture_fixes_stay_fixed_in_a_loaded_model(tmp_path: Path) -> None:
+    """Marian's sinusoids: trained, they would be lost, since they are not saved."""
+    import transformers
+
+    config = transformers.MarianConfig(
+        vocab_size=30,
+        d_model=8,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=8,
+        decoder_ffn_dim=8,
+        max_position_embeddings=16,
+        pad_token_id=0,
+        eos_token_id=1,
+        decoder_start_token_id=0,
+    )
+    made = transformers.MarianMTModel(config)
+    fixed = {name for name, parameter in made.named_parameters() if not parameter.requires_grad}
+    assert fixed
+    made.save_pretrained(tmp_path)
+    loaded = pretrained_model(str(tmp_path), "AutoModelForSeq2SeqLM", {}, {}, 0)
+    assert {name for name, parameter in loaded.named_parameters() if not parameter.requires_grad} == fixed

@@ -24,6 +24,7 @@ from fednlp.models import (
     pretrained_model,
     train_vocabulary,
 )
+from fednlp.models.build import save_model, target_tokenizer
 from fednlp.models.vocabulary import SMALLEST, SPECIAL
 from fednlp.training.replica import layout_of
 
@@ -205,3 +206,84 @@ def test_what_cannot_be_built(kind: str, config: dict[str, Any], message: str, v
         built_source(kind, config, vocabulary)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def other_corpus() -> list[str]:
+    return [text.replace("a", "xyz").upper() for text in corpus(3)]
+
+
+@pytest.fixture(scope="module")
+def two_sided(vocabulary: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Transformer whose targets have a vocabulary of their own, of another size."""
+    targets = train_vocabulary(other_corpus, 340, tmp_path_factory.mktemp("vocabulary") / "targets")
+    return str(built_source("transformer", SMALL, vocabulary, targets))
+
+
+def test_each_side_has_its_vocabulary_and_its_embedding(two_sided: str, vocabulary: Path) -> None:
+    sources, targets = load_tokenizer(two_sided), target_tokenizer(two_sided)
+    assert targets is not None
+    assert (len(sources), len(targets)) == (500, 340)
+    assert [targets.convert_tokens_to_ids(token) for token in SPECIAL.values()] == list(range(len(SPECIAL)))
+    assert targets("abc").input_ids[-1] == targets.eos_token_id == sources.eos_token_id
+    model = new_model(two_sided, "AutoModelForSeq2SeqLM", {}, SMALL)
+    assert (
+        model.get_input_embeddings().weight.shape
+        == model.model.encoder.embed_tokens.weight.shape
+        == (500, 16)
+    )
+    assert model.model.decoder.embed_tokens.weight is model.lm_head.weight
+    assert model.lm_head.weight.shape == (340, 16)
+    shared = str(built_source("transformer", SMALL, vocabulary))
+    assert target_tokenizer(shared) is None
+    one = layout_of(new_model(shared, "AutoModelForSeq2SeqLM", {}, SMALL)).numel
+    assert layout_of(model).numel == one + 340 * 16
+
+
+def test_a_model_of_two_vocabularies_translates_after_saving(two_sided: str, tmp_path: Path) -> None:
+    import transformers
+
+    sources, targets = load_tokenizer(two_sided), target_tokenizer(two_sided)
+    assert targets is not None
+    model = pretrained_model(two_sided, "AutoModelForSeq2SeqLM", {}, SMALL, 0)
+    batch = sources(corpus()[0][:12], return_tensors="pt")
+    labels = targets(other_corpus()[0][:9], return_tensors="pt").input_ids
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=5e-3)
+    for _ in range(150):
+        optimizer.zero_grad()
+        model(**batch, labels=labels).loss.backward()
+        optimizer.step()
+    save_model(model.eval(), sources, tmp_path, "")
+    loaded = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    again = load_tokenizer(str(tmp_path)), target_tokenizer(str(tmp_path))
+    assert again[1] is not None
+    assert again[0](corpus()[1]).input_ids == sources(corpus()[1]).input_ids
+    told = loaded.generate(**batch, max_new_tokens=30, do_sample=False)[0]
+    assert again[1].decode(told, skip_special_tokens=True) == other_corpus()[0][:9]
+
+
+def test_a_vocabulary_a_side_is_trained_on_that_side_alone() -> None:
+    said: list[str] = []
+    asked: dict[str, Any] = {"texts": corpus, "identity": "two", "vocabulary_size": 300, "say": said.append}
+    separate = built_model("transformer", SMALL, **asked, targets=other_corpus)
+    assert built_model("transformer", SMALL, **asked, targets=other_corpus) == separate
+    assert [" of the sources " in said[0], " of the targets " in said[1], len(said)] == [True, True, 2]
+    targets = target_tokenizer(separate)
+    assert targets is not None
+
+    def merged(tokenizer: Any) -> str:
+        return "".join(token for token in tokenizer.get_vocab() if len(token) > 1 and token[0] != "<")
+
+    assert set("abcde") <= set(merged(load_tokenizer(separate)))
+    assert not set("abcde") & set(merged(targets))
+    assert built_model("transformer", SMALL, **asked) != separate
+
+
+def test_two_vocabularies_are_for_two_texts(vocabulary: Path) -> None:
+    with pytest.raises(ModelError, match=r"^lstm reads one text and has one vocabulary: .* for transformer$"):
+        built_model("lstm", {}, corpus, "x", 300, targets=corpus)
+    with pytest.raises(
+        ModelError, match="share_encoder_decoder_embeddings: two vocabularies have no embedding"
+    ):
+        built_source(
+            "transformer", SMALL | {"share_encoder_decoder_embeddings": True}, vocabulary, vocabulary
+        )

@@ -132,6 +132,16 @@ FORMS = {
 }
 
 
+def test_comments_stand_above_the_header_and_are_counted_as_lines(tmp_path):
+    table = read_proportions(stored(tmp_path, '# from "a table,\n# quoted\n#neg,pos\n.8,.2\n.2,.8\n'))
+    assert table.labels == ("#neg", "pos")
+    np.testing.assert_allclose(table.shares, [[0.8, 0.2], [0.2, 0.8]])
+    with pytest.raises(PartitionError, match=r"shares.csv:4 has 1 columns, the header has 2"):
+        read_proportions(stored(tmp_path, "# one\n\nneg,pos\n.8\n"))
+    with pytest.raises(PartitionError, match="is empty"):
+        read_proportions(stored(tmp_path, "# one\n# two"))
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_of_file_reads_alike(tmp_path, name):
     table = read_proportions(stored(tmp_path, FORMS[name], name))

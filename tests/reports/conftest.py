@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import tomli_w
 
+from fednlp.costs import Prices, Spent, round_line, totals
+
 MakeRun = Callable[..., Path]
 
 
@@ -28,8 +30,9 @@ def make_run(
     config: dict[str, Any] | None = None,
     summary: dict[str, Any] | None = None,
     environment: dict[str, Any] | None = None,
+    counted: bool = False,
 ) -> Path:
-    """Write a run directory whose numbers are made up, and return it."""
+    """Write a run directory whose numbers are made up, and return it; ``counted`` adds the ledger's counts."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng([seed, *algorithm.encode()])
     reference = algorithm if algorithm in ("centralised", "local") else None
@@ -40,6 +43,8 @@ def make_run(
     lines = [
         _line(rng, number, rounds, every, clients, reference, personal) for number in range(1, rounds + 1)
     ]
+    if counted and not reference:
+        summary = _count(rng, lines) | (summary or {})
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     counts = rng.integers(0, 30, size=(2, clients, len(labels)))
     _write_partition(folder, counts)
@@ -109,6 +114,20 @@ def _line(
             spread = {"accuracy_worst_decile": float(grown) / 4, "accuracy_std": 0.2, "clients": clients}
             line["evaluation"]["personal"] = {"accuracy": float(grown) + 0.05 * rng.random()} | spread
     return line
+
+
+def _count(rng: np.random.Generator, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Add to each line what odd numbers of bytes its clients sent; return the totals."""
+    at = Prices(bandwidth_up=1e6, bandwidth_down=4e6, training=0.01, latency=0.125)
+    for line in lines:
+        up, down, examples = (
+            rng.integers(1, 20_000_000, size=len(line["cohort"])).tolist() for _ in range(3)
+        )
+        spent = [
+            Spent(u, d, 19, 38, u // 4, n // 100_000) for u, d, n in zip(up, down, examples, strict=True)
+        ]
+        line |= round_line(spent, at)
+    return totals(lines)
 
 
 def _write_partition(folder: Path, counts: np.ndarray) -> None:

@@ -3,11 +3,14 @@
 import statistics
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fednlp.live import closing_table
+from fednlp.reports import across_table, write_report
 from fednlp.reports.read import Run, read_run
 from fednlp.reports.table import Stat, compare_table
 
@@ -94,3 +97,56 @@ def test_unfinished_and_stopped_runs_are_said_to_be_so(new_run: NewRun) -> None:
         "A: seed 4 is unfinished, 3 of 9 rounds",
         "A: seed 5 stopped after round 3: 2 of 5 clients left",
     )
+
+
+def test_the_clients_after_steps_of_their_own_have_a_column_only_where_a_run_has_them(
+    new_run: NewRun,
+) -> None:
+    scores = {"accuracy": 0.75, "accuracy_worst_decile": 0.5, "accuracy_std": 0.1, "clients": 20}
+    evaluation = {"global": {"accuracy": 0.5}, "personal": {"accuracy": 0.6}, "final": scores}
+    tuned = read_run(new_run("tuned", summary={"evaluation": evaluation}))
+    plain = read_run(new_run("plain", algorithm="fedavg"))
+    table = compare_table({"a": [tuned], "b": [plain]})
+    assert [column.key for column in table.columns].count("final") == 1
+    cell = table.rows[0].cells["final"]
+    assert cell is not None
+    assert cell.values == (0.75,)
+    assert table.rows[1].cells["final"] is None
+    assert "final_steps" in table.caption
+    without = compare_table({"b": [plain]})
+    assert "final" not in [column.key for column in without.columns]
+    assert "final_steps" not in without.caption
+    across = across_table({"x": {"a": [tuned]}}, "final").rows[0].cells["a"]
+    assert across is not None
+    assert across.values == (75.0,)
+
+
+def test_every_metric_shows_them_too(new_run: NewRun, tmp_path: Path) -> None:
+    scores = {"accuracy": 0.75, "accuracy_worst_decile": 0.5, "clients": 20}
+    folder = new_run(summary={"evaluation": {"global": {"accuracy": 0.5}, "final": scores}})
+    text = write_report([folder], tmp_path / "out")[1].read_text()
+    assert "| Personal test after own steps, accuracy | 75.0 % |" in text
+    assert "| Personal test after own steps, accuracy, worst decile | 50.0 % |" in text
+
+
+def test_the_terminal_ends_with_them() -> None:
+    own = {"accuracy": 0.6, "accuracy_worst_decile": 0.1, "accuracy_std": 0.2, "clients": 7}
+    summary = {
+        "metric": "accuracy",
+        "evaluation": {"personal": own, "final": own | {"accuracy": 0.75}},
+        "baseline": {"name": "the most frequent label", "accuracy": 0.1},
+        "best": None,
+        **dict.fromkeys(("bytes_up", "bytes_down", "rounds", "seconds", "dropped"), 0),
+        "note": None,
+    }
+
+    def rows(evaluation: dict[str, Any]) -> dict[str, str]:
+        names, values = (
+            list(column.cells) for column in closing_table(summary | {"evaluation": evaluation}).columns
+        )
+        return {str(name): str(value) for name, value in zip(names, values, strict=True)}
+
+    found = rows({"personal": own, "final": own | {"accuracy": 0.75}})
+    assert found["clients' own tests"] == "0.6000 (worst tenth 0.1000, spread 0.2000, 7 clients)"
+    assert found["after own steps"] == "0.7500 (worst tenth 0.1000, spread 0.2000, 7 clients)"
+    assert "after own steps" not in rows({"personal": own})

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fednlp.data.features import Features
-from fednlp.errors import ConfigError, DataError
+from fednlp.errors import ConfigError, DataError, ModelError
 from fednlp.tasks import blocks
 from fednlp.tasks.generation import SequenceToSequence
 
@@ -335,3 +335,61 @@ def test_the_baseline_is_the_beginning_of_the_source(tokenizer: Any) -> None:
     name, found = task.baseline(features, np.arange(2), features, np.array([1, 0]))
     assert name == "the beginning of the source"
     assert found == ["w2", "w2 w3 w4"]
+
+
+@pytest.fixture(scope="module")
+def two_sided(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A tokenizer of w0 to w19, in whose folder lies that of the targets, v0 to v9."""
+    folder = tmp_path_factory.mktemp("two")
+    wordpiece(folder / "target", [f"v{n}" for n in range(10)])
+    return wordpiece(folder)
+
+
+def two_vocabularies() -> Any:
+    config = bart(25, "MarianConfig")
+    config.decoder_vocab_size, config.share_encoder_decoder_embeddings = 15, False
+    return config
+
+
+TRANSLATED = (("w1 w15 w3", "v3 v2 v1"), ("w4", "v4 v4"), ("w19 w6", "v9 v8 v7 v6"))
+
+
+def test_targets_may_have_a_vocabulary_of_their_own(two_sided: Any, tmp_path: Path) -> None:
+    from fednlp.models.build import save_model
+
+    task = SequenceToSequence.build([], two_sided, max_target_length=10, scorer="bleu")
+    assert (task.vocabulary, task.start, task.end, task.first) == (15, 2, 3, 2)
+    rows = [{"source": source, "target": target} for source, target in TRANSLATED]
+    features = Features.in_memory(task.encode(rows, two_sided, 16))
+    assert features.ragged("input_ids", 2).tolist() == [2, 5 + 19, 5 + 6, 3]
+    assert features.ragged("target", 2).tolist() == [2, 5 + 9, 5 + 8, 5 + 7, 5 + 6, 3]
+    model = built(task, two_vocabularies())
+    fit(task, model, features, np.arange(3), steps=80, rate=0.01)
+    outcome = outcome_of(task, model, features)
+    assert outcome.predictions == [target for _, target in TRANSLATED]
+    said, beginnings = task.baseline(features, np.arange(3), features, np.arange(3))
+    assert (said, beginnings) == ("the beginning of the source", ["w1 w15 w3", "w4", "w19 w6"])
+
+    save_model(model, two_sided, tmp_path, "")
+    saved = SequenceToSequence(**json.loads(json.dumps(asdict(task) | {"tokenizer": str(tmp_path)})))
+    loaded = SequenceToSequence.build([], two_sided)
+    assert loaded.target_vocabulary == task.target_vocabulary, "what it was used for plays no part"
+    again = Features.in_memory(saved.encode(rows, two_sided, 16))
+    assert outcome_of(saved, model, again) == outcome
+
+
+def test_one_vocabulary_for_both_stays_as_it_was(tokenizer: Any, task: SequenceToSequence) -> None:
+    assert task.target_vocabulary == ""
+    assert task.vocabulary == len(tokenizer)
+
+
+def test_two_tokenizers_that_do_not_go_together(tmp_path: Path) -> None:
+    wordpiece(tmp_path / "one" / "target", pad_token="[MASK]")
+    with pytest.raises(
+        ConfigError, match="its tokenizers pad with different ids, 0 and 4: give both the same"
+    ):
+        SequenceToSequence.build([], wordpiece(tmp_path / "one"))
+    alone = wordpiece(tmp_path / "alone")
+    task = SequenceToSequence(str(tmp_path / "alone"), target_vocabulary="0" * 64)
+    with pytest.raises(ModelError, match="the tokenizer of its targets is missing"):
+        task.encode([{"source": "w1", "target": "w2"}], alone, 8)

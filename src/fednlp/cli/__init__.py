@@ -1,4 +1,4 @@
-"""The command line: fednlp run, compare, report, evaluate, predict, partition, data."""
+"""The command line: fednlp run, compare, report, evaluate, predict, inspect, partition, data."""
 
 import signal
 import sys
@@ -6,7 +6,7 @@ from types import FrameType
 
 import typer
 
-from fednlp.cli import data, runs
+from fednlp.cli import data, inspect, runs
 from fednlp.errors import FednlpError
 
 app = typer.Typer(
@@ -17,8 +17,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (runs.run, runs.compare, runs.report, runs.evaluate, runs.predict, data.partition):
+for command in (runs.run, runs.compare, runs.report, runs.evaluate, runs.predict):
     app.command()(command)
+app.command()(inspect.inspect)
+app.command()(data.partition)
 app.add_typer(data.app, name="data")
 
 

@@ -67,8 +67,16 @@ def compare(
             help="Experiment files, or names of some that come with fednlp; quickstart if left out."
         ),
     ] = None,
-    algorithms: Annotated[str, typer.Option(help="Names, with commas between.")] = "fedavg,fedprox,fedopt",
-    references: Annotated[str, typer.Option(help="centralised, local, or both with a comma.")] = "",
+    algorithms: Annotated[
+        str | None,
+        typer.Option(
+            help="Names, or variants of the file, with commas between; all variants, or "
+            "fedavg,fedprox,fedopt, if left out."
+        ),
+    ] = None,
+    references: Annotated[
+        str, typer.Option(help="Of centralised, chained, local, with commas between.")
+    ] = "",
     seeds: Annotated[int, typer.Option(help="How many seeds, from the experiment's own upwards.")] = 1,
     changes: Annotated[list[str] | None, _SET] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the comparison.")] = None,
@@ -90,14 +98,14 @@ def compare(
     wanted = [config.load(one, overrides, full) for one in experiments or ["experiments/quickstart.toml"]]
     _require_different([one.name for one in wanted])
     folders = [_comparison_folder(one.name, out, len(wanted)) for one in wanted]
-    how = _names(algorithms), _names(references), seeds
-    for settings, folder in zip(wanted, folders, strict=True):
-        plan(settings, *how, folder if out else None)  # all mistakes before the first run
+    how = [(_methods(one, algorithms), _names(references), seeds) for one in wanted]
+    for settings, folder, which in zip(wanted, folders, how, strict=True):
+        plan(settings, *which, folder if out else None)  # all mistakes before the first run
     found: dict[str, dict[str, list[Any]]] = {}
     pages: list[Path] = []
-    for settings, folder in zip(wanted, folders, strict=True):
+    for settings, folder, which in zip(wanted, folders, how, strict=True):
         with Terminal(again="run the same command again") as terminal:
-            runs = compare_runs(settings, *how, folder if out else None, terminal)
+            runs = compare_runs(settings, *which, folder if out else None, terminal)
         groups: dict[str, list[Any]] = {}
         for planned in runs:
             groups.setdefault(algorithm_title(planned.method), []).append(read_run(planned.folder))
@@ -105,13 +113,21 @@ def compare(
         show_table(compare_table(groups))
         pages += write_report([planned.folder for planned in runs], folder / "report")
     if len(found) > 1:
-        for part in ("global", "personal"):
+        for part in ("global", "personal", "final"):
             table = across_table(found, part)
-            show_table(table)
-            pages += write_table(table, out or Path("runs"), f"across-{part}")
+            if any(cell for row in table.rows for cell in row.cells.values()):
+                show_table(table)
+                pages += write_table(table, out or Path("runs"), f"across-{part}")
     for path in pages:
         if path.suffix != ".png":
             print(path)
+
+
+def _methods(experiment: Any, algorithms: str | None) -> list[str]:
+    """Return what to compare: as asked, or the file's variants, or the algorithms of FedNLP's Table 2."""
+    if algorithms is not None:
+        return _names(algorithms)
+    return list(experiment.variants) or ["fedavg", "fedprox", "fedopt"]
 
 
 def _require_different(names: list[str]) -> None:
@@ -135,15 +151,19 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the report; the first run's by default.")
     ] = None,
+    target: Annotated[
+        float | None, typer.Option(help="A value of the metric: the report says what it cost to reach it.")
+    ] = None,
 ) -> None:
     """Write one self-contained HTML page, and Markdown, about one or several runs."""
     from fednlp.reports import write_report
 
-    for path in write_report(runs, out or runs[0] / "report"):
+    for path in write_report(runs, out or runs[0] / "report", target):
         print(path)
 
 
 _RUN = typer.Argument(help="A run directory.")
+_CLIENT = typer.Option(help="Whose model, by number or name, where clients have models of their own.")
 
 
 def evaluate(
@@ -155,6 +175,7 @@ def evaluate(
         Path | None, typer.Option(help="Where to write the predictions, a JSON line each.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
+    client: Annotated[str | None, _CLIENT] = None,
 ) -> None:
     """Score the model of a run, and write its predictions."""
     from fednlp.inference import evaluate_run
@@ -162,7 +183,7 @@ def evaluate(
 
     with Terminal(again="type the command again") as terminal:
         terminal.begin()
-        scores = evaluate_run(run, data, out, terminal.say, terminal.step)
+        scores = evaluate_run(run, data, out, terminal.say, terminal.step, client)
         terminal.close()
         if as_json:
             print(json.dumps(scores, indent=1))
@@ -179,6 +200,7 @@ def predict(
         list[str] | None,
         typer.Option("--with", help="A further column, e.g. --with context='...' for a question."),
     ] = None,
+    client: Annotated[str | None, _CLIENT] = None,
 ) -> None:
     """Ask the model of a run about a text."""
     from fednlp.inference import predict_texts
@@ -189,5 +211,5 @@ def predict(
         if not equals:
             raise ConfigError(f"--with {one}: write column=text, for example --with context='...'")
         further[key.strip()] = value
-    for prediction in predict_texts(run, texts, further):
+    for prediction in predict_texts(run, texts, further, client):
         print(prediction if isinstance(prediction, str) else json.dumps(prediction, ensure_ascii=False))

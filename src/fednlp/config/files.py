@@ -11,7 +11,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from fednlp.config.mistakes import explain, report
-from fednlp.config.schema import Experiment, Server
+from fednlp.config.schema import REFERENCES, Experiment, Server
 from fednlp.errors import ConfigError
 from fednlp.partition.methods import ALIASES, METHODS
 
@@ -28,11 +28,29 @@ def with_algorithm(experiment: Experiment, name: str, seed: int) -> Experiment:
         ConfigError: The algorithm is unknown.
     """
     algorithm: dict[str, Any] = experiment.algorithm.model_dump() | {"name": name}
-    if name in {"fedavg", "centralised", "local"}:
+    if name in {"fedavg", *REFERENCES}:
         algorithm["mu"] = None
     server = experiment.server if name == experiment.algorithm.name else Server()
     update = {"algorithm": algorithm, "server": server.model_dump(), "seed": seed}
+    if name in REFERENCES:  # nothing is exchanged
+        update |= {"exchange": {}, "pull": {}}
     return parse(experiment.model_dump(exclude_none=True) | update, experiment.name)
+
+
+def with_method(experiment: Experiment, name: str, seed: int) -> Experiment:
+    """Return the experiment with one of its variants, or else with another algorithm, and a seed.
+
+    Raises:
+        ConfigError: There is no such variant or algorithm, or the variant does not fit.
+    """
+    changes = experiment.variants.get(name)
+    if changes is None:
+        return with_algorithm(experiment, name, seed)
+    algorithm = changes.get("algorithm")
+    chosen = algorithm.get("name") if isinstance(algorithm, dict) else None
+    base = with_algorithm(experiment, str(chosen or experiment.algorithm.name), seed)
+    document = _over(base.model_dump(exclude_none=True), changes | {"variant": name})
+    return parse(document, f"variant {name} of {experiment.name}")
 
 
 def load(path: str | Path, overrides: Iterable[str] = (), full: bool = False) -> Experiment:
@@ -156,8 +174,8 @@ def dump(experiment: Experiment) -> str:
 def canonical(experiment: Experiment) -> dict[str, Any]:
     """Return what decides a run's result: neither its name, nor how many workers, nor where it reports."""
     document = experiment.model_dump(exclude_none=True)
-    for key in ("name", "report"):
-        document.pop(key)
+    for key in ("name", "report", "variant", "variants"):
+        document.pop(key, None)
     document["runtime"].pop("workers")
     return document
 

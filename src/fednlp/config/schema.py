@@ -6,8 +6,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
+from fednlp.config.chain import check_exchange
 from fednlp.config.mistakes import report
-from fednlp.errors import ConfigError, PartitionError
+from fednlp.costs.devices import load_profile, profile_names
+from fednlp.errors import ConfigError, ModelError, PartitionError
 from fednlp.partition.make import check_options, method_named
 from fednlp.tasks.names import TASKS
 
@@ -18,13 +20,15 @@ Fraction = Annotated[float, Field(gt=0, lt=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 AlgorithmName = Literal[
-    "fedavg", "fedprox", "fedopt", "fedadagrad", "fedadam", "fedyogi", "centralised", "local"
+    "fedavg", "fedprox", "fedopt", "fedadagrad", "fedadam", "fedyogi", "centralised", "chained", "local"
 ]
 ServerName = Literal["sgd", "adagrad", "adam", "yogi"]
 ClientOptimizer = Literal["sgd", "adam", "adamw", "adagrad"]
 Schedule = Literal["constant", "constant_with_warmup", "linear", "cosine", "polynomial", "inverse_sqrt"]
+VariantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._+-]*$", max_length=40)]
 Tracker = Literal["none", "tensorboard", "wandb", "mlflow"]
 
+REFERENCES = ("centralised", "chained", "local")
 _ADAPTIVE: dict[str, ServerName] = {"fedadagrad": "adagrad", "fedadam": "adam", "fedyogi": "yogi"}
 
 
@@ -112,14 +116,18 @@ class Task(_Section):
 class Model(_Section):
     """The starting point: a name known here, a folder, or a hub name; ``config`` overrides its settings.
 
-    ``peft`` puts adapters on it; ``vocabulary_size`` is for models that are built over the texts at hand.
+    ``peft`` puts adapters on it; ``vocabulary_size`` and ``vocabulary`` (of source and target) are for
+    models that are built over the texts at hand;
+    ``train`` says which parameters are shared, personal or frozen (:mod:`fednlp.models.selection`).
     """
 
     name_or_path: str = "bert-tiny"
     max_length: Annotated[int, Field(ge=4)] = 128
     config: dict[str, JsonValue] = {}
     vocabulary_size: Annotated[int, Field(ge=300)] | None = None
+    vocabulary: Literal["shared", "separate"] = "shared"
     peft: dict[str, JsonValue] | None = None
+    train: JsonValue = "all"
 
 
 class Algorithm(_Section):
@@ -131,7 +139,11 @@ class Algorithm(_Section):
 
 
 class Client(_Section):
-    """One client's local training; names as Hugging Face's ``TrainingArguments``."""
+    """One client's local training; names as Hugging Face's ``TrainingArguments``.
+
+    With ``keep_optimizer`` the optimiser's memory stays with the client from one of its rounds to the next.
+    ``final_steps`` is how many steps each client takes by itself after the last round, for its own tests.
+    """
 
     optimizer: ClientOptimizer = "adamw"
     learning_rate: PositiveFloat = 5e-5
@@ -144,6 +156,8 @@ class Client(_Section):
     warmup_steps: Annotated[int, Field(ge=0)] | Fraction = 0
     max_grad_norm: NonNegativeFloat = 0.0
     group_by_length: bool = True
+    keep_optimizer: bool = False
+    final_steps: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")
     def _options_go_together(self) -> Self:
@@ -169,21 +183,57 @@ class Server(_Section):
     tau: PositiveFloat | None = None
 
 
+class Exchange(_Section):
+    """What is done to tensors on their way to the server (``up``) and from it (``down``), in this order.
+
+    With ``error_feedback`` a client adds what the way up lost of an update to its next one.
+    """
+
+    up: list[str] = []
+    down: list[str] = []
+    error_feedback: bool = False
+
+
+class Pull(_Section):
+    """Which of the shared tensors a client sends in a round, by how far they moved since its last one."""
+
+    rule: Literal["all", "low", "high", "random"] = "all"
+    share: Fraction = 0.5
+    of: Literal["tensors", "parameters"] = "tensors"
+    push: Literal["all", "selected"] = "all"
+
+
+class Costs(_Section):
+    """What time and bytes are priced with: bandwidths in MB/s (10^6 bytes), and a device's profile."""
+
+    bandwidth_up: PositiveFloat | None = None
+    bandwidth_down: PositiveFloat | None = None
+    device: str | None = None
+
+
 class Runtime(_Section):
-    """Where the work is done. ``workers`` changes the speed, never the result."""
+    """Where the work is done. ``workers`` changes the speed, never the result.
+
+    ``remember`` keeps what frozen bottom layers make of each text on disk, in place of running them again.
+    """
 
     workers: Annotated[int, Field(ge=0)] = 0
     threads: PositiveInt = 1
     device: str = "auto"
+    remember: bool = True
 
 
 class Evaluation(_Section):
-    """When the model is tried on test examples: every so many rounds, and always at the end."""
+    """When the model is tried on test examples: every so many rounds, and always at the end.
+
+    With ``matrix`` the clients' own models are tried at the end on every client's test examples.
+    """
 
     every: PositiveInt = 1
     personal: bool = True
     batch_size: PositiveInt = 64
     local_models: PositiveInt = 10
+    matrix: bool = False
 
 
 class Report(_Section):
@@ -199,7 +249,11 @@ class Report(_Section):
 
 
 class Experiment(_Section):
-    """Everything a run depends on; a run is a function of this and nothing else."""
+    """Everything a run depends on; a run is a function of this and nothing else.
+
+    ``variants`` are settings laid over these under a name, for ``fednlp compare``; ``variant`` is the name of
+    the one that a run was made with.
+    """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=80)] = "experiment"
     seed: int = 0
@@ -213,9 +267,14 @@ class Experiment(_Section):
     algorithm: Algorithm = Algorithm()
     client: Client = Client()
     server: Server = Server()
+    exchange: Exchange = Exchange()
+    pull: Pull = Pull()
+    costs: Costs = Costs()
     runtime: Runtime = Runtime()
     evaluation: Evaluation = Evaluation()
     report: Report = Report()
+    variant: str | None = None
+    variants: dict[VariantName, dict[str, JsonValue]] = {}
 
     def resolved(self) -> "Experiment":
         """Return the experiment with every default of its algorithm written out, and paths made absolute.
@@ -223,7 +282,14 @@ class Experiment(_Section):
         Raises:
             ConfigError: The parts cannot work together; the message says which and what to do.
         """
-        problems = [*_partition_problems(self), *_algorithm_problems(self), *_cohort_problems(self)]
+        problems = [
+            *_partition_problems(self),
+            *_algorithm_problems(self),
+            *_cohort_problems(self),
+            *_exchange_problems(self),
+            *_selection_problems(self),
+            *_costs_problems(self),
+        ]
         if problems:
             raise ConfigError(report(self.name, problems))
         mu = self.algorithm.mu
@@ -233,11 +299,13 @@ class Experiment(_Section):
         partition = {"seed": seed, **_anchored(self.partition, "proportions", "file")}
         return self.model_copy(
             update={
+                "variants": {},
                 "algorithm": self.algorithm.model_copy(update={"mu": mu}),
                 "server": _server_defaults(self.algorithm.name, self.server),
                 "partition": self.partition.model_copy(update=partition),
                 "data": self.data.model_copy(update=_anchored(self.data, "path", "test_path")),
                 "model": self.model.model_copy(update=_anchored_model(self.model)),
+                "costs": self.costs.model_copy(update=_anchored_device(self.costs)),
             }
         )
 
@@ -254,6 +322,10 @@ def _anchored_model(model: Model) -> dict[str, str]:
     from fednlp.models.known import ALL_NAMES
 
     return {} if model.name_or_path in ALL_NAMES else _anchored(model, "name_or_path")
+
+
+def _anchored_device(costs: Costs) -> dict[str, str]:
+    return {} if costs.device in profile_names() else _anchored(costs, "device")
 
 
 def _server_defaults(algorithm: str, server: Server) -> Server:
@@ -288,7 +360,7 @@ def _algorithm_problems(experiment: Experiment) -> list[str]:
             f"[server] has no part in {algorithm.name} ({', '.join(given)} given): leave it out, or say "
             'algorithm.name = "fedopt"'
         )
-    if algorithm.mu and algorithm.name in {"fedavg", "centralised", "local"}:
+    if algorithm.mu and algorithm.name in {"fedavg", *REFERENCES}:
         problems.append(
             f'algorithm.mu = {algorithm.mu} has no part in {algorithm.name}: say algorithm.name = "fedprox"'
         )
@@ -312,7 +384,7 @@ def _algorithm_problems(experiment: Experiment) -> list[str]:
 def _cohort_problems(experiment: Experiment) -> list[str]:
     clients, cohort = experiment.partition.clients, experiment.clients_per_round
     problems = []
-    if clients is not None and cohort > clients and experiment.algorithm.name not in {"centralised", "local"}:
+    if clients is not None and cohort > clients and experiment.algorithm.name not in REFERENCES:
         problems.append(
             f"clients_per_round = {cohort} is more than partition.clients = {clients}: lower the first"
         )
@@ -320,4 +392,51 @@ def _cohort_problems(experiment: Experiment) -> list[str]:
         problems.append(
             f"min_clients = {experiment.min_clients} is more than clients_per_round = {cohort}: lower it"
         )
+    return problems
+
+
+def _exchange_problems(experiment: Experiment) -> list[str]:
+    exchange, pull, name = experiment.exchange, experiment.pull, experiment.algorithm.name
+    problems = []
+    for section, given in (("exchange", exchange != Exchange()), ("pull", pull != Pull())):
+        if given and name in REFERENCES:
+            problems.append(f"[{section}] has no part in {name}, where nothing is exchanged: leave it out")
+    if pull.rule == "all" and pull != Pull():
+        problems.append(
+            '[pull] share, of and push speak of tensors that are chosen: say pull.rule = "low", "high" or "random"'
+        )
+    try:
+        check_exchange(exchange.up, exchange.down, exchange.error_feedback)
+    except ConfigError as error:
+        problems.append(str(error))
+    return problems
+
+
+def _costs_problems(experiment: Experiment) -> list[str]:
+    try:
+        if experiment.costs.device is not None:
+            load_profile(experiment.costs.device)
+    except ConfigError as error:
+        return [f"costs.device: {error}"]
+    return []
+
+
+def _selection_problems(experiment: Experiment) -> list[str]:
+    from fednlp.models.peft_options import averaging_of, check_peft
+    from fednlp.models.terms import parse_train
+
+    model, problems = experiment.model, []
+    try:
+        parse_train(model.train)
+    except ConfigError as error:
+        problems.append(f"model.train: {error}")
+    try:
+        if model.peft is not None:
+            check_peft(model.peft)
+            if averaging_of(model.peft) == "exact" and experiment.pull.rule != "all":
+                problems.append(
+                    '[model.peft] averaging = "exact" needs all adapters of all clients: leave [pull] out'
+                )
+    except ModelError as error:
+        problems.append(str(error))
     return problems

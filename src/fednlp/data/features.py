@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from fednlp.data.pages import let_go
 from fednlp.disk import locked
 
 _VERSION = 2
@@ -187,7 +188,7 @@ def _write(work: Path, batches: Iterable[list[dict[str, Any]]], progress: Callab
 
 
 def row_batches(table: Any, columns: Mapping[str, str]) -> Iterator[list[dict[str, str | None]]]:
-    """Yield an Arrow table's rows in lists of bounded length.
+    """Yield an Arrow table's rows in lists of bounded length, and do not keep what is mapped of them in memory.
 
     Args:
         table: Of strings.
@@ -196,6 +197,7 @@ def row_batches(table: Any, columns: Mapping[str, str]) -> Iterator[list[dict[st
     names = list(columns)
     for batch in table.select(list(columns.values())).to_batches(max_chunksize=_ROWS_AT_ONCE):
         yield batch.rename_columns(names).to_pylist()
+        let_go(buffer for column in batch.columns for buffer in column.buffers())
 
 
 def _mapped(path: Path, dtype: type) -> np.ndarray:

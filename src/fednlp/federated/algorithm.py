@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from torch import Tensor
 
+from fednlp.federated.params import Layout
 from fednlp.federated.server import ServerOptimizer
 from fednlp.seeds import generator
 
@@ -12,6 +14,8 @@ Sample = Callable[[int, int, int], list[int]]
 """(seed, round, number of clients) -> the cohort's client ids."""
 Weigh = Callable[[int], float]
 """Number of a client's training examples -> its weight p_i."""
+
+Derive = Callable[[Layout, Tensor, Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,8 @@ class Algorithm:
         server: The server optimiser on the pseudo-gradient.
         mu: FedProx's pull (mu/2)||x - x_t||^2 in the local objective; 0 for none.
         min_clients: A round with fewer replies stops the run.
+        derive: Sets the derived tensors, if there are any, from the model after the server's step and the mean
+            update: ``derive(layout, x, mean)``.
     """
 
     name: str
@@ -33,6 +39,7 @@ class Algorithm:
     server: ServerOptimizer = field(default_factory=ServerOptimizer)
     mu: float = 0.0
     min_clients: int = 1
+    derive: Derive | None = None
 
 
 def uniform_cohort(size: int) -> Sample:

@@ -3,7 +3,8 @@
 Every floating-point tensor of a model has a name, a kind and a place:
 
 * a *parameter* is trained by the clients and moved by the server optimiser;
-* a *buffer* (a batch-norm mean, say) is averaged over the clients and set, never optimised.
+* a *buffer* (a batch-norm mean, say) is averaged over the clients and set, never optimised;
+* a *derived* tensor is never trained: the server sets it by what it has of others.
 
 Integer buffers (position ids) belong to the architecture and never travel.
 One parameter, the *table*, may travel by rows in memory: a client touches few rows of a word
@@ -19,7 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Kind = Literal["parameter", "buffer"]
+Kind = Literal["parameter", "buffer", "derived"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class Entry:
     start: int
     stop: int
 
+    @property
+    def numel(self) -> int:
+        """Number of its elements."""
+        return self.stop - self.start
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -42,8 +48,9 @@ class Layout:
 
     @classmethod
     def of(cls, tensors: Mapping[str, tuple[tuple[int, ...], Kind]], table: str | None = None) -> "Layout":
-        """Lay out named shapes in the order given, parameters first and the table last."""
-        order = sorted(tensors, key=lambda name: (name == table, tensors[name][1] == "buffer"))
+        """Lay out named shapes in the order given: parameters, buffers, derived tensors, and the table last."""
+        kinds: tuple[Kind, ...] = ("parameter", "buffer", "derived")
+        order = sorted(tensors, key=lambda name: (name == table, kinds.index(tensors[name][1])))
         entries, start = [], 0
         for name in order:
             shape, kind = tensors[name]
@@ -76,6 +83,11 @@ class Layout:
         spans = [(e.start, e.stop) for e in self.entries if e.kind == "buffer"]
         return slice(spans[0][0], spans[-1][1]) if spans else slice(0, 0)
 
+    @cached_property
+    def derived(self) -> frozenset[int]:
+        """Numbers of the entries that are derived."""
+        return frozenset(number for number, e in enumerate(self.entries) if e.kind == "derived")
+
     def rows(self, flat: Tensor) -> Tensor:
         """Return the table of a flat buffer as a (rows, width) view."""
         return flat[self.dense :].view(self.table_shape)
@@ -97,7 +109,9 @@ class Layout:
 
     @cached_property
     def message_bytes(self) -> int:
-        """Length in bytes of all tensors as one safetensors message, the wire format: header and payload."""
+        """Length in bytes of all tensors as one safetensors message, the wire format; 0 if there is none to send."""
+        if not self.entries:
+            return 0
         return message_length({e.name: (e.shape, "F32", 4) for e in self.entries})
 
     def describe(self) -> str:

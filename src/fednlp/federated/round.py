@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fednlp.errors import TooFewClients
 from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.params import Layout
 from fednlp.federated.server import server_step
 from fednlp.federated.state import State
 from fednlp.federated.sums import ExactSum, weight_unit
@@ -31,6 +32,11 @@ class Reply:
         examples: Examples seen in local training, once per epoch.
         steps: Local steps taken.
         loss: Sum over the steps of the mean training loss of the step's examples, times their number.
+        bytes_down: Length of the message it got; None for the whole model, untransformed.
+        tensors_down: Tensors in that message; None for all.
+        bytes_up: Length of its own message; None likewise.
+        sent: Numbers of the layout's entries that it sent; None for all.
+        moved: How far each entry moved since its last round, where a choice was made by that.
     """
 
     client: int
@@ -39,17 +45,32 @@ class Reply:
     steps: int = 0
     loss: float = 0.0
     error: str | None = None
+    bytes_down: int | None = None
+    tensors_down: int | None = None
+    bytes_up: int | None = None
+    sent: list[int] | None = None
+    moved: list[float] | None = None
 
 
-def failed(client: int, factor: float, error: Exception) -> Reply:
+def failed(
+    client: int,
+    factor: float,
+    error: Exception,
+    bytes_down: int | None = None,
+    tensors_down: int | None = None,
+) -> Reply:
     """Return the reply of a client that is dropped because of an exception."""
     lines = str(error).strip().splitlines()
-    return Reply(client, factor, error=f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}")
+    reason = f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+    return Reply(client, factor, error=reason, bytes_down=bytes_down, tensors_down=tensors_down)
 
 
 @dataclass(frozen=True)
 class RoundReport:
-    """The numbers of one round; ``train_loss`` is the mean over the examples seen."""
+    """The numbers of one round; ``train_loss`` is the mean over the examples seen.
+
+    Bytes are summed over the clients; one that was dropped has cost the way down.
+    """
 
     round: int
     cohort: list[int]
@@ -113,13 +134,16 @@ def run_round(
             f"round {number}: {len(kept)} of {len(cohort)} clients answered, min_clients is "
             f"{algorithm.min_clients} ({reasons}); the rounds before are saved"
         )
-    delta, rows = total.mean(sum(reply.factor for reply in kept))
-    server_step(algorithm.server, state.layout, state.x, delta, state.slots, rows)
+    layout = state.layout
+    delta, rows = total.mean(_shares(layout, kept))
+    server_step(algorithm.server, layout, state.x, delta, state.slots, rows, _unsent(layout, kept))
+    if algorithm.derive is not None:
+        algorithm.derive(layout, state.x, delta)
     total.clear()
     state.round = number
 
     examples = sum(reply.examples for reply in kept)
-    message = state.layout.message_bytes
+    whole = layout.message_bytes
     return RoundReport(
         round=number,
         cohort=cohort,
@@ -127,7 +151,34 @@ def run_round(
         train_loss=sum(reply.loss for reply in kept) / examples if examples else float("nan"),
         steps=sum(reply.steps for reply in kept),
         examples=examples,
-        bytes_up=message * len(kept),
-        bytes_down=message * len(cohort),
+        bytes_up=sum(whole if reply.bytes_up is None else reply.bytes_up for reply in kept),
+        bytes_down=sum(whole if reply.bytes_down is None else reply.bytes_down for reply in replies),
         dropped=dropped,
     )
+
+
+def sent_entries(layout: Layout, reply: Reply) -> Sequence[int]:
+    """Return the numbers of the entries that a client sent."""
+    if reply.sent is not None:
+        return reply.sent
+    return [number for number in range(len(layout.entries)) if number not in layout.derived]
+
+
+def _shares(layout: Layout, kept: Sequence[Reply]) -> float | list[float]:
+    """Return the sum of the factors of those who sent, for each entry where not all sent everything."""
+    everyone = sum(reply.factor for reply in kept)
+    if all(reply.sent is None for reply in kept):
+        return everyone
+    shares = [everyone if number in layout.derived else 0.0 for number in range(len(layout.entries))]
+    for reply in kept:
+        for number in sent_entries(layout, reply):
+            shares[number] += reply.factor
+    return shares
+
+
+def _unsent(layout: Layout, kept: Sequence[Reply]) -> list[slice]:
+    """Return the places of the entries that nobody sent, or that are not for the server's optimiser to move."""
+    if not layout.derived and any(reply.sent is None for reply in kept):
+        return []
+    sent = {number for reply in kept for number in sent_entries(layout, reply)} - layout.derived
+    return [slice(e.start, e.stop) for number, e in enumerate(layout.entries) if number not in sent]

@@ -11,6 +11,7 @@ As in the paper there is no bias correction, and v starts at tau^2. What a step 
 to the next lies in *slots*: named flat tensors that are part of the state, and of its checkpoint.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -56,6 +57,7 @@ def server_step(
     delta: Tensor,
     slots: dict[str, Tensor],
     rows: Tensor,
+    unsent: Sequence[slice] = (),
 ) -> None:
     """Move ``x`` by one server step, in place; ``slots`` are updated in place too.
 
@@ -66,9 +68,11 @@ def server_step(
         delta: The mean update, flat; zero in the table outside ``rows``.
         slots: From :meth:`ServerOptimizer.init`.
         rows: The rows of the table that anybody touched.
+        unsent: Stretches that nobody sent: they stay as they are, and so does the memory of them.
 
     Buffers are averaged, never optimised: they move by ``delta`` itself.
     """
+    kept = [(tensor[place], tensor[place].clone()) for tensor in (x, *slots.values()) for place in unsent]
     buffers = x[layout.buffers] + delta[layout.buffers]
     if optimizer.name == "sgd" and not optimizer.momentum:
         x[: layout.dense].add_(delta[: layout.dense], alpha=optimizer.learning_rate)
@@ -81,6 +85,8 @@ def server_step(
     else:
         _adaptive(optimizer, x, delta, slots)
     x[layout.buffers] = buffers
+    for there, before in kept:
+        there.copy_(before)
 
 
 def _adaptive(optimizer: ServerOptimizer, x: Tensor, delta: Tensor, slots: dict[str, Tensor]) -> None:

@@ -23,7 +23,7 @@ class State:
         layout: What lies where in the flat tensors.
         x: The global model, flat float32.
         slots: The server optimiser's memory (or, in centralised training, the trainer's), by name.
-        totals: Running sums of the run: ``bytes_up``, ``bytes_down``, ``seconds``.
+        totals: Running sums of the run: ``seconds``.
     """
 
     round: int

@@ -8,6 +8,7 @@ number of workers and every grouping, and memory is O(model), whatever the size 
 """
 
 import math
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -99,11 +100,12 @@ class ExactSum:
                 mine.index_add_(0, part, theirs[part])
             self.touched[rows] = True
 
-    def mean(self, share: float) -> tuple[Tensor, Tensor]:
+    def mean(self, share: float | Sequence[float]) -> tuple[Tensor, Tensor]:
         """Return the weighted mean of what was added, and the table rows that anybody touched.
 
         Args:
-            share: Sum of the factors that were added; 0 gives zeros.
+            share: Sum of the factors that were added; or one such sum for each of the layout's entries, where
+                not everybody sent all of them. 0 gives zeros.
 
         Returns:
             A flat float32 buffer, zero in the rows that nobody touched, and the touched rows, int64; both hold
@@ -111,20 +113,30 @@ class ExactSum:
         """
         if self._mean is None:
             self._mean = torch.zeros(self.layout.numel)
-        scale = 2.0**-FRACTION_BITS / share if share > 0 else 0.0
-        dense = self.layout.dense
-        for start in range(0, dense, _CHUNK):
-            stop = min(start + _CHUNK, dense)
-            scratch = self._scratch[: stop - start]
-            self._mean[start:stop].copy_(scratch.copy_(self.storage[start:stop]).mul_(scale))
+        for first, last, part in self._stretches(share):
+            scale = _scale(part)
+            for start in range(first, last, _CHUNK):
+                stop = min(start + _CHUNK, last)
+                scratch = self._scratch[: stop - start]
+                self._mean[start:stop].copy_(scratch.copy_(self.storage[start:stop]).mul_(scale))
         rows = self.touched.nonzero().squeeze(1)
         if len(rows):
+            scale = _scale(share if isinstance(share, (int, float)) else share[-1])
             sums, means = self.layout.rows(self.storage), self.layout.rows(self._mean)
             step = max(1, _CHUNK // means.shape[1])
             for start in range(0, len(rows), step):
-                part = rows[start : start + step]
-                means[part] = (sums[part].double() * scale).float()
+                some = rows[start : start + step]
+                means[some] = (sums[some].double() * scale).float()
         return self._mean, rows
+
+    def _stretches(self, share: float | Sequence[float]) -> Iterator[tuple[int, int, float]]:
+        """Yield start, stop and share of the stretches before the table."""
+        if isinstance(share, (int, float)):
+            yield 0, self.layout.dense, share
+            return
+        for entry, part in zip(self.layout.entries, share, strict=True):
+            if entry.stop <= self.layout.dense:
+                yield entry.start, entry.stop, part
 
     def clear(self) -> None:
         """Forget everything that was added."""
@@ -140,6 +152,10 @@ class ExactSum:
         """Return values * scale rounded to whole numbers (half to even), in scratch memory."""
         scratch, whole = self._scratch[: values.numel()], self._whole[: values.numel()]
         return whole.copy_(scratch.copy_(values).mul_(scale).round_())
+
+
+def _scale(share: float) -> float:
+    return 2.0**-FRACTION_BITS / share if share > 0 else 0.0
 
 
 def count_bad(values: Tensor) -> int:

@@ -1,15 +1,21 @@
-"""Low-rank adapters (LoRA) through PEFT: the base stays as it is, the adapters and the new head are trained."""
+"""Adapters through PEFT: the base stays as it is, the adapters and the new head are trained."""
 
 import copy
 import json
-import math
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from fednlp.errors import MissingDependency, ModelError
+from fednlp.federated.lora import FROZEN_A, LoraPair
+from fednlp.models.known import LSTM
+from fednlp.models.peft_layers import ia3_layers, lora_layers, type_of
+from fednlp.models.peft_options import averaging_of, check_peft, method_of
+from fednlp.models.prompt_tuning import is_prompted, save_prompted, with_prompt
 
 _KINDS = {
     "AutoModelForSequenceClassification": "SEQ_CLS",
@@ -23,21 +29,25 @@ _ADDED_BY_PEFT = {
     "TOKEN_CLS": ("classifier", "score"),
     "QUESTION_ANS": ("qa_outputs",),
 }
-OPTIONS = ("method", "r", "lora_alpha", "lora_dropout", "target_modules")
+_ADAPTER = "default"
+"""How PEFT calls the only adapter of a model."""
+_SETS = ("target_modules", "feedforward_modules", "exclude_modules", "modules_to_save")
 
 
 def with_adapter(
     model: nn.Module, options: Mapping[str, Any], model_class: str, fresh: Collection[str] = ()
 ) -> nn.Module:
-    """Return a model with LoRA adapters, in which these and fresh parts alone are trainable.
+    """Return a model with adapters, in which these and fresh parts alone are trainable.
 
-    Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models".
+    LoRA: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models". IA3: Liu et al. 2022, "Few-Shot
+    Parameter-Efficient Fine-Tuning is Better and Cheaper than In-Context Learning", section 3.3. Prompt tuning:
+    :func:`fednlp.models.prompt_tuning.with_prompt`.
 
     Args:
         model: A pretrained model; it becomes part of the result.
-        options: ``method`` ("lora"), ``r``, ``lora_alpha``, ``lora_dropout``, and ``target_modules``: names of
-            linear layers, ``"all-linear"``, or None for PEFT's own choice for the architecture, all linear ones where
-                it has none. Parts that are trained as a whole get no adapter.
+        options: ``method`` (of :data:`fednlp.models.peft_options.METHODS`) and what it takes. Where
+            ``target_modules`` is left out, the layers are PEFT's own choice for the architecture; for LoRA all
+            linear ones where it has none. Parts that are trained as a whole get no adapter.
         model_class: The auto class that it was loaded with.
         fresh: Names of the parameters that its checkpoint did not have.
 
@@ -45,38 +55,39 @@ def with_adapter(
         ModelError: An option is unknown, out of its range, or does not fit the architecture.
         MissingDependency: ``peft`` is not installed.
     """
-    _check(options)
+    check_peft(options)
     try:
         import peft
     except ImportError:
         raise MissingDependency("[model.peft] needs PEFT: run pip install 'fednlp[lora]'") from None
+    if type_of(model) == LSTM:
+        raise ModelError("[model.peft] adapts transformers, and this is an LSTM: leave it out")
     kind = _KINDS.get(model_class)
     theirs = _ADDED_BY_PEFT.get(kind or "", ())
     whole = _whole_modules(model, fresh)
-    chosen: dict[str, Any] = {"target_modules": None} | dict(options)
-    chosen.pop("method", None)
-    if chosen["target_modules"] is None and not _is_known(model):
-        chosen["target_modules"] = "all-linear"
-    _check_targets(model, chosen["target_modules"])
+    besides = [path for path in whole if path not in theirs]
+    if method_of(options) == "prompt-tuning":
+        return with_prompt(model, options, kind, besides)
+    chosen = ia3_layers(model, options) if method_of(options) == "ia3" else lora_layers(model, options)
+    make: Any = peft.IA3Config if method_of(options) == "ia3" else peft.LoraConfig
     try:
-        config = peft.LoraConfig(
+        config = make(
             task_type=kind,
-            modules_to_save=[path for path in whole if path not in theirs] or None,
+            modules_to_save=besides or None,
             exclude_modules=_paths_within(model, [*whole, *theirs]) or None,
             **chosen,
         )
-        adapted: nn.Module = peft.get_peft_model(model, config)
+        adapted: Any = peft.get_peft_model(model, config)
     except (ValueError, TypeError, NotImplementedError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise ModelError(f'[model.peft] {reason}; target_modules = "all-linear" fits most models') from None
-    return adapted
-
-
-def _is_known(model: nn.Module) -> bool:
-    """Say whether PEFT has a choice of its own for an architecture's layers."""
-    from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as known
-
-    return getattr(getattr(model, "config", None), "model_type", None) in known
+    if averaging_of(options) == "ffa":
+        for name, parameter in adapted.named_parameters():
+            if re.search(FROZEN_A, name):
+                parameter.requires_grad_(False)
+    adapted.base_moves = averaging_of(options) == "exact"
+    made: nn.Module = adapted
+    return made
 
 
 def _paths_within(model: nn.Module, outer: Collection[str]) -> list[str]:
@@ -86,45 +97,6 @@ def _paths_within(model: nn.Module, outer: Collection[str]) -> list[str]:
         for path, _ in model.named_modules()
         if any(path == name or path.startswith(f"{name}.") for name in outer)
     ]
-
-
-def _check(options: Mapping[str, Any]) -> None:
-    unknown = [key for key in options if key not in OPTIONS]
-    if unknown or options.get("method", "lora") != "lora":
-        wrong = ", ".join(unknown) or f'method = "{options["method"]}"'
-        raise ModelError(f'[model.peft] {wrong}: there is method = "lora" with {", ".join(OPTIONS[1:])}')
-    ranges: dict[str, tuple[str, Callable[[Any], bool]]] = {
-        "r": ("a whole number from 1", lambda value: type(value) is int and value >= 1),
-        "lora_alpha": (
-            "a number above 0",
-            lambda value: type(value) in (int, float) and 0 < value < math.inf,
-        ),
-        "lora_dropout": ("a number in [0, 1)", lambda value: type(value) in (int, float) and 0 <= value < 1),
-        "target_modules": (
-            'names of layers, or "all-linear"',
-            lambda value: value is None or isinstance(value, str) or _are_names(value),
-        ),
-    }
-    for key, (wanted, fits) in ranges.items():
-        if key in options and not fits(options[key]):
-            raise ModelError(f"[model.peft] {key} = {options[key]!r}: give {wanted}")
-
-
-def _check_targets(model: nn.Module, targets: Any) -> None:
-    if not isinstance(targets, (list, tuple)):
-        return
-    layers = [(f".{path}", module) for path, module in model.named_modules()]
-    wrong = [name for name in targets if not any(path.endswith(f".{name}") for path, _ in layers)]
-    if wrong:
-        there = sorted({path.rpartition(".")[2] for path, layer in layers if isinstance(layer, nn.Linear)})
-        raise ModelError(
-            f"[model.peft] target_modules: the model has no layer {', '.join(wrong)}; its linear ones are "
-            f'{", ".join(there)}, or say "all-linear"'
-        )
-
-
-def _are_names(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(name, str) for name in value)
 
 
 def _whole_modules(model: nn.Module, fresh: Collection[str]) -> list[str]:
@@ -141,22 +113,71 @@ def _whole_modules(model: nn.Module, fresh: Collection[str]) -> list[str]:
 
 def is_adapted(model: nn.Module) -> bool:
     """Say whether a model came from :func:`with_adapter`."""
-    return hasattr(model, "peft_config") and hasattr(model, "merge_and_unload")
+    return hasattr(model, "peft_config") and hasattr(model, "get_base_model")
 
 
 def save_adapted(model: Any, folder: Path) -> None:
     """Write a model with its adapters merged in, as an ordinary model, and the adapters beside it.
 
+    A prompt cannot be merged: the ordinary model is then without it. Where the base moved too (averaging =
+    "exact"), adapters alone would say nothing of the base that they belong to, and are not written.
+
     Args:
         model: From :func:`with_adapter`; it stays as it is.
         folder: Gets the merged model; its folder ``adapter`` gets what PEFT loads.
     """
-    copy.deepcopy(model).merge_and_unload().save_pretrained(folder)
+    if is_prompted(model):
+        save_prompted(model, folder)
+    else:
+        _merged(model).save_pretrained(folder)
+    if getattr(model, "base_moves", False):
+        return
     adapter = folder / "adapter"
     model.save_pretrained(adapter)
     (adapter / "README.md").unlink(missing_ok=True)  # a form to be filled in
     path = adapter / "adapter_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
-    if isinstance(config["target_modules"], list):  # a set: the same run must write the same file
-        config["target_modules"].sort()
+    for key in _SETS:  # the same run must write the same file
+        if isinstance(config.get(key), list):
+            config[key] = sorted(set(config[key]))
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _merged(model: Any) -> Any:
+    """Return a copy with the adapters merged in and trained modules in their places.
+
+    PEFT puts back single layers only, for IA3: a whole head (RoBERTa's) or pooler it cannot.
+    """
+    from peft.utils import ModulesToSaveWrapper
+
+    made = copy.deepcopy(model)
+    for path, module in list(made.named_modules()):
+        if isinstance(module, ModulesToSaveWrapper):
+            made.set_submodule(path, module.modules_to_save[_ADAPTER])
+    return made.merge_and_unload()
+
+
+def lora_pairs(model: nn.Module) -> list[LoraPair]:
+    """Return the names of a model's adapters, each with that of the weight that it adapts.
+
+    Raises:
+        ModelError: A layer is not linear, or its weight is used elsewhere too: the product cannot be added to it.
+    """
+    from peft.tuners.lora import LoraLayer
+
+    owners = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
+    pairs = []
+    for path, module in model.named_modules():
+        if not isinstance(module, LoraLayer):
+            continue
+        weight = getattr(module.base_layer, "weight", None)
+        if _ADAPTER not in module.lora_A or weight is None or weight.dim() != 2 or owners[id(weight)] > 1:
+            layer = path.removeprefix("base_model.model.")
+            raise ModelError(
+                f'[model.peft] averaging = "exact" needs linear layers with weights of their own, and {layer} is '
+                "none: leave it out of target_modules"
+            )
+        a, b = (f"{path}.{name}.{_ADAPTER}.weight" for name in ("lora_A", "lora_B"))
+        transposed = bool(module.fan_in_fan_out)
+        pairs.append(LoraPair(a, b, f"{path}.base_layer.weight", module.scaling[_ADAPTER], transposed))
+    return pairs

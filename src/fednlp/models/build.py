@@ -14,6 +14,7 @@ from fednlp.seeds import torch_stream
 
 _WEIGHTS = (".safetensors", ".bin", ".index.json", ".h5", ".msgpack", ".pt", ".pth", ".ckpt")
 """How files of weights end, also of kinds that cannot be loaded: a folder with one is no empty architecture."""
+_TARGET = "target"
 _SIZED_BY_LABELS = (
     "AutoModelForSequenceClassification",
     "AutoModelForTokenClassification",
@@ -36,6 +37,16 @@ def load_tokenizer(source: str) -> Any:
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
             raise ValueError("it has no vocabulary: tokenizer.json is missing")
         return tokenizer
+
+
+def target_tokenizer(source: str) -> Any | None:
+    """Load the tokenizer of a model's targets, in its folder ``target``; None where they share that of its sources.
+
+    Raises:
+        ModelError: It is there and cannot be loaded.
+    """
+    folder = Path(source) / _TARGET
+    return load_tokenizer(str(folder)) if (folder / "tokenizer.json").is_file() else None
 
 
 def longest_text(source: str, tokenizer: Any, overrides: Mapping[str, Any] | None = None) -> int:
@@ -99,6 +110,11 @@ def pretrained_model(
             source, config=config, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True
         )
         _refuse_resized(model, model_class, [key for key, *_ in told["mismatched_keys"]])
+        with torch.device("meta"):
+            plan = auto.from_config(config)
+        for name, parameter in plan.named_parameters():
+            if not parameter.requires_grad:  # fixed by the architecture, which loading forgets
+                model.get_parameter(name).requires_grad_(False)
         fresh = {*told["missing_keys"], *(key for key, *_ in told["mismatched_keys"])}
         return model if peft is None else with_adapter(model, peft, model_class, fresh)
 
@@ -142,12 +158,20 @@ def new_model(
 def save_model(model: nn.Module, tokenizer: Any, folder: Path, card: str) -> None:
     """Write a model folder that ``from_pretrained`` reads, with its tokenizer and card.
 
-    Adapters are merged into it, and lie in its folder ``adapter`` as well.
+    Adapters are merged into it, and lie in its folder ``adapter`` as well. A tokenizer of targets goes with the
+    one given to a folder of its own, as :func:`target_tokenizer` finds it.
     """
     quiet()
     if is_adapted(model):
         save_adapted(model, folder)
     else:
         model.save_pretrained(folder)  # type: ignore[operator]
-    tokenizer.save_pretrained(folder)
+    save_tokenizers(tokenizer, target_tokenizer(tokenizer.name_or_path), folder)
     (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def save_tokenizers(tokenizer: Any, targets: Any | None, folder: Path) -> None:
+    """Write a tokenizer to a folder, and that of its targets, if there is one, where it is found again."""
+    tokenizer.save_pretrained(folder)
+    if targets is not None:
+        targets.save_pretrained(folder / _TARGET)

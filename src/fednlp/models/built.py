@@ -1,6 +1,6 @@
 """Models that are built, not downloaded: an LSTM, or a Transformer encoder-decoder, over a vocabulary of their own."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ def built_model(
     identity: Any,
     vocabulary_size: int = VOCABULARY_SIZE,
     say: Callable[[str], None] = lambda text: None,
+    targets: Callable[[], Iterable[str]] | None = None,
 ) -> str:
     """Return the folder of a model without weights, made for the texts at hand and kept in the cache.
 
@@ -29,20 +30,38 @@ def built_model(
         name: ``"lstm"``, ``"bilstm"`` or ``"transformer"``.
         config: ``[model.config]``: sizes that differ from the defaults.
         texts: Gives the training texts; called only where their vocabulary is not in the cache.
+            With ``targets``: the sources alone.
         identity: JSON value that is the same for the same texts.
-        vocabulary_size: Number of tokens at most.
+        vocabulary_size: Number of tokens of a vocabulary at most.
         say: Told what takes time.
+        targets: Gives the targets, for a vocabulary of their own; None for one that both sides share.
 
     Raises:
         ModelError: No such model, no such setting, or too small a vocabulary.
     """
-    folder = model_cache(f"vocabulary-{cache_key(identity, vocabulary_size)}")
-    if not folder.is_dir():
-        say(f"training a vocabulary of {vocabulary_size:,} tokens (once; kept in {folder})")
-    return str(built_source(name, config, train_vocabulary(texts, vocabulary_size, folder)))
+
+    def trained(texts: Callable[[], Iterable[str]], side: str = "") -> Path:
+        key = cache_key([identity, side] if side else identity, vocabulary_size)
+        folder = model_cache(f"vocabulary-{key}")
+        if not folder.is_dir():
+            of = f" of the {side}s" if side else ""
+            say(f"training a vocabulary{of} of {vocabulary_size:,} tokens (once; kept in {folder})")
+        return train_vocabulary(texts, vocabulary_size, folder)
+
+    if targets is None:
+        return str(built_source(name, config, trained(texts)))
+    _check_sides(name)
+    return str(built_source(name, config, trained(texts, "source"), trained(targets, "target")))
 
 
-def built_source(kind: str, config: Mapping[str, Any], tokenizer_folder: Path) -> Path:
+def _check_sides(kind: str) -> None:
+    if kind in BUILT_NAMES and kind != "transformer":
+        raise ModelError(f"{kind} reads one text and has one vocabulary: separate ones are for transformer")
+
+
+def built_source(
+    kind: str, config: Mapping[str, Any], tokenizer_folder: Path, target_folder: Path | None = None
+) -> Path:
     """Return a folder with the configuration and the tokenizer of a model that has no weights yet.
 
     Args:
@@ -50,28 +69,42 @@ def built_source(kind: str, config: Mapping[str, Any], tokenizer_folder: Path) -
         config: Settings that differ from the defaults (:class:`fednlp.models.lstm.LstmConfig`, or
             transformers' ``MarianConfig``).
         tokenizer_folder: From :func:`fednlp.models.vocabulary.train_vocabulary`, or any fast tokenizer's.
+        target_folder: Likewise, of the targets; None where they share it.
 
     Raises:
-        ModelError: No such kind, or no such setting.
+        ModelError: No such kind, or no such setting; or a kind without targets.
     """
     if kind not in BUILT_NAMES:
         raise ModelError(f"no model is built under the name {kind}: choose {', '.join(BUILT_NAMES)}")
-    tokenizer = (tokenizer_folder / "tokenizer.json").read_text(encoding="utf-8")
-    folder = model_cache(f"{kind}-{cache_key(kind, dict(config), tokenizer)}")
-    return made_once(folder, lambda work: _write(kind, config, tokenizer_folder, work))
+    folders = [tokenizer_folder]
+    if target_folder is not None:
+        _check_sides(kind)
+        folders.append(target_folder)
+    tokenizers = [(one / "tokenizer.json").read_text(encoding="utf-8") for one in folders]
+    folder = model_cache(f"{kind}-{cache_key(kind, dict(config), *tokenizers)}")
+    return made_once(folder, lambda work: _write(kind, config, folders, work))
 
 
-def _write(kind: str, overrides: Mapping[str, Any], tokenizer_folder: Path, folder: Path) -> None:
-    from fednlp.models.build import load_tokenizer
+def _write(kind: str, overrides: Mapping[str, Any], tokenizer_folders: Sequence[Path], folder: Path) -> None:
+    from fednlp.models.build import load_tokenizer, save_tokenizers
 
-    tokenizer = load_tokenizer(str(tokenizer_folder))
+    tokenizer, *targets = (load_tokenizer(str(one)) for one in tokenizer_folders)
     with explained(str(folder)):
         config = _transformer(tokenizer) if kind == "transformer" else _lstm(tokenizer, kind == "bilstm")
+        if targets:
+            config.decoder_vocab_size = len(targets[0])
+            config.share_encoder_decoder_embeddings = False
         apply_overrides(config, overrides)
-        _frame(tokenizer, kind)
+        if targets and config.share_encoder_decoder_embeddings:
+            raise ModelError(
+                "[model.config] share_encoder_decoder_embeddings: two vocabularies have no embedding in common: "
+                "leave it out"
+            )
+        for one in (tokenizer, *targets):
+            _frame(one, kind)
         with writing(folder):
             config.save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
+            save_tokenizers(tokenizer, targets[0] if targets else None, folder)
 
 
 def _lstm(tokenizer: Any, bidirectional: bool) -> Any:

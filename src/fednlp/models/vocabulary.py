@@ -25,7 +25,7 @@ SMALLEST = 256 + len(SPECIAL)
 def train_vocabulary(texts: Callable[[], Iterable[str]], size: int, folder: Path) -> Path:
     """Train a vocabulary and save it as the folder of a fast tokenizer, unless it is there already.
 
-    The same texts give the same files to the byte, whatever the number of threads. Source and target share it.
+    The same texts give the same files to the byte, whatever the number of threads.
     Byte-pair encoding: Sennrich, Haddow and Birch 2016; on bytes: Radford et al. 2019.
 
     Args:

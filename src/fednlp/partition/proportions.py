@@ -40,12 +40,11 @@ def proportions_owners(
     supply = np.bincount(labels, minlength=count)
     rng = generator(seed, "partition examples")
     if by == "client":
-        sizes = equal_sizes(generator(seed, "partition sizes"), len(labels), clients)
-        asked = np.stack([largest_remainder(row, int(size)) for row, size in zip(table, sizes, strict=True)])
+        asked = _asked(table, len(labels), seed)
         given = np.stack(
             [_within(column, int(left)) for column, left in zip(asked.T, supply, strict=True)], axis=1
         )
-        waiting = np.repeat(np.arange(clients), sizes - given.sum(axis=1))
+        waiting = np.repeat(np.arange(clients), (asked - given).sum(axis=1))
     else:
         given = np.stack(
             [largest_remainder(column, int(n)) for column, n in zip(table.T, supply, strict=True)], axis=1
@@ -59,6 +58,12 @@ def proportions_owners(
         owners[stock[: column.sum()]] = np.repeat(np.arange(clients), column)
     owners[owners < 0] = rng.permutation(waiting)
     return owners
+
+
+def _asked(table: NDArray[np.float64], count: int, seed: int) -> IntArray:
+    """Return how many examples each client asks for of each label: (C, K), whole numbers."""
+    sizes = equal_sizes(generator(seed, "partition sizes"), count, len(table))
+    return np.stack([largest_remainder(row, int(size)) for row, size in zip(table, sizes, strict=True)])
 
 
 def _within(asked: IntArray, supply: int) -> IntArray:
@@ -79,14 +84,15 @@ def score_bins(
 ) -> tuple[IntArray, NDArray[np.float64]]:
     """Sort by score and cut into the bins of a table, the columns from the lowest scores to the highest.
 
-    By ``"client"`` a bin is as large as the clients together ask for, so that every share can be met; by
-    ``"label"`` all bins are equally large. Equal scores on a border are parted at random.
+    By ``"client"`` a bin is as large as the clients together ask for, so that every share is met exactly; by
+    ``"label"`` all bins are equally large. Equal scores on a border are parted at random. A table with ones
+    on its diagonal cuts the sorted scores into as many runs as there are clients.
 
     Args:
         scores: The score of each example, finite.
         shares: (C, K), as for :func:`proportions_owners`.
         by: As there.
-        seed: Any integer.
+        seed: Any integer; that of :func:`proportions_owners`.
 
     Returns:
         The bin of each example, 0 to K-1, and the K-1 scores at which the bins above the first begin.
@@ -101,8 +107,10 @@ def score_bins(
     values, table = np.asarray(scores, dtype=np.float64), np.asarray(shares, dtype=np.float64)
     if not np.isfinite(values).all():
         raise PartitionError(f"example {int(np.argmin(np.isfinite(values)))} has no finite score")
-    weights = table.sum(axis=0) if by == "client" else np.ones(table.shape[1])
-    ends = np.cumsum(largest_remainder(weights, len(values)))
+    if by == "client":
+        ends = np.cumsum(_asked(table, len(values), seed).sum(axis=0))
+    else:
+        ends = np.cumsum(largest_remainder(np.ones(table.shape[1]), len(values)))
     order = np.lexsort((generator(seed, "partition ties").random(len(values)), values))
     bins = np.empty(len(values), dtype=np.int64)
     bins[order] = np.searchsorted(ends, np.arange(len(values)), side="right")

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from os import PathLike
 from pathlib import Path
 from typing import Literal
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from fednlp.errors import PartitionError
 
 CLIENT_COLUMN = "client"
+_SHIPPED = Path(__file__).parent.parent / "experiments" / "proportions"
 # Published tables are rounded: FedSplitBERT's Table II has a row of 51 % and 48 %.
 _ROUNDING = 0.02
 _Row = tuple[str, list[str]]
@@ -45,16 +47,23 @@ def read_proportions(path: str | PathLike[str]) -> Proportions:
     CSV (``.csv``), TSV (``.tsv``) or JSON (``.json``: a list of objects with the same names). Shares are
     fractions or percent (``0.8``, ``80`` or ``80%``). Where each row adds up to 1 or 100 %, a row is the
     make-up of its client, as in FedSplitBERT, Tables I and II; otherwise each column must, and says how that
-    label is split over the clients. Sums may be off by 2 % (rounded tables) and are made exact.
+    label is split over the clients. Sums may be off by 2 % (rounded tables) and are made exact. Lines that
+    begin with a hash and a space, above the header of a CSV or TSV file, are comments.
+
+    Args:
+        path: The file, or the name of a table that comes with fednlp, e.g. ``"mrpc-3"``.
 
     Raises:
         PartitionError: The file cannot be read as such a table; the message says where.
+
+    >>> read_proportions("rte-3").shares.tolist()
+    [[0.8, 0.2], [0.5, 0.5], [0.2, 0.8]]
     """
-    source = Path(path)
+    source = _shipped(Path(path))
     try:
         text = source.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        raise PartitionError(f"there is no file of proportions {source}") from None
+        raise PartitionError(f"there is no file of proportions {source}: {_nearest(source)}") from None
     except UnicodeDecodeError as error:
         raise PartitionError(f"{source} is not UTF-8 (byte {error.start}): save it as UTF-8") from None
     except OSError as error:
@@ -63,14 +72,33 @@ def read_proportions(path: str | PathLike[str]) -> Proportions:
     return _table(header, rows, source)
 
 
+def _shipped(path: Path) -> Path:
+    """Return the file of a table that comes with fednlp, unless there is a file of that path."""
+    inside = _SHIPPED / f"{path.name}.csv"
+    is_name = path == Path(path.name) and not path.suffix
+    return inside if is_name and not path.is_file() and inside.is_file() else path
+
+
+def _nearest(path: Path) -> str:
+    """Return what may have been meant by a file that is not there."""
+    from fednlp.data.names import did_you_mean
+
+    names = sorted(file.stem for file in _SHIPPED.glob("*.csv"))
+    return f"{did_you_mean(path.stem, names)}give a path, or one of {', '.join(names)}"
+
+
 def _from_csv(text: str, source: Path) -> tuple[list[str], list[_Row]]:
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter="\t" if source.suffix == ".tsv" else ",")
+    written = list(io.StringIO(text, newline=""))
+    above = sum(1 for _ in takewhile(lambda line: line.startswith("# "), written))
+    reader = csv.reader(written[above:], delimiter="\t" if source.suffix == ".tsv" else ",")
     try:
         lines = [
-            (f"{source}:{reader.line_num}", [cell.strip() for cell in row]) for row in reader if any(row)
+            (f"{source}:{above + reader.line_num}", [cell.strip() for cell in row])
+            for row in reader
+            if any(row)
         ]
     except csv.Error as error:
-        raise PartitionError(f"{source}:{reader.line_num} cannot be read ({error})") from None
+        raise PartitionError(f"{source}:{above + reader.line_num} cannot be read ({error})") from None
     if not lines:
         raise PartitionError(f"{source} is empty: give a header of label names and one row a client")
     header = lines[0][1]

@@ -6,6 +6,7 @@ from pathlib import Path
 from fednlp.errors import RunError
 from fednlp.reports.across import across_table
 from fednlp.reports.groups import group_runs
+from fednlp.reports.matrix import matrix_tables
 from fednlp.reports.modelcard import model_card
 from fednlp.reports.read import Run, curve, read_run
 from fednlp.reports.render import write_table
@@ -19,6 +20,7 @@ __all__ = [
     "compare_table",
     "curve",
     "group_runs",
+    "matrix_tables",
     "model_card",
     "open_trackers",
     "read_run",
@@ -28,18 +30,23 @@ __all__ = [
 ]
 
 
-def write_report(run_folders: Sequence[str | Path], out: str | Path) -> list[Path]:
-    """Write the report of one or several runs: ``report.html``, ``report.md``, figures and the table.
+def write_report(
+    run_folders: Sequence[str | Path], out: str | Path, target: float | None = None
+) -> list[Path]:
+    """Write the report of one or several runs: ``report.html``, ``report.md``, figures and the tables.
 
     Args:
         run_folders: Run directories; runs that differ only in their seeds are shown as one.
         out: The folder to write into (made where it is missing).
+        target: A value of the task's metric, 0.84 for 84 %: the report says what each algorithm spent to
+            reach it. By default shares of the best final figure are taken.
 
     Returns:
         The files written, the HTML page first.
 
     Raises:
-        RunError: A folder is not a run directory, or is damaged; or ``out`` cannot be written.
+        RunError: A folder is not a run directory, or is damaged; ``out`` cannot be written; or the metric
+            cannot be ``target``.
     """
     from fednlp.disk import writing
     from fednlp.reports.content import build
@@ -51,12 +58,14 @@ def write_report(run_folders: Sequence[str | Path], out: str | Path) -> list[Pat
             "a report needs at least one run directory; give the folder that fednlp run --out made"
         )
     runs = [read_run(folder) for folder in run_folders]
-    document = build(runs)
-    table = compare_table(group_runs(runs))
+    document = build(runs, target)
+    groups = group_runs(runs)
+    tables = {"table": compare_table(groups), **matrix_tables(groups)}
     out = Path(out)
     page, text = out / "report.html", out / "report.md"
     html, markdown = to_html(document), to_markdown(document)
     with writing(out, "choose another folder with --out"):
         page.write_text(html, encoding="utf-8")
         text.write_text(markdown, encoding="utf-8")
-        return [page, text, *save_figures(document, out / "figures"), *write_table(table, out)]
+        written = [path for stem, table in tables.items() for path in write_table(table, out, stem)]
+        return [page, text, *save_figures(document, out / "figures"), *written]

@@ -9,7 +9,7 @@ from fednlp.reports.table import Column, Row, Stat, Table, stat_of
 from fednlp.reports.units import is_share, metric_title
 from fednlp.reports.words import partition_words
 
-Part = Literal["global", "personal"]
+Part = Literal["global", "personal", "final"]
 BASELINE = "baseline"
 
 
@@ -18,7 +18,7 @@ def across_table(experiments: Mapping[str, Groups], part: Part = "global") -> Ta
 
     Args:
         experiments: For each experiment its groups of runs, by the title of the method.
-        part: The whole test set, or the clients' own.
+        part: The whole test set, or the clients' own; ``"final"``: the same after ``client.final_steps``.
 
     Shares are shown in percent. The baseline needs no training: see the experiments' pages.
     """
@@ -37,7 +37,12 @@ def across_table(experiments: Mapping[str, Groups], part: Part = "global") -> Ta
     if part == "global":
         columns.append(Column(BASELINE, "Baseline", "points"))
     notes = tuple(_described(name, next(iter(groups.values()))[0]) for name, groups in experiments.items())
-    what = {"global": "The whole test set", "personal": "Clients' own test sets, mean by test examples"}[part]
+    own = "Clients' own test sets, mean by test examples"
+    what = {
+        "global": "The whole test set",
+        "personal": own,
+        "final": f"{own}, each client after its final_steps",
+    }[part]
     caption = f"{what}, after the last round, mean ± standard deviation over seeds; shares in %."
     return Table(tuple(columns), tuple(rows), caption, notes, head="Experiment")
 

@@ -5,25 +5,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from fednlp.reports import plots
+from fednlp.reports.costs import cost_blocks
 from fednlp.reports.document import Block, Code, Document, Facts, Grid, Picture, Section, Text
 from fednlp.reports.groups import Groups, differing, flatten, group_runs, metric_of, settings, without_seeds
+from fednlp.reports.matrix import matrix_blocks
 from fednlp.reports.partitions import partition_blocks
+from fednlp.reports.pulled import pulled_blocks
 from fednlp.reports.read import Run
 from fednlp.reports.render import cell_text, grid
+from fednlp.reports.sweep import sweep_blocks
 from fednlp.reports.table import Row, compare_table
+from fednlp.reports.travel import own_models
 from fednlp.reports.units import (
     DASH,
     capital,
-    human_bytes,
     human_number,
-    human_seconds,
     is_share,
     metric_title,
     metric_value,
 )
 from fednlp.reports.words import count_words, environment_facts, method_words, partition_words
 
-_MOST_DROPPED = 20
 _TILES = {
     "global": "Global test {metric}",
     "personal": "Personal test {metric}",
@@ -32,17 +34,19 @@ _TILES = {
     "seconds": "Time",
     "rounds": "Rounds",
 }
+_PARTS = {"global": "Global test", "personal": "Personal test", "final": "Personal test after own steps,"}
 
 
-def build(runs: Sequence[Run]) -> Document:
-    """Put together the report of one or several runs."""
+def build(runs: Sequence[Run], target: float | None = None) -> Document:
+    """Put together the report of one or several runs; see :func:`fednlp.reports.write_report` for the target."""
     groups = group_runs(runs)
     runs = [run for group in groups.values() for run in group]
     sections = [
         Section("Results", list(_results(groups))),
         Section("Learning curves", list(_learning(groups))),
         Section("Clients", list(_clients(groups))),
-        Section("Bytes and time", list(_cost(groups))),
+        Section("Bytes and time", list(cost_blocks(groups, target))),
+        Section("What was sent", list(pulled_blocks(groups))),
         Section("Data and model", [_data_and_model(runs)]),
         Section("Partition", list(partition_blocks(runs))),
         Section("Configuration", list(_configuration(groups))),
@@ -99,13 +103,15 @@ def _results(groups: Groups) -> Iterator[Block]:
     yield Grid(heads, rows, [table.caption, *table.notes])
     if len(groups) == 1:
         yield from _all_metrics(next(iter(groups.values())))
+    yield from matrix_blocks(groups)
+    yield from sweep_blocks(groups)
 
 
 def _all_metrics(runs: Sequence[Run]) -> Iterator[Block]:
     """Every metric of the last evaluation, and the best round, a column for each seed."""
     heads = ["Last evaluation", *(f"Seed {run.seed}" for run in runs)]
     rows = []
-    for part, said in (("global", "Global test"), ("personal", "Personal test")):
+    for part, said in _PARTS.items():
         for key in dict.fromkeys(key for run in runs for key in run.scores(part)):
             values = [run.scores(part).get(key) for run in runs]
             shown = [str(v) if key == "clients" else metric_value(key, v) for v in values]
@@ -116,7 +122,8 @@ def _all_metrics(runs: Sequence[Run]) -> Iterator[Block]:
             f"{metric_value(run.metric, b.get(run.metric))} (round {b.get('round')})" if b else DASH
             for run, b in zip(runs, best, strict=True)
         ]
-        rows.append([f"Best global test {metric_title(runs[0].metric)} of all rounds", *told])
+        of = "personal" if own_models(runs[0]) else "global"
+        rows.append([f"Best {of} test {metric_title(runs[0].metric)} of all rounds", *told])
     baselines = [(run.summary or {}).get("baseline") or {} for run in runs]
     if any(baselines):
         told = [metric_value(run.metric, b.get(run.metric)) for run, b in zip(runs, baselines, strict=True)]
@@ -155,64 +162,6 @@ def _clients(groups: Groups) -> Iterator[Block]:
             yield Picture(
                 "clients-histogram", f"Number of clients that reach a {metric_title(metric)}.", histogram
             )
-
-
-def _cost(groups: Groups) -> Iterator[Block]:
-    sent = any(run.total("bytes_up") + run.total("bytes_down") for runs in groups.values() for run in runs)
-    metric = metric_of(groups)
-    said = capital(metric_title(metric))
-    by_bytes = plots.against_bytes(groups, f"global.{metric}") if sent else None
-    if by_bytes is not None:
-        yield Picture("cost-bytes", f"{said} against what went over the wire.", by_bytes)
-    by_time = plots.against_seconds(groups, f"global.{metric}")
-    if by_time is not None:
-        yield Picture("cost-time", f"{said} against the time spent.", by_time)
-    rows = [[label, str(run.seed), *_run_costs(run)] for label, runs in groups.items() for run in runs]
-    heads = [
-        "Algorithm",
-        "Seed",
-        "Rounds",
-        "Local steps",
-        "Examples",
-        "Sent up",
-        "Sent down",
-        "Time",
-        "A round",
-    ]
-    yield Grid(heads, rows)
-    yield from _dropped(groups)
-
-
-def _run_costs(run: Run) -> list[str]:
-    done = len(run.rounds)
-    steps, examples = (sum(line.get(key) or 0 for line in run.rounds) for key in ("steps", "examples"))
-    seconds = run.total("seconds")
-    return [
-        str(done),
-        f"{steps:,}",
-        f"{examples:,}",
-        human_bytes(run.total("bytes_up")),
-        human_bytes(run.total("bytes_down")),
-        human_seconds(seconds),
-        human_seconds(seconds / done) if done else DASH,
-    ]
-
-
-def _dropped(groups: Groups) -> Iterator[Block]:
-    rows = [
-        [label, str(run.seed), str(line["round"]), str(drop.get("client")), str(drop.get("reason"))]
-        for label, runs in groups.items()
-        for run in runs
-        for line in run.rounds
-        for drop in line.get("dropped", ())
-    ]
-    if rows:
-        more = len(rows) - _MOST_DROPPED
-        notes = [f"and {more:,} more, in rounds.jsonl"] if more > 0 else []
-        yield Text(f"Clients dropped from a round because they failed: {len(rows):,}.")
-        yield Grid(
-            ["Algorithm", "Seed", "Round", "Client", "Reason"], rows[:_MOST_DROPPED], notes, words=True
-        )
 
 
 def _data_and_model(runs: Sequence[Run]) -> Block:

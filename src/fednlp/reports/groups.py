@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from fednlp.errors import RunError
@@ -18,11 +19,16 @@ _TITLES = {
     "fedadam": "FedAdam",
     "fedyogi": "FedYogi",
     "centralised": "Centralised",
+    "chained": "Chained",
     "local": "Local only",
 }
 # What names a run or changes its speed, never its result.
-_APART = ("name", "runtime", "report", "evaluation", "min_clients")
+_APART = ("name", "variant", "variants", "runtime", "report", "evaluation", "min_clients")
 _EXPERIMENT = ("data", "partition", "model")
+# Without a rule of pulling there is nothing for these to speak of.
+_OF_PULLING = ("pull.share", "pull.of", "pull.push")
+# The name that warm-up had in older runs, and its value for none.
+_FORMER = ("client.warmup_ratio", 0.0)
 
 
 def algorithm_title(name: str) -> str:
@@ -32,6 +38,11 @@ def algorithm_title(name: str) -> str:
     ('FedAvg', 'mine')
     """
     return _TITLES.get(name, clean(name))
+
+
+def method_title(run: Run) -> str:
+    """Return the name of a run's method: of its variant, or of its algorithm."""
+    return algorithm_title(str(run.config.get("variant") or run.algorithm))
 
 
 def group_reference(runs: Sequence[Run]) -> str | None:
@@ -72,8 +83,34 @@ def group_runs(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
 
 def settings(run: Run) -> dict[str, Any]:
-    """Return what a run's result depends on, flat: ``{"algorithm.name": "fedopt", ...}``."""
-    return dict(flatten({key: value for key, value in run.config.items() if key not in _APART}))
+    """Return what a run's result depends on, flat: ``{"algorithm.name": "fedopt", ...}``.
+
+    An older run did not write settings that came later: these are filled in with their defaults.
+    """
+    flat = dict(flatten({key: value for key, value in run.config.items() if key not in _APART}))
+    if _FORMER in flat.items():
+        del flat[_FORMER[0]]
+    tables = {key[:place] for key in flat for place, letter in enumerate(key) if letter == "."}
+    defaults = {key: value for key, value in _defaults().items() if key not in tables}
+    whole = defaults | flat
+    dropped = _OF_PULLING if whole.get("pull.rule") == "all" else ()
+    return {key: value for key, value in whole.items() if key not in dropped}
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    """Return the default of every setting in a section, but of those that are left out by default."""
+    from pydantic import BaseModel
+
+    from fednlp.config import Experiment
+
+    found: dict[str, Any] = {}
+    for section, field in Experiment.model_fields.items():
+        kind = field.annotation
+        if section not in _APART and isinstance(kind, type) and issubclass(kind, BaseModel):
+            given = {key: one.default for key, one in kind.model_fields.items() if not one.is_required()}
+            found |= dict(flatten(given, f"{section}."))
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def without_seeds(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,15 +138,21 @@ def differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _labels(heads: Sequence[Run]) -> list[str]:
-    """Name each group by its algorithm, and by the settings that tell it from the others where needed."""
+    """Name each group by its method, and by the settings that tell it from the others where needed.
+
+    The name of a variant says what is different about it, so that only its own likes are told from it.
+    """
     flats = [without_seeds(settings(run)) for run in heads]
-    shared = [key for key in differing(flats) if key.split(".")[0] in _EXPERIMENT]
+    unnamed = [flat for run, flat in zip(heads, flats, strict=True) if not run.config.get("variant")]
+    shared = [key for key in differing(unnamed) if key.split(".")[0] in _EXPERIMENT]
     labels = []
     for run, flat in zip(heads, flats, strict=True):
-        peers = [other for head, other in zip(heads, flats, strict=True) if head.algorithm == run.algorithm]
-        keys = dict.fromkeys([*shared, *differing(peers)])
-        told = ", ".join(f"{key.split('.')[-1]} {clean(flat.get(key, '–'))}" for key in keys)
-        labels.append(algorithm_title(run.algorithm) + (f" ({told})" if told else ""))
+        peers = [
+            other for head, other in zip(heads, flats, strict=True) if method_title(head) == method_title(run)
+        ]
+        keys = dict.fromkeys([*([] if run.config.get("variant") else shared), *differing(peers)])
+        told = ", ".join(f"{key.split('.')[-1]} {clean(flat[key])}" for key in keys if key in flat)
+        labels.append(method_title(run) + (f" ({told})" if told else ""))
     return [
         label if labels.count(label) == 1 else f"{label} [{labels[:i].count(label) + 1}]"
         for i, label in enumerate(labels)

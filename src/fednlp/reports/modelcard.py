@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fednlp.reports.groups import algorithm_title
+from fednlp.reports.hub import HUB_METRICS, TASKS, use
 from fednlp.reports.markdown_text import escape, fence, table
 from fednlp.reports.read import REFERENCES, lookup
+from fednlp.reports.travel import has_personal, keeps_tensors
 from fednlp.reports.units import (
     capital,
     clean,
@@ -21,19 +23,6 @@ from fednlp.reports.units import (
 from fednlp.reports.words import count_words, environment_facts, method_words, partition_words
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_HUB_METRICS = {
-    "accuracy": "accuracy",
-    "macro_f1": "f1",
-    "mcc": "matthews_correlation",
-    "f1": "f1",
-    "exact_match": "exact_match",
-    "pearson": "pearsonr",
-    "spearman": "spearmanr",
-    "rouge_l": "rouge",
-    "bleu": "bleu",
-    "perplexity": "perplexity",
-}
-
 Table = Mapping[str, Any]
 
 
@@ -49,37 +38,15 @@ def model_card(summary: Table, config: Table, environment: Table) -> str:
         _front_matter(summary, config),
         f"# {escape(summary.get('name') or config.get('name') or 'A federated model')}\n",
         _intro(summary, config),
-        f"## Use\n\n{fence(_use(_task(summary)), 'python')}",
+        f"## Use\n\n{fence(use(_task(summary)), 'python')}",
         f"## Data\n\n{_data(summary, config)}",
         f"## Partition\n\n{escape(_sentence(partition_words(config)))}\n",
         f"## Training\n\n{_training(summary, config)}",
-        f"## Results\n\n{_results(summary)}",
+        f"## Results\n\n{_results(summary, config)}",
         "## Limits\n\n" + "".join(f"- {escape(limit)}\n" for limit in _limits(summary, config)),
         f"## Made with\n\n{table(['', ''], list(environment_facts(environment).items()))}",
     ]
     return "\n".join(sections)
-
-
-# Of each task: what the Hub calls it, its auto class, and what it was fine-tuned to do.
-_TASKS = {
-    "text-classification": ("text-classification", "SequenceClassification", "to tell {labels} labels apart"),
-    "text-regression": ("text-classification", "SequenceClassification", "to give a score"),
-    "token-classification": (
-        "token-classification",
-        "TokenClassification",
-        "to give each word one of {labels} tags",
-    ),
-    "question-answering": (
-        "question-answering",
-        "QuestionAnswering",
-        "to find the answers to questions in a text",
-    ),
-    "sequence-to-sequence": ("text-generation", "Seq2SeqLM", "to make a text from a text"),
-    "causal-lm": ("text-generation", "CausalLM", "to go on with a text"),
-    "masked-lm": ("fill-mask", "MaskedLM", "to fill in masked words"),
-    "prompt-classification": ("fill-mask", "MaskedLM", "to tell {labels} labels apart by a word in a cloze"),
-}
-_PIPELINES = ("text-classification", "token-classification")
 
 
 def _task(summary: Table) -> str:
@@ -87,24 +54,10 @@ def _task(summary: Table) -> str:
     return str(summary.get("task", "text-classification"))
 
 
-def _use(task: str) -> str:
-    if task in _PIPELINES:
-        return (
-            "from transformers import pipeline\n\n"
-            f'ask = pipeline("{task}", model="path/to/this/folder")\nprint(ask("Some text"))'
-        )
-    head = _TASKS.get(task, ("", "", ""))[1]
-    return (
-        f"from transformers import AutoModel{f'For{head}' if head else ''}, AutoTokenizer\n\n"
-        f'model = AutoModel{f"For{head}" if head else ""}.from_pretrained("path/to/this/folder")\n'
-        'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")'
-    )
-
-
 def _front_matter(summary: Table, config: Table) -> str:
     """Return the YAML header; every string is quoted as JSON, which YAML reads as it stands."""
     name = clean(summary.get("name") or config.get("name") or "model")
-    kind = _TASKS.get(_task(summary), (None,))[0]
+    kind = TASKS.get(_task(summary), (None,))[0]
     lines = ["---", "library_name: transformers", *([f"pipeline_tag: {kind}"] if kind else [])]
     base = str(lookup(config, "model.name_or_path", ""))
     if _HUB_NAME.fullmatch(base):
@@ -131,16 +84,28 @@ def _front_matter(summary: Table, config: Table) -> str:
 def _intro(summary: Table, config: Table) -> str:
     base = clean(summary.get("model") or lookup(config, "model.name_or_path", "a language model"))
     size = summary.get("parameters")
-    counted = f" ({size:,} parameters)" if isinstance(size, int) else ""
+    counted = f" ({size:,} {_counted(config)})" if isinstance(size, int) else ""
     task = _task(summary)
-    what = _TASKS[task][2] if task in _TASKS else f"for the task {clean(task)}"
+    what = TASKS[task][2] if task in TASKS else f"for the task {clean(task)}"
     what = what.format(labels=count_words(lookup(summary, "data.labels")))
     name = str(summary.get("algorithm") or lookup(config, "algorithm.name", "unknown"))
     how = f"federated learning with {algorithm_title(name)}"
     if name in REFERENCES:
-        how = {"centralised": "centralised training", "local": "one client's own training"}[name]
+        how = {
+            "centralised": "centralised training",
+            "chained": "training on one client after the other",
+            "local": "one client's own training",
+        }[name]
+    if config.get("variant"):
+        how += f" (variant {clean(config['variant'])})"
     data = clean(_data_name(summary, config))
     return escape(f"{base}{counted}, trained on {data} {what}, by {how}.") + "\n"
+
+
+def _counted(config: Table) -> str:
+    """Say what is counted: a run counts the parameters that travel."""
+    whole = lookup(config, "model.train", "all") == "all" and not lookup(config, "model.peft")
+    return "parameters" if whole else "shared parameters"
 
 
 def _data(summary: Table, config: Table) -> str:
@@ -171,16 +136,50 @@ def _training(summary: Table, config: Table) -> str:
 _BYTES = (("bytes_up", "Sent by the clients"), ("bytes_down", "Sent to the clients"))
 
 
-def _results(summary: Table) -> str:
+def _results(summary: Table, config: Table) -> str:
     rows = [
         (f"{said} {metric_title(key)}", count_words(value) if key == "clients" else metric_value(key, value))
-        for part, said in (("global", "Whole test set,"), ("personal", "Clients' own test sets,"))
+        for part, said in _PARTS
         for key, value in (lookup(summary, f"evaluation.{part}") or {}).items()
     ]
     if not rows:
         return "The run ended before its first evaluation.\n"
-    note = summary.get("note")
+    own = "The whole test set was tried with some clients' own models: the mean of these."
+    note = summary.get("note") or (own if _personalised(summary, config) else None)
     return table(["After the last round", ""], rows) + (f"\n{escape(note)}\n" if note else "")
+
+
+_PARTS = (
+    ("global", "Whole test set,"),
+    ("personal", "Clients' own test sets,"),
+    ("final", "Clients' own test sets after own steps,"),
+)
+
+
+def _personalised(summary: Table, config: Table) -> bool:
+    """Tell whether clients kept tensors to themselves; the references have nothing of the kind."""
+    told = summary.get("personalised")
+    if told is not None or summary.get("algorithm") in REFERENCES:
+        return bool(told)
+    return keeps_tensors(config)
+
+
+def _own_tensors(summary: Table, config: Table) -> Iterator[str]:
+    """Say what this model is where clients have models of their own."""
+    if not _personalised(summary, config):
+        return
+    if has_personal(config):
+        yield (
+            "The clients kept some tensors to themselves. This model has the common tensors, and in the personal "
+            "places the first ones, those that every client began with: by itself it is not what any client uses."
+        )
+    else:
+        yield (
+            "The clients kept tensors that they did not send, so that each has a model of its own; this is the "
+            "server's."
+        )
+    if not lookup(config, "model.peft"):
+        yield "A client's own model is loaded from the run directory: fednlp evaluate RUN --client N."
 
 
 def _limits(summary: Table, config: Table) -> Iterator[str]:
@@ -189,6 +188,7 @@ def _limits(summary: Table, config: Table) -> Iterator[str]:
         yield f"The run stopped early: {_sentence(clean(stopped))}"
     elif not summary.get("finished"):
         yield "The run is unfinished; this is the model of its last complete round."
+    yield from _own_tensors(summary, config)
     yield (
         f"It knows the kind of text of {clean(_data_name(summary, config))}, its labels if it has any, and nothing "
         "else; on other text, other languages or other labels it is untested."
@@ -201,11 +201,12 @@ def _limits(summary: Table, config: Table) -> Iterator[str]:
             f"{metric_value(metric, worst)}."
         )
     best = summary.get("best") or {}
+    tests = "the clients' own tests" if _personalised(summary, config) else "the test set"
     if best.get("round") not in (None, summary.get("rounds")):
         yield (
             f"The results are those of the last round. Round {best['round']} reached "
-            f"{metric_title(metric)} {metric_value(metric, best.get(metric))} on the test set; it was not chosen, "
-            "since that would be choosing by the test set."
+            f"{metric_title(metric)} {metric_value(metric, best.get(metric))} on {tests}; it was not chosen, since "
+            "that would be choosing by the test examples."
         )
     yield (
         "The clients were simulated. Keeping texts on the clients does not by itself keep them secret: "
@@ -218,7 +219,7 @@ def _hub_metrics(summary: Table) -> list[tuple[str, float]]:
     results = lookup(summary, "evaluation.global") or {}
     return [
         (kind, float(results[key]))
-        for key, kind in _HUB_METRICS.items()
+        for key, kind in HUB_METRICS.items()
         if isinstance(results.get(key), int | float) and math.isfinite(results[key])
     ]
 

@@ -67,6 +67,20 @@ def against_seconds(groups: Groups, metric: str) -> "Figure | None":
     return _curves(groups, metric, f"Time so far ({unit})", _spent(size, "seconds"))
 
 
+def against_simulated_seconds(groups: Groups, metric: str) -> "Figure | None":
+    """Draw a metric against the time that the rounds would have taken on the priced devices and network.
+
+    A reference, which has no such time, is a level line; None where no algorithm has it.
+    """
+    key = "simulated_seconds"
+    priced = {label for label, runs in groups.items() if all(run.counted(key) for run in runs)}
+    shown = {label: runs for label, runs in groups.items() if label in priced or group_reference(runs)}
+    if not priced:
+        return None
+    unit, size = time_unit(_largest(groups, key))
+    return _curves(shown, metric, f"Simulated time so far ({unit})", _spent(size, key), among=groups)
+
+
 def client_curves(groups: Groups, metric: str) -> "Figure | None":
     """Draw, for each group, the clients from worst to best: share of the clients against their own score."""
     spread = {label: _client_quantiles(runs) for label, runs in groups.items()}
@@ -118,16 +132,22 @@ _Abscissa = Callable[[Sequence[Run], NDArray[np.int64]], NDArray[np.float64]]
 
 
 def _curves(
-    groups: Groups, metric: str, xlabel: str, where: _Abscissa, whole: bool = False
+    groups: Groups,
+    metric: str,
+    xlabel: str,
+    where: _Abscissa,
+    whole: bool = False,
+    among: Groups | None = None,
 ) -> "Figure | None":
+    """Draw the groups, each as it looks ``among`` those of the other figures."""
     bands = {label: _band_shown(runs, metric) for label, runs in groups.items()}
     if not any(bands.values()):
         return None
     scale = 100.0 if is_share(metric.split(".")[-1]) and "." in metric else 1.0
     with drawing():
         figure, axes = new_axes(_title(metric), xlabel)
-        for label, look in looks(groups).items():
-            points = bands[label]
+        for label, look in looks(among or groups).items():
+            points = bands.get(label)
             if points is not None:
                 _line(axes, where(groups[label], points.rounds), points, scale, label, look)
         if whole:

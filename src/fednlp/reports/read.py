@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fednlp.errors import RunError
 
-REFERENCES = ("centralised", "local")
+REFERENCES = ("centralised", "chained", "local")
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,14 +96,18 @@ class Run:
         return dict(done[-1]) if done else {}
 
     def scores(self, part: str) -> Mapping[str, Any]:
-        """Return the last evaluation's ``"global"`` or ``"personal"`` metrics; empty if there are none."""
+        """Return the last evaluation's ``"global"``, ``"personal"`` or ``"final"`` metrics, empty if there are none."""
         return self.evaluation.get(part) or {}
 
     def total(self, key: str) -> float:
-        """Return the whole run's ``bytes_up``, ``bytes_down`` or ``seconds``."""
+        """Return the whole run's ``bytes_up``, ``seconds`` or another count of its lines, 0 where it has none."""
         if self.summary and self.summary.get(key) is not None:
             return float(self.summary[key])
         return float(sum(line.get(key) or 0 for line in self.rounds))
+
+    def counted(self, key: str) -> bool:
+        """Tell whether the run counted this: older runs, and references, did not count everything."""
+        return any(line.get(key) is not None for line in self.rounds)
 
 
 def read_run(folder: str | Path) -> Run:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 INK, MUTED, GRID, PAPER = "#1b1f24", "#5f6a74", "#e1e5e9", "#fefefe"
 # Okabe and Ito (2008), without the yellow and black that vanish on white and on black.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-_DASHES = {"centralised": (0, (6, 3)), "local": (0, (2, 2))}
+_DASHES = {"centralised": (0, (6, 3)), "chained": (0, (6, 2, 2, 2)), "local": (0, (2, 2))}
 _MARKERS = "osD^vP"
 # In a page the colours are variables, so that they can follow light and dark.
 THEME = {INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--paper"} | {
@@ -63,6 +63,12 @@ def new_axes(title: str, xlabel: str, size: tuple[float, float] = (_WIDTH, 4.2))
 
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.add_subplot()
+    quiet(axes, title, xlabel)
+    return figure, axes
+
+
+def quiet(axes: "Axes", title: str, xlabel: str) -> None:
+    """Take from axes all that says nothing; the title says what the y axis shows."""
     axes.set_title(title, loc="left", color=INK, pad=12)
     axes.set_xlabel(xlabel)
     axes.grid(axis="y", color=GRID, linewidth=0.8)
@@ -71,7 +77,6 @@ def new_axes(title: str, xlabel: str, size: tuple[float, float] = (_WIDTH, 4.2))
         axes.spines[side].set_visible(False)
     axes.tick_params(length=0)
     axes.tick_params(axis="x", pad=7)
-    return figure, axes
 
 
 def looks(groups: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:

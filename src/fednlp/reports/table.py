@@ -9,6 +9,7 @@ import numpy as np
 
 from fednlp.reports.groups import Groups, group_reference, metric_of
 from fednlp.reports.read import Run
+from fednlp.reports.travel import own_models
 from fednlp.reports.units import capital, is_share, metric_title
 
 Kind = Literal["share", "plain", "points", "bytes", "seconds", "count"]
@@ -68,6 +69,9 @@ class Table:
     head: str = "Algorithm"
 
 
+_FINAL = "After own steps: the personal test when each client has taken final_steps more steps by itself."
+
+
 def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
     """Compare algorithms and references over seeds, by the last evaluation of every run.
 
@@ -79,7 +83,12 @@ def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
         RunError: The runs are of tasks with different metrics.
     """
     metric = metric or metric_of(runs)
-    measures = _measures(metric)
+    everyone = [run for group in runs.values() for run in group]
+    absent = {
+        "simulated_seconds": not any(run.counted("simulated_seconds") for run in everyone),
+        "final": not any(run.scores("final") for run in everyone),
+    }
+    measures = [(column, measure) for column, measure in _measures(metric) if not absent.get(column.key)]
     rows = [
         Row(
             label,
@@ -89,7 +98,8 @@ def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
         )
         for label, group in runs.items()
     ]
-    return Table(tuple(column for column, _ in measures), tuple(rows), _caption(metric), tuple(_notes(runs)))
+    caption = _caption(metric) + ("" if absent["final"] else f" {_FINAL}")
+    return Table(tuple(column for column, _ in measures), tuple(rows), caption, tuple(_notes(runs)))
 
 
 def _measures(metric: str) -> list[tuple[Column, Callable[[Run], Any]]]:
@@ -106,8 +116,13 @@ def _measures(metric: str) -> list[tuple[Column, Callable[[Run], Any]]]:
             evaluated("personal", f"{metric}_worst_decile"),
         ),
         (Column("personal_spread", "Client spread", kind), evaluated("personal", f"{metric}_std")),
+        (Column("final", "After own steps", kind), evaluated("final", metric)),
         (Column("bytes", "Sent", "bytes"), lambda run: run.total("bytes_up") + run.total("bytes_down")),
         (Column("seconds", "Time", "seconds"), lambda run: run.total("seconds")),
+        (
+            Column("simulated_seconds", "Simulated time", "seconds"),
+            lambda run: run.total("simulated_seconds") if run.counted("simulated_seconds") else None,
+        ),
         # Local training has none: its rounds are clients one after the other.
         (
             Column("rounds", "Rounds", "count"),
@@ -145,6 +160,8 @@ def _notes(runs: Groups) -> Iterator[str]:
 def _run_notes(run: Run) -> Iterator[str]:
     if run.summary and run.summary.get("note"):
         yield str(run.summary["note"])
+    if own_models(run) and run.scores("global"):
+        yield "clients have models of their own; the global test is the mean of the models of some clients"
     if run.summary and run.summary.get("stopped"):
         yield f"seed {run.seed} stopped after round {len(run.rounds)}: {run.summary['stopped']}"
     elif not run.finished:

@@ -5,6 +5,7 @@ from typing import Any
 
 from fednlp.reports.groups import algorithm_title, flatten
 from fednlp.reports.read import REFERENCES, lookup
+from fednlp.reports.travel import frozen_words, travel_words
 from fednlp.reports.units import clean, human_number
 
 _PARTITIONS = {
@@ -43,18 +44,24 @@ def partition_words(config: Mapping[str, Any]) -> str:
 
 
 def method_words(config: Mapping[str, Any], reference: str | None = None) -> str:
-    """Say in one sentence how the model was trained."""
+    """Say in a sentence how the model was trained, and in another which parts of it travelled, and as what."""
     name = str(lookup(config, "algorithm.name", "unknown"))
     reference = reference or (name if name in REFERENCES else None)
     if reference == "centralised":
-        return (
+        said = (
             "Centralised training on the union of the clients' examples (a reference point, not federated)."
         )
+        return " ".join(filter(None, [said, frozen_words(config)]))
+    if reference == "chained":
+        said = "One model fine-tuned on one client's examples after the other (a reference point, not federated)."
+        return " ".join(filter(None, [said, frozen_words(config)]))
     if reference == "local":
-        return "Local training only: every client trains alone and nothing is exchanged (a reference point)."
+        said = "Local training only: every client trains alone and nothing is exchanged (a reference point)."
+        return " ".join(filter(None, [said, frozen_words(config)]))
     cohort, rounds = config.get("clients_per_round", "?"), config.get("num_rounds", "?")
     asked = f"{cohort} clients a round, {rounds} rounds asked for"
-    return f"{algorithm_title(name)}{_mu(config)}: {asked}; {client_words(config)}{_server(config)}."
+    said = f"{algorithm_title(name)}{_mu(config)}: {asked}; {client_words(config)}{_server(config)}."
+    return " ".join(filter(None, [said, travel_words(config), _own_steps(config)]))
 
 
 def client_words(config: Mapping[str, Any]) -> str:
@@ -97,6 +104,15 @@ def environment_facts(environment: Mapping[str, Any]) -> dict[str, str]:
     """
     made = {key: value for key, value in environment.items() if key != "data"}
     return {clean(key): human_number(value) for key, value in flatten(made)}
+
+
+def _own_steps(config: Mapping[str, Any]) -> str:
+    steps = lookup(config, "client.final_steps")
+    return (
+        f"At the end each client takes {_many(steps, 'step')} more by itself for its own tests."
+        if steps
+        else ""
+    )
 
 
 def _server(config: Mapping[str, Any]) -> str:

@@ -1,6 +1,5 @@
 """Sequence to sequence: a text is made from a text, e.g. a summary, a reply or a translation."""
 
-import functools
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,14 @@ from fednlp.tasks.base import Batch, Outcome, Row
 from fednlp.tasks.blocks import logits_at, no_cache, pieces, vocabulary_of
 from fednlp.tasks.decoding import IGNORED, decoder_input, decoder_start, generated
 from fednlp.tasks.inputs import moved, padded_inputs, padding_of, share
+from fednlp.tasks.vocabularies import (
+    decoded,
+    digest,
+    first_of_targets,
+    needed_of_targets,
+    own_of_targets,
+    tokenizer_of,
+)
 
 
 @dataclass(frozen=True)
@@ -25,17 +32,19 @@ class SequenceToSequence:
     """Generation with an encoder-decoder, trained with cross-entropy over the target's tokens.
 
     Args:
-        tokenizer: Folder or name of the tokenizer that turns what is generated into text.
+        tokenizer: Folder or name of the tokenizer, and of the one of targets if they have their own.
         padding: The tokenizer's padding id.
         start: What a decoder begins with, where the model's configuration does not say.
         end: What ends a target; None where the tokenizer has no such token.
         first: The special token that the tokenizer begins every target with; None if it begins none.
-        vocabulary: Tokens that the tokenizer knows.
+        vocabulary: Tokens that the tokenizer of targets knows.
         max_target_length: Tokens of a target, and of what is generated, at most.
         num_beams: Beams of the search; 1 is greedy.
         source_prefix: Put before every source, e.g. ``"summarize: "``.
         label_smoothing_factor: Share of the target that is spread over the vocabulary in training, in [0, 1).
         scorer: ``"rouge"`` or ``"bleu"``: whether ROUGE-L or BLEU stands for the task.
+        target_vocabulary: SHA-256 of the targets' own tokenizer
+            (:func:`fednlp.models.build.target_tokenizer`); empty where they share that of the sources.
     """
 
     tokenizer: str
@@ -49,6 +58,7 @@ class SequenceToSequence:
     source_prefix: str = ""
     label_smoothing_factor: float = 0.0
     scorer: str = "rouge"
+    target_vocabulary: str = ""
     name: str = "sequence-to-sequence"
     model_class: str = "AutoModelForSeq2SeqLM"
     own_words_only: bool = False
@@ -63,16 +73,25 @@ class SequenceToSequence:
         """Make the task for a tokenizer.
 
         Raises:
-            ConfigError: An option has no such value.
+            ConfigError: An option has no such value, or two tokenizers do not go together.
         """
-        padding, starts = padding_of(tokenizer), (tokenizer.bos_token_id, tokenizer.cls_token_id)
+        source, padding = str(tokenizer.name_or_path), padding_of(tokenizer)
+        own = own_of_targets(source)
+        writes = tokenizer if own is None else own
+        if padding_of(writes) != padding:
+            raise ConfigError(
+                f"{source}: its tokenizers pad with different ids, {padding} and {padding_of(writes)}: "
+                "give both the same special tokens in the same order"
+            )
+        starts = (writes.bos_token_id, writes.cls_token_id)
         task = cls(
-            str(tokenizer.name_or_path),
+            source,
             padding,
             next((number for number in starts if number is not None), padding),
-            next((n for n in (tokenizer.eos_token_id, tokenizer.sep_token_id) if n is not None), None),
-            _first(tokenizer),
-            vocabulary_of(tokenizer),
+            next((n for n in (writes.eos_token_id, writes.sep_token_id) if n is not None), None),
+            first_of_targets(writes),
+            vocabulary_of(writes),
+            target_vocabulary="" if own is None else digest(own),
             **options,
         )
         if task.scorer not in ("rouge", "bleu"):
@@ -96,7 +115,8 @@ class SequenceToSequence:
         sources = [self.source_prefix + (row["source"] or "") for row in rows]
         targets = [row["target"] or "" for row in rows]
         source_ids = tokenizer(sources, max_length=max_length, **cut)["input_ids"]
-        target_ids = tokenizer(text_target=targets, max_length=self.max_target_length, **cut)["input_ids"]
+        writes = self._writes(tokenizer)
+        target_ids = writes(text_target=targets, max_length=self.max_target_length, **cut)["input_ids"]
         return [
             {
                 "input_ids": source or [self.padding],
@@ -105,6 +125,10 @@ class SequenceToSequence:
             }
             for source, target, text, row in zip(source_ids, target_ids, targets, rows, strict=True)
         ]
+
+    def _writes(self, tokenizer: Any) -> Any:
+        """Return the tokenizer of targets, given that of sources."""
+        return needed_of_targets(self.tokenizer) if self.target_vocabulary else tokenizer
 
     def _ended(self, ids: list[int]) -> list[int]:
         return (
@@ -179,7 +203,7 @@ class SequenceToSequence:
                 end=self.end,
                 padding=self.padding,
             )
-            texts += self._decoded(made)
+            texts += decoded(self._writes(tokenizer_of(self.tokenizer)), made)
         return Outcome(numbers.tolist(), texts, float(loss), len(batch["labels"]))
 
     def metrics(
@@ -207,38 +231,20 @@ class SequenceToSequence:
         self, train: Features, examples: np.ndarray, test: Features, numbers: np.ndarray
     ) -> tuple[str, list[Any]]:
         """Predict the beginning of the source, as long as targets are on average."""
-        tokenizer = _tokenizer(self.tokenizer)
-        special = np.array(tokenizer.all_special_ids)
-        words_before = np.concatenate([[0], np.cumsum(~np.isin(train.arrays["target"], special))])
+        tokenizer = tokenizer_of(self.tokenizer)
+        special, others = (np.array(one.all_special_ids) for one in (tokenizer, self._writes(tokenizer)))
+        words_before = np.concatenate([[0], np.cumsum(~np.isin(train.arrays["target"], others))])
         offsets = train.offsets["target"]
         counts = words_before[offsets[examples + 1]] - words_before[offsets[examples]]
         length = max(1, round(float(counts.mean())))
         skipped = len(tokenizer(self.source_prefix, add_special_tokens=False)["input_ids"])
         sources = [test.ragged("input_ids", number) for number in numbers.tolist()]
         words = [ids[~np.isin(ids, special)][skipped:][:length].tolist() for ids in sources]
-        return "the beginning of the source", self._decoded(words)
-
-    def _decoded(self, ids: Any) -> list[str]:
-        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
-        return [text.strip() for text in _tokenizer(self.tokenizer).batch_decode(ids, **options)]
+        return "the beginning of the source", decoded(tokenizer, words)
 
     def shown(self, prediction: Any) -> str:
         """Return the text."""
         return str(prediction)
-
-
-@functools.cache
-def _tokenizer(source: str) -> Any:
-    from fednlp.models import load_tokenizer
-
-    return load_tokenizer(source)
-
-
-def _first(tokenizer: Any) -> int | None:
-    """Return the special token that every target begins with, if there is one."""
-    special = set(tokenizer.all_special_ids)
-    ids = tokenizer(text_target="a")["input_ids"]
-    return int(ids[0]) if len(ids) > 1 and ids[0] in special else None
 
 
 def _texts(features: Features, numbers: np.ndarray) -> list[list[str]]:

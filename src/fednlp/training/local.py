@@ -1,6 +1,7 @@
 """One client's local training, and a batch of evaluation: plain loops over a task's batches."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -10,17 +11,43 @@ from fednlp.data.features import Features
 from fednlp.seeds import generator, torch_stream
 from fednlp.tasks.base import Task
 from fednlp.training.batches import local_batches
-from fednlp.training.optimizers import LocalTraining, make_optimizer, make_schedule, set_rate
+from fednlp.training.optimizers import (
+    LocalTraining,
+    make_optimizer,
+    make_schedule,
+    remember,
+    restore,
+    set_rate,
+)
 from fednlp.training.replica import Replica
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What one client's training amounted to; ``loss`` is summed over examples."""
+    """What one client's training amounted to; ``loss`` is summed over examples.
+
+    ``memory`` is the optimiser's, at the end.
+    """
 
     steps: int
     examples: int
     loss: float
+    memory: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Begin:
+    """What a client begins from, beside the global model.
+
+    Attributes:
+        own: Its personal tensors, flat; None for the first ones.
+        shared: Its own version of the shared tensors, flat; None for the global model.
+        memory: Of its optimiser.
+    """
+
+    own: Tensor | None = None
+    shared: Tensor | None = None
+    memory: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def train_client(
@@ -34,6 +61,7 @@ def train_client(
     round_number: int,
     client: int,
     all_words: bool = False,
+    begin: Begin | None = None,
 ) -> Trained:
     """Load the global model into the replica and take one client's local steps from it.
 
@@ -48,10 +76,13 @@ def train_client(
         round_number: From 1.
         client: Its id.
         all_words: Load the whole word embedding, so that the trained model can be evaluated as it stands.
+        begin: What the client has of its own.
     """
     words = features.words(examples) if replica.by_rows and not all_words else None
-    replica.load(x, words)
+    begin = begin or Begin()
+    replica.load(x, words, begin.own, begin.shared)
     optimizer = make_optimizer(options, replica.groups)
+    restore(optimizer, begin.memory)
     steps = options.steps(len(examples))
     rate = make_schedule(options, steps)
     order = generator(seed, "batches", round_number, client)
@@ -61,7 +92,7 @@ def train_client(
     losses: list[Tensor] = []
     seen = 0
     replica.train(True)
-    with torch_stream(seed, "dropout", round_number, client):
+    with replica.recalling(), torch_stream(seed, "dropout", round_number, client):
         for step, numbers in enumerate(batches):
             batch = task.collate(features, numbers, replica.device, training=True)
             loss = task.loss(replica.model, batch)
@@ -76,4 +107,5 @@ def train_client(
             optimizer.step()
             losses.append(loss.detach() * len(numbers))
             seen += len(numbers)
-    return Trained(steps, seen, float(torch.stack(losses).double().sum()))
+    memory = remember(optimizer) if options.keep_memory else {}
+    return Trained(steps, seen, float(torch.stack(losses).double().sum()), memory)

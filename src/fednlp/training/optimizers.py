@@ -1,7 +1,7 @@
 """A client's optimiser and learning-rate schedule, by their Hugging Face names."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +29,7 @@ class LocalTraining:
         max_grad_norm: Gradients are scaled down to this norm; 0 for never.
         mu: FedProx's pull towards the global model.
         by_length: Batches are made of examples of like length.
+        keep_memory: The optimiser's memory stays with the client from one of its rounds to the next.
     """
 
     optimizer: str = "adamw"
@@ -43,11 +44,12 @@ class LocalTraining:
     max_grad_norm: float = 0.0
     mu: float = 0.0
     by_length: bool = True
+    keep_memory: bool = False
 
     @property
     def leaves_zero_gradients_alone(self) -> bool:
         """Whether a weight whose gradient is always zero stays as it is, so that it need not be loaded."""
-        return self.weight_decay == 0
+        return self.weight_decay == 0 and not self.keep_memory
 
     def steps(self, examples: int) -> int:
         """Local steps that a client with so many examples takes in a round."""
@@ -95,3 +97,41 @@ def set_rate(optimizer: Optimizer, rate: float) -> None:
     """Set the learning rate of all groups."""
     for group in optimizer.param_groups:
         group["lr"] = rate
+
+
+def memory_sizes(options: LocalTraining, groups: list[Group]) -> dict[str, int]:
+    """Return the names and sizes of what an optimiser remembers, as :func:`remember` gives it."""
+    adam = ("step", "exp_avg", "exp_avg_sq")
+    kinds = {
+        "adam": adam,
+        "adamw": adam,
+        "adagrad": ("step", "sum"),
+        "sgd": ("momentum_buffer",) if options.momentum else (),
+    }[options.optimizer]
+    return {
+        f"{number}.{kind}": 1 if kind == "step" else group.parameter.numel()
+        for number, group in enumerate(groups)
+        for kind in kinds
+    }
+
+
+def remember(optimizer: Optimizer) -> dict[str, torch.Tensor]:
+    """Return an optimiser's memory as float32 tensors, by the number of the group and the name."""
+    return {
+        f"{number}.{name}": torch.as_tensor(value, dtype=torch.float32).cpu()
+        for number, group in enumerate(optimizer.param_groups)
+        for name, value in optimizer.state[group["params"][0]].items()
+    }
+
+
+def restore(optimizer: Optimizer, memory: Mapping[str, torch.Tensor]) -> None:
+    """Give an optimiser its memory back; tensors may come flat."""
+    for name, value in memory.items():
+        number, _, kind = name.partition(".")
+        parameter = optimizer.param_groups[int(number)]["params"][0]
+        if kind == "step":
+            optimizer.state[parameter][kind] = value.reshape(()).to(
+                parameter.device if parameter.is_cuda else "cpu"
+            )
+        else:
+            optimizer.state[parameter][kind] = value.view_as(parameter).to(parameter.device, copy=True)

@@ -7,6 +7,9 @@ sees two or three long tensors in place of a hundred short ones.
 Frozen parameters (``requires_grad`` is False) have no place in the buffer and no gradient: they stay as
 the model was built with them, and so do the buffers of frozen parts.
 
+Personal tensors lie behind the shared ones in the same buffer, in a layout of their own: they are trained
+alike, come from the client's own record, and go back into it. The global model has no part in them.
+
 The word embedding is most of a small model, and a client uses few of its rows. When rows that are not
 used cannot change (no weight decay, an optimiser that does nothing on a zero gradient, an embedding
 that is not tied to the output), the embedding holds those rows alone. Token ids keep their numbers
@@ -15,15 +18,20 @@ as with the whole table; see tests/training/test_replica.py.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from fednlp.federated.params import Kind, Layout
-from fednlp.federated.sums import ExactSum, count_bad
+from fednlp.federated.sums import ExactSum, check_finite, count_bad
+from fednlp.training.bottom import frozen_bottom
+from fednlp.training.memory import Memory
 
+Personal = Collection[str]
+"""Names of tensors that each client keeps to itself."""
 _NOT_DECAYED = re.compile(
     r"bias|layernorm|layer_norm|rmsnorm|(?:^|\.)ln_|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)", re.IGNORECASE
 )
@@ -34,8 +42,8 @@ def is_decayed(name: str) -> bool:
     return _NOT_DECAYED.search(name) is None
 
 
-def _word_embedding(model: nn.Module) -> tuple[str, nn.Embedding] | None:
-    """Return the input embedding's name and module if it is trained and no other module uses its weight."""
+def _word_embedding(model: nn.Module, personal: Personal) -> tuple[str, nn.Embedding] | None:
+    """Return the input embedding's name and module if it is shared and no other module uses its weight."""
     get = getattr(model, "get_input_embeddings", None)
     embedding = get() if callable(get) else None
     if not isinstance(embedding, nn.Embedding) or embedding.max_norm is not None:
@@ -48,7 +56,7 @@ def _word_embedding(model: nn.Module) -> tuple[str, nn.Embedding] | None:
         for name, parameter in module.named_parameters(recurse=False)
         if parameter is embedding.weight
     ]
-    return (owners[0], embedding) if len(owners) == 1 else None
+    return (owners[0], embedding) if len(owners) == 1 and owners[0] not in personal else None
 
 
 def _is_trained(model: nn.Module, buffer: str) -> bool:
@@ -70,24 +78,46 @@ def _buffers(model: nn.Module) -> tuple[list[str], list[str]]:
     return travel, [n for n in names if n not in travel]
 
 
-def layout_of(model: nn.Module) -> Layout:
-    """Lay out a model's trainable parameters and floating-point persistent buffers, by name.
+def layout_of(
+    model: nn.Module, personal: Personal = frozenset(), derived: Collection[str] = frozenset()
+) -> Layout:
+    """Lay out a model's shared parameters and floating-point persistent buffers, by name.
 
     Decayed parameters come first, then the others, then buffers, and the untied word embedding last.
+
+    Args:
+        model: Frozen parameters (``requires_grad`` is False) have no part.
+        personal: Names of the parameters and buffers that each client keeps to itself.
+        derived: Names of frozen parameters that the server sets.
     """
-    shapes: dict[str, tuple[tuple[int, ...], Kind]] = {}
-    parameters = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-    for wanted in (True, False):
-        shapes |= {n: (tuple(p.shape), "parameter") for n, p in parameters if is_decayed(n) is wanted}
-    buffers = dict(model.named_buffers())
-    shapes |= {n: (tuple(buffers[n].shape), "buffer") for n in _buffers(model)[0]}
-    words = _word_embedding(model)
+    words = _word_embedding(model, personal)
+    shapes = _shapes(model, lambda name: name not in personal)
+    tensors = dict(model.named_parameters())
+    shapes |= {name: (tuple(tensors[name].shape), "derived") for name in derived}
     return Layout.of(shapes, table=words[0] if words else None)
 
 
-def flat_weights(model: nn.Module) -> Tensor:
-    """Return a model's tensors that travel as one flat float32 tensor in its layout, copied."""
-    return layout_of(model).flatten(dict(model.named_parameters()) | dict(model.named_buffers()))
+def personal_layout(model: nn.Module, personal: Personal) -> Layout:
+    """Lay out the tensors that each client keeps to itself."""
+    return Layout.of(_shapes(model, lambda name: name in personal))
+
+
+def _shapes(model: nn.Module, wanted: Callable[[str], bool]) -> dict[str, tuple[tuple[int, ...], Kind]]:
+    shapes: dict[str, tuple[tuple[int, ...], Kind]] = {}
+    parameters = [(n, p) for n, p in model.named_parameters() if p.requires_grad and wanted(n)]
+    for decayed in (True, False):
+        shapes |= {n: (tuple(p.shape), "parameter") for n, p in parameters if is_decayed(n) is decayed}
+    buffers = dict(model.named_buffers())
+    shapes |= {n: (tuple(buffers[n].shape), "buffer") for n in _buffers(model)[0] if wanted(n)}
+    return shapes
+
+
+def flat_weights(
+    model: nn.Module, personal: Personal = frozenset(), derived: Collection[str] = frozenset()
+) -> Tensor:
+    """Return a model's shared tensors as one flat float32 tensor in its layout, copied."""
+    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+    return layout_of(model, personal, derived).flatten(tensors)
 
 
 def _special_words(model: nn.Module, words: int) -> list[int]:
@@ -113,10 +143,28 @@ class Replica:
         model: Any module; its trainable parameters become views of the replica's flat buffer.
         device: Where it lives.
         by_rows: Whether rows of the word embedding that a client does not use may be left out.
+        personal: Names of the parameters and buffers that each client keeps to itself.
+        derived: Names of frozen parameters that the server sets.
+
+    Attributes:
+        layout: Of the shared tensors, which the flat global model is made of.
+        personal: Of each client's own tensors.
+        bottom: The frozen layers from the embeddings up, if any.
+        memory: Of what these make of texts; None to run them every time.
     """
 
-    def __init__(self, model: nn.Module, device: torch.device, by_rows: bool) -> None:
-        self.layout = layout_of(model)
+    def __init__(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        by_rows: bool,
+        personal: Personal = frozenset(),
+        derived: Collection[str] = frozenset(),
+    ) -> None:
+        self.bottom = frozen_bottom(model)
+        self.memory: Memory | None = None
+        self.layout = layout_of(model, personal, derived)
+        self.personal = personal_layout(model, personal)
         self.device = device
         self.by_rows = by_rows and self.layout.table is not None
         self.model = model.to(device)
@@ -124,7 +172,7 @@ class Replica:
         tensors = dict(self.model.named_buffers())
         self._still = [tensors[name] for name in _buffers(self.model)[1]]
         self._still_start = [tensor.clone() for tensor in self._still]
-        words = _word_embedding(model)
+        words = _word_embedding(model, personal)
         self._embedding = words[1] if words else None
         self._padding = self._embedding.padding_idx if self._embedding else None
         self._special = _special_words(model, self.layout.table_shape[0])
@@ -132,30 +180,34 @@ class Replica:
         if self._embedding is not None:
             self._embedding.register_forward_pre_hook(self._translate)
         self._rows: Tensor | None = None
-        self._live = torch.zeros(self.layout.dense, device=device)
-        self._gradient = torch.zeros(self.layout.dense, device=device)
-        self._start = self._live
+        self._live = torch.zeros(self.layout.dense + self.personal.numel, device=device)
+        self._gradient = torch.zeros_like(self._live)
+        self._shared, self._own = self._live[: self.layout.dense], self._live[self.layout.dense :]
+        self._start = self._shared
         self._table_start: Tensor | None = None
-        self._adopt()
+        self.first_own = self._adopt()
+        """The personal tensors of a client that has none yet: as the model was built with them, flat."""
 
-    def _adopt(self) -> None:
-        """Make every tensor of the model a view of the flat buffers."""
+    def _adopt(self) -> Tensor:
+        """Make every tensor of the model a view of the flat buffers; return the personal ones as they were."""
         tensors = dict(self.model.named_parameters(remove_duplicate=False)) | dict(self.model.named_buffers())
-        stretches: dict[bool, list[int]] = {}
-        for entry in self.layout.entries:
-            if entry.name == self.layout.table:
-                continue
-            tensor, place = tensors[entry.name], slice(entry.start, entry.stop)
+        first_own = self.personal.flatten({e.name: tensors[e.name] for e in self.personal.entries})
+        stretches: dict[tuple[bool, bool], list[int]] = {}
+        entries = [(False, 0, e) for e in self.layout.entries if e.name != self.layout.table]
+        entries += [(True, self.layout.dense, e) for e in self.personal.entries]
+        for own, offset, entry in entries:
+            tensor, place = tensors[entry.name], slice(entry.start + offset, entry.stop + offset)
             tensor.data = self._live[place].view(entry.shape)
             if entry.kind == "parameter":
                 tensor.grad = self._gradient[place].view(entry.shape)
-                stretch = stretches.setdefault(is_decayed(entry.name), [entry.start, entry.stop])
-                stretch[1] = entry.stop
+                stretch = stretches.setdefault((own, is_decayed(entry.name)), [place.start, place.stop])
+                stretch[1] = place.stop
         self._groups: list[Group] = []
-        for decayed, (start, stop) in stretches.items():
+        for (_, decayed), (start, stop) in stretches.items():
             flat = nn.Parameter(self._live[start:stop])
             flat.grad = self._gradient[start:stop]
             self._groups.append(Group(flat, decayed))
+        return first_own
 
     @property
     def groups(self) -> list[Group]:
@@ -164,15 +216,24 @@ class Replica:
             return self._groups
         return [*self._groups, Group(self._embedding.weight, True)]
 
-    def load(self, x: Tensor, words: Iterable[int] | Tensor | None = None) -> None:
-        """Take over the global model.
+    def load(
+        self,
+        x: Tensor,
+        words: Iterable[int] | Tensor | None = None,
+        own: Tensor | None = None,
+        begin: Tensor | None = None,
+    ) -> None:
+        """Take over the global model, and a client's own tensors.
 
         Args:
-            x: Flat float32 tensor in this replica's layout.
+            x: Flat float32 tensor in this replica's layout; updates are measured from it.
             words: Token ids that the client uses; None for all.
+            own: Flat float32 tensor in the personal layout; None for the first ones.
+            begin: Where training begins in place of ``x``, of the same layout; all words are needed then.
         """
         self._start = x[: self.layout.dense].to(self.device)  # on a CPU this is x itself, not a copy
-        self._live.copy_(self._start)
+        self._shared.copy_(self._start if begin is None else begin[: self.layout.dense])
+        self._own.copy_(self.first_own if own is None else own)
         self._put_back()
         if self._embedding is None:
             return
@@ -183,11 +244,13 @@ class Replica:
         else:
             self._rows = self._number(torch.as_tensor(words))
             self._table_start = table[self._rows].to(self.device)
-        self._embed(self._table_start.clone())
+        first = self._table_start if begin is None else self.layout.rows(begin).to(self.device)
+        self._embed(first.clone())
 
-    def load_for_evaluation(self, x: Tensor) -> None:
+    def load_for_evaluation(self, x: Tensor, own: Tensor | None = None) -> None:
         """Take over the global model to look at it only: the word embedding is not copied."""
-        self._live.copy_(x[: self.layout.dense])
+        self._shared.copy_(x[: self.layout.dense])
+        self._own.copy_(self.first_own if own is None else own)
         self._put_back()
         if self._embedding is not None:
             self._rows = None
@@ -223,9 +286,18 @@ class Replica:
             self._embedding.padding_idx = int(self._numbers[self._padding]) if renumbered else self._padding
 
     def train(self, training: bool) -> None:
-        """Switch dropout and the like on or off; walking a model's modules takes long, so only at a change."""
+        """Switch dropout and the like on or off, but never in a frozen bottom: it is the same for ever.
+
+        Walking a model's modules takes long, so only at a change.
+        """
         if self.model.training is not training:
             self.model.train(training)
+            if self.bottom is not None:
+                self.bottom.still()
+
+    def recalling(self) -> AbstractContextManager[None]:
+        """Let the frozen bottom's output be remembered, and recalled, for the time of a block."""
+        return nullcontext() if self.memory is None else self.memory.listening()
 
     def zero_grad(self) -> None:
         """Forget the gradients, in place."""
@@ -237,7 +309,7 @@ class Replica:
     def pull_back(self, mu: float) -> None:
         """Add the gradient of (mu/2)||x - x_t||^2 (FedProx)."""
         trained = slice(0, self.layout.buffers.start or self.layout.dense)
-        gap = self._live[trained] - self._start[trained]
+        gap = self._shared[trained] - self._start[trained]
         self._gradient[trained].add_(gap, alpha=mu)
         if self._embedding is not None and self._embedding.weight.grad is not None:
             assert self._table_start is not None
@@ -255,7 +327,8 @@ class Replica:
         Raises:
             NotFinite: Training ended in NaN, infinity or huge numbers; nothing was added.
         """
-        dense = self._live.sub_(self._start).cpu()
+        check_finite(self._own)
+        dense = self._shared.sub_(self._start).cpu()
         if self._embedding is None:
             total.add(factor, dense)
             return
@@ -263,8 +336,26 @@ class Replica:
         table = self._embedding.weight.sub(self._table_start).cpu()
         total.add(factor, dense, self._rows, table)
 
+    @torch.no_grad()
+    def update(self) -> Tensor:
+        """Return what was trained less what was loaded, flat, with zeros in the rows that were not loaded."""
+        flat = torch.zeros(self.layout.numel)
+        flat[: self.layout.dense] = self._shared - self._start
+        if self._embedding is not None:
+            assert self._table_start is not None
+            table = (self._embedding.weight - self._table_start).cpu()
+            if self._rows is None:
+                self.layout.rows(flat).copy_(table)
+            else:
+                self.layout.rows(flat)[self._rows] = table
+        return flat
+
+    def own(self) -> Tensor:
+        """Return the client's personal tensors as they stand, flat, copied."""
+        return self._own.detach().cpu().clone()
+
     def store(self, x: Tensor) -> None:
-        """Write the weights as they stand into a flat tensor of the layout (all words must be loaded)."""
-        x[: self.layout.dense].copy_(self._live)
+        """Write the shared weights as they stand into a flat tensor of the layout (all words must be loaded)."""
+        x[: self.layout.dense].copy_(self._shared)
         if self._embedding is not None:
             self.layout.rows(x).copy_(self._embedding.weight.detach())

@@ -8,19 +8,32 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fednlp.data.cache import cache_dir
 from fednlp.data.features import Features, open_features
 from fednlp.errors import RunError
+from fednlp.federated.lora import LoraPair
 from fednlp.federated.params import Layout
-from fednlp.federated.round import Reply, failed
+from fednlp.federated.round import failed
 from fednlp.federated.sums import BURST, ExactSum, NotFinite, count_bad
-from fednlp.models import new_model
+from fednlp.models import new_model, pretrained_model
+from fednlp.models.adapters import lora_pairs
+from fednlp.models.groups import groups_of
+from fednlp.models.peft_options import averaging_of
+from fednlp.models.selection import apply_selection
+from fednlp.models.terms import parse_train
 from fednlp.partition import Partition
 from fednlp.tasks import task_from
 from fednlp.tasks.base import Outcome
 from fednlp.training.batches import evaluation_batches
-from fednlp.training.local import train_client
+from fednlp.training.client import Participant, exchange_from
+from fednlp.training.local import Begin, Trained, train_client
+from fednlp.training.memory import Memory, memory_folder
 from fednlp.training.optimizers import LocalTraining
 from fednlp.training.replica import Replica
+from fednlp.training.scores import scored, scores_by_owner
+
+_DRAWN = {"masked-lm"}
+"""Tasks whose inputs are drawn anew each time, so that there is nothing to remember of them."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +43,7 @@ class Recipe:
     source: str
     model_config: dict[str, Any]
     peft: dict[str, Any] | None
+    train: Any
     task: str
     task_fields: dict[str, Any]
     train_features: str
@@ -37,8 +51,12 @@ class Recipe:
     test_numbers: str
     partition: str
     options: dict[str, Any]
+    federated: bool
+    exchange: dict[str, Any]
+    records: str
     seed: int
     device: str
+    remember: bool
     evaluation_batch: int
 
 
@@ -62,10 +80,25 @@ def open_side(**recipe: Any) -> "LocalSide":
     """Build a side in a worker process; the weights come with the first job."""
     built = Recipe(**recipe)
     task = task_from(built.task, built.task_fields)
-    model = new_model(
-        built.source, task.model_class, task.settings(), built.model_config, built.seed, built.peft
-    )
+    load = (
+        new_model if built.train == "all" else pretrained_model
+    )  # who fills in frozen and personal weights?
+    model = load(built.source, task.model_class, task.settings(), built.model_config, built.seed, built.peft)
     return LocalSide(built, model)
+
+
+def personal_names(model: nn.Module, train: Any, federated: bool) -> frozenset[str]:
+    """Freeze what the selection freezes, and return the names of what each client keeps to itself.
+
+    Outside a federation nobody exchanges anything, and personal tensors are trained like all others.
+    """
+    selection = apply_selection(model, parse_train(train))
+    return selection.personal if federated else frozenset()
+
+
+def exact_adapters(model: nn.Module, peft: dict[str, Any] | None, federated: bool) -> list[LoraPair]:
+    """Return the low-rank adapters whose products are averaged exactly; none by default."""
+    return lora_pairs(model) if federated and averaging_of(peft) == "exact" else []
 
 
 class LocalSide:
@@ -81,50 +114,69 @@ class LocalSide:
         self.task = task_from(recipe.task, recipe.task_fields)
         self.options = LocalTraining(**recipe.options)
         by_rows = self.options.leaves_zero_gradients_alone and self.task.own_words_only
-        self.replica = Replica(model, pick_device(recipe.device), by_rows)
+        personal = personal_names(model, recipe.train, recipe.federated)
+        groups = groups_of(model)
+        adapters = exact_adapters(model, recipe.peft, recipe.federated)
+        derived = [pair.base for pair in adapters]
+        self.replica = Replica(model, pick_device(recipe.device), by_rows, personal, derived)
         self.layout: Layout = self.replica.layout
+        if self.replica.bottom is not None and recipe.remember and self.task.name not in _DRAWN:
+            folder = memory_folder(self.replica.bottom, cache_dir())
+            self.replica.memory = Memory(self.replica.bottom, folder, 0)
         self.train_features = _opened(recipe.train_features)
         same = recipe.test_features == recipe.train_features
         self.test_features = self.train_features if same else _opened(recipe.test_features)
         self.partition = Partition.load(Path(recipe.partition))
+        self.exchange = exchange_from(
+            recipe.exchange, _stacks([groups[entry.name] for entry in self.layout.entries]), adapters
+        )
+        self.participant = Participant(
+            self.replica,
+            self.task,
+            self.train_features,
+            self.options,
+            self.exchange,
+            Path(recipe.records) if recipe.federated else None,
+            recipe.seed,
+        )
         self._loaded: Any = None
+        self._job: Any = None
         self._global_batches: list[np.ndarray] = []
 
+    @property
+    def personalised(self) -> bool:
+        """Whether clients have models of their own after a round."""
+        return self.replica.personal.numel > 0 or self.exchange.pull.push != "all"
+
     def work(self, job: dict[str, Any], piece: int, x: Tensor, total: ExactSum) -> Any:
-        """Do one piece of a job: train one client, evaluate one batch, or train one client for itself."""
+        """Do one piece of a job: one client's part in a round, one batch of a test, one client's own model."""
+        self._refresh(job)
         match job["kind"]:
             case "train":
-                return self._train(job, piece, x, total)
+                self._loaded = None
+                client = job["clients"][piece]
+                examples = self.partition.train(client)
+                return self.participant.take_part(
+                    client, examples, job["factors"][piece], job["round"], x, total
+                )
             case "evaluate":
                 return self._evaluate(job, piece, x)
+            case "engine":
+                return self._engine(job, piece, x)
             case "alone":
                 return self._alone(job, piece, x)
         raise ValueError(f"unknown kind of job: {job['kind']}")
 
+    def _refresh(self, job: dict[str, Any]) -> None:
+        """Look, once a job, at what other workers have remembered."""
+        if job is not self._job:
+            self._job = job
+            if self.replica.memory is not None:
+                self.replica.memory.refresh()
+
     def forget(self) -> None:
         """Say that the replica's weights were changed by hand, so that the next job loads them anew."""
         self._loaded = None
-
-    def _train(self, job: dict[str, Any], piece: int, x: Tensor, total: ExactSum) -> dict[str, Any]:
-        """Train one client and add its update; a client that fails is reported, not raised."""
-        client, factor = job["clients"][piece], job["factors"][piece]
-        self._loaded = None
-        try:
-            trained = train_client(
-                self.replica,
-                self.task,
-                self.train_features,
-                self.partition.train(client),
-                self.options,
-                x,
-                self.recipe.seed,
-                job["round"],
-                client,
-            )
-            self.replica.add_update(total, factor)
-        except Exception as error:
-            return asdict(failed(client, factor, error))
-        return asdict(Reply(client, factor, trained.examples, trained.steps, trained.loss))
 
     def test_batches(self, client: int | None = None) -> list[np.ndarray]:
         """Return the batches of the global test set, or of one client's own, the longest first."""
@@ -147,36 +199,73 @@ class LocalSide:
     def predict(self, numbers: np.ndarray) -> Outcome:
         """Predict one batch of test examples with the weights as they stand."""
         self.replica.train(False)
-        with torch.inference_mode():
+        with torch.inference_mode(), self.replica.recalling():
             return self.task.predict(self.replica.model, self.test_features, numbers, self.replica.device)
+
+    def _engine(self, job: dict[str, Any], piece: int, x: Tensor) -> dict[str, Any]:
+        """Try the model that one client has after a round, or after some more steps by itself."""
+        client, steps = job["clients"][piece], job["final_steps"]
+        self._loaded = None
+        record = self.participant.record(client, job["round"])
+        begin = self.participant.begin(record, x)
+        if steps:
+            options = replace(self.options, max_steps=steps)
+            self._train_alone(client, options, job["round"] + 1, x, begin)
+        else:
+            self.replica.load_for_evaluation(x if begin.shared is None else begin.shared, begin.own)
+        if client not in job["everyone"]:
+            own = self.scored(self._tried(client)) if job["own"] else None
+            return {"client": client, "own": own and own[self.task.metric], "global": None, "by_owner": None}
+        everyone = self._tried()
+        found = scores_by_owner(self.task, self.test_features, self.partition, everyone)
+        by_owner = [None if np.isnan(score) else float(score) for score in found]  # JSON knows no NaN
+        return {
+            "client": client,
+            "own": by_owner[client],
+            "global": self.scored(everyone),
+            "by_owner": by_owner,
+        }
+
+    def _tried(self, client: int | None = None) -> list[Outcome]:
+        """Predict the whole test set, or a client's own, with the weights as they stand."""
+        return [self.predict(batch) for batch in self.test_batches(client)]
+
+    def _train_alone(
+        self, client: int, options: LocalTraining, round_number: int, x: Tensor, begin: Begin | None = None
+    ) -> Trained:
+        """Train one client for itself, so that its model can be tried as it stands.
+
+        Raises:
+            NotFinite: Training ended in NaN, infinity or huge numbers.
+        """
+        trained = train_client(
+            self.replica,
+            self.task,
+            self.train_features,
+            self.partition.train(client),
+            options,
+            x,
+            self.recipe.seed,
+            round_number,
+            client,
+            all_words=True,
+            begin=begin,
+        )
+        if self.replica.count_bad() > count_bad(x):
+            raise NotFinite(BURST)
+        return trained
 
     def _alone(self, job: dict[str, Any], piece: int, x: Tensor) -> dict[str, Any]:
         """Train one client by itself from the start; try its model on its own and the global test set."""
         client = job["clients"][piece]
         self._loaded = None
         options = replace(self.options, epochs=job["epochs"], max_steps=job["max_steps"])
-        examples = self.partition.train(client)
         try:
-            trained = train_client(
-                self.replica,
-                self.task,
-                self.train_features,
-                examples,
-                options,
-                x,
-                self.recipe.seed,
-                0,
-                client,
-                all_words=True,
-            )
-            if self.replica.count_bad() > count_bad(x):
-                raise NotFinite(BURST)
+            trained = self._train_alone(client, options, 0, x)
         except Exception as error:
             return {"client": client, "error": failed(client, 1.0, error).error}
-        own = [self.predict(batch) for batch in self.test_batches(client)] if job["try_own"] else []
-        everyone = (
-            [self.predict(batch) for batch in self.test_batches()] if client in job["try_global"] else []
-        )
+        own = self._tried(client) if job["try_own"] else []
+        everyone = self._tried() if client in job["try_global"] else []
         return {
             "client": client,
             "error": None,
@@ -184,19 +273,23 @@ class LocalSide:
             "steps": trained.steps,
             "loss": trained.loss,
             "own": self.scored(own),
-            "global": self.scored(everyone) if everyone else None,
+            "global": self.scored(everyone),
         }
 
     def scored(self, outcomes: list[Outcome]) -> dict[str, float] | None:
         """Return the task's metrics and the mean loss over outcomes; None where there are no examples."""
-        numbers = np.array([n for outcome in outcomes for n in outcome.numbers], dtype=np.int64)
-        if not len(numbers):
-            return None
-        predictions = [p for outcome in outcomes for p in outcome.predictions]
-        metrics = self.task.metrics(predictions, self.test_features, numbers)
-        weight = sum(outcome.weight for outcome in outcomes)
-        loss = sum(outcome.loss for outcome in outcomes)
-        return metrics | {"loss": loss / weight if weight else 0.0}
+        return scored(self.task, self.test_features, outcomes)
+
+
+def _stacks(groups: list[str]) -> tuple[str, ...]:
+    """Return for each tensor which half of an encoder-decoder it belongs to; nothing for other models.
+
+    >>> _stacks(["embeddings", "encoder.layer.0", "decoder.layer.0", "head"])
+    ('encoder', 'encoder', 'decoder', 'decoder')
+    """
+    if not any(group.startswith("decoder.") for group in groups):
+        return ()
+    return tuple("decoder" if group.startswith(("decoder.", "head")) else "encoder" for group in groups)
 
 
 def _opened(folder: str) -> Features:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from fednlp.data.catalogue.answering import ANSWERING
 from fednlp.data.catalogue.classification import CLASSIFICATION
+from fednlp.data.catalogue.domains import DOMAINS
 from fednlp.data.catalogue.entries import Entry, Opened
 from fednlp.data.catalogue.generation import GENERATION
 from fednlp.data.catalogue.glue import GLUE
@@ -18,7 +19,7 @@ __all__ = ["CATALOGUE", "Entry", "Opened", "data_names", "describe", "entry"]
 
 CATALOGUE: Mapping[str, Entry] = {
     one.name: one
-    for family in (CLASSIFICATION, GLUE, TAGGING, ANSWERING, GENERATION, TRANSLATION, LANGUAGE, NEWS)
+    for family in (CLASSIFICATION, GLUE, TAGGING, ANSWERING, GENERATION, TRANSLATION, DOMAINS, LANGUAGE, NEWS)
     for one in family
 }
 

@@ -75,11 +75,15 @@ def _segment(segments: dict[str, str], wanted: str) -> str:
     return ""
 
 
-def po(path: Path) -> Iterator[Row]:
+def po(path: Path, plurals: bool = True) -> Iterator[Row]:
     """Read a gettext catalogue: its translated entries, neither fuzzy nor obsolete.
 
     A plural is a pair of its own, with the second of the translation's forms.
     Source: GNU gettext manual, "The Format of PO Files".
+
+    Args:
+        path: The catalogue, plain or gzipped.
+        plurals: Whether to yield those pairs.
 
     Raises:
         DataError: A line is not of this format.
@@ -90,7 +94,7 @@ def po(path: Path) -> Iterator[Row]:
         line = line.strip()
         if line.startswith("#"):  # comments come before their entry; an obsolete entry is one as well
             if entry:
-                yield from _pairs(entry, fuzzy)
+                yield from _pairs(entry, fuzzy, plurals)
                 entry, fuzzy, key = {}, False, ""
             fuzzy = fuzzy or (line.startswith("#,") and "fuzzy" in line)
             continue
@@ -101,7 +105,7 @@ def po(path: Path) -> Iterator[Row]:
             continue
         word = match["word"]
         if (word == "msgctxt" or (word == "msgid" and "msgid" in entry)) and entry:
-            yield from _pairs(entry, fuzzy)
+            yield from _pairs(entry, fuzzy, plurals)
             entry, fuzzy = {}, False
         key = word + (match["form"] or "").replace("[0]", "") if word else key
         entry[key] = entry.get(key, "") + _ESCAPE.sub(_unescaped, match["text"])
@@ -109,7 +113,7 @@ def po(path: Path) -> Iterator[Row]:
             raise DataError(
                 f"{path}:{number}: a text of more than {LONGEST_LINE >> 20} MiB: is this a .po file?"
             )
-    yield from _pairs(entry, fuzzy)
+    yield from _pairs(entry, fuzzy, plurals)
 
 
 def _unescaped(match: re.Match[str]) -> str:
@@ -119,19 +123,23 @@ def _unescaped(match: re.Match[str]) -> str:
     return chr(int(code[1:], 16)) if code[0] == "x" and len(code) > 1 else _ESCAPES.get(code, code)
 
 
-def _pairs(entry: dict[str, str], fuzzy: bool = False) -> Iterator[Row]:
+def _pairs(entry: dict[str, str], fuzzy: bool, plurals: bool) -> Iterator[Row]:
     """Yield what an entry translates; the header, whose source is empty, is no text."""
     if fuzzy or not entry.get("msgid"):
         return
-    for source, target in (("msgid", "msgstr"), ("msgid_plural", "msgstr[1]")):
+    for source, target in (("msgid", "msgstr"), ("msgid_plural", "msgstr[1]"))[: 1 + plurals]:
         if entry.get(source, "").strip() and entry.get(target, "").strip():
             yield entry[source], entry[target], entry.get("msgctxt")
 
 
-def mo(path: Path) -> Iterator[Row]:
+def mo(path: Path, plurals: bool = True) -> Iterator[Row]:
     """Read a compiled gettext catalogue, as :func:`po` reads its source.
 
     Source: GNU gettext manual, "The Format of GNU MO Files".
+
+    Args:
+        path: The compiled catalogue, plain or gzipped.
+        plurals: As for :func:`po`.
 
     Raises:
         DataError: It is no such file, or its tables point outside of it.
@@ -164,7 +172,7 @@ def mo(path: Path) -> Iterator[Row]:
             "msgstr": singular,
             "msgstr[1]": forms.split("\0")[0],
         }
-        yield from _pairs({**entry, "msgctxt": context} if mark else entry)
+        yield from _pairs({**entry, "msgctxt": context} if mark else entry, False, plurals)
 
 
 def _bounded(path: Path) -> Iterator[bytes]:

@@ -1,0 +1,200 @@
+"""Profiles of devices: how long one takes for an example, and what else is known of it.
+
+A profile is a TOML file. ``name`` and ``source`` must be there; a figure that nobody stated is left out::
+
+    name = "my-phone"
+    source = "measured on ... with ..."
+    latency = 0.05                     # seconds, once a client and round
+    memory = 8_589_934_592             # bytes
+
+    [training]                         # seconds an example
+    models = { "bert-tiny" = 0.002 }
+    per_million_parameters = 0.0005    # for a model that is not named
+
+    [inference]                        # the same, without a backward pass
+
+    [watts]
+    computing = 12.0
+    sending = 4.0
+"""
+
+import difflib
+import os
+import reprlib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fednlp.errors import ConfigError
+
+_FOLDER = Path(__file__).parent / "profiles"
+_LONGEST = 1 << 16
+_LARGEST = 1e18
+_KEYS = {
+    "": ("name", "source", "latency", "memory", "training", "inference", "watts"),
+    "training": ("models", "per_million_parameters"),
+    "inference": ("models", "per_million_parameters"),
+    "watts": ("computing", "sending"),
+}
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds an example, by model; for a model that is not named, seconds per million parameters."""
+
+    models: Mapping[str, float] = field(default_factory=dict)
+    per_million_parameters: float | None = None
+
+    def seconds(self, model: str, parameters: int) -> float | None:
+        """Return the seconds an example, None where the profile does not say.
+
+        Args:
+            model: A name, hub name or folder; the last part of it is looked up.
+            parameters: Parameters of the whole model, trained or not.
+
+        >>> speed = Speed({"roberta-large": 2.0}, 0.0056)
+        >>> speed.seconds("FacebookAI/roberta-large", 355_000_000), speed.seconds("mine", 10_000_000)
+        (2.0, 0.056)
+        >>> Speed().seconds("mine", 10_000_000) is None
+        True
+        """
+        for name in (model, Path(model).name):
+            if name in self.models:
+                return self.models[name]
+        per_million = self.per_million_parameters
+        return None if per_million is None else per_million * parameters / 1e6
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device; None stands for a figure that is not known.
+
+    Attributes:
+        name: What it is called.
+        source: Where the figures come from.
+        training: Seconds an example of a local step, forwards and backwards.
+        inference: Seconds an example, forwards only.
+        watts_computing: Power while it trains or predicts.
+        watts_sending: Power while it sends or receives.
+        memory: Bytes.
+        latency: Seconds that a client's part in a round takes beside computing and sending.
+    """
+
+    name: str
+    source: str
+    training: Speed = Speed()
+    inference: Speed = Speed()
+    watts_computing: float | None = None
+    watts_sending: float | None = None
+    memory: int | None = None
+    latency: float | None = None
+
+
+def profile_names() -> list[str]:
+    """Return the names of the profiles that come with fednlp.
+
+    >>> profile_names()
+    ['jetson-tx2', 'raspberry-pi-4b']
+    """
+    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+
+
+def load_profile(name_or_path: str | Path) -> Device:
+    """Read the profile of a device.
+
+    Args:
+        name_or_path: A name of :func:`profile_names`, or the path of a TOML file.
+
+    Raises:
+        ConfigError: There is no such profile, or it says something wrong.
+
+    >>> load_profile("jetson-tx2").training.seconds("roberta-large", 355_000_000)
+    2.0
+    """
+    known = profile_names()
+    given = str(name_or_path)
+    path = _FOLDER / f"{given}.toml" if given in known else Path(os.path.expanduser(given))
+    if not os.path.isfile(path):
+        near = difflib.get_close_matches(given.lower(), known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ConfigError(
+            f"there is no device profile {_shown(given)}: {hint}"
+            f"known are {', '.join(known)}; or give the path of a TOML file"
+        )
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LONGEST + 1)
+        table = tomllib.loads(data.decode("utf-8")) if len(data) <= _LONGEST else None
+    except (ValueError, OSError, RecursionError) as error:
+        raise ConfigError(f"{path} is not readable as TOML: {_shown(str(error))}") from None
+    if table is None:
+        raise ConfigError(f"{path} is longer than {_LONGEST:,} bytes: it is no device profile")
+    return _device(path, table)
+
+
+def _device(path: Path, table: Mapping[str, Any]) -> Device:
+    _known_keys(path, "", table)
+    for key in ("name", "source"):
+        if not isinstance(table.get(key), str) or not table[key].strip():
+            raise ConfigError(f'{path}: {key} is missing: add {key} = "..."')
+    watts = _section(path, table, "watts")
+    memory = _figure(path, "memory", table.get("memory"))
+    return Device(
+        name=table["name"],
+        source=" ".join(table["source"].split()),
+        training=_speed(path, table, "training"),
+        inference=_speed(path, table, "inference"),
+        watts_computing=_figure(path, "watts.computing", watts.get("computing")),
+        watts_sending=_figure(path, "watts.sending", watts.get("sending")),
+        memory=None if memory is None else int(memory),
+        latency=_figure(path, "latency", table.get("latency")),
+    )
+
+
+def _speed(path: Path, table: Mapping[str, Any], name: str) -> Speed:
+    section = _section(path, table, name)
+    models = section.get("models", {})
+    if not isinstance(models, Mapping):
+        raise ConfigError(f'{path}: {name}.models is no table: write models = {{ "bert-tiny" = 0.002 }}')
+    seconds = {model: _figure(path, f"{name}.models.{model}", value) for model, value in models.items()}
+    per_million = section.get("per_million_parameters")
+    return Speed(
+        {model: value for model, value in seconds.items() if value is not None},
+        _figure(path, f"{name}.per_million_parameters", per_million),
+    )
+
+
+def _section(path: Path, table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = table.get(name, {})
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"{path}: {name} is no section: write its figures under [{name}]")
+    _known_keys(path, name, section)
+    return section
+
+
+def _known_keys(path: Path, section: str, given: Iterable[str]) -> None:
+    known = _KEYS[section]
+    for key in given:
+        if key not in known:
+            dot = f"{section}." if section else ""
+            near = difflib.get_close_matches(key.lower(), known, n=1)
+            hint = f"did you mean {dot}{near[0]}?" if near else f"known here: {', '.join(known)}"
+            raise ConfigError(f"{path}: unknown key {dot}{_shown(key)}; {hint}")
+
+
+def _figure(path: Path, key: str, value: Any) -> float | None:
+    """Return a number that is neither negative nor beyond reason, None where there is none."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
+        raise ConfigError(
+            f"{path}: {_shown(key)} = {reprlib.repr(value)} is no number from 0 up; leave it out if it is not known"
+        )
+    return float(value)
+
+
+def _shown(text: str) -> str:
+    """Return text that came from outside so that it stays on one line, and a short one."""
+    return text if text.isprintable() and len(text) <= 200 else reprlib.repr(text)

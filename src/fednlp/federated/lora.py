@@ -1,0 +1,177 @@
+"""Averaging low-rank adapters: what the server has is a product of two matrices, and a mean is not a product.
+
+An adapted weight is W + s B A. The model that stands for the clients is the mean of theirs,
+
+    mean(W + s B_i A_i) = W + s mean(B_i A_i),
+
+but averaging A and B apart gives W + s mean(B_i) mean(A_i). With p_i the clients' shares, the two differ by
+
+    s (sum p_i B_i A_i - B A) = s sum p_i (B_i - B)(A_i - A),        B = sum p_i B_i, A = sum p_i A_i,
+
+which has rank (clients - 1) r at most, since the p_i (B_i - B) sum to nothing. Three ways to deal with it:
+
+* plain: nothing is done about it;
+* ffa: A stays as it was drawn, the same for all. Then A_i - A is 0. Sun et al. 2024, "Improving LoRA in
+  Privacy-preserving Federated Learning" (FFA-LoRA);
+* exact: the difference is added to W, the same for all clients. Singhal et al. 2024, "FedEx-LoRA: Exact
+  Aggregation for Federated and Efficient Fine-Tuning of Foundation Models".
+
+For *exact* the layout holds the base weights W too. Clients neither train nor send them: the update of W is
+what :func:`fill_products` computes of the updates of A and B, and :func:`exact_step` makes it the new W.
+
+Two clients with one adapter of one number each, B A = 1 * 1 and 3 * 3:
+
+>>> b, a = torch.tensor([1.0, 3.0]), torch.tensor([1.0, 3.0])
+>>> wanted, plain = (b * a).mean(), b.mean() * a.mean()
+>>> wanted.item(), plain.item(), ((b - b.mean()) * (a - a.mean())).mean().item()
+(5.0, 4.0, 1.0)
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fednlp.errors import ConfigError
+from fednlp.federated.params import Layout, message_length
+from fednlp.federated.server import ServerOptimizer
+
+FROZEN_A = r"\.lora_A\."
+"""Regular expression of the parameters that FFA-LoRA leaves as they were drawn."""
+_FLOAT = 4
+
+
+@dataclass(frozen=True)
+class LoraPair:
+    """One adapter: the names of its two matrices and of the weight that it is added to.
+
+    Attributes:
+        a: (r, inputs).
+        b: (outputs, r).
+        base: (outputs, inputs); (inputs, outputs) where ``transposed``, as in GPT-2.
+        scaling: s, LoRA's alpha / r.
+        transposed: Whether the product is transposed before it is added.
+    """
+
+    a: str
+    b: str
+    base: str
+    scaling: float
+    transposed: bool = False
+
+    def product(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return s B A in the shape of the base weight, in 64 bits.
+
+        >>> pair = LoraPair("a", "b", "w", scaling=2.0)
+        >>> pair.product(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [4.0]])).tolist()
+        [[6.0, 12.0], [8.0, 16.0]]
+        """
+        made = b.double() @ a.double() * self.scaling
+        return made.T if self.transposed else made
+
+
+def check_exact(layout: Layout, pairs: Sequence[LoraPair], optimizer: ServerOptimizer) -> None:
+    """Check that exact averaging can be what its name says.
+
+    Args:
+        layout: Of what is shared.
+        pairs: All adapters of the model.
+        optimizer: Of the server.
+
+    Raises:
+        ConfigError: The server does not average plainly, there are no adapters, or some of them are not shared.
+    """
+    if optimizer.name != "sgd" or optimizer.learning_rate != 1.0 or optimizer.momentum:
+        raise ConfigError(
+            '[model.peft] averaging = "exact" needs a server that averages: say algorithm.name = "fedavg" or '
+            '"fedprox" without [server], or averaging = "ffa"'
+        )
+    if not pairs:
+        raise ConfigError(
+            '[model.peft] averaging = "exact" is for method = "lora", and there are no adapters'
+        )
+    there = {entry.name for entry in layout.entries}
+    lacking = [name for pair in pairs for name in (pair.a, pair.b, pair.base) if name not in there]
+    if lacking:
+        raise ConfigError(
+            f'[model.peft] averaging = "exact" needs every adapter shared, and {lacking[0]} is not: '
+            'leave [model] train out, or say averaging = "plain"'
+        )
+
+
+def _named(layout: Layout, flat: Tensor) -> dict[str, Tensor]:
+    """Return the tensors of a flat buffer, which may end before the table."""
+    return {e.name: flat[e.start : e.stop].view(e.shape) for e in layout.entries if e.stop <= flat.numel()}
+
+
+@torch.no_grad()
+def fill_products(layout: Layout, x: Tensor, update: Tensor, pairs: Sequence[LoraPair]) -> None:
+    """Write s B_i A_i into a client's update, in place of what it says of the base weights.
+
+    It is the product itself, not its difference from the one before. It takes the update as the server adds
+    it up, after whatever was done to it on its way, so that the two agree.
+
+    Args:
+        layout: What lies where.
+        x: The server's model that the client began with, flat, with or without the table.
+        update: The client's update of it, flat, with or without the table.
+        pairs: The adapters.
+    """
+    began, moved = _named(layout, x), _named(layout, update)
+    for pair in pairs:
+        a, b = (began[name].double() + moved[name].double() for name in (pair.a, pair.b))
+        moved[pair.base].copy_(pair.product(a, b))
+
+
+@torch.no_grad()
+def exact_step(layout: Layout, x: Tensor, mean: Tensor, pairs: Sequence[LoraPair]) -> None:
+    """Set the base weights, so that the model is the mean of the clients': W + mean(s B_i A_i) - s B A.
+
+    Args:
+        layout: What lies where.
+        x: The model after the server's step, flat, with the averaged A and B, and W as before; W is set in place.
+        mean: The mean update, flat, with the mean products in place of W (:func:`fill_products`).
+        pairs: The adapters.
+    """
+    model, found = _named(layout, x), _named(layout, mean)
+    for pair in pairs:
+        own = pair.product(model[pair.a], model[pair.b])
+        model[pair.base].copy_(model[pair.base].double() + found[pair.base].double() - own)
+
+
+def exact_bytes(layout: Layout, pairs: Sequence[LoraPair], cohort: int, missed: int = 1) -> tuple[int, int]:
+    """Return the bytes that exact averaging takes for one client and round, up and down.
+
+    Up go all tensors but the base weights. Down goes, beside these, what W changed by: as two factors, whose rank
+    is at most (cohort - 1) r a round, or W itself where that is less. A client that has slept needs the changes of
+    all rounds that it missed.
+
+    Args:
+        layout: What lies where.
+        pairs: The adapters.
+        cohort: Clients that were averaged.
+        missed: Rounds since the client got its last model, this one included.
+
+    >>> layout = Layout.of({n: (s, "parameter") for n, s in [("a", (1, 9)), ("b", (9, 1)), ("w", (9, 9))]})
+    >>> pairs = [LoraPair("a", "b", "w", 1.0)]
+    >>> [exact_bytes(layout, pairs, cohort) for cohort in (1, 2, 9)]
+    [(200, 200), (200, 392), (200, 580)]
+    """
+    shapes = {entry.name: entry.shape for entry in layout.entries}
+    bases = {pair.base for pair in pairs}
+    up = {name: shape for name, shape in shapes.items() if name not in bases}
+    down = dict(up)
+    for pair in pairs:
+        rank = (cohort - 1) * shapes[pair.a][0] * missed
+        factors = {f"{pair.base}.B": (shapes[pair.b][0], rank), f"{pair.base}.A": (rank, shapes[pair.a][1])}
+        whole = shapes[pair.base]
+        cheaper = sum(map(math.prod, factors.values())) < math.prod(whole)
+        if rank:
+            down |= factors if cheaper else {pair.base: whole}
+    return _message(up), _message(down)
+
+
+def _message(shapes: dict[str, tuple[int, ...]]) -> int:
+    return message_length({name: (shape, "F32", _FLOAT) for name, shape in shapes.items()})

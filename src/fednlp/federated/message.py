@@ -1,0 +1,167 @@
+"""The wire format: named tensors as one safetensors message, and nothing else.
+
+A receiver knows beforehand which names, dtypes and shapes a message must have (:class:`Layout` and the chain of
+transforms say so). A message that differs in any of them is refused before memory is taken for its tensors; no number
+of its header is ever used. Format: https://huggingface.co/docs/safetensors, *Format*.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fednlp.errors import RunError
+
+Shapes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+"""Name -> (shape, dtype)."""
+
+METADATA_LIMIT = 1 << 16
+"""Most bytes that metadata may add to a header."""
+_METADATA, _OWN = "__metadata__", "fednlp"
+_DTYPES = {
+    torch.float32: ("F32", 4),
+    torch.int32: ("I32", 4),
+    torch.bfloat16: ("BF16", 2),
+    torch.float16: ("F16", 2),
+    torch.int8: ("I8", 1),
+    torch.uint8: ("U8", 1),
+}
+"""What travels, in the order in which safetensors lays out dtypes."""
+
+
+def shapes_of(tensors: Mapping[str, Tensor]) -> Shapes:
+    """Return name -> (shape, dtype) of tensors at hand."""
+    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+
+
+def message_bytes(shapes: Shapes) -> int:
+    """Return the length of the message (without metadata) that tensors of these shapes make, to the byte.
+
+    >>> message_bytes({"w": ((2, 3), torch.float32)})
+    96
+    """
+    header, payload = _header(shapes)
+    return 8 + -(-len(_text(header)) // 8) * 8 + payload
+
+
+def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
+    """Return named tensors as one message; the same tensors and metadata make the same bytes.
+
+    Args:
+        tensors: float32, int32, bfloat16, float16, int8 or uint8.
+        metadata: Short texts by name, if any, read again by :func:`read_metadata`.
+    """
+    from safetensors.torch import save
+
+    # One entry, because safetensors writes several in no order.
+    extra = {_OWN: json.dumps(dict(metadata), sort_keys=True)} if metadata else None
+    return save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, extra)
+
+
+def unpack(data: bytes, expected: Shapes) -> dict[str, Tensor]:
+    """Return the tensors of a message, in the order of ``expected``; they own their memory.
+
+    Args:
+        data: A message from anybody.
+        expected: Exactly what it must hold.
+
+    Raises:
+        RunError: It is no safetensors message, or holds anything else; one line says what.
+    """
+    header, payload = _header(expected)
+    start, found = _read_header(data, len(_text(header)) + METADATA_LIMIT)
+    found.pop(_METADATA, None)
+    _compare(found, header)
+    if len(data) - start != payload:
+        raise RunError(f"the message has {len(data) - start} bytes of tensors where {payload} are expected")
+    tensors = {}
+    for name, (shape, dtype) in expected.items():
+        first, last = header[name]["data_offsets"]
+        flat = torch.empty(torch.Size(shape).numel(), dtype=dtype)
+        raw = np.frombuffer(data, dtype=np.uint8, count=last - first, offset=start + first)
+        flat.view(torch.uint8).numpy()[:] = raw
+        tensors[name] = flat.view(shape)
+    return tensors
+
+
+def read_metadata(data: bytes, expected: Shapes) -> dict[str, str]:
+    """Return the short texts that :func:`pack` was given with tensors of the shapes expected.
+
+    Raises:
+        RunError: It is no safetensors message, or its metadata are no texts by name.
+    """
+    _, found = _read_header(data, len(_text(_header(expected)[0])) + METADATA_LIMIT)
+    extra = found.get(_METADATA)
+    text = extra.get(_OWN, "{}") if isinstance(extra, dict) else "{}"
+    metadata = _parse(text) if isinstance(text, str) else None
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise RunError("the message's metadata are not short texts by name")
+    return metadata
+
+
+def _header(shapes: Shapes) -> tuple[dict[str, dict[str, Any]], int]:
+    """Return the header of tensors of these shapes as safetensors writes it, and the length of the tensors."""
+    ranks = {dtype: rank for rank, dtype in enumerate(_DTYPES)}
+    header: dict[str, dict[str, Any]] = {}
+    offset = 0
+    for name, (shape, dtype) in sorted(shapes.items(), key=lambda item: (ranks[item[1][1]], item[0])):
+        text, size = _DTYPES[dtype]
+        end = offset + torch.Size(shape).numel() * size
+        header[name] = {"dtype": text, "shape": list(shape), "data_offsets": [offset, end]}
+        offset = end
+    return header, offset
+
+
+def _text(header: dict[str, dict[str, Any]]) -> bytes:
+    return json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _read_header(data: bytes, longest: int) -> tuple[int, dict[str, Any]]:
+    """Return where the tensors begin, and the header, of at most so many bytes."""
+    if len(data) < 8:
+        raise RunError(f"the message has {len(data)} bytes: it is cut off, or no safetensors message")
+    length = int.from_bytes(data[:8], "little")
+    if length > min(longest, len(data) - 8):
+        raise RunError(
+            f"the message's header of {length} bytes is too long: it is cut off, or not the one expected"
+        )
+    header = _parse(data[8 : 8 + length])
+    if not isinstance(header, dict):
+        raise RunError("the message's header is no JSON object: it is no safetensors message")
+    return 8 + length, header
+
+
+def _parse(text: bytes | str) -> Any:
+    """Return JSON from anybody; None where it is none, or names a key twice."""
+    try:
+        return json.loads(text if isinstance(text, str) else text.decode(), object_pairs_hook=_distinct)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a key stands there twice")
+    return made
+
+
+def _compare(found: dict[str, Any], header: dict[str, dict[str, Any]]) -> None:
+    """Check that the header is the one expected, tensor by tensor."""
+    for name, entry in header.items():
+        if name not in found:
+            raise RunError(f"the message lacks {_shown(name)}")
+        if found[name] != entry:
+            raise RunError(f"the message has {_shown(name)} as {_shown(found[name])}, not as {_shown(entry)}")
+    for name in found:
+        if name not in header:
+            raise RunError(f"the message holds {_shown(name)}, which is not expected")
+
+
+def _shown(value: Any) -> str:
+    """Return a value from anybody as one short line."""
+    text = json.dumps(value)
+    return text if len(text) <= 120 else f"{text[:117]}..."

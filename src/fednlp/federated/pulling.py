@@ -1,0 +1,99 @@
+"""Dynamic pulling: which tensors a client sends in a round, by how far each moved since its last one.
+
+Passban et al. 2022, "Training Mixed-Domain Translation Models via Federated Learning", equations 2 and 3.
+For client c, tensor t and round r: d_t = ||w_r^t - w_(r-1)^t||, where w_r is the client's own model at the
+end of its local steps. With the threshold theta,
+
+    DP_g = {t : d_t >= theta}      DP_l = {t : d_t < theta}
+
+so that the two together are all tensors. theta is the median of d, or the quantile for a wanted share, and
+is taken for each group of tensors (encoder, decoder) apart, since these vary at different scales.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from fednlp.federated.params import Layout
+from fednlp.federated.transforms import Key
+from fednlp.seeds import generator
+
+RULES = ("all", "low", "high", "random")
+
+
+@dataclass(frozen=True)
+class Pull:
+    """Which shared tensors travel.
+
+    Attributes:
+        rule: ``"low"`` (DP_l), ``"high"`` (DP_g), ``"random"`` (as many, drawn), or ``"all"``.
+        share: How much of each group is sent.
+        of: What the share counts: ``"tensors"`` (theta is then a quantile of d: the median for one half), or
+            ``"parameters"``, each tensor for as many as it has.
+        push: ``"all"``: the server's whole model comes back; ``"selected"``: the tensors alone that the client
+            sent last, and the others stay its own.
+        groups: The group of each entry of the layout; one for all if empty.
+    """
+
+    rule: str = "all"
+    share: float = 0.5
+    of: str = "tensors"
+    push: str = "all"
+    groups: tuple[str, ...] = ()
+
+
+def distances(layout: Layout, new: Tensor, old: Tensor) -> np.ndarray:
+    """Return d_t of each of the layout's entries: the Euclidean norm of its change, float64."""
+    gap = new - old
+    return np.array([float(gap[e.start : e.stop].double().norm()) for e in layout.entries])
+
+
+def choose(pull: Pull, layout: Layout, moved: np.ndarray, key: Key) -> np.ndarray:
+    """Say which entries are sent.
+
+    Args:
+        pull: The rule.
+        layout: Of the tensors.
+        moved: From :func:`distances`.
+        key: Seed, round, client: what ``"random"`` draws from.
+
+    Returns:
+        A bool for each entry. ``"low"`` with a share and ``"high"`` with the rest are complementary.
+
+    >>> layout = Layout.of({name: ((4,), "parameter") for name in "abcde"})
+    >>> moved = np.array([3.0, 1.0, 2.0, 5.0, 4.0])
+    >>> choose(Pull("low"), layout, moved, Key(0, 1, 0)).tolist()
+    [False, True, True, False, False]
+    >>> choose(Pull("high"), layout, moved, Key(0, 1, 0)).tolist()
+    [True, False, False, True, True]
+    """
+    chosen = np.zeros(len(moved), dtype=bool)
+    if pull.rule == "all":
+        return ~chosen
+    groups: Sequence[str] = pull.groups or [""] * len(moved)
+    rng = generator(key.seed, "pull", key.round, key.client)
+    for group in dict.fromkeys(groups):
+        members = np.flatnonzero(np.array([one == group for one in groups]))
+        order = members[np.argsort(moved[members], kind="stable")]
+        match pull.rule:
+            case "low":
+                chosen[order[: _first(pull, layout, order, pull.share)]] = True
+            case "high":
+                chosen[order[_first(pull, layout, order, 1 - pull.share) :]] = True
+            case "random":
+                drawn = rng.permutation(members)
+                chosen[drawn[: _first(pull, layout, drawn, pull.share)]] = True
+            case _:
+                raise ValueError(f"unknown rule {pull.rule}: choose from {', '.join(RULES)}")
+    return chosen
+
+
+def _first(pull: Pull, layout: Layout, order: np.ndarray, share: float) -> int:
+    """Return how many of the first tensors make up a share, rounded down."""
+    if pull.of == "tensors":
+        return math.floor(share * len(order))
+    sizes = np.cumsum([layout.entries[number].numel for number in order])
+    return int(np.searchsorted(sizes, math.floor(share * sizes[-1]), side="right"))

@@ -1,0 +1,136 @@
+"""What each client keeps to itself between rounds, on disk: one record a client in one sparse file.
+
+A record is named float32 tensors: a client's personal parameters, what compression still owes, the memory
+of its optimiser. Each client has two slots. A round writes into the one that the last saved round does not
+need, and stamps it with the round's number; who reads says which round is saved. So a crash at any moment
+leaves the record of the last saved round in place, and a round that was not acknowledged leaves no trace.
+
+A client that never took part has no record and takes no room, so the file costs what is in it, and the
+process O(1) memory, for any number of clients.
+"""
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fednlp.disk import writing
+from fednlp.errors import RunError
+
+_MAGIC = b"fednlp clients 1\n"
+_HEAD = 4096
+_STAMP = struct.Struct("<qQ")  # the round, from 1; the checksum of the values
+
+
+class ClientStore:
+    """Records of clients in a file, shared by processes: each client is written by one at a time.
+
+    Args:
+        path: The file; made if absent.
+        fields: Name -> number of float32 values, the same for every client.
+
+    Raises:
+        RunError: The file holds records of another make.
+    """
+
+    def __init__(self, path: Path, fields: Mapping[str, int]) -> None:
+        self.path = path
+        self.fields = dict(fields)
+        self._slot = _STAMP.size + 4 * sum(self.fields.values())
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        head = (_MAGIC + json.dumps(self.fields).encode()).ljust(_HEAD)
+        if len(head) > _HEAD:
+            raise RunError(f"{path}: too many kinds of tensors for one record")
+        found = os.pread(self._file, _HEAD, 0)
+        if not found:
+            os.pwrite(self._file, head, 0)
+        elif found != head:
+            raise RunError(f"{path} holds clients of another model or method: start the run anew")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._file)
+
+    def read(self, client: int, saved: int) -> dict[str, Tensor] | None:
+        """Return a client's tensors as the last saved round left them; None if it has none.
+
+        Args:
+            client: Its id.
+            saved: The number of the last round that was saved: what later rounds wrote does not count.
+
+        Raises:
+            RunError: The record is damaged.
+        """
+        stamps = self._stamps(client)
+        slot = _latest(stamps, saved)
+        if slot is None:
+            return None
+        data = bytearray(self._slot - _STAMP.size)
+        got = os.preadv(self._file, [data], self._place(client, slot) + _STAMP.size)
+        if got != len(data) or zlib.crc32(data) != stamps[slot][1]:
+            raise RunError(f"{self.path}: the record of client {client} is damaged: start the run anew")
+        values = torch.from_numpy(np.frombuffer(data, dtype="<f4"))
+        return dict(zip(self.fields, torch.split(values, list(self.fields.values())), strict=True))
+
+    def write(self, client: int, round_number: int, tensors: Mapping[str, Tensor]) -> None:
+        """Write a client's tensors as of a round that is not saved yet; flat float32, of the stated sizes.
+
+        Raises:
+            RunError: The disk is full.
+        """
+        with writing(self.path.parent, "choose another --out"):
+            self._write(client, round_number, tensors)
+
+    def _write(self, client: int, round_number: int, tensors: Mapping[str, Tensor]) -> None:
+        keep = _latest(self._stamps(client), round_number - 1)
+        place = self._place(client, 1 - keep if keep is not None else 0)
+        checksum, offset = 0, place + _STAMP.size
+        for name, size in self.fields.items():
+            values = np.ascontiguousarray(tensors[name].detach().cpu().numpy(), dtype="<f4")
+            if values.size != size:
+                raise ValueError(f"{name} of client {client} has {values.size} values, not {size}")
+            data = values.tobytes()
+            checksum = zlib.crc32(data, checksum)
+            _write_all(self._file, data, offset)
+            offset += 4 * size
+        _write_all(self._file, _STAMP.pack(round_number, checksum), place)
+
+    def forget(self, client: int, round_number: int) -> None:
+        """Take back what an earlier attempt at a round has written: the client fails in this one."""
+        for slot, (number, _) in enumerate(self._stamps(client)):
+            if number >= round_number:
+                _write_all(self._file, _STAMP.pack(0, 0), self._place(client, slot))
+
+    def sync(self) -> None:
+        """See to the disk what all processes have written; before the round is saved."""
+        os.fsync(self._file)
+
+    def _place(self, client: int, slot: int) -> int:
+        return _HEAD + (2 * client + slot) * self._slot
+
+    def _stamps(self, client: int) -> list[tuple[int, int]]:
+        stamps = []
+        for slot in (0, 1):
+            data = os.pread(self._file, _STAMP.size, self._place(client, slot))
+            stamps.append(_STAMP.unpack(data) if len(data) == _STAMP.size else (0, 0))
+        return stamps
+
+
+def _latest(stamps: list[tuple[int, int]], saved: int) -> int | None:
+    """Return the slot of the latest round that is saved; None if there is none."""
+    there = [(number, slot) for slot, (number, _) in enumerate(stamps) if 0 < number <= saved]
+    return max(there)[1] if there else None
+
+
+def _write_all(file: int, data: bytes, offset: int) -> None:
+    """Write all of the bytes: the system may take fewer at once."""
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(file, rest, offset)
+        rest, offset = rest[written:], offset + written

@@ -1,0 +1,140 @@
+"""Transforms one after the other, and the memory that makes up for what they lose."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fednlp.config.chain import Step
+from fednlp.errors import ModelError
+from fednlp.federated.message import Shapes, message_bytes, shapes_of
+from fednlp.federated.transforms.base import Key, Tensors, Transform
+from fednlp.federated.transforms.clip import Clip
+from fednlp.federated.transforms.half import Half
+from fednlp.federated.transforms.quantise import Quantise
+from fednlp.federated.transforms.sign import Sign
+from fednlp.federated.transforms.sparse import RandomK, TopK
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Transforms in the order in which a sender applies them; without any, nothing changes, bit for bit."""
+
+    steps: tuple[Transform, ...] = ()
+
+    def shapes(self, before: Shapes) -> Shapes:
+        """Return name -> (shape, dtype) of what :meth:`encode` makes of tensors of these shapes."""
+        return self._stages(before)[-1]
+
+    def encode(self, tensors: Tensors, key: Key) -> dict[str, Tensor]:
+        """Encode named float32 tensors; the same key gives the same bytes."""
+        current = dict(tensors)
+        for step in self.steps:
+            current = step.encode(current, key)
+        return current
+
+    def decode(self, encoded: Tensors, shapes: Shapes, key: Key) -> dict[str, Tensor]:
+        """Decode what :meth:`encode` made under the same key.
+
+        Args:
+            encoded: Tensors of ``self.shapes(shapes)``.
+            shapes: Those of the original tensors.
+            key: The sender's.
+
+        Returns:
+            float32 tensors of the original shapes, in the order of ``shapes``.
+
+        Raises:
+            RunError: The contents of the tensors are not what the chain makes.
+        """
+        stages = self._stages(shapes)
+        current = {name: encoded[name] for name in stages[-1]}
+        for step, before in zip(reversed(self.steps), reversed(stages[:-1]), strict=True):
+            current = step.decode(current, before, key)
+        return current
+
+    def message_bytes(self, shapes: Shapes) -> int:
+        """Return the length of the message that tensors of these shapes become, to the byte."""
+        return message_bytes(self.shapes(shapes))
+
+    def _stages(self, before: Shapes) -> list[Shapes]:
+        """Return the shapes before the first step, and after each.
+
+        Raises:
+            ModelError: A name holds "#", which is kept for side tensors.
+        """
+        for name in before:
+            if "#" in name:
+                raise ModelError(f"the parameter {name} has a # in its name: rename it, # marks side tensors")
+        stages: list[Shapes] = [dict(before)]
+        for step in self.steps:
+            stages.append(step.shapes(stages[-1]))
+        return stages
+
+
+def make_chain(steps: Sequence[Step], *, nearest: bool = False) -> Chain:
+    """Build the chain of checked steps (:func:`fednlp.config.chain.parse_chain`).
+
+    Args:
+        steps: What to do, in order.
+        nearest: Let ``int8`` and ``int4`` round to nearest: for weights, on the way down.
+    """
+    return Chain(tuple(_make(step, nearest) for step in steps))
+
+
+def _make(step: Step, nearest: bool) -> Transform:
+    number = float(step.argument or 0)
+    match step.name:
+        case "float16" | "bfloat16":
+            return Half(getattr(torch, step.name))
+        case "int8" | "int4":
+            return Quantise(int(step.name[3:]), step.block, nearest)
+        case "topk":
+            return TopK(number)
+        case "randomk":
+            return RandomK(number)
+        case "sign":
+            return Sign()
+        case "clip":
+            return Clip(number)
+    raise ValueError(f"no transform is called {step.name}")
+
+
+def feedback(
+    update: Tensors, residual: Tensors, chain: Chain, key: Key
+) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+    """Encode an update together with what earlier messages left out, and keep what this one leaves out.
+
+    residual' = update + residual - decoded (Stich et al. 2018, algorithm 1; Karimireddy et al. 2019, algorithm 2).
+    Nothing is lost in the end: what was decoded, and the last residual, add up to the updates.
+
+    Args:
+        update: Named float32 tensors; some of the shared ones will do.
+        residual: Left over from earlier rounds; a name that is missing counts as zeros.
+        chain: The way up.
+        key: This message's.
+
+    Returns:
+        What is sent, what the receiver makes of it, and the new residual. Tensors that are not in the update keep
+        their residual; all do if anything is not finite, because the receiver will refuse that message.
+    """
+    target = {
+        name: value + residual[name] if name in residual else value.detach() for name, value in update.items()
+    }
+    shapes = shapes_of(target)
+    encoded = chain.encode(target, key)
+    decoded = chain.decode(encoded, shapes, key)
+    rest = {name: value - decoded[name] for name, value in target.items()}
+    if not _finite(rest):
+        return encoded, decoded, dict(residual)
+    return encoded, decoded, {**residual, **rest}
+
+
+def _finite(tensors: Mapping[str, Tensor]) -> bool:
+    # One number a tensor: least and largest are NaN where any value is.
+    return all(
+        bool(torch.isfinite(torch.stack(torch.aminmax(value))).all())
+        for value in tensors.values()
+        if value.numel()
+    )

@@ -1,0 +1,181 @@
+"""Which parameters travel: ``[model] train`` gives every parameter of a model one of three states.
+
+* *shared*: trained by the clients, sent both ways, and moved by the server;
+* *personal*: trained by each client and kept there;
+* *frozen*: neither trained nor sent; everyone has it from the checkpoint.
+
+Freezing, BitFit (Ben Zaken et al. 2022), FedSplitBERT (Li et al. 2022) and Controllers (layers chosen by
+hand) are selections. :func:`parse_train` reads one, and :func:`apply_selection` carries it out in a model.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from fednlp.errors import ConfigError
+from fednlp.models.terms import STATES, State, Term, Train, parse_train
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["STATES", "Selection", "State", "Train", "apply_selection", "parse_train"]
+
+_WHERE = "model.train:"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The state of each parameter and each saved floating-point buffer of a model, by name."""
+
+    states: Mapping[str, State]
+
+    @cached_property
+    def shared(self) -> frozenset[str]:
+        """Names of what is sent both ways."""
+        return self._named("shared")
+
+    @cached_property
+    def personal(self) -> frozenset[str]:
+        """Names of what each client trains and keeps."""
+        return self._named("personal")
+
+    @cached_property
+    def frozen(self) -> frozenset[str]:
+        """Names of what is neither trained nor sent."""
+        return self._named("frozen")
+
+    def _named(self, state: State) -> frozenset[str]:
+        return frozenset(name for name, its in self.states.items() if its == state)
+
+
+def apply_selection(model: "nn.Module", train: Train) -> Selection:
+    """Freeze what is to be frozen in a model, and return the state of every tensor.
+
+    What the model (or PEFT) has frozen already stays so, whatever is said of it. A buffer goes with the
+    parameters of the innermost module around it: frozen if one of these is, personal if all are, else shared.
+
+    Args:
+        model: Its parameters that are frozen get ``requires_grad`` False.
+        train: From :func:`parse_train`.
+
+    Raises:
+        ConfigError: A part is not in the model, two states claim one parameter, or nothing is left to train.
+    """
+    from fednlp.models.groups import float_buffers, groups_of
+
+    parameters = dict(model.named_parameters())
+    groups = {name: group for name, group in groups_of(model).items() if name in parameters}
+    trainable = {name for name, parameter in parameters.items() if parameter.requires_grad}
+    wanted = _claimed(train, groups, trainable) if train.critical_layer is None else _layered(train, groups)
+    states: dict[str, State] = {
+        name: wanted.get(name, train.rest) if name in trainable else "frozen" for name in parameters
+    }
+    if all(state == "frozen" for state in states.values()):
+        raise ConfigError(f"{_WHERE} nothing is left to train: share a part, of {_said(groups)}")
+    for name, parameter in parameters.items():
+        if states[name] == "frozen":
+            parameter.requires_grad_(False)
+    by_id = {id(parameter): states[name] for name, parameter in parameters.items()}
+    return Selection(states | {name: _buffer_state(model, name, by_id) for name in float_buffers(model)})
+
+
+def _claimed(train: Train, groups: Mapping[str, str], trainable: set[str]) -> dict[str, State]:
+    """Return the states of the parameters that terms name."""
+    claims: dict[str, tuple[State, Term]] = {}
+    for state in STATES:
+        for term in getattr(train, state):
+            names = _matched(term, groups)
+            if state != "frozen" and trainable.isdisjoint(names):
+                raise ConfigError(
+                    f'{_WHERE} "{term.text}" names nothing that is trained: the model (or [model.peft]) has frozen '
+                    "it; leave it out"
+                )
+            for name in names:
+                other, earlier = claims.setdefault(name, (state, term))
+                if other != state:
+                    raise ConfigError(
+                        f'{_WHERE} {name} is {other} by "{earlier.text}" and {state} by "{term.text}": '
+                        "take it out of one of them"
+                    )
+    return {name: state for name, (state, _) in claims.items()}
+
+
+def _matched(term: Term, groups: Mapping[str, str]) -> list[str]:
+    """Return the names of the parameters that a term means, at least one for each of its parts."""
+    there = set(groups.values())
+    chosen: set[str] = set()
+    for part in term.groups:
+        those = {group for group in there if _is_of(group, part)}
+        if not those:
+            raise ConfigError(f'{_WHERE} "{term.text}": the model has no {part}; there are {_said(groups)}')
+        chosen |= those
+    names = [name for name, group in groups.items() if not term.groups or group in chosen]
+    if term.pattern is not None:
+        names = [name for name in names if term.pattern.search(name)]
+    if not names:
+        example = next(iter(groups), "none")
+        raise ConfigError(
+            f'{_WHERE} "{term.text}" fits no parameter; there are {_said(groups)}, with names such as {example}'
+        )
+    return names
+
+
+def _is_of(group: str, part: str) -> bool:
+    """Say whether a group is meant by a name: itself, one of a stack, or the embeddings of any.
+
+    >>> _is_of("encoder.layer.1", "encoder"), _is_of("layer.10", "layer.1")
+    (True, False)
+    """
+    return (
+        group == part or group.startswith(f"{part}.") or (part == "embeddings" and group.endswith(f".{part}"))
+    )
+
+
+def _layered(train: Train, groups: Mapping[str, str]) -> dict[str, State]:
+    """Return the states by FedSplitBERT: the layers below the critical one are shared."""
+    there = set(groups.values())
+    layers = {group: int(group.rpartition(".")[2]) for group in there if group.startswith("layer.")}
+    count, critical = len(layers), train.critical_layer or 0
+    if not layers:
+        raise ConfigError(
+            f"{_WHERE} critical_layer needs a model with one stack of layers; this one has {_said(groups)}: "
+            'say shared = [...], rest = "personal"'
+        )
+    if critical > count:
+        raise ConfigError(
+            f"{_WHERE} critical_layer = {critical}: the model has {count} layers, so 0 to {count}"
+        )
+    states: dict[str, State] = {
+        group: "shared" if n < critical else "personal" for group, n in layers.items()
+    }
+    states |= {"embeddings": train.embeddings, "head": "shared" if critical == count else "personal"}
+    return {name: states[group] for name, group in groups.items()}
+
+
+def _said(groups: Mapping[str, str]) -> str:
+    """Return a model's parts in short.
+
+    >>> _said({"a": "embeddings", "b": "layer.0", "c": "layer.1", "d": "head"})
+    'embeddings, layer.0-1, head'
+    """
+    stacks: dict[str, list[int]] = {}
+    for group in dict.fromkeys(groups.values()):
+        stack, _, number = group.rpartition(".")
+        stacks.setdefault(stack if number.isdecimal() else group, []).extend(
+            [int(number)] if number.isdecimal() else []
+        )
+    return ", ".join(
+        f"{stack}.{min(numbers)}{f'-{max(numbers)}' if len(numbers) > 1 else ''}" if numbers else stack
+        for stack, numbers in stacks.items()
+    )
+
+
+def _buffer_state(model: "nn.Module", name: str, states: Mapping[int, State]) -> State:
+    path = name
+    while path:
+        path = path.rpartition(".")[0]
+        found = {states[id(parameter)] for parameter in model.get_submodule(path).parameters()}
+        if found:
+            return "frozen" if "frozen" in found else found.pop() if len(found) == 1 else "shared"
+    return "shared"

@@ -1,0 +1,239 @@
+"""The section "Bytes and time" of a report: what a quality cost, and what was sent in all."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fednlp.errors import RunError
+from fednlp.reports import plots
+from fednlp.reports.document import Block, Grid, Picture, Text
+from fednlp.reports.groups import Groups, group_reference, metric_of
+from fednlp.reports.read import Run, curve, running_total
+from fednlp.reports.render import cell_text
+from fednlp.reports.table import Column, Stat, stat_of
+from fednlp.reports.units import (
+    DASH,
+    capital,
+    digits,
+    human_bytes,
+    human_seconds,
+    is_share,
+    metric_title,
+    metric_value,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHARES = (0.5, 0.8, 0.9, 0.95)
+"""Which shares of the best final figure are asked for where no target is given."""
+
+_MOST_DROPPED = 20
+_SIMULATED = "simulated_seconds"
+_PARTS = {"global": "on the whole test set", "personal": "on the clients' own tests"}
+
+
+def cost_blocks(groups: Groups, target: float | None = None) -> Iterator[Block]:
+    """Yield the section's figures and tables.
+
+    Raises:
+        RunError: The metric cannot be ``target``.
+    """
+    metric = metric_of(groups)
+    _check_target(metric, target)
+    yield from _pictures(groups, metric)
+    yield from _totals(groups)
+    for part in _PARTS:
+        yield from _reached(groups, part, metric, target)
+    yield from _dropped(groups)
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What a run had spent by the evaluation at which it first reached a quality."""
+
+    rounds: int
+    bytes: float
+    simulated_seconds: float | None
+
+
+def first_reached(run: Run, metric: str, target: float) -> Reached | None:
+    """Return what a run had spent when it first reached a quality, None where it never did.
+
+    Args:
+        run: A run.
+        metric: As for :func:`fednlp.reports.curve`, e.g. ``"global.accuracy"``.
+        target: A value of the metric.
+
+    Source: Li et al. 2022, *FedSplitBERT*, Table VI and Figure 6.
+    """
+    number = next((int(n) for n, value in zip(*curve(run, metric), strict=True) if value >= target), None)
+    if number is None:
+        return None
+    seconds = running_total(run, _SIMULATED)[number] if run.counted(_SIMULATED) else None
+    return Reached(number, running_total(run, "bytes_up", "bytes_down")[number], seconds)
+
+
+def targets(groups: Groups, metric: str) -> list[float]:
+    """Return :data:`SHARES` of the best algorithm's final figure, its mean over seeds; none without one."""
+    finals = [
+        stat_of(runs, lambda run: _final(run, metric))
+        for runs in groups.values()
+        if not group_reference(runs)
+    ]
+    best = max((stat.mean for stat in finals if stat and math.isfinite(stat.mean)), default=0.0)
+    return [share * best for share in SHARES] if best > 0 else []
+
+
+def _final(run: Run, metric: str) -> float | None:
+    values = curve(run, metric)[1]
+    return float(values[-1]) if len(values) else None
+
+
+def _check_target(metric: str, target: float | None) -> None:
+    if target is None:
+        return
+    if not math.isfinite(target) or (is_share(metric) and not 0 < target <= 1):
+        hint = f"; write {target / 100:g} for {target:g} %" if 1 < target <= 100 else ""
+        raise RunError(f"--target {target:g}: {metric_title(metric)} cannot be that{hint}")
+
+
+def _pictures(groups: Groups, metric: str) -> Iterator[Block]:
+    sent = any(run.total("bytes_up") + run.total("bytes_down") for runs in groups.values() for run in runs)
+    said = capital(metric_title(metric))
+    drawn: list[tuple[str, str, Callable[[Groups, str], Figure | None]]] = [
+        ("cost-simulated", "the time that the rounds would have taken", plots.against_simulated_seconds),
+        ("cost-time", "the time spent", plots.against_seconds),
+    ]
+    if sent:
+        drawn.insert(0, ("cost-bytes", "what went over the wire", plots.against_bytes))
+    for file, against, draw in drawn:
+        for part, where in _PARTS.items():
+            figure = draw(groups, f"{part}.{metric}")
+            if figure is not None:
+                name = file if part == "global" else f"{file}-{part}"
+                yield Picture(name, f"{said} {where} against {against}.", figure)
+
+
+def _totals(groups: Groups) -> Iterator[Block]:
+    """Yield a table with a row a run; what no run counted has no column."""
+    everyone = [run for runs in groups.values() for run in runs]
+    columns = [
+        (head, say) for head, key, say in _COLUMNS if key is None or any(run.counted(key) for run in everyone)
+    ]
+    rows = [
+        [label, str(run.seed), *(say(run) for _, say in columns)]
+        for label, runs in groups.items()
+        for run in runs
+    ]
+    notes = [said] if (said := _priced(everyone)) else []
+    yield Grid(["Algorithm", "Seed", *(head for head, _ in columns)], rows, notes)
+
+
+def _count(key: str) -> Callable[[Run], str]:
+    return lambda run: f"{run.total(key):,.0f}" if run.counted(key) else DASH
+
+
+def _a_round(run: Run) -> str:
+    return human_seconds(run.total("seconds") / len(run.rounds)) if run.rounds else DASH
+
+
+def _simulated(run: Run) -> str:
+    return human_seconds(run.total(_SIMULATED)) if run.counted(_SIMULATED) else DASH
+
+
+_COLUMNS: tuple[tuple[str, str | None, Callable[[Run], str]], ...] = (
+    ("Rounds", None, lambda run: str(len(run.rounds))),
+    ("Local steps", None, lambda run: f"{sum(line.get('steps') or 0 for line in run.rounds):,}"),
+    ("Examples", None, lambda run: f"{sum(line.get('examples') or 0 for line in run.rounds):,}"),
+    ("Sent up", None, lambda run: human_bytes(run.total("bytes_up"))),
+    ("Sent down", None, lambda run: human_bytes(run.total("bytes_down"))),
+    ("Tensors up", "tensors_up", _count("tensors_up")),
+    ("Tensors down", "tensors_down", _count("tensors_down")),
+    ("Parameters up", "parameters_up", _count("parameters_up")),
+    ("Simulated time", _SIMULATED, _simulated),
+    ("Time", None, lambda run: human_seconds(run.total("seconds"))),
+    ("A round", None, _a_round),
+)
+
+
+def _priced(runs: Sequence[Run]) -> str:
+    """Say what simulated time was priced with, where all runs agree on it."""
+    told = {
+        tuple(run.setting(f"costs.{key}") for key in ("bandwidth_up", "bandwidth_down", "device"))
+        for run in runs
+        if run.counted(_SIMULATED)
+    }
+    if len(told) != 1:
+        return ""
+    up, down, device = told.pop()
+    parts = [f"{rate:g} MB/s {way}" for rate, way in ((up, "up"), (down, "down")) if rate is not None]
+    parts += [f"device {device}"] if device else []
+    return f"Simulated time: every round as long as its slowest client; {', '.join(parts)}." if parts else ""
+
+
+def _reached(groups: Groups, part: str, metric: str, target: float | None) -> Iterator[Block]:
+    """Yield what each algorithm had sent when it first reached a quality (FedSplitBERT, Table VI)."""
+    key = f"{part}.{metric}"
+    federated = {
+        label: runs
+        for label, runs in groups.items()
+        if not group_reference(runs) and any(_final(run, key) is not None for run in runs)
+    }
+    shares = [f" ({100 * share:g} % of the best)" for share in SHARES]
+    wanted = dict(zip(targets(federated, key), shares, strict=False)) if target is None else {target: ""}
+    if not federated or not wanted:
+        return
+    timed = any(run.counted(_SIMULATED) for runs in federated.values() for run in runs)
+    rows = [row for value, of in wanted.items() for row in _target_rows(federated, key, value, of, timed)]
+    heads = ["Algorithm", f"{capital(metric_title(metric))} reached", "Seeds", "Sent", "Gain", "Rounds"]
+    which = (
+        "that share of the best algorithm's final figure" if target is None else "the target that was given"
+    )
+    notes = [
+        f"{capital(metric_title(metric))} {_PARTS[part]}: bytes up and down, rounds and time by the evaluation that "
+        f"first reached {which}; mean ± standard deviation over the seeds that reached it, rounds as a range.",
+        "Gain: the bytes of the algorithm that sent most for it, over these.",
+    ]
+    yield Grid(heads + ["Simulated time"] * timed, rows, notes)
+
+
+def _target_rows(groups: Groups, key: str, target: float, of: str, timed: bool) -> Iterator[list[str]]:
+    found = {label: [first_reached(run, key, target) for run in runs] for label, runs in groups.items()}
+    there = {label: [one for one in every if one] for label, every in found.items()}
+    sent = {label: _stat([one.bytes for one in ones]) for label, ones in there.items()}
+    most = max((stat.mean for stat in sent.values() if stat), default=0.0)
+    for label, ones in there.items():
+        stat = sent[label]
+        seconds = [one.simulated_seconds for one in ones if one.simulated_seconds is not None]
+        cells = [
+            label,
+            metric_value(key.split(".")[-1], target) + of,
+            f"{len(ones)} of {len(found[label])}",
+            cell_text(Column("sent", "", "bytes"), stat),
+            digits(most / stat.mean) if stat and stat.mean else DASH,
+            cell_text(Column("rounds", "", "count"), _stat([float(one.rounds) for one in ones])),
+        ]
+        yield cells + [cell_text(Column("simulated", "", "seconds"), _stat(seconds))] * timed
+
+
+def _stat(values: Sequence[float]) -> Stat | None:
+    return Stat(tuple(values)) if values else None
+
+
+def _dropped(groups: Groups) -> Iterator[Block]:
+    rows = [
+        [label, str(run.seed), str(line["round"]), str(drop.get("client")), str(drop.get("reason"))]
+        for label, runs in groups.items()
+        for run in runs
+        for line in run.rounds
+        for drop in line.get("dropped", ())
+    ]
+    if rows:
+        more = len(rows) - _MOST_DROPPED
+        notes = [f"and {more:,} more, in rounds.jsonl"] if more > 0 else []
+        yield Text(f"Clients dropped from a round because they failed: {len(rows):,}.")
+        yield Grid(
+            ["Algorithm", "Seed", "Round", "Client", "Reason"], rows[:_MOST_DROPPED], notes, words=True
+        )

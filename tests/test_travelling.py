@@ -1,0 +1,262 @@
+"""Laws of whole runs in which not all parameters travel, or not as they are."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import fednlp
+from fednlp.assembly import gather, local_training, recipe, share_out
+from fednlp.config import Experiment
+from fednlp.errors import ConfigError, RunError
+from fednlp.experiment import Silent
+from fednlp.inference import evaluate_run
+from fednlp.models import pretrained_model
+from fednlp.rundir import RunDir
+from fednlp.training.local import Begin, train_client
+from fednlp.training.replica import flat_weights
+from fednlp.training.side import LocalSide, personal_names
+
+Make = Callable[..., Experiment]
+Outcome = Callable[[Path | RunDir], dict[str, Any]]
+
+METHODS: dict[str, dict[str, Any]] = {
+    "frozen": {"model.train": {"frozen": ["embeddings", "layer.0"]}},
+    "bias": {"model.train": ["bias", "head"], "algorithm.name": "fedadam"},
+    "split": {"model.train": {"critical_layer": 1, "embeddings": "shared"}, "algorithm.name": "fedyogi"},
+    "nothing shared": {"model.train": {"critical_layer": 0, "embeddings": "personal"}},
+    "sparse": {"exchange": {"up": ["topk:0.1", "int8"], "error_feedback": True, "down": ["bfloat16"]}},
+    "sign": {"exchange": {"up": ["sign"], "error_feedback": True}, "algorithm.name": "fedprox"},
+    "low": {"pull.rule": "low", "algorithm.name": "fedopt"},
+    "high": {"pull": {"rule": "high", "push": "selected", "share": 0.33}, "client.final_steps": 30},
+    "random": {"pull": {"rule": "random", "of": "parameters"}, "evaluation.matrix": True},
+    "memory": {"client.keep_optimizer": True, "client.lr_scheduler_type": "linear"},
+    "exact": {"model.peft": {"method": "lora", "r": 2, "averaging": "exact"}, "algorithm.name": "fedprox"},
+    "ffa": {"model.peft": {"method": "lora", "r": 2, "averaging": "ffa"}, "exchange.up": ["int8:64"]},
+    "all at once": {
+        "model.train": {"frozen": "embeddings", "personal": "head"},
+        "exchange": {"up": ["float16"], "down": ["float16"], "error_feedback": True},
+        "pull": {"rule": "low", "push": "selected"},
+        "client.keep_optimizer": True,
+        "client.final_steps": 1,
+        "evaluation.matrix": True,
+    },
+}
+
+
+class Stop(Exception):
+    """Raised by the listener below."""
+
+
+class StopWithin(Silent):
+    """Raises when so many pieces of work were done."""
+
+    def __init__(self, pieces: int) -> None:
+        self.pieces = pieces
+
+    def step(self, done: int, of: int, what: str) -> None:
+        self.pieces -= 1
+        if self.pieces == 0:
+            raise Stop
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory, experiment: Make) -> Callable[[str], RunDir]:
+    """Return the uninterrupted run of a method, one worker, made once."""
+    made: dict[str, RunDir] = {}
+
+    def run(method: str) -> RunDir:
+        if method not in made:
+            settings = experiment(METHODS.get(method, {}))
+            made[method] = fednlp.run(settings, tmp_path_factory.mktemp("whole") / "run")
+        return made[method]
+
+    return run
+
+
+def lines_of(run: RunDir) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def x_of(run: RunDir) -> torch.Tensor:
+    return load_file(run.state)["x"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_stopped_within_a_round_and_resumed_with_two_workers(
+    method: str, whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, tmp_path: Path
+) -> None:
+    """Bit for bit what one worker makes without a stop; records of the round that was cut short do not count."""
+    pieces = 4 + 3 if "evaluation" in lines_of(whole(method))[0] else 6
+    with pytest.raises(Stop):
+        fednlp.run(experiment(METHODS[method]), tmp_path / "run", listener=StopWithin(pieces + 5))
+    resumed = fednlp.resume(tmp_path / "run", workers=2)
+    assert outcome(resumed) == outcome(whole(method))
+
+
+def test_identity_changes_nothing(whole: Callable[[str], RunDir], experiment: Make, tmp_path: Path) -> None:
+    """A selection that shares everything, said at length, is FedAvg, bit for bit."""
+    settings = experiment({"model.train": {"shared": ["embeddings", "layer.0-1", "head"]}})
+    assert torch.equal(x_of(fednlp.run(settings, tmp_path / "run")), x_of(whole("fedavg")))
+
+
+def test_all_layers_shared_is_fedavg(experiment: Make, tmp_path: Path) -> None:
+    split = experiment({"model.train": {"critical_layer": 2, "embeddings": "frozen"}, "num_rounds": 2})
+    frozen = experiment({"model.train": {"frozen": "embeddings"}, "num_rounds": 2})
+    one, other = fednlp.run(split, tmp_path / "split"), fednlp.run(frozen, tmp_path / "frozen")
+    assert torch.equal(x_of(one), x_of(other))
+    assert lines_of(one)[-1]["evaluation"] == lines_of(other)[-1]["evaluation"]
+
+
+def test_nothing_shared_is_local_training(
+    whole: Callable[[str], RunDir], experiment: Make, tmp_path: Path
+) -> None:
+    """Each client ends where its own local steps, one visit after the other, lead it; nothing is sent."""
+    run = whole("nothing shared")
+    settings = experiment(METHODS["nothing shared"]).resolved()
+    pieces = gather(settings, lambda text: None)
+    share_out(settings, pieces.data, lambda text: None).save(tmp_path / "partition.npz")
+    np.save(tmp_path / "test.npy", pieces.data.test_numbers)
+    how = recipe(settings, pieces, tmp_path / "partition.npz", tmp_path / "test.npy", tmp_path / "records")
+    task = pieces.task
+    model = pretrained_model(pieces.source, task.model_class, task.settings(), {}, settings.seed)
+    x = flat_weights(model, personal_names(model, how.train, True))
+    side = LocalSide(how, model)
+    assert x.numel() == 0
+    own: dict[int, torch.Tensor] = {}
+    for line in lines_of(run):
+        assert line["bytes_up"] == line["bytes_down"] == 0
+        for client in line["cohort"]:
+            train_client(
+                side.replica,
+                task,
+                pieces.train,
+                side.partition.train(client),
+                local_training(settings),
+                x,
+                settings.seed,
+                line["round"],
+                client,
+                begin=Begin(own.get(client)),
+            )
+            own[client] = side.replica.own()
+    shutil.copy(run.records, tmp_path / "records")
+    again = LocalSide(replace(how, records=str(tmp_path / "records")), side.replica.model)
+    for client, expected in own.items():
+        assert torch.equal(again.participant.record(client, 4)["own"], expected)
+
+
+def test_clients_are_tried_with_their_own_tensors(whole: Callable[[str], RunDir], tmp_path: Path) -> None:
+    """The score of a client in clients.csv is that of its own model on its own test examples."""
+    run = whole("split")
+    rows = list(csv.DictReader((run.folder / "clients.csv").read_text().splitlines()))
+    part = np.load(run.partition)
+    took_part = {client for line in lines_of(run) for client in line["cohort"]}
+    texts = json.loads((run.folder / "environment.json").read_text())
+    assert texts["data"]["test"] == 40
+    compared = 0
+    for client in sorted(took_part):
+        first, last = part["test_offsets"][client : client + 2]
+        numbers = set(part["test_indices"][first:last].tolist())
+        evaluate_run(run.folder, None, tmp_path / "out.jsonl", client=str(client))
+        said = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+        own = [line["prediction"] == line["label"] for line in said if line["example"] in numbers]
+        if own:
+            compared += 1
+            assert float(rows[client]["accuracy"]) == pytest.approx(np.mean(own), abs=1e-6)
+    assert compared >= 3
+
+
+def test_a_model_of_whom(whole: Callable[[str], RunDir]) -> None:
+    with pytest.raises(RunError, match="say whose, with --client 0"):
+        evaluate_run(whole("split").folder)
+    with pytest.raises(RunError, match="there are clients 0 to 7"):
+        evaluate_run(whole("split").folder, client="8")
+    with pytest.raises(RunError, match="have no models of their own"):
+        evaluate_run(whole("frozen").folder, client="0")
+
+
+def test_frozen_stays_and_is_saved(whole: Callable[[str], RunDir], tiny_model: Path) -> None:
+    start = load_file(tiny_model / "model.safetensors")
+    end = load_file(whole("frozen").model / "model.safetensors")
+    still = [n for n in start if n.startswith(("embeddings.", "encoder.layer.0."))]
+    assert still
+    assert all(torch.equal(end[f"bert.{name}"], start[name]) for name in still)
+    moved = "encoder.layer.1.output.dense.weight"
+    assert not torch.equal(end[f"bert.{moved}"], start[moved])
+
+
+def test_bytes_are_those_of_the_messages(whole: Callable[[str], RunDir]) -> None:
+    """float32 down is half in bfloat16; a tenth of the values up, an index and a byte each, and the header."""
+    plain, sparse = lines_of(whole("fedavg"))[0], lines_of(whole("sparse"))[0]
+    assert plain["parameters_up"] == sparse["parameters_up"]
+    assert plain["bytes_up"] - sparse["bytes_up"] > 0.8 * 4 * plain["parameters_up"] - 4 * 8000
+    assert 0.5 * plain["bytes_down"] < sparse["bytes_down"] < 0.6 * plain["bytes_down"]
+    summary = json.loads((whole("sparse").folder / "summary.json").read_text())
+    for key in ("bytes_up", "bytes_down", "tensors_up", "tensors_down", "parameters_up"):
+        assert summary[key] == sum(line[key] for line in lines_of(whole("sparse")))
+
+
+def test_pulling_sends_what_it_says(whole: Callable[[str], RunDir]) -> None:
+    for method in ("low", "high", "random"):
+        for line in lines_of(whole(method)):
+            assert line["tensors_up"] == sum(len(sent) for sent in line["sent"].values())
+            assert line["tensors_up"] < line["tensors_down"] or method == "high"
+    first, later = lines_of(whole("high"))[0], lines_of(whole("high"))[1:]
+    assert any(line["tensors_down"] < first["tensors_down"] for line in later)
+    low = lines_of(whole("low"))[0]
+    for client, moved in low["moved"].items():
+        chosen = set(low["sent"][client])
+        assert max(moved[n] for n in chosen) <= min(d for n, d in enumerate(moved) if n not in chosen)
+
+
+def test_the_matrix_holds_every_model_on_every_client_s_test(whole: Callable[[str], RunDir]) -> None:
+    alone = json.loads((whole("all at once").folder / "matrix.json").read_text())
+    assert [row["model"] for row in alone["rows"]] == alone["tests"] == [str(n) for n in range(8)]
+    common = json.loads((whole("random").folder / "matrix.json").read_text())
+    assert [row["model"] for row in common["rows"]] == ["server"]
+
+
+def test_final_steps_are_for_the_clients_alone(whole: Callable[[str], RunDir]) -> None:
+    last = lines_of(whole("high"))[-1]["evaluation"]
+    assert set(last["final"]) == set(last["personal"])
+    assert last["final"] != last["personal"]
+
+
+def test_references_ignore_personal_tensors(experiment: Make, outcome: Outcome, tmp_path: Path) -> None:
+    changes = {"algorithm.name": "centralised", "num_rounds": 2}
+    split = {"model.train": {"personal": ["head"]}}
+    one = fednlp.run(experiment(changes), tmp_path / "one")
+    other = fednlp.run(experiment(changes | split), tmp_path / "other")
+    assert torch.equal(x_of(one), x_of(other))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"model.train": {"frozen": ["layer.7"]}},
+            "the model has no layer.7; there are embeddings, layer.0-1",
+        ),
+        ({"model.train": ["emb"]}, "is no part of a model"),
+        ({"exchange.up": ["int8", "topk:0.1"]}, "topk"),
+        ({"exchange.error_feedback": True}, "error_feedback"),
+        ({"pull.share": 0.2}, 'say pull.rule = "low"'),
+        ({"algorithm.name": "local", "exchange.up": ["int8"]}, "nothing is exchanged"),
+        ({"algorithm.name": "centralised", "pull.rule": "low"}, "nothing is exchanged"),
+        ({"costs.device": "jetson"}, "jetson-tx2"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    changes: dict[str, Any], message: str, experiment: Make, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message.replace(".", r"\.")):
+        fednlp.run(experiment(changes), tmp_path / "run")
