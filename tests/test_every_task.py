@@ -102,6 +102,13 @@ CASES = {
             "task": {"max_target_length": 8},
         },
     ),
+    "writing": Case(
+        "text-generation",
+        copied,
+        "rouge_l",
+        "anna word1 word2",
+        settings={"task": {"name": "text-generation", "max_target_length": 8, "template": "{source} word0"}},
+    ),
     "language": Case(
         "causal-lm",
         spoken,
@@ -213,7 +220,7 @@ def test_it_answers(name: str, run_of: Callable[[str], RunDir]) -> None:
         assert answers[0] in case.beside["context"]
 
 
-@pytest.mark.parametrize("name", ["tagging", "generation", "language"])
+@pytest.mark.parametrize("name", ["tagging", "generation", "writing", "language"])
 def test_two_workers_give_what_one_gives(
     name: str, run_of: Callable[[str], RunDir], made: Callable[[str], Path], tiny_model: Path, tmp_path: Path
 ) -> None:

@@ -16,6 +16,11 @@ ELSEWHERE = "set FEDNLP_CACHE to a folder elsewhere"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """Return a path with the user's home in place of ``~``; where there is no such user, the path as it is."""
+    return Path(os.path.expanduser(path))
+
+
 def cannot_write(folder: Path, reason: str, remedy: str = ELSEWHERE) -> RunError:
     """Return the error for a folder that cannot be written, in one line that says what to do."""
     return RunError(f"cannot write in {folder} ({reason}): {remedy}")

@@ -6,6 +6,7 @@ import numpy as np
 
 from fednlp.config.schema import Partition as Wanted
 from fednlp.data import TextData
+from fednlp.disk import expanded
 from fednlp.errors import PartitionError
 from fednlp.partition import Partition
 from fednlp.partition.index import IntArray
@@ -27,7 +28,7 @@ def read_partition_file(wanted: Wanted, data: TextData, path_of_data: str | None
         MissingDependency: ``h5py`` is not installed.
     """
     assert wanted.file is not None
-    path = Path(wanted.file).expanduser()
+    path = expanded(wanted.file)
     if not path.is_file():
         raise PartitionError(
             f"there is no partition file {path}: give a .npz or a _partition.h5 as partition.file"
@@ -58,7 +59,7 @@ def _from_h5(path: Path, part: str | None, data: TextData, path_of_data: str | N
         )
     train, test = _indices(data)
     if path_of_data is not None and Path(path_of_data).suffix.lower() in _H5:
-        known = read_data(Path(path_of_data).expanduser())
+        known = read_data(expanded(path_of_data))
         train, test = known.train, known.train if known.test is None else known.test
     return read_partition(path, part or parts[0], train, test)
 

@@ -1,7 +1,6 @@
 """A typed experiment: its sections and keys, their defaults, and what goes together."""
 
 import difflib
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
@@ -9,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, m
 from fednlp.config.chain import check_exchange
 from fednlp.config.mistakes import report
 from fednlp.costs.devices import load_profile, profile_names
+from fednlp.disk import expanded
 from fednlp.errors import ConfigError, ModelError, PartitionError
 from fednlp.partition.make import check_options, method_named
 from fednlp.tasks.names import TASKS
@@ -92,6 +92,7 @@ class Task(_Section):
     max_target_length: PositiveInt | None = None
     num_beams: PositiveInt | None = None
     source_prefix: str | None = None
+    template: str | None = None
     scorer: Literal["rouge", "bleu"] | None = None
     mlm_probability: Fraction | None = None
     pattern: str | None = None
@@ -313,7 +314,7 @@ class Experiment(_Section):
 def _anchored(section: BaseModel, *keys: str) -> dict[str, str]:
     """Return the paths of a section that exist, made absolute: a run may be resumed from another folder."""
     given = {key: getattr(section, key) for key in keys}
-    paths = {key: Path(value).expanduser() for key, value in given.items() if value is not None}
+    paths = {key: expanded(value) for key, value in given.items() if value is not None}
     return {key: str(path.absolute()) for key, path in paths.items() if path.exists()}
 
 

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fednlp.disk import expanded
 from fednlp.errors import ConfigError
 
 _FOLDER = Path(__file__).parent / "profiles"
@@ -115,7 +116,7 @@ def load_profile(name_or_path: str | Path) -> Device:
     """
     known = profile_names()
     given = str(name_or_path)
-    path = _FOLDER / f"{given}.toml" if given in known else Path(os.path.expanduser(given))
+    path = _FOLDER / f"{given}.toml" if given in known else expanded(given)
     if not os.path.isfile(path):
         near = difflib.get_close_matches(given.lower(), known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""

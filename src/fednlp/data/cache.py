@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from fednlp.disk import ELSEWHERE
+from fednlp.disk import ELSEWHERE, expanded
 from fednlp.errors import RunError
 
 
@@ -14,7 +14,7 @@ def cache_dir() -> Path:
         RunError: There is no home folder to put it in.
     """
     if own := os.environ.get("FEDNLP_CACHE"):
-        return Path(own).expanduser().absolute()
+        return expanded(own).absolute()
     shared = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(shared):
         return Path(shared) / "fednlp"

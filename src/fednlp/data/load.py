@@ -19,6 +19,7 @@ from fednlp.data.schema import SCHEMAS
 from fednlp.data.split import hold_out
 from fednlp.data.store import Rows, Stored, View, stored
 from fednlp.data.textdata import TextData, class_ids, class_names
+from fednlp.disk import expanded
 from fednlp.errors import DataError
 
 Invalid = Literal["refuse", "drop"]
@@ -81,7 +82,7 @@ def load_data(
 
 
 def _path(given: str | Path | None) -> Path | None:
-    return None if given is None else Path(given).expanduser()
+    return None if given is None else expanded(given)
 
 
 def _open(

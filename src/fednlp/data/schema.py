@@ -46,6 +46,7 @@ SCHEMAS: Mapping[str, Schema] = {
     "token-classification": Schema(("words",), "tags", "tags"),
     "question-answering": Schema(("context", "question"), "answers", "answers", ("id",)),
     "sequence-to-sequence": Schema(("source",), "target", "text", ("references",)),
+    "text-generation": Schema(("source",), "target", "text", ("references",)),
     "causal-lm": Schema(("text",), None, "none"),
     "masked-lm": Schema(("text",), None, "none"),
     "prompt-classification": Schema(("text",), "label", "class", ("text_pair",)),

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from fednlp.disk import disk_full, sha256_of, writing
+from fednlp.disk import disk_full, expanded, sha256_of, writing
 from fednlp.errors import FetchError
 
 _POLL_SECONDS = 0.1
@@ -73,7 +73,7 @@ def _wheel_at_hand(pin: Pin) -> Path | None:
     named = os.environ.get("FEDNLP_WHEELS")
     if not named:
         return None
-    folder = Path(named).expanduser()
+    folder = expanded(named)
     if not folder.is_dir():
         raise FetchError(
             f"FEDNLP_WHEELS names {folder}, which is no folder: name the one that holds the wheels"

@@ -1,8 +1,7 @@
 """From what ``name_or_path`` says to a folder (or hub name) that transformers can load."""
 
-from pathlib import Path
-
 from fednlp.data.sources import fetch, named_model
+from fednlp.disk import expanded
 from fednlp.errors import ModelError
 from fednlp.models.gguf import converted
 from fednlp.models.known import ALL_NAMES, BUILT_NAMES, FETCHED_NAMES, SMOLLM2
@@ -31,7 +30,7 @@ def find_model(name_or_path: str) -> str:
             f"{name_or_path} is built for the texts at hand, which are not known here: use one of "
             f"{', '.join(FETCHED_NAMES)}, or the model folder of a run"
         )
-    path = Path(name_or_path).expanduser()
+    path = expanded(name_or_path)
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(

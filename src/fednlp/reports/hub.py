@@ -28,6 +28,7 @@ TASKS = {
         "to find the answers to questions in a text",
     ),
     "sequence-to-sequence": ("text-generation", "Seq2SeqLM", "to make a text from a text"),
+    "text-generation": ("text-generation", "CausalLM", "to make a text from a text"),
     "causal-lm": ("text-generation", "CausalLM", "to go on with a text"),
     "masked-lm": ("fill-mask", "MaskedLM", "to fill in masked words"),
     "prompt-classification": ("fill-mask", "MaskedLM", "to tell {labels} labels apart by a word in a cloze"),

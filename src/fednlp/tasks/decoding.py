@@ -1,4 +1,4 @@
-"""What a decoder reads in training, and what it writes: the same for every kind of encoder-decoder."""
+"""What a decoder reads in training, and what it writes: the same for every architecture."""
 
 from typing import Any
 
@@ -43,9 +43,9 @@ def generated(
     *,
     max_new_tokens: int,
     num_beams: int,
-    start: int,
     end: int | None,
     padding: int,
+    start: int | None = None,
 ) -> Tensor:
     """Return what a model generates, (batch, longest), by greedy or beam search, without sampling.
 
@@ -53,13 +53,14 @@ def generated(
     that a model loaded from it and one built from its configuration generate the same. Padding is never chosen.
 
     Args:
-        model: An encoder-decoder.
-        batch: ``input_ids`` and ``attention_mask``.
+        model: An encoder-decoder, or a decoder alone.
+        batch: ``input_ids`` and ``attention_mask``; of a decoder alone, padded on the left.
         max_new_tokens: At most.
         num_beams: 1 is greedy search.
-        start: What the decoder begins with; not part of the result.
         end: What ends a text; None for nothing.
         padding: Fills up what ends early.
+        start: What an encoder-decoder's decoder begins with; None for a decoder alone, which goes on with its
+            input. Neither is part of the result.
     """
     from transformers import GenerationConfig
 
@@ -85,4 +86,4 @@ def generated(
     finally:
         for part, before in zip(owners, own, strict=True):
             part.generation_config = before
-    return made[:, 1:]
+    return made[:, batch["input_ids"].shape[1] if start is None else 1 :]

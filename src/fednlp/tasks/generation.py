@@ -1,7 +1,6 @@
 """Sequence to sequence: a text is made from a text, e.g. a summary, a reply or a translation."""
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fednlp.data.features import Features
-from fednlp.errors import ConfigError, DataError
-from fednlp.tasks import scorers
+from fednlp.errors import ConfigError
 from fednlp.tasks.base import Batch, Outcome, Row
 from fednlp.tasks.blocks import logits_at, no_cache, pieces, vocabulary_of
 from fednlp.tasks.decoding import IGNORED, decoder_input, decoder_start, generated
-from fednlp.tasks.inputs import moved, padded_inputs, padding_of, share
+from fednlp.tasks.inputs import moved, padded_inputs, padding_of
+from fednlp.tasks.texts import TextWriting, references_of
 from fednlp.tasks.vocabularies import (
     decoded,
     digest,
@@ -28,7 +27,7 @@ from fednlp.tasks.vocabularies import (
 
 
 @dataclass(frozen=True)
-class SequenceToSequence:
+class SequenceToSequence(TextWriting):
     """Generation with an encoder-decoder, trained with cross-entropy over the target's tokens.
 
     Args:
@@ -63,11 +62,6 @@ class SequenceToSequence:
     model_class: str = "AutoModelForSeq2SeqLM"
     own_words_only: bool = False
 
-    @property
-    def metric(self) -> str:
-        """The metric that stands for the task."""
-        return "bleu" if self.scorer == "bleu" else "rouge_l"
-
     @classmethod
     def build(cls, labels: Sequence[str], tokenizer: Any, **options: Any) -> Self:
         """Make the task for a tokenizer.
@@ -84,7 +78,7 @@ class SequenceToSequence:
                 "give both the same special tokens in the same order"
             )
         starts = (writes.bos_token_id, writes.cls_token_id)
-        task = cls(
+        return cls(
             source,
             padding,
             next((number for number in starts if number is not None), padding),
@@ -93,13 +87,7 @@ class SequenceToSequence:
             vocabulary_of(writes),
             target_vocabulary="" if own is None else digest(own),
             **options,
-        )
-        if task.scorer not in ("rouge", "bleu"):
-            raise ConfigError(f'task.scorer is "{task.scorer}": say "rouge" or "bleu"')
-        for key, least in (("max_target_length", 2), ("num_beams", 1)):
-            if getattr(task, key) < least:
-                raise ConfigError(f"task.{key} is {getattr(task, key)}: say {least} or more")
-        return task
+        ).checked()
 
     def settings(self) -> dict[str, Any]:
         """Return the padding, that the decoder's input is shifted with."""
@@ -121,9 +109,9 @@ class SequenceToSequence:
             {
                 "input_ids": source or [self.padding],
                 "target": self._ended(target) or [self.padding],
-                "references": json.dumps(_references(row) or [text]),
+                "references": references_of(row),
             }
-            for source, target, text, row in zip(source_ids, target_ids, targets, rows, strict=True)
+            for source, target, row in zip(source_ids, target_ids, rows, strict=True)
         ]
 
     def _writes(self, tokenizer: Any) -> Any:
@@ -206,66 +194,16 @@ class SequenceToSequence:
             texts += decoded(self._writes(tokenizer_of(self.tokenizer)), made)
         return Outcome(numbers.tolist(), texts, float(loss), len(batch["labels"]))
 
-    def metrics(
-        self, predictions: Sequence[Any], features: Features, numbers: np.ndarray
-    ) -> dict[str, float]:
-        """Return ROUGE-1, -2 and -L (mean F-measures, 0 to 1) and corpus BLEU (0 to 100)."""
-        references = _texts(features, numbers)
-        means = scorers.rouge(predictions, references).sum(0) / max(1, len(numbers))
-        bleu = scorers.bleu(scorers.bleu_counts(predictions, references).sum(0))
-        return dict(zip(scorers.ROUGE, means.tolist(), strict=True)) | {"bleu": float(bleu)}
+    def _target_sizes(self, features: Features, examples: np.ndarray) -> np.ndarray:
+        special = np.array(self._writes(tokenizer_of(self.tokenizer)).all_special_ids)
+        words_before = np.concatenate([[0], np.cumsum(~np.isin(features.arrays["target"], special))])
+        offsets = features.offsets["target"]
+        sizes: np.ndarray = words_before[offsets[examples + 1]] - words_before[offsets[examples]]
+        return sizes
 
-    def statistics(self, predictions: Sequence[Any], features: Features, numbers: np.ndarray) -> np.ndarray:
-        """Return each example's ROUGE-L and a count of 1; or its counts for BLEU."""
-        references = _texts(features, numbers)
-        if self.scorer == "bleu":
-            return scorers.bleu_counts(predictions, references)
-        scores = scorers.rouge(predictions, references)[:, scorers.ROUGE.index("rouge_l")]
-        return np.stack([scores, np.ones(len(scores))], axis=1)
-
-    def score(self, sums: np.ndarray) -> np.ndarray:
-        """Return the mean ROUGE-L, or corpus BLEU."""
-        return scorers.bleu(sums) if self.scorer == "bleu" else share(sums[..., 0], sums[..., 1])
-
-    def baseline(
-        self, train: Features, examples: np.ndarray, test: Features, numbers: np.ndarray
-    ) -> tuple[str, list[Any]]:
-        """Predict the beginning of the source, as long as targets are on average."""
-        tokenizer = tokenizer_of(self.tokenizer)
-        special, others = (np.array(one.all_special_ids) for one in (tokenizer, self._writes(tokenizer)))
-        words_before = np.concatenate([[0], np.cumsum(~np.isin(train.arrays["target"], others))])
-        offsets = train.offsets["target"]
-        counts = words_before[offsets[examples + 1]] - words_before[offsets[examples]]
-        length = max(1, round(float(counts.mean())))
+    def _sources(self, features: Features, numbers: np.ndarray, tokenizer: Any) -> Iterator[np.ndarray]:
+        special = np.array(tokenizer.all_special_ids)
         skipped = len(tokenizer(self.source_prefix, add_special_tokens=False)["input_ids"])
-        sources = [test.ragged("input_ids", number) for number in numbers.tolist()]
-        words = [ids[~np.isin(ids, special)][skipped:][:length].tolist() for ids in sources]
-        return "the beginning of the source", decoded(tokenizer, words)
-
-    def shown(self, prediction: Any) -> str:
-        """Return the text."""
-        return str(prediction)
-
-
-def _texts(features: Features, numbers: np.ndarray) -> list[list[str]]:
-    return [json.loads(features.text("references", number)) for number in numbers.tolist()]
-
-
-def _references(row: Row) -> list[str]:
-    """Return a row's own references, if it has any.
-
-    Raises:
-        DataError: They are no JSON list of texts.
-    """
-    text = row.get("references")
-    if not text or not text.strip():
-        return []
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        raise DataError(
-            f'references: write a JSON list of texts, e.g. ["a summary", "another"], not {text[:60]!r}'
-        )
-    return found
+        for number in numbers.tolist():
+            ids = features.ragged("input_ids", number)
+            yield ids[~np.isin(ids, special)][skipped:]

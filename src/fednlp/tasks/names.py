@@ -30,6 +30,10 @@ TASKS: Mapping[str, Named] = {
         "fednlp.tasks.generation:SequenceToSequence",
         ("max_target_length", "num_beams", "source_prefix", "label_smoothing_factor", "scorer"),
     ),
+    "text-generation": Named(
+        "fednlp.tasks.text_generation:TextGeneration",
+        ("template", "max_target_length", "num_beams", "label_smoothing_factor", "scorer"),
+    ),
     "causal-lm": Named("fednlp.tasks.causal_lm:CausalLM"),
     "masked-lm": Named("fednlp.tasks.masked_lm:MaskedLM", ("mlm_probability",)),
     "prompt-classification": Named("fednlp.tasks.prompts:PromptClassification", ("pattern", "verbalizer")),

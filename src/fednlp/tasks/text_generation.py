@@ -1,0 +1,251 @@
+"""Text generation: a text is made from a text by a language model, that goes on with a prompt."""
+
+import string
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fednlp.data.features import Features
+from fednlp.errors import ConfigError, ModelError
+from fednlp.tasks.base import Batch, Outcome, Row
+from fednlp.tasks.blocks import logits_at, no_cache, pieces, vocabulary_of
+from fednlp.tasks.cloze import frame, plain_ids
+from fednlp.tasks.decoding import generated
+from fednlp.tasks.inputs import moved, padded_inputs, padding_of
+from fednlp.tasks.texts import TextWriting, references_of
+from fednlp.tasks.vocabularies import decoded, tokenizer_of
+
+
+@dataclass(frozen=True)
+class TextGeneration(TextWriting):
+    """Generation with a decoder alone, trained with cross-entropy over the target's tokens.
+
+    What is read is one sequence: the source in a template, the target, and the end of text. The prompt is a
+    function of the source alone: it leaves room for the longest target, whatever its own target is.
+
+    Args:
+        tokenizer: Folder or name of the tokenizer.
+        padding: The id to pad with; it may be that of the end, since the mask alone says what is padding.
+        end: What ends a target; None where the tokenizer has no such token.
+        vocabulary: Tokens that the tokenizer knows.
+        template: What stands around ``{source}``; the target comes behind it.
+        max_target_length: Tokens of a target with its end, and of what is generated, at most.
+        num_beams: Beams of the search; 1 is greedy.
+        label_smoothing_factor: Share of the target that is spread over the vocabulary in training, in [0, 1).
+        scorer: ``"rouge"`` or ``"bleu"``: whether ROUGE-L or BLEU stands for the task.
+    """
+
+    tokenizer: str
+    padding: int = 0
+    end: int | None = None
+    vocabulary: int = 1
+    template: str = "{source}\n\n"
+    max_target_length: int = 64
+    num_beams: int = 1
+    label_smoothing_factor: float = 0.0
+    scorer: str = "rouge"
+    name: str = "text-generation"
+    model_class: str = "AutoModelForCausalLM"
+    own_words_only: bool = True
+
+    @classmethod
+    def build(cls, labels: Sequence[str], tokenizer: Any, **options: Any) -> Self:
+        """Make the task for a tokenizer.
+
+        Raises:
+            ConfigError: An option has no such value.
+        """
+        ends = (tokenizer.eos_token_id, tokenizer.sep_token_id)
+        task = cls(
+            str(tokenizer.name_or_path),
+            padding_of(tokenizer),
+            next((number for number in ends if number is not None), None),
+            vocabulary_of(tokenizer),
+            **options,
+        ).checked()
+        halves_of(task.template)
+        return task
+
+    def settings(self) -> dict[str, Any]:
+        """Return the padding."""
+        return {"pad_token_id": self.padding}
+
+    def encode(self, rows: Iterable[Row], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
+        """Return each row's ``input_ids``, how many of them are its ``prompt``, and ``references``, JSON.
+
+        Source and target are cut at their ends: the target with its end token to ``max_target_length``, the
+        source to what the template and the longest target leave of ``max_length``.
+
+        Raises:
+            ModelError: They leave nothing.
+        """
+        rows = list(rows)
+        opening, closing, leads = self._around(tokenizer)
+        taken = len(opening) + len(closing) + self.max_target_length
+        if taken >= max_length:
+            raise ModelError(
+                f"task.template and task.max_target_length take {taken} tokens and model.max_length is "
+                f"{max_length}: shorten or lower the ones, or raise the other"
+            )
+        texts = ([(row[name] or "").strip() for row in rows] for name in ("source", "target"))
+        sources, targets = (
+            plain_ids(tokenizer, [lead + text if text else "" for text in column])
+            for lead, column in zip(leads, texts, strict=True)
+        )
+        last = [] if self.end is None else [self.end]
+        encoded = []
+        for row, source, target in zip(rows, sources, targets, strict=True):
+            prompt = [*opening, *source[: max_length - taken], *closing] or [self.padding]
+            written = [*target[: self.max_target_length - len(last)], *last] or [self.padding]
+            encoded.append(
+                {"input_ids": prompt + written, "prompt": len(prompt), "references": references_of(row)}
+            )
+        return encoded
+
+    def _around(self, tokenizer: Any) -> tuple[list[int], list[int], tuple[str, str]]:
+        """Return the tokens before and behind the source, and the blanks that begin source and target.
+
+        A blank belongs to the word behind it, as in byte-level vocabularies. Special tokens may be written out
+        in the template.
+        """
+        before, behind = halves_of(self.template)
+        words = [half.rstrip(" ") for half in (before, behind)]
+        own = [tokenizer(half, add_special_tokens=False)["input_ids"] if half else [] for half in words]
+        leads = before[len(words[0]) :], behind[len(words[1]) :]
+        return [*frame(tokenizer)[0], *own[0]], own[1], leads
+
+    def collate(
+        self, features: Features, numbers: np.ndarray, device: torch.device, *, training: bool = False
+    ) -> Batch:
+        """Return ``input_ids``, ``attention_mask`` (batch, longest), and ``places`` and ``labels`` of targets."""
+        batch = padded_inputs(features, numbers, self.padding, torch.device("cpu"))
+        ids = batch["input_ids"]
+        column = torch.arange(ids.shape[1])
+        begin = torch.from_numpy(features.values("prompt")[numbers])[:, None]
+        wanted = (column >= begin) & batch["attention_mask"].bool()
+        # Each token is predicted from the place before it; a prompt has one token at least.
+        places = wanted.flatten().nonzero().squeeze(1) - 1
+        return moved(batch | {"places": places, "labels": ids[wanted]}, device)
+
+    def _logits(self, model: nn.Module, batch: Batch) -> Tensor:
+        if not callable(getattr(model, "generate", None)):
+            raise ModelError(
+                f"{type(model).__name__} cannot generate texts: take a Transformer, such as smollm2 or a GPT-2"
+            )
+        inputs: dict[str, Any] = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        return logits_at(model, inputs | no_cache(model), batch["places"], batch["input_ids"].shape)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the mean cross-entropy a target token, its end included, in nats."""
+        logits = self._logits(model, batch)
+        return F.cross_entropy(logits, batch["labels"], label_smoothing=self.label_smoothing_factor)
+
+    def predict(
+        self, model: nn.Module, features: Features, numbers: np.ndarray, device: torch.device
+    ) -> Outcome:
+        """Return the texts that are generated, and the loss of the targets' tokens."""
+        batch = self.collate(features, numbers, device)
+        lengths = torch.from_numpy(features.values("prompt")[numbers]).to(device)
+        batch["prompt"], batch["prompt_mask"] = on_the_left(batch["input_ids"], lengths, self.padding)
+        width = batch["input_ids"].shape[1]
+        # Logits are made for targets alone; a row has this many of them.
+        logits = self.vocabulary * int((features.lengths(numbers) - features.values("prompt")[numbers]).max())
+        texts: list[str] = []
+        loss = torch.zeros((), dtype=torch.float64)
+        for part in pieces(batch, -(-logits // width), width):
+            made = self._logits(model, part).float()
+            loss += F.cross_entropy(made, part["labels"], reduction="sum").double().cpu()
+            texts += self._written(model, part["prompt"], part["prompt_mask"])
+        return Outcome(numbers.tolist(), texts, float(loss), len(batch["labels"]))
+
+    def _written(self, model: nn.Module, prompts: Tensor, mask: Tensor) -> list[str]:
+        """Return the text that is generated for each prompt.
+
+        With a trained prompt before them, prompts of different lengths are generated one length at a time: PEFT
+        lets no positions through, and the padding between the two would count.
+        """
+        from fednlp.models.prompt_tuning import is_prompted
+
+        lengths = mask.sum(1)
+        prompted = is_prompted(model)
+        alike = [lengths == n for n in sorted({*lengths.tolist()})] if prompted else [lengths > 0]
+        texts: dict[int, str] = {}
+        for chosen in alike:
+            width = int(lengths[chosen].max())
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Position ids are not supported", UserWarning)
+                made = generated(
+                    model,
+                    {"input_ids": prompts[chosen, -width:], "attention_mask": mask[chosen, -width:]},
+                    max_new_tokens=self.max_target_length,
+                    num_beams=self.num_beams,
+                    end=self.end,
+                    padding=self.padding,
+                )
+            rows = chosen.nonzero().squeeze(1).tolist()
+            texts |= zip(rows, decoded(tokenizer_of(self.tokenizer), made), strict=True)
+        return [texts[row] for row in range(len(prompts))]
+
+    def _target_sizes(self, features: Features, examples: np.ndarray) -> np.ndarray:
+        written: np.ndarray = features.lengths(examples) - features.values("prompt")[examples]
+        return written - (self.end is not None)
+
+    def _sources(self, features: Features, numbers: np.ndarray, tokenizer: Any) -> Iterator[np.ndarray]:
+        special = np.array(tokenizer.all_special_ids)
+        opening, closing, _ = self._around(tokenizer)
+        ends = features.values("prompt")[numbers] - len(closing)
+        for number, end in zip(numbers.tolist(), ends.tolist(), strict=True):
+            ids = features.ragged("input_ids", number)[len(opening) : end]
+            yield ids[~np.isin(ids, special)]
+
+
+def halves_of(template: str) -> tuple[str, str]:
+    r"""Return what stands before and behind the source in a template.
+
+    Raises:
+        ConfigError: It does not hold ``{source}`` once, or holds another field.
+
+    >>> halves_of("Sum up: {source}\n\n{{}}")
+    ('Sum up: ', '\n\n{}')
+    """
+    example = 'e.g. task.template = "{source}\\n\\nSummary: "'
+    try:
+        found = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise ConfigError(f"task.template {template!r}: {error}; a brace itself is written twice") from None
+    halves = [""]
+    for words, field, detail, conversion in found:
+        halves[-1] += words
+        if field is None:
+            continue
+        if field != "source" or detail or conversion:
+            raise ConfigError(
+                f"task.template {template!r} holds {{{field}}}: it may hold {{source}}, {example}"
+            )
+        halves.append("")
+    if len(halves) != 2:
+        raise ConfigError(f"task.template {template!r} must hold {{source}} once, {example}")
+    return halves[0], halves[1]
+
+
+def on_the_left(ids: Tensor, lengths: Tensor, padding: int) -> tuple[Tensor, Tensor]:
+    """Return the beginnings of rows with padding before them, and their mask, both (rows, longest).
+
+    Args:
+        ids: Tokens (rows, width).
+        lengths: How many tokens of each row are its beginning, at least one.
+        padding: Fills up.
+
+    >>> on_the_left(torch.tensor([[7, 8, 9], [5, 6, 4]]), torch.tensor([1, 2]), 0)[0].tolist()
+    [[0, 7], [5, 6]]
+    """
+    longest = int(lengths.max())
+    index = torch.arange(longest, device=ids.device) - (longest - lengths)[:, None]
+    mask = index >= 0
+    return ids.gather(1, index.clamp(min=0)).where(mask, padding), mask.long()
