@@ -106,6 +106,7 @@ def prepare(folder: Path, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
         source=str(folder),
         model_config={},
         peft=None,
+        train="all",
         task="text-classification",
         task_fields={"labels": ["0", "1"]},
         train_features=str(folder / "features"),
@@ -113,8 +114,12 @@ def prepare(folder: Path, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
         test_numbers=str(folder / "test.npy"),
         partition=str(folder / "partition.npz"),
         options=asdict(options),
+        federated=True,
+        exchange={"up": [], "down": [], "error_feedback": False, "pull": {}},
+        records=str(folder / "clients.bin"),
         seed=0,
         device="cpu",
+        remember=False,
         evaluation_batch=64,
     )
     return asdict(recipe), {"data": {"name": "synthetic"}, "algorithm": {"name": "fedavg"}}
@@ -130,6 +135,7 @@ class Federation:
         from fednlp.partition import Partition
         from fednlp.procedures import Course, Federated
         from fednlp.runtime.pool import Pool
+        from fednlp.tasks import task_from
         from fednlp.training.replica import flat_weights
         from fednlp.training.side import LocalSide, Recipe
 
@@ -142,7 +148,7 @@ class Federation:
         settings["num_rounds"] = 10**9
         self.pool = Pool(workers, "fednlp.training.side:open_side")
         built = Recipe(**recipe)
-        task = built.task()
+        task = task_from(built.task, built.task_fields)
         model = new_model(built.source, task.model_class, task.settings(), {})
         weights = flat_weights(model)
         side = LocalSide(built, model)
@@ -278,8 +284,8 @@ def measure_padding(name: str | None, path: str | None, rounds: int) -> dict[str
     class Padded(TextClassification):
         """The same task, every batch padded to 128."""
 
-        def collate(self, features: Any, numbers: Any, device: Any) -> Any:
-            batch = super().collate(features, numbers, device)
+        def collate(self, features: Any, numbers: Any, device: Any, *, training: bool = False) -> Any:
+            batch = super().collate(features, numbers, device, training=training)
             for key in ("input_ids", "attention_mask"):
                 batch[key] = torch.nn.functional.pad(batch[key], (0, 128 - batch[key].shape[1]))
             return batch
