@@ -225,6 +225,22 @@ def test_the_matrix_holds_every_model_on_every_client_s_test(whole: Callable[[st
     assert [row["model"] for row in common["rows"]] == ["server"]
 
 
+def test_the_matrix_outlives_a_stop_after_the_last_round(
+    whole: Callable[[str], RunDir], experiment: Make, tmp_path: Path
+) -> None:
+    class StopAtTheEnd(Silent):
+        def round(self, line: dict[str, Any], left: float | None) -> None:
+            if line["round"] == 4:
+                raise Stop
+
+    with pytest.raises(Stop):
+        fednlp.run(experiment(METHODS["all at once"]), tmp_path / "run", listener=StopAtTheEnd())
+    assert not (tmp_path / "run" / "matrix.json").exists()
+    resumed = fednlp.resume(tmp_path / "run")
+    expected = (whole("all at once").folder / "matrix.json").read_bytes()
+    assert (resumed.folder / "matrix.json").read_bytes() == expected
+
+
 def test_final_steps_are_for_the_clients_alone(whole: Callable[[str], RunDir]) -> None:
     last = lines_of(whole("high"))[-1]["evaluation"]
     assert set(last["final"]) == set(last["personal"])

@@ -61,10 +61,20 @@ def _at_the_end(course: "Course") -> dict[str, dict[str, Any]]:
     if steps or course.side.personalised:
         results = _engines(course, everyone, own=bool(steps), steps=steps)
         if everyone:
-            course.matrix = [r["by_owner"] for r in results]
+            course.matrix = matrix(course, [r["by_owner"] for r in results])
     else:
-        course.matrix = []  # all clients have the server's model
+        course.matrix = matrix(course, [])  # all clients have the server's model
     return {"final": personal_scores(course, _own(course, results))} if steps else {}
+
+
+def matrix(course: "Course", engines: list[list[float | None]]) -> dict[str, Any]:
+    """Return the scores of models (rows) on the clients' tests (columns): the server's first, if it is used."""
+    names = course.partition.client_names or [str(c) for c in range(course.partition.num_clients)]
+    rows = [{"model": name, "scores": row} for name, row in zip(names, engines, strict=False)]
+    if not course.side.personalised:
+        server = [None if np.isnan(score) else float(score) for score in course.client_scores]
+        rows.insert(0, {"model": "server", "scores": server})
+    return {"metric": course.side.task.metric, "tests": list(names), "rows": rows}
 
 
 def drawn_clients(course: "Course") -> list[int]:

@@ -321,16 +321,6 @@ def _baseline(course: Course) -> dict[str, Any]:
     return {"name": name, **side.task.metrics(predictions, side.test_features, numbers)}
 
 
-def _matrix(course: Course) -> dict[str, Any]:
-    """Return the scores of the clients' models (rows) on the clients' tests (columns)."""
-    names = course.partition.client_names or [str(c) for c in range(course.partition.num_clients)]
-    rows = [{"model": name, "scores": row} for name, row in zip(names, course.matrix or [], strict=False)]
-    if not course.side.personalised:
-        server = [None if np.isnan(score) else float(score) for score in course.client_scores]
-        rows.insert(0, {"model": "server", "scores": server})
-    return {"metric": course.side.task.metric, "tests": list(names), "rows": rows}
-
-
 def _finish(
     directory: RunDir, course: Course, pieces: Pieces, listener: Listener, stopped: str | None = None
 ) -> None:
@@ -378,8 +368,8 @@ def _finish(
         "note": course.note,
     }
     with saving(directory.folder):
-        if course.matrix is not None:
-            directory.write_json("matrix.json", _matrix(course))
+        if lines and "matrix" in lines[-1]:
+            directory.write_json("matrix.json", lines[-1]["matrix"])
         if reference != "local":
             course.side.replica.load_for_evaluation(course.state.x)
             card = model_card(summary, experiment.model_dump(exclude_none=True), known)

@@ -50,7 +50,7 @@ class Course:
 
     def __post_init__(self) -> None:
         self.client_scores = np.full(self.partition.num_clients, np.nan)
-        self.matrix: list[list[float | None]] | None = None
+        self.matrix: dict[str, Any] | None = None
 
     def due(self, rounds: int) -> bool:
         """Whether the round just done is to be evaluated."""
@@ -156,9 +156,16 @@ class Federated:
             line["sent"] = {reply.client: reply.sent for reply in report.replies if reply.moved is not None}
         if report.dropped:
             line["dropped"] = [{"client": reply.client, "reason": reply.error} for reply in report.dropped]
-        if course.due(self.rounds):
-            line["evaluation"] = evaluate(course, last=course.state.round == self.rounds)
-        return line
+        return evaluated(course, line, self.rounds)
+
+
+def evaluated(course: Course, line: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """Add to a round's line how the model fares, if it is due; the matrix too, so that it outlives a stop."""
+    if course.due(rounds):
+        line["evaluation"] = evaluate(course, last=course.state.round == rounds)
+    if course.matrix is not None:
+        line["matrix"] = course.matrix
+    return line
 
 
 def spent(layout: Layout, reply: Reply) -> Spent:
@@ -252,9 +259,7 @@ class Centralised:
             "bytes_up": 0,
             "bytes_down": 0,
         }
-        if course.due(self.rounds):
-            line["evaluation"] = evaluate(course, last=course.state.round == self.rounds)
-        return line
+        return evaluated(course, line, self.rounds)
 
 
 class Chained(Centralised):

@@ -18,7 +18,7 @@ from fednlp.federated.message import pack, unpack
 from fednlp.federated.params import Entry, Layout
 from fednlp.federated.pulling import Pull
 from fednlp.federated.sums import count_bad
-from fednlp.federated.transforms import Chain, Key, Shapes
+from fednlp.federated.transforms import Chain, Key, Shapes, feedback
 
 
 @dataclass(frozen=True)
@@ -88,23 +88,30 @@ def send(
         for number, e in enumerate(layout.entries)
         if number not in layout.derived and (chosen is None or chosen[number])
     ]
-    wanted = update + owed if exchange.feedback and owed is not None else update
-    shapes = entry_shapes(entries)
-    tensors = {e.name: wanted[e.start : e.stop].view(e.shape) for e in entries}
-    if not entries:
-        return Sent(torch.zeros(layout.numel), 0, owed)
-    message = pack(exchange.up.encode(tensors, key))
-    arrived = exchange.up.decode(unpack(message, exchange.up.shapes(shapes)), shapes, key)
     received = torch.zeros(layout.numel)
-    for e in entries:
-        received[e.start : e.stop].view(e.shape).copy_(arrived[e.name])
+    if not entries:
+        return Sent(received, 0, owed)
+    length = 0
+
+    def carry(encoded: dict[str, Tensor]) -> dict[str, Tensor]:
+        nonlocal length
+        message = pack(encoded)
+        length = len(message)
+        return unpack(message, exchange.up.shapes(entry_shapes(entries)))
+
+    tensors, residual = (
+        {} if flat is None else {e.name: flat[e.start : e.stop].view(e.shape) for e in entries}
+        for flat in (update, owed)
+    )
+    _, arrived, rest = feedback(tensors, residual, exchange.up, key, carry)
     still_owed = None
     if exchange.feedback:
         still_owed = torch.zeros(layout.numel) if owed is None else owed.clone()
-        for e in entries:
-            place = slice(e.start, e.stop)
-            still_owed[place] = wanted[place] - received[place]
-    return Sent(received, len(message), still_owed)
+    for e in entries:
+        received[e.start : e.stop].view(e.shape).copy_(arrived[e.name])
+        if still_owed is not None and e.name in rest:
+            still_owed[e.start : e.stop].view(e.shape).copy_(rest[e.name])
+    return Sent(received, length, still_owed)
 
 
 def broadcast(exchange: Exchange, layout: Layout, x: Tensor, key: Key) -> Tensor:

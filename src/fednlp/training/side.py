@@ -80,9 +80,8 @@ def open_side(**recipe: Any) -> "LocalSide":
     """Build a side in a worker process; the weights come with the first job."""
     built = Recipe(**recipe)
     task = task_from(built.task, built.task_fields)
-    load = (
-        new_model if built.train == "all" else pretrained_model
-    )  # who fills in frozen and personal weights?
+    # Nobody else fills in frozen and personal weights.
+    load = new_model if built.train == "all" else pretrained_model
     model = load(built.source, task.model_class, task.settings(), built.model_config, built.seed, built.peft)
     return LocalSide(built, model)
 
@@ -92,6 +91,8 @@ def personal_names(model: nn.Module, train: Any, federated: bool) -> frozenset[s
 
     Outside a federation nobody exchanges anything, and personal tensors are trained like all others.
     """
+    if train == "all":
+        return frozenset()
     selection = apply_selection(model, parse_train(train))
     return selection.personal if federated else frozenset()
 
@@ -115,7 +116,7 @@ class LocalSide:
         self.options = LocalTraining(**recipe.options)
         by_rows = self.options.leaves_zero_gradients_alone and self.task.own_words_only
         personal = personal_names(model, recipe.train, recipe.federated)
-        groups = groups_of(model)
+        groups = groups_of(model) if recipe.exchange["pull"].get("rule", "all") != "all" else {}
         adapters = exact_adapters(model, recipe.peft, recipe.federated)
         derived = [pair.base for pair in adapters]
         self.replica = Replica(model, pick_device(recipe.device), by_rows, personal, derived)
@@ -128,7 +129,7 @@ class LocalSide:
         self.test_features = self.train_features if same else _opened(recipe.test_features)
         self.partition = Partition.load(Path(recipe.partition))
         self.exchange = exchange_from(
-            recipe.exchange, _stacks([groups[entry.name] for entry in self.layout.entries]), adapters
+            recipe.exchange, _stacks([groups.get(e.name, "") for e in self.layout.entries]), adapters
         )
         self.participant = Participant(
             self.replica,

@@ -1,6 +1,6 @@
 """Transforms one after the other, and the memory that makes up for what they lose."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,8 @@ from fednlp.federated.transforms.half import Half
 from fednlp.federated.transforms.quantise import Quantise
 from fednlp.federated.transforms.sign import Sign
 from fednlp.federated.transforms.sparse import RandomK, TopK
+
+Carry = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def _make(step: Step, nearest: bool) -> Transform:
 
 
 def feedback(
-    update: Tensors, residual: Tensors, chain: Chain, key: Key
+    update: Tensors, residual: Tensors, chain: Chain, key: Key, carry: Carry = dict
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
     """Encode an update together with what earlier messages left out, and keep what this one leaves out.
 
@@ -114,6 +116,7 @@ def feedback(
         residual: Left over from earlier rounds; a name that is missing counts as zeros.
         chain: The way up.
         key: This message's.
+        carry: Takes the encoded tensors to the receiver, and returns what arrives there.
 
     Returns:
         What is sent, what the receiver makes of it, and the new residual. Tensors that are not in the update keep
@@ -124,7 +127,7 @@ def feedback(
     }
     shapes = shapes_of(target)
     encoded = chain.encode(target, key)
-    decoded = chain.decode(encoded, shapes, key)
+    decoded = chain.decode(carry(encoded), shapes, key)
     rest = {name: value - decoded[name] for name, value in target.items()}
     if not _finite(rest):
         return encoded, decoded, dict(residual)
