@@ -117,6 +117,7 @@ def prepare(folder: Path, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
         federated=True,
         exchange={"up": [], "down": [], "error_feedback": False, "pull": {}},
         records=str(folder / "clients.bin"),
+        clip=None,
         seed=0,
         device="cpu",
         remember=False,
@@ -155,9 +156,8 @@ class Federation:
         x = self.pool.start(side, recipe)
         x.copy_(weights)
         partition = Partition.load(Path(built.partition))
-        course = Course(
-            parse(settings).resolved(), partition, self.pool, side, State(0, side.layout, x), _nothing
-        )
+        experiment, state = parse(settings).resolved(), State(0, side.layout, x)
+        course = Course(experiment, partition, self.pool, side, state, _nothing, print)
         self.rounds = Federated(course)
 
     def round(self) -> tuple[float, list[int]]:

@@ -184,6 +184,13 @@ def experiment(document: Callable[..., dict[str, Any]]) -> Make:
     return lambda changes=None: parse(document(changes))
 
 
+def timeless(value: Any) -> Any:
+    """Return nested values without the time that things took."""
+    if isinstance(value, dict):
+        return {key: timeless(one) for key, one in value.items() if key != "seconds"}
+    return [timeless(one) for one in value] if isinstance(value, list) else value
+
+
 @pytest.fixture(scope="session")
 def outcome() -> Callable[[Path | RunDir], dict[str, Any]]:
     """Return all that a run directory says of a run but the time it took, to be compared exactly."""
@@ -198,8 +205,8 @@ def outcome() -> Callable[[Path | RunDir], dict[str, Any]]:
         weights = folder / "model" / "model.safetensors"
         return {
             "weights": weights.read_bytes() if weights.exists() else None,
-            "rounds": [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines],
-            "summary": {k: v for k, v in summary.items() if k != "seconds"},
+            "rounds": [timeless(json.loads(line)) for line in lines],
+            "summary": timeless(summary),
             "state": {name: value.tobytes() for name, value in sorted(state.items())},
             "clients": (folder / "clients.csv").read_bytes(),
             "partition": (folder / "partition.npz").read_bytes(),

@@ -1,5 +1,6 @@
 """The benchmarks run and say what they promise; how fast anything is, is for them to say and not for a test."""
 
+import csv
 import json
 import subprocess
 import sys
@@ -35,3 +36,41 @@ def test_a_big_file_goes_through_all_phases() -> None:
     assert [phase["phase"] for phase in figures["phases"]][:2] == ["imports", "reading"]
     assert figures["phases"][1]["rows"] == 3000
     assert figures["held"] is True
+
+
+def test_the_steps_of_secure_aggregation_are_measured_against_their_bounds() -> None:
+    figures = said_by("secure.py", "--parameters", "100000", "--repeats", "1")
+    masks = figures["masks of 8 neighbours, 100000 parameters"]
+    assert masks["ratio"] == pytest.approx(masks["took_s"] / masks["least_s"], rel=0.02)
+    assert masks["key_stream_bytes"] == 4 * 100_000 * (8 + 1)
+    assert figures["encoding, N=10 U=8 T=3, 100000 elements"]["streamed_bytes"] == 4 * 20_000 * (8 + 10)
+    sent = {name: figure for name, figure in figures.items() if name.startswith("bytes up")}
+    assert len(sent) == 6
+    assert all(figure["exact"] for figure in sent.values())
+    keys, sealed, shown, weight = 5 + 2 * 32, 5 + 9 * (4 + 2 * 36 + 28), 5 + 10 * (4 + 1 + 36), 4
+    whole = keys + sealed + shown + 5 + weight  # the upload has its 5 bytes, too
+    assert sent["bytes up, secagg, 10 clients, 100000 parameters"]["of_the_protocol"] == whole
+
+
+def test_the_protocols_are_compared_where_clients_vanish(tmp_path: Path) -> None:
+    table, figures = tmp_path / "secure.csv", tmp_path / "secure.json"
+    widths = ("--clients", "2", "6", "--parameters", "50", "--dropout", "0", "0.3")
+    command = [sys.executable, str(FOLDER / "secure.py"), "--compare", *widths]
+    done = subprocess.run(
+        [*command, "--csv", str(table), "--json", str(figures)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    rounds = json.loads(figures.read_text(encoding="utf-8"))["rounds"]
+    with table.open(encoding="utf-8", newline="") as file:
+        written = list(csv.DictReader(file))
+    assert [row["bytes_up"] for row in written] == [str(row["bytes_up"] or "") for row in rounds]
+    assert ["3 clients or more" in (row["refused"] or "") for row in rounds] == [True] * 6 + [False] * 6
+    played = {(row["protocol"], row["dropout"]): row for row in rounds[6:]}
+    assert len(played) == 6
+    for protocol in ("secagg", "secagg+", "lightsecagg"):
+        full, fewer = played[protocol, 0.0], played[protocol, 0.3]
+        assert full["bytes_up"] == fewer["bytes_up"] > 4 * 50
+        if protocol != "secagg+":  # where a survivor may have had the one who is gone for no neighbour
+            assert full["bytes_down"] == fewer["bytes_down"] + 4
+        assert full["client_ms"] > 0
+    assert len(done.stdout.splitlines()) == 2 + len(rounds)

@@ -10,7 +10,7 @@ import torch
 
 from fednlp import errors
 from fednlp.federated import Algorithm, Layout, State, by_examples, run_round
-from fednlp.federated.round import Reply
+from fednlp.federated.round import Gathered, Reply
 from fednlp.federated.sums import ExactSum
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -57,7 +57,7 @@ def test_the_library_makes_the_round_that_is_made_by_hand() -> None:
                 hand.local_training(model, clients[client])
                 total.add(factor, layout.flatten(model.state_dict()) - state.x)
                 replies.append(Reply(client, factor, len(clients[client]), 1))
-            return total, replies
+            return Gathered(total, replies)
 
     everyone = Algorithm("fedavg", lambda seed, number, count: list(range(count)), by_examples)
     state = State(0, layout, layout.flatten(start))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fednlp.config import Experiment
-from fednlp.config.schema import REFERENCES
+from fednlp.config.sections import REFERENCES
 from fednlp.costs import Prices, prices
 from fednlp.data import TextData, load_data
 from fednlp.data.cache import cache_dir
@@ -246,6 +246,7 @@ def recipe(
         federated=experiment.algorithm.name not in REFERENCES,
         exchange=exchange_options(experiment),
         records=str(records.resolve()),
+        clip=None if experiment.privacy is None else experiment.privacy.clip,
         seed=experiment.seed,
         device=experiment.runtime.device,
         remember=experiment.runtime.remember,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fednlp import config
 from fednlp.config import Experiment
-from fednlp.config.schema import REFERENCES
+from fednlp.config.sections import REFERENCES
 from fednlp.errors import ConfigError, RunError
 from fednlp.experiment import Listener, Silent, resume, run
 from fednlp.rundir import RunDir, settings_hash

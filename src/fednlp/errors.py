@@ -11,6 +11,7 @@ The command line prints the message and nothing else.
     ├── FetchError         a package-index file that cannot be had, or is not the pinned one
     ├── RunError           a run directory, a resume, a worker, a full disk
     │   └── TooFewClients  a round below min_clients; the rounds before are saved
+    ├── SecureAbort        a step of secure aggregation that a party refuses; nothing was revealed
     └── MissingDependency  an optional library; the message names the command that installs it
 """
 
@@ -45,6 +46,10 @@ class RunError(FednlpError):
 
 class TooFewClients(RunError):
     """Fewer clients than ``min_clients`` came through a round."""
+
+
+class SecureAbort(FednlpError):
+    """A party of secure aggregation goes no further: too few are left, or a message is not what it must be."""
 
 
 class MissingDependency(FednlpError):

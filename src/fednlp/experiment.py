@@ -15,7 +15,7 @@ from torch import nn
 from fednlp import config
 from fednlp.assembly import Pieces, gather, recipe, share_out
 from fednlp.config import Experiment
-from fednlp.config.schema import REFERENCES
+from fednlp.config.sections import REFERENCES
 from fednlp.costs import totals
 from fednlp.data.schema import SCHEMAS
 from fednlp.errors import ConfigError, RunError, TooFewClients
@@ -224,7 +224,7 @@ def _go_on(
     else:
         x.copy_(state.x)
         state.x = x
-    course = Course(experiment, partition, pool, side, state, listener.step)
+    course = Course(experiment, partition, pool, side, state, listener.step, listener.say)
     try:
         _rounds(directory, course, listener)
     except TooFewClients as error:
@@ -366,6 +366,8 @@ def _finish(
         "reference": reference,
         "baseline": _baseline(course),
         "note": course.note,
+        **course.facts,
+        **_secure_total(experiment, lines),
     }
     with saving(directory.folder):
         if lines and "matrix" in lines[-1]:
@@ -376,3 +378,18 @@ def _finish(
             save_model(course.side.replica.model, pieces.tokenizer, directory.model, card)
         directory.write_json("summary.json", summary)
     listener.finished(directory, summary)
+
+
+def _secure_total(experiment: Experiment, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what secure aggregation added over all rounds; nothing without it."""
+    added = [line["secure"] for line in lines if "secure" in line]
+    if not added:
+        return {}
+    return {
+        "secure": {
+            "protocol": experiment.secure.protocol,
+            "bytes": sum(one["bytes"] for one in added),
+            "seconds": round(sum(one["seconds"] for one in added), 3),
+            "aborted": sum("aborted" in line for line in lines),
+        }
+    }

@@ -13,7 +13,7 @@ from torch import nn
 
 from fednlp.assembly import exchange_options, local_training, open_data
 from fednlp.config import Experiment
-from fednlp.config.schema import REFERENCES
+from fednlp.config.sections import REFERENCES
 from fednlp.data import TextData, load_data
 from fednlp.data.features import Features, row_batches, write_features
 from fednlp.data.schema import SCHEMAS

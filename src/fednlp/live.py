@@ -118,10 +118,19 @@ class Terminal:
             parts.append(f"worst tenth {scores['personal'][f'{name}_worst_decile']:.3f}")
         if line["bytes_up"]:
             parts.append(f"up {human_bytes(line['bytes_up'])} down {human_bytes(line['bytes_down'])}")
+        if "secure" in line:
+            added = line["secure"]
+            parts.append(f"secure +{human_bytes(added['bytes'])} +{added['seconds']:.1f} s")
         parts.append(f"{line['seconds']:.1f} s")
         if left is not None:
             parts.append(f"{duration(left)} left")
         self._progress.console.print("  ".join(parts), markup=False, soft_wrap=True)
+        if "aborted" in line:
+            self._progress.console.print(
+                f"  warning: no sum, the model stays as it was: {line['aborted']}",
+                style="yellow",
+                markup=False,
+            )
         for dropped in line.get("dropped", []):
             self._progress.console.print(
                 f"  warning: client {dropped['client']} was dropped: {dropped['reason']}",
@@ -214,9 +223,25 @@ def closing_table(summary: dict[str, Any]) -> Table:
     table.add_row(
         "sent up / down", f"{human_bytes(summary['bytes_up'])} / {human_bytes(summary['bytes_down'])}"
     )
+    if "secure" in summary:
+        table.add_row(*_secure_row(summary))
     table.add_row("rounds, time", f"{summary['rounds']}, {duration(summary['seconds'])}")
+    if "privacy" in summary:
+        promise = summary["privacy"]
+        found = "infinite" if promise["epsilon"] is None else f"{promise['epsilon']:.3g}"
+        table.add_row("privacy of clients", f"epsilon {found} at delta {promise['delta']:.3g}")
     if summary["dropped"]:
         table.add_row("dropped clients", str(summary["dropped"]))
     if summary["note"]:
         table.add_row("note", summary["note"])
     return table
+
+
+def _secure_row(summary: dict[str, Any]) -> tuple[str, str]:
+    """Return what secure aggregation added in all."""
+    added, seconds = summary["secure"], summary["seconds"]
+    share = 100 * added["seconds"] / seconds if seconds else 0.0
+    text = f"{human_bytes(added['bytes'])} and {added['seconds']:.1f} s added ({share:.0f} % of the time)"
+    if added["aborted"]:
+        text += f", {added['aborted']} rounds without a sum"
+    return added["protocol"], text

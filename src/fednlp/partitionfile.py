@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fednlp.config.schema import Partition as Wanted
+from fednlp.config.sections import Partition as Wanted
 from fednlp.data import TextData
 from fednlp.disk import expanded
 from fednlp.errors import PartitionError

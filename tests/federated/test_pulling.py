@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.params import Layout
 from fednlp.federated.pulling import Pull, choose, distances
-from fednlp.federated.round import Reply, run_round
+from fednlp.federated.round import Gathered, Reply, run_round
 from fednlp.federated.server import ServerOptimizer
 from fednlp.federated.state import State
 from fednlp.federated.sums import ExactSum
@@ -84,7 +84,7 @@ class Two:
         for client, factor in factors.items():
             self.total.add(factor, torch.tensor(self.updates[client]))
             replies.append(Reply(client, factor, 1, 1, sent=self.sent[client]))
-        return self.total, replies
+        return Gathered(self.total, replies)
 
 
 @pytest.mark.parametrize(

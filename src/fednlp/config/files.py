@@ -11,7 +11,8 @@ import tomli_w
 from pydantic import ValidationError
 
 from fednlp.config.mistakes import explain, report
-from fednlp.config.schema import REFERENCES, Experiment, Server
+from fednlp.config.schema import Experiment
+from fednlp.config.sections import REFERENCES, Server
 from fednlp.errors import ConfigError
 from fednlp.partition.methods import ALIASES, METHODS
 
@@ -33,7 +34,7 @@ def with_algorithm(experiment: Experiment, name: str, seed: int) -> Experiment:
     server = experiment.server if name == experiment.algorithm.name else Server()
     update = {"algorithm": algorithm, "server": server.model_dump(), "seed": seed}
     if name in REFERENCES:  # nothing is exchanged
-        update |= {"exchange": {}, "pull": {}}
+        update |= {"exchange": {}, "pull": {}, "secure": {}, "privacy": None}
     return parse(experiment.model_dump(exclude_none=True) | update, experiment.name)
 
 

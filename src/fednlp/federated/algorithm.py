@@ -16,6 +16,7 @@ Weigh = Callable[[int], float]
 """Number of a client's training examples -> its weight p_i."""
 
 Derive = Callable[[Layout, Tensor, Tensor], None]
+Noise = Callable[[Tensor, int], None]
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class Algorithm:
         min_clients: A round with fewer replies stops the run.
         derive: Sets the derived tensors, if there are any, from the model after the server's step and the mean
             update: ``derive(layout, x, mean)``.
+        divisor: What the weighted sum is divided by where that must not depend on who answered; None for the
+            weight of those who did.
+        noise: Adds to the mean update what differential privacy asks for: ``noise(mean, round)``.
     """
 
     name: str
@@ -40,6 +44,8 @@ class Algorithm:
     mu: float = 0.0
     min_clients: int = 1
     derive: Derive | None = None
+    divisor: float | None = None
+    noise: Noise | None = None
 
 
 def uniform_cohort(size: int) -> Sample:
@@ -48,6 +54,16 @@ def uniform_cohort(size: int) -> Sample:
     def sample(seed: int, round_number: int, clients: int) -> list[int]:
         rng = generator(seed, "cohort", round_number)
         return [int(c) for c in np.sort(rng.choice(clients, size=min(size, clients), replace=False))]
+
+    return sample
+
+
+def poisson_cohort(size: int) -> Sample:
+    """Draw each client by itself with probability ``size`` / clients, so that a cohort may have any size."""
+
+    def sample(seed: int, round_number: int, clients: int) -> list[int]:
+        rng = generator(seed, "cohort", round_number)
+        return np.flatnonzero(rng.random(clients) < size / clients).tolist()
 
     return sample
 

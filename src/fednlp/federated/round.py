@@ -8,8 +8,8 @@ Nothing here knows of text, tasks, models or transports: those stand behind :cla
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +81,28 @@ class RoundReport:
     bytes_up: int
     bytes_down: int
     dropped: list[Reply]
+    aborted: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What came back of a cohort.
+
+    Attributes:
+        total: The sum of factor * update.
+        replies: One a client.
+        weighed: Where the sum holds the weights too, as a secure one does, of whom nobody shall know them: the
+            unit that they were divided by there, and the sum of these factors.
+        aborted: Why there is no sum, where a protocol gave up: the round changes nothing.
+        extra: What the round's line is to say beside the rest.
+    """
+
+    total: ExactSum
+    replies: list[Reply]
+    weighed: tuple[float, float] | None = None
+    aborted: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 class Runtime(Protocol):
@@ -88,8 +110,8 @@ class Runtime(Protocol):
 
     def train(
         self, round_number: int, state: State, factors: dict[int, float], done: Callable[[int], None]
-    ) -> tuple[ExactSum, list[Reply]]:
-        """Train the clients from ``state.x``; return the sum of factor * update, and a reply a client.
+    ) -> Gathered:
+        """Train the clients from ``state.x``.
 
         A client that fails is no exception: its reply says why, and its update is not in the sum.
         ``done`` is told how many clients are through.
@@ -123,27 +145,24 @@ def run_round(
     unit = weight_unit(sum(weights.values()))
     factors = {client: weight / unit for client, weight in weights.items()}
 
-    total, replies = runtime.train(number, state, factors, done)
+    gathered = runtime.train(number, state, factors, done)
 
-    replies = sorted(replies, key=lambda reply: reply.client)
+    replies = sorted(gathered.replies, key=lambda reply: reply.client)
     kept = [reply for reply in replies if reply.error is None]
     dropped = [reply for reply in replies if reply.error is not None]
-    if len(kept) < algorithm.min_clients:
+    if gathered.aborted is None and len(kept) < algorithm.min_clients:
         reasons = "; ".join(f"client {reply.client}: {reply.error}" for reply in dropped[:3])
         raise TooFewClients(
             f"round {number}: {len(kept)} of {len(cohort)} clients answered, min_clients is "
             f"{algorithm.min_clients} ({reasons}); the rounds before are saved"
         )
-    layout = state.layout
-    delta, rows = total.mean(_shares(layout, kept))
-    server_step(algorithm.server, layout, state.x, delta, state.slots, rows, _unsent(layout, kept))
-    if algorithm.derive is not None:
-        algorithm.derive(layout, state.x, delta)
-    total.clear()
+    if gathered.aborted is None:
+        _step(algorithm, state, gathered, kept, unit)
+    gathered.total.clear()
     state.round = number
 
     examples = sum(reply.examples for reply in kept)
-    whole = layout.message_bytes
+    whole = state.layout.message_bytes
     return RoundReport(
         round=number,
         cohort=cohort,
@@ -154,7 +173,30 @@ def run_round(
         bytes_up=sum(whole if reply.bytes_up is None else reply.bytes_up for reply in kept),
         bytes_down=sum(whole if reply.bytes_down is None else reply.bytes_down for reply in replies),
         dropped=dropped,
+        aborted=gathered.aborted,
+        extra=gathered.extra,
     )
+
+
+def _step(algorithm: Algorithm, state: State, gathered: Gathered, kept: Sequence[Reply], unit: float) -> None:
+    """Move the global model by the mean of what was gathered."""
+    layout, number = state.layout, state.round + 1
+    share: float | list[float] = _shares(layout, kept)
+    if gathered.weighed is not None:
+        unit, share = gathered.weighed
+    if algorithm.divisor is not None:
+        share = algorithm.divisor / unit
+    if algorithm.noise is None:
+        delta, rows = gathered.total.mean(share)
+        unsent = _unsent(layout, kept)
+    else:
+        gathered.total.touched.fill_(True)
+        delta, rows = gathered.total.mean(share)
+        algorithm.noise(delta, number)
+        unsent = []
+    server_step(algorithm.server, layout, state.x, delta, state.slots, rows, unsent)
+    if algorithm.derive is not None:
+        algorithm.derive(layout, state.x, delta)
 
 
 def sent_entries(layout: Layout, reply: Reply) -> Sequence[int]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.params import Kind, Layout
-from fednlp.federated.round import Reply, RoundReport, failed, run_round
+from fednlp.federated.round import Gathered, Reply, RoundReport, failed, run_round
 from fednlp.federated.state import State
 from fednlp.federated.sums import ExactSum
 
@@ -90,13 +90,13 @@ class _Trainers:
 
     def train(
         self, round_number: int, state: State, factors: dict[int, float], done: Callable[[int], None]
-    ) -> tuple[ExactSum, list[Reply]]:
+    ) -> Gathered:
         """Train one client after the other."""
         replies = []
         for count, (client, factor) in enumerate(sorted(factors.items()), start=1):
             replies.append(self._train(client, factor, state.x))
             done(count)
-        return self.total, replies
+        return Gathered(self.total, replies)
 
     def _train(self, client: int, factor: float, x: Tensor) -> Reply:
         data = self.clients[client]

@@ -57,6 +57,9 @@ class Pool:
         self._counter: Counter | None = None
         self._sums: list[ExactSum] = []
 
+    def __len__(self) -> int:
+        return 1 + len(self._children)
+
     def start(self, side: Side, arguments: dict[str, Any]) -> Tensor:
         """Set the workers up and return the shared flat tensor that is to hold the global model.
 

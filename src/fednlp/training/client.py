@@ -10,9 +10,9 @@ What a client keeps between rounds lies in its record (:mod:`fednlp.federated.st
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,11 +27,14 @@ from fednlp.federated.pulling import Pull, choose, distances
 from fednlp.federated.round import Reply, failed
 from fednlp.federated.store import ClientStore
 from fednlp.federated.sums import ExactSum, check_finite
-from fednlp.federated.transforms import Key, make_chain
+from fednlp.federated.transforms import Clip, Key, make_chain
 from fednlp.tasks.base import Task
 from fednlp.training.local import Begin, Trained, train_client
 from fednlp.training.optimizers import LocalTraining, memory_sizes
 from fednlp.training.replica import Replica
+
+if TYPE_CHECKING:
+    from fednlp.training.masked import Hidden
 
 Record = Mapping[str, Tensor]
 _MEMORY = "memory."
@@ -92,6 +95,7 @@ class Participant:
         exchange: How updates travel.
         records: The file of the clients' records; None for a run that keeps nothing on disk.
         seed: The experiment's.
+        clip: The norm that every update is cut to as it enters the sum, for differential privacy; None for none.
     """
 
     def __init__(
@@ -103,9 +107,10 @@ class Participant:
         exchange: Exchange,
         records: Path | None,
         seed: int,
+        clip: float | None = None,
     ) -> None:
         self.replica, self.task, self.features = replica, task, features
-        self.options, self.exchange, self.seed = options, exchange, seed
+        self.options, self.exchange, self.seed, self.clip = options, exchange, seed, clip
         fields = record_fields(replica, options, exchange)
         self.store = ClientStore(records, fields) if fields and records is not None else None
         self._whole = bytes_down(exchange, replica.layout), len(replica.layout.entries)
@@ -124,7 +129,14 @@ class Participant:
         return begin_of(record, self.exchange, self.replica.layout, x)
 
     def take_part(
-        self, client: int, examples: np.ndarray, factor: float, round_number: int, x: Tensor, total: ExactSum
+        self,
+        client: int,
+        examples: np.ndarray,
+        factor: float,
+        round_number: int,
+        x: Tensor,
+        total: ExactSum,
+        hiding: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Train one client and add its update; a client that fails is reported, not raised.
 
@@ -135,6 +147,7 @@ class Participant:
             round_number: From 1.
             x: The global model as clients have it, flat.
             total: What its update is added to.
+            hiding: How it hides its update in a secure sum (:func:`fednlp.training.masked.hide`); None in others.
         """
         record, key = self.record(client, round_number - 1), Key(self.seed, round_number, client)
         bytes_got, tensors_got = self._down(record)
@@ -152,26 +165,17 @@ class Participant:
                 all_words=self.exchange.pull.rule != "all",
                 begin=self.begin(record, x),
             )
-            if self.exchange.plain:
-                sent, chosen = None, _Chosen()
+            if self.exchange.plain and self.clip is None and hiding is None:
                 self.replica.add_update(total, factor)
+                made = _Made()
             else:
-                update = self.replica.update()
-                check_finite(update)
-                check_finite(self.replica.own())
-                chosen = self._chosen(record, update, x, key)
-                sent = send(self.exchange, self.replica.layout, update, key, chosen.sent, record.get("owed"))
-                fill_products(self.replica.layout, x, sent.update, self.exchange.adapters)
-                check_finite(sent.update)
+                made = self._make(record, x, key, hiding)
         except Exception as error:
             if self.store is not None:
                 self.store.forget(client, round_number)
             return asdict(failed(client, factor, error, bytes_got, tensors_got))
-        self._keep(client, round_number, trained, chosen, sent)
-        if sent is not None:
-            layout = self.replica.layout
-            table = layout.rows(sent.update) if layout.table is not None else None
-            total.add(factor, sent.update[: layout.dense], None, table)
+        self._keep(client, round_number, trained, made)
+        chosen, sent = made.chosen, made.sent
         reply = Reply(
             client,
             factor,
@@ -184,7 +188,38 @@ class Participant:
             sent=None if chosen.sent is None else np.flatnonzero(chosen.sent).tolist(),
             moved=None if chosen.moved is None else chosen.moved.tolist(),
         )
-        return asdict(reply)
+        return asdict(reply) | self._add(total, factor, made)
+
+    def _make(self, record: Record, x: Tensor, key: Key, hiding: dict[str, Any] | None) -> "_Made":
+        """Make what the server gets of the update, and bound what it can change."""
+        update = self.replica.update()
+        check_finite(update)
+        check_finite(self.replica.own())
+        if hiding is not None:
+            from fednlp.training.masked import hide
+
+            tensors = self.exchange.up.encode(self.replica.layout.views(update), key)
+            whole = self.replica.layout.flatten(tensors) if self.exchange.up.steps else update
+            return _Made(hidden=hide(self._bounded(whole, key), hiding, key))
+        chosen = self._chosen(record, update, x, key)
+        sent = send(self.exchange, self.replica.layout, update, key, chosen.sent, record.get("owed"))
+        fill_products(self.replica.layout, x, sent.update, self.exchange.adapters)
+        check_finite(sent.update)
+        return _Made(chosen, replace(sent, update=self._bounded(sent.update, key)))
+
+    def _bounded(self, update: Tensor, key: Key) -> Tensor:
+        """Cut an update to the norm that differential privacy speaks of."""
+        return update if self.clip is None else Clip(self.clip).encode({"": update}, key)[""]
+
+    def _add(self, total: ExactSum, factor: float, made: "_Made") -> dict[str, Any]:
+        """Add what was made to the sum; return what the reply says beside the rest."""
+        if made.hidden is not None:
+            return made.hidden.add_to(total)
+        if made.sent is not None:
+            layout = self.replica.layout
+            table = layout.rows(made.sent.update) if layout.table is not None else None
+            total.add(factor, made.sent.update[: layout.dense], None, table)
+        return {}
 
     def _chosen(self, record: Record, update: Tensor, x: Tensor, key: Key) -> "_Chosen":
         """Choose which tensors to send, by how far each moved since the client's last round."""
@@ -201,12 +236,11 @@ class Participant:
         got = record["sent"].numpy() > 0
         return bytes_down(self.exchange, self.replica.layout, got), int(got.sum())
 
-    def _keep(
-        self, client: int, round_number: int, trained: Trained, chosen: "_Chosen", sent: Sent | None
-    ) -> None:
+    def _keep(self, client: int, round_number: int, trained: Trained, made: "_Made") -> None:
         """Write a client's record; it counts once the round is saved."""
         if self.store is None:
             return
+        chosen, sent = made.chosen, made.sent
         kept = {_MEMORY + name: value.reshape(-1) for name, value in trained.memory.items()}
         if self.replica.personal.numel:
             kept["own"] = self.replica.own()
@@ -224,3 +258,12 @@ class _Chosen:
     model: Tensor | None = None
     moved: np.ndarray | None = None
     sent: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What became of a client's update; nothing where it was added to the sum as it is."""
+
+    chosen: _Chosen = _Chosen()
+    sent: Sent | None = None
+    hidden: "Hidden | None" = None

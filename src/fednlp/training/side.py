@@ -54,6 +54,7 @@ class Recipe:
     federated: bool
     exchange: dict[str, Any]
     records: str
+    clip: float | None
     seed: int
     device: str
     remember: bool
@@ -139,6 +140,7 @@ class LocalSide:
             self.exchange,
             Path(recipe.records) if recipe.federated else None,
             recipe.seed,
+            recipe.clip,
         )
         self._loaded: Any = None
         self._job: Any = None
@@ -157,9 +159,15 @@ class LocalSide:
                 self._loaded = None
                 client = job["clients"][piece]
                 examples = self.partition.train(client)
+                hiding = job["hiding"][piece] if "hiding" in job else None
                 return self.participant.take_part(
-                    client, examples, job["factors"][piece], job["round"], x, total
+                    client, examples, job["factors"][piece], job["round"], x, total, hiding
                 )
+            case "unmask":
+                from fednlp.training.masked import unmask
+
+                start = piece * job["stretch"]
+                return unmask(total, start, min(start + job["stretch"], self.layout.numel), job["seeds"])
             case "evaluate":
                 return self._evaluate(job, piece, x)
             case "engine":

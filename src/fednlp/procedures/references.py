@@ -1,189 +1,24 @@
-"""What one round is under each algorithm: federated, centralised, client after client, or each client alone.
+"""The references of a comparison: centralised training, one client after the other, and each client alone.
 
-The references get the federation's budget, so that a comparison compares methods, not effort: centralised
+They get the federation's budget, so that a comparison compares methods, not effort: centralised
 training sees as many examples a round as an average cohort does, and one client's share of chained training,
 or a client alone, as many epochs as it would have trained, on average, in the federation.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from fednlp.assembly import algorithm_of, cohort_examples, local_training, prices_of
+from fednlp.assembly import cohort_examples, local_training
 from fednlp.config import Experiment
-from fednlp.costs import Spent, round_line
-from fednlp.errors import RunError, TooFewClients
-from fednlp.evaluation import drawn_clients, evaluate, personal_scores
-from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.exchange import broadcast
-from fednlp.federated.lora import check_exact, exact_bytes, exact_step
-from fednlp.federated.params import Layout
-from fednlp.federated.round import Reply, run_round, sent_entries
-from fednlp.federated.state import State
-from fednlp.federated.sums import BURST, ExactSum, count_bad
-from fednlp.federated.transforms import Key
-from fednlp.models.peft_options import averaging_of
-from fednlp.partition import Partition
-from fednlp.runtime.pool import Pool
+from fednlp.errors import TooFewClients
+from fednlp.evaluation import drawn_clients, personal_scores
+from fednlp.federated.sums import count_bad
+from fednlp.procedures.course import Course, evaluated, require_whole
 from fednlp.seeds import generator, torch_stream
 from fednlp.training.batches import epoch_batches
 from fednlp.training.optimizers import make_optimizer, make_schedule, remember, restore, set_rate
-from fednlp.training.side import LocalSide
-
-
-@dataclass
-class Course:
-    """One run under way."""
-
-    experiment: Experiment
-    partition: Partition
-    pool: Pool
-    side: LocalSide
-    state: State
-    step: Callable[[int, int, str], None]
-    lines: list[dict[str, Any]] = field(default_factory=list)
-    note: str | None = None
-
-    def __post_init__(self) -> None:
-        self.client_scores = np.full(self.partition.num_clients, np.nan)
-        self.matrix: dict[str, Any] | None = None
-
-    def due(self, rounds: int) -> bool:
-        """Whether the round just done is to be evaluated."""
-        return self.state.round % self.experiment.evaluation.every == 0 or self.state.round == rounds
-
-
-class Procedure(Protocol):
-    """A way to do rounds."""
-
-    rounds: int
-
-    def round(self) -> dict[str, Any]:
-        """Do the next round, and return its line for rounds.jsonl, less the seconds."""
-
-
-class Federated:
-    """Rounds of a federated algorithm."""
-
-    def __init__(self, course: Course) -> None:
-        self.course = course
-        self.rounds = course.experiment.num_rounds
-        self.algorithm = self._algorithm()
-        self.sizes = np.diff(course.partition.train_offsets)
-        self.prices = prices_of(
-            course.experiment, sum(p.numel() for p in course.side.replica.model.parameters())
-        )
-        state = course.state
-        self.bad = count_bad(state.x)
-        state.slots = state.slots or self.algorithm.server.init(state.layout)
-
-    def _algorithm(self) -> Algorithm:
-        """Return the algorithm's value, with exact averaging of adapters where it is asked for."""
-        algorithm, adapters = algorithm_of(self.course.experiment), self.course.side.exchange.adapters
-        if averaging_of(self.course.experiment.model.peft) != "exact":
-            return algorithm
-        check_exact(self.course.state.layout, adapters, algorithm.server)
-        return replace(algorithm, derive=lambda layout, x, mean: exact_step(layout, x, mean, adapters))
-
-    def _with_factors(self, reply: Reply) -> Reply:
-        """Count what a client gets of the changes of the base weights, as factors where these are shorter."""
-        exchange, layout = self.course.side.exchange, self.course.state.layout
-        if not exchange.adapters:
-            return reply
-        seen = [line["round"] for line in self.course.lines if reply.client in line["cohort"]]
-        missed = self.course.lines[max(seen, default=1) - 1 :]
-        answered = sum(len(line["cohort"]) - len(line.get("dropped", [])) - 1 for line in missed)
-        _, down = exact_bytes(layout, exchange.adapters, answered + 1)
-        return replace(reply, bytes_down=down, tensors_down=len(layout.entries))
-
-    def train(
-        self, round_number: int, state: State, factors: dict[int, float], done: Callable[[int], None]
-    ) -> tuple[ExactSum, list[Reply]]:
-        """Train the cohort on the pool, the clients with most to do first."""
-        course = self.course
-        order = sorted(
-            factors, key=lambda client: (-course.side.options.steps(int(self.sizes[client])), client)
-        )
-        job = {
-            "kind": "train",
-            "round": round_number,
-            "clients": order,
-            "factors": [factors[c] for c in order],
-        }
-        exchange = course.side.exchange
-        key = Key(course.experiment.seed, round_number, -1)  # one message for all clients
-        arrived = broadcast(exchange, state.layout, state.x, key)
-        exact = None if arrived is state.x else state.x.clone()
-        if exact is not None:
-            state.x.copy_(arrived)
-        try:
-            replies = course.pool.do(job, len(order), state.x, done)
-        finally:
-            if exact is not None:
-                state.x.copy_(exact)
-        return course.pool.total, [Reply(**reply) for reply in replies]
-
-    def round(self) -> dict[str, Any]:
-        """Do one federated round."""
-        course = self.course
-        size = min(course.experiment.clients_per_round, len(self.sizes))
-        report = run_round(
-            self.algorithm,
-            course.state,
-            self.sizes,
-            self,
-            course.experiment.seed,
-            lambda done: course.step(done, size, "clients"),
-        )
-        _require_whole(course.state.x, self.bad, report.round)
-        line: dict[str, Any] = {
-            "round": report.round,
-            "cohort": report.cohort,
-            "train_loss": report.train_loss,
-            "steps": report.steps,
-            "examples": report.examples,
-            **round_line(
-                [spent(course.state.layout, self._with_factors(r)) for r in report.replies], self.prices
-            ),
-        }
-        moved = {reply.client: reply.moved for reply in report.replies if reply.moved is not None}
-        if moved:
-            line["moved"] = moved
-            line["sent"] = {reply.client: reply.sent for reply in report.replies if reply.moved is not None}
-        if report.dropped:
-            line["dropped"] = [{"client": reply.client, "reason": reply.error} for reply in report.dropped]
-        return evaluated(course, line, self.rounds)
-
-
-def evaluated(course: Course, line: dict[str, Any], rounds: int) -> dict[str, Any]:
-    """Add to a round's line how the model fares, if it is due; the matrix too, so that it outlives a stop."""
-    if course.due(rounds):
-        line["evaluation"] = evaluate(course, last=course.state.round == rounds)
-    if course.matrix is not None:
-        line["matrix"] = course.matrix
-    return line
-
-
-def spent(layout: Layout, reply: Reply) -> Spent:
-    """Return what one client's part in a round cost."""
-    whole, entries = layout.message_bytes, len(layout.entries)
-    got = whole if reply.bytes_down is None else reply.bytes_down
-    tensors = entries if reply.tensors_down is None else reply.tensors_down
-    if reply.error is not None:
-        return Spent(bytes_down=got, tensors_down=tensors)
-    sent = sent_entries(layout, reply)
-    return Spent(
-        bytes_up=whole if reply.bytes_up is None else reply.bytes_up,
-        bytes_down=got,
-        tensors_up=len(sent),
-        tensors_down=tensors,
-        parameters_up=sum(layout.entries[number].numel for number in sent),
-        examples=reply.examples,
-    )
 
 
 class Centralised:
@@ -247,7 +82,7 @@ class Centralised:
                 seen += len(numbers)
                 course.step(step - first + 1, self.steps, "steps")
         side.replica.store(state.x)
-        _require_whole(state.x, self.bad, state.round + 1)
+        require_whole(state.x, self.bad, state.round + 1)
         state.slots |= remember(optimizer)
         state.round += 1
         line: dict[str, Any] = {
@@ -299,12 +134,6 @@ def _effort(experiment: Experiment, visits: int) -> str:
         if options.max_steps > 0
         else f"{visits * options.num_train_epochs} epochs"
     )
-
-
-def _require_whole(x: Tensor, before: int, round_number: int) -> None:
-    """Stop a run whose model has burst, before it is saved."""
-    if count_bad(x) > before:
-        raise RunError(f"round {round_number}: {BURST}: lower the learning rate; the rounds before are saved")
 
 
 class Alone:
@@ -369,17 +198,3 @@ class Alone:
         if tried:
             line["evaluation"]["global"] = {key: float(np.mean([t[key] for t in tried])) for key in tried[0]}
         return line
-
-
-PROCEDURES: dict[str, Callable[[Course], Procedure]] = {
-    "fedavg": Federated,
-    "fedprox": Federated,
-    "fedopt": Federated,
-    "fedadagrad": Federated,
-    "fedadam": Federated,
-    "fedyogi": Federated,
-    "centralised": Centralised,
-    "chained": Chained,
-    "local": Alone,
-}
-"""How rounds are done, by the algorithm's name."""

@@ -1,0 +1,286 @@
+"""The sections of an experiment: their keys, types and defaults. What goes together: :mod:`fednlp.config.together`."""
+
+import difflib
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+
+from fednlp.errors import PartitionError
+from fednlp.partition.make import method_named
+from fednlp.tasks.names import TASKS
+
+PositiveInt = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+AlgorithmName = Literal[
+    "fedavg", "fedprox", "fedopt", "fedadagrad", "fedadam", "fedyogi", "centralised", "chained", "local"
+]
+ServerName = Literal["sgd", "adagrad", "adam", "yogi"]
+ClientOptimizer = Literal["sgd", "adam", "adamw", "adagrad"]
+Schedule = Literal["constant", "constant_with_warmup", "linear", "cosine", "polynomial", "inverse_sqrt"]
+VariantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._+-]*$", max_length=40)]
+Tracker = Literal["none", "tensorboard", "wandb", "mlflow"]
+
+REFERENCES = ("centralised", "chained", "local")
+ADAPTIVE: dict[str, ServerName] = {"fedadagrad": "adagrad", "fedadam": "adam", "fedyogi": "yogi"}
+
+
+class Section(BaseModel):
+    """Strict and frozen, without other keys."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, protected_namespaces=(), validate_default=True
+    )
+
+
+class Data(Section):
+    """Where the examples come from: a known data set by ``name``, files by ``path``, or both."""
+
+    name: str | None = None
+    path: str | None = None
+    text: str = "text"
+    label: str = "label"
+    columns: dict[str, str] = {}
+    test_path: str | None = None
+    test_fraction: Fraction = 0.2
+    invalid: Literal["refuse", "drop"] = "refuse"
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.name is None and self.path is None:
+            raise ValueError('say name = "20news" (a known data set) or path = "my.csv" (your own file)')
+        return self
+
+
+class Partition(Section):
+    """How the examples are shared out over the clients."""
+
+    method: str = "uniform"
+    clients: PositiveInt | None = None
+    alpha: PositiveFloat | None = None
+    beta: PositiveFloat | None = None
+    field: str | None = None
+    seed: int | None = None
+    proportions: str | None = None
+    clusters: PositiveInt | None = None
+    encoder: str | None = None
+    file: str | None = None
+    part: str | None = None
+
+    @field_validator("method")
+    @classmethod
+    def _known_method(cls, method: str) -> str:
+        try:
+            return method_named(method)
+        except PartitionError as error:
+            raise ValueError(str(error)) from None
+
+
+class Task(Section):
+    """What is learnt: a formulation by ``name``, inferred from the data if left out, and its options."""
+
+    name: str | None = None
+    label_smoothing_factor: Decay | None = None
+    scheme: Literal["default", "strict"] | None = None
+    doc_stride: Annotated[int, Field(ge=0)] | None = None
+    max_answer_length: PositiveInt | None = None
+    max_target_length: PositiveInt | None = None
+    num_beams: PositiveInt | None = None
+    source_prefix: str | None = None
+    template: str | None = None
+    scorer: Literal["rouge", "bleu"] | None = None
+    mlm_probability: Fraction | None = None
+    pattern: str | None = None
+    verbalizer: dict[str, str] | None = None
+    options: dict[str, JsonValue] = {}
+
+    @field_validator("name")
+    @classmethod
+    def _known_name(cls, name: str | None) -> str | None:
+        if name is None or name in TASKS or ":" in name:
+            return name
+        near = difflib.get_close_matches(name, TASKS, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(f'there is no task "{name}": {hint}known are {", ".join(TASKS)}')
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that are said, without the name."""
+        named = self.model_dump(exclude_none=True, exclude={"name", "options"})
+        return named | dict(self.options)
+
+
+class Model(Section):
+    """The starting point: a name known here, a folder, or a hub name; ``config`` overrides its settings.
+
+    ``peft`` puts adapters on it; ``vocabulary_size`` and ``vocabulary`` (of source and target) are for
+    models that are built over the texts at hand;
+    ``train`` says which parameters are shared, personal or frozen (:mod:`fednlp.models.selection`).
+    """
+
+    name_or_path: str = "bert-tiny"
+    max_length: Annotated[int, Field(ge=4)] = 128
+    config: dict[str, JsonValue] = {}
+    vocabulary_size: Annotated[int, Field(ge=300)] | None = None
+    vocabulary: Literal["shared", "separate"] = "shared"
+    peft: dict[str, JsonValue] | None = None
+    train: JsonValue = "all"
+
+
+class Algorithm(Section):
+    """What is federated learning here: see docs/methods."""
+
+    name: AlgorithmName = "fedavg"
+    mu: NonNegativeFloat | None = None
+    weighting: Literal["examples", "uniform"] = "examples"
+
+
+class Client(Section):
+    """One client's local training; names as Hugging Face's ``TrainingArguments``.
+
+    With ``keep_optimizer`` the optimiser's memory stays with the client from one of its rounds to the next.
+    ``final_steps`` is how many steps each client takes by itself after the last round, for its own tests.
+    """
+
+    optimizer: ClientOptimizer = "adamw"
+    learning_rate: PositiveFloat = 5e-5
+    momentum: Decay = 0.0
+    num_train_epochs: PositiveInt = 1
+    max_steps: Annotated[int, Field(ge=-1)] = -1
+    per_device_train_batch_size: PositiveInt = 8
+    weight_decay: NonNegativeFloat = 0.0
+    lr_scheduler_type: Schedule = "constant"
+    warmup_steps: Annotated[int, Field(ge=0)] | Fraction = 0
+    max_grad_norm: NonNegativeFloat = 0.0
+    group_by_length: bool = True
+    keep_optimizer: bool = False
+    final_steps: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _options_go_together(self) -> Self:
+        if self.momentum and self.optimizer != "sgd":
+            raise ValueError(
+                f'momentum belongs to optimizer = "sgd"; {self.optimizer} has none: leave it out'
+            )
+        if self.warmup_steps and self.lr_scheduler_type == "constant":
+            raise ValueError('warmup_steps needs a schedule: say lr_scheduler_type = "constant_with_warmup"')
+        if self.max_steps == 0:
+            raise ValueError("max_steps = 0 would train nothing; give a number of steps, or -1 for epochs")
+        return self
+
+
+class Server(Section):
+    """The server optimiser on the pseudo-gradient; what is left out takes the algorithm's default."""
+
+    optimizer: ServerName | None = None
+    learning_rate: PositiveFloat | None = None
+    momentum: Decay | None = None
+    beta1: Decay | None = None
+    beta2: Decay | None = None
+    tau: PositiveFloat | None = None
+
+
+class Exchange(Section):
+    """What is done to tensors on their way to the server (``up``) and from it (``down``), in this order.
+
+    With ``error_feedback`` a client adds what the way up lost of an update to its next one.
+    """
+
+    up: list[str] = []
+    down: list[str] = []
+    error_feedback: bool = False
+
+
+class Pull(Section):
+    """Which of the shared tensors a client sends in a round, by how far they moved since its last one."""
+
+    rule: Literal["all", "low", "high", "random"] = "all"
+    share: Fraction = 0.5
+    of: Literal["tensors", "parameters"] = "tensors"
+    push: Literal["all", "selected"] = "all"
+
+
+class Secure(Section):
+    """Secure aggregation: the server learns the sum of the clients' weighted updates, and no one's.
+
+    ``dropout`` and ``corruption`` are the largest shares of a cohort that may vanish, or work together with the
+    server; the protocol's thresholds follow from them. An update's elements are cut at ``clip`` and rounded to
+    ``bits`` bits. ``active`` is for a server that may lie: clients sign what they were shown. ``simulated_dropout``
+    makes each client vanish with that probability, in a phase drawn at random.
+    """
+
+    protocol: Literal["none", "secagg", "secagg+", "lightsecagg"] = "none"
+    dropout: Decay = 0.1
+    corruption: Decay = 0.1
+    clip: Annotated[float, Field(gt=0, le=1024)] = 1.0
+    bits: Annotated[int, Field(ge=2, le=31)] | None = None
+    stochastic: bool = False
+    active: bool = False
+    simulated_dropout: Decay = 0.0
+
+
+class Privacy(Section):
+    """Differential privacy of clients: the norm that an update is cut to, and noise on the sum.
+
+    ``noise`` is the standard deviation of the sum's noise over ``clip``; or say which ``epsilon`` the whole run may
+    cost at ``delta``, and the noise follows. With secure aggregation the clients add the noise, else the server does.
+    """
+
+    clip: PositiveFloat
+    noise: NonNegativeFloat | None = None
+    epsilon: PositiveFloat | None = None
+    delta: Fraction = 1e-5
+    sampling: Literal["fixed", "poisson"] = "fixed"
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if (self.noise is None) == (self.epsilon is None):
+            raise ValueError("say either noise = 1.0 (over clip) or epsilon = 8.0 (of the whole run)")
+        return self
+
+
+class Costs(Section):
+    """What time and bytes are priced with: bandwidths in MB/s (10^6 bytes), and a device's profile."""
+
+    bandwidth_up: PositiveFloat | None = None
+    bandwidth_down: PositiveFloat | None = None
+    device: str | None = None
+
+
+class Runtime(Section):
+    """Where the work is done. ``workers`` changes the speed, never the result.
+
+    ``remember`` keeps what frozen bottom layers make of each text on disk, in place of running them again.
+    """
+
+    workers: Annotated[int, Field(ge=0)] = 0
+    threads: PositiveInt = 1
+    device: str = "auto"
+    remember: bool = True
+
+
+class Evaluation(Section):
+    """When the model is tried on test examples: every so many rounds, and always at the end.
+
+    With ``matrix`` the clients' own models are tried at the end on every client's test examples.
+    """
+
+    every: PositiveInt = 1
+    personal: bool = True
+    batch_size: PositiveInt = 64
+    local_models: PositiveInt = 10
+    matrix: bool = False
+
+
+class Report(Section):
+    """Where the numbers go beside the run directory."""
+
+    report_to: list[Tracker] = []
+
+    @field_validator("report_to", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        names = [value] if isinstance(value, str) else value
+        return [name for name in names if name != "none"] if isinstance(names, list) else value

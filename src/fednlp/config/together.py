@@ -1,0 +1,234 @@
+"""What goes together in an experiment, what does not, and what an algorithm's name stands for."""
+
+from typing import TYPE_CHECKING
+
+from fednlp.config.chain import additive, check_exchange, parse_chain
+from fednlp.config.sections import ADAPTIVE, REFERENCES, Algorithm, Exchange, Pull, Secure, Server
+from fednlp.costs.devices import load_profile
+from fednlp.errors import ConfigError, ModelError, PartitionError
+from fednlp.partition.make import check_options
+
+if TYPE_CHECKING:
+    from fednlp.config.schema import Experiment
+
+
+def problems(experiment: "Experiment") -> list[str]:
+    """Return every mistake in how the parts go together, a sentence each."""
+    return [
+        *_partition_problems(experiment),
+        *_algorithm_problems(experiment),
+        *_cohort_problems(experiment),
+        *_exchange_problems(experiment),
+        *_selection_problems(experiment),
+        *_secure_problems(experiment),
+        *_privacy_problems(experiment),
+        *_costs_problems(experiment),
+    ]
+
+
+def algorithm_defaults(algorithm: Algorithm) -> Algorithm:
+    """Fill in FedProx's mu."""
+    if algorithm.mu is not None:
+        return algorithm
+    return algorithm.model_copy(update={"mu": 0.01 if algorithm.name == "fedprox" else 0.0})
+
+
+def server_defaults(algorithm: str, server: Server) -> Server:
+    """Fill in what the algorithm stands for (Reddi et al. 2021 for the adaptive ones)."""
+    name = server.optimizer or ADAPTIVE.get(algorithm, "sgd")
+    defaults: dict[str, float | str] = {"optimizer": name}
+    if name == "sgd":
+        defaults |= {"learning_rate": 1.0, "momentum": 0.9 if algorithm == "fedopt" else 0.0}
+    else:
+        defaults |= {"learning_rate": 0.01, "beta1": 0.0 if name == "adagrad" else 0.9, "tau": 1e-3}
+        if name != "adagrad":
+            defaults["beta2"] = 0.99
+    return Server(**{**defaults, **server.model_dump(exclude_none=True)})
+
+
+def _partition_problems(experiment: "Experiment") -> list[str]:
+    try:
+        check_options(experiment.partition)
+    except PartitionError as error:
+        return [f"[partition] {error}"]
+    return []
+
+
+def _algorithm_problems(experiment: "Experiment") -> list[str]:
+    algorithm, server = experiment.algorithm, experiment.server
+    found = []
+    given = server.model_dump(exclude_none=True)
+    plain = {"optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0}
+    has_server_step = algorithm.name in {"fedopt", *ADAPTIVE}
+    if not has_server_step and any(plain.get(key) != value for key, value in given.items()):
+        found.append(
+            f"[server] has no part in {algorithm.name} ({', '.join(given)} given): leave it out, or say "
+            'algorithm.name = "fedopt"'
+        )
+    if algorithm.mu and algorithm.name in {"fedavg", *REFERENCES}:
+        found.append(
+            f'algorithm.mu = {algorithm.mu} has no part in {algorithm.name}: say algorithm.name = "fedprox"'
+        )
+    implied = ADAPTIVE.get(algorithm.name)
+    if implied and server.optimizer not in {None, implied}:
+        found.append(
+            f'{algorithm.name} means server.optimizer = "{implied}", not "{server.optimizer}": '
+            'say algorithm.name = "fedopt" to choose freely'
+        )
+    if has_server_step:
+        name = server.optimizer or implied or "sgd"
+        useful = {"sgd": {"momentum"}, "adagrad": {"beta1", "tau"}}.get(name, {"beta1", "beta2", "tau"})
+        found += [
+            f"server.{key} has no part in the server optimiser {name}: leave it out"
+            for key in given
+            if key not in useful | {"optimizer", "learning_rate"}
+        ]
+    return found
+
+
+def _cohort_problems(experiment: "Experiment") -> list[str]:
+    clients, cohort = experiment.partition.clients, experiment.clients_per_round
+    found = []
+    if clients is not None and cohort > clients and experiment.algorithm.name not in REFERENCES:
+        found.append(
+            f"clients_per_round = {cohort} is more than partition.clients = {clients}: lower the first"
+        )
+    if experiment.min_clients > cohort:
+        found.append(
+            f"min_clients = {experiment.min_clients} is more than clients_per_round = {cohort}: lower it"
+        )
+    return found
+
+
+def _exchange_problems(experiment: "Experiment") -> list[str]:
+    exchange, pull, name = experiment.exchange, experiment.pull, experiment.algorithm.name
+    found = []
+    for section, given in (("exchange", exchange != Exchange()), ("pull", pull != Pull())):
+        if given and name in REFERENCES:
+            found.append(f"[{section}] has no part in {name}, where nothing is exchanged: leave it out")
+    if pull.rule == "all" and pull != Pull():
+        found.append(
+            '[pull] share, of and push speak of tensors that are chosen: say pull.rule = "low", "high" or "random"'
+        )
+    try:
+        check_exchange(exchange.up, exchange.down, exchange.error_feedback)
+    except ConfigError as error:
+        found.append(str(error))
+    return found
+
+
+def _secure_problems(experiment: "Experiment") -> list[str]:
+    from fednlp.models.peft_options import averaging_of
+
+    secure, exchange = experiment.secure, experiment.exchange
+    if secure.protocol == "none":
+        if secure != Secure():
+            return ['[secure] has no protocol: say secure.protocol = "secagg+", or leave the section out']
+        return []
+    if experiment.algorithm.name in REFERENCES:
+        return [f"[secure] has no part in {experiment.algorithm.name}, where nothing is summed: leave it out"]
+    found = []
+    try:
+        adds, why = additive(parse_chain(exchange.up, "up"))
+    except ConfigError:  # said already
+        adds, why = True, ""
+    if not adds:
+        found.append(
+            f"exchange.up = {exchange.up} cannot be summed unopened ({why}): leave it out; secure.bits says how "
+            "finely updates are rounded, and model.train or model.peft sends fewer parameters"
+        )
+    if exchange.error_feedback:
+        found.append("exchange.error_feedback has nothing to feed back under [secure]: leave it out")
+    if experiment.pull.rule != "all":
+        found.append(
+            "[pull] sends other tensors for every client, and a masked sum needs the same of all: leave one of [pull] "
+            "and [secure] out, or choose tensors for good with model.train"
+        )
+    if averaging_of(experiment.model.peft) == "exact":
+        found.append(
+            '[model.peft] averaging = "exact" needs the product of each client\'s two factors, which a sum does not '
+            'show: say averaging = "ffa" or "plain"'
+        )
+    return found + _plan_problems(experiment)
+
+
+def _plan_problems(experiment: "Experiment") -> list[str]:
+    from fednlp.secure.plan import make_plan
+
+    secure, cohort = experiment.secure, experiment.clients_per_round
+    try:
+        make_plan(secure.protocol, cohort, secure.dropout, secure.corruption, secure.bits, secure.active)
+    except ConfigError as error:
+        return [str(error)]
+    return []
+
+
+def _privacy_problems(experiment: "Experiment") -> list[str]:
+    from fednlp.models.peft_options import averaging_of
+
+    privacy, name = experiment.privacy, experiment.algorithm.name
+    if privacy is None:
+        return []
+    if name in REFERENCES:
+        return [f"[privacy] is of clients in rounds, and {name} has none: leave it out"]
+    found = []
+    if experiment.algorithm.weighting != "uniform":
+        found.append(
+            "[privacy] bounds what one client can change, whatever its number of examples: "
+            'say algorithm.weighting = "uniform"'
+        )
+    if any(word.startswith("clip") for word in experiment.exchange.up):
+        found.append("privacy.clip cuts updates already: leave clip out of exchange.up")
+    if experiment.exchange.error_feedback:
+        found.append(
+            "exchange.error_feedback carries one update into others, beyond privacy.clip: leave it out"
+        )
+    if experiment.pull.rule != "all":
+        found.append(
+            "[pull] tells by what a client sends how far its weights moved: leave it out under [privacy]"
+        )
+    if averaging_of(experiment.model.peft) == "exact":
+        found.append(
+            '[model.peft] averaging = "exact" multiplies what [privacy] bounds: say averaging = "ffa" or "plain"'
+        )
+    if experiment.secure.clip != Secure().clip:
+        found.append(
+            "secure.clip has no part beside [privacy], whose clip bounds updates already: leave it out"
+        )
+    if privacy.sampling == "poisson" and experiment.secure.protocol != "none":
+        found.append('[secure] needs cohorts of one size: say privacy.sampling = "fixed"')
+    if privacy.sampling == "poisson" and experiment.min_clients > 1:
+        found.append(
+            'min_clients has no part in privacy.sampling = "poisson", whose cohorts vary: leave it out'
+        )
+    return found
+
+
+def _costs_problems(experiment: "Experiment") -> list[str]:
+    try:
+        if experiment.costs.device is not None:
+            load_profile(experiment.costs.device)
+    except ConfigError as error:
+        return [f"costs.device: {error}"]
+    return []
+
+
+def _selection_problems(experiment: "Experiment") -> list[str]:
+    from fednlp.models.peft_options import averaging_of, check_peft
+    from fednlp.models.terms import parse_train
+
+    model, found = experiment.model, []
+    try:
+        parse_train(model.train)
+    except ConfigError as error:
+        found.append(f"model.train: {error}")
+    try:
+        if model.peft is not None:
+            check_peft(model.peft)
+            if averaging_of(model.peft) == "exact" and experiment.pull.rule != "all":
+                found.append(
+                    '[model.peft] averaging = "exact" needs all adapters of all clients: leave [pull] out'
+                )
+    except ModelError as error:
+        found.append(str(error))
+    return found

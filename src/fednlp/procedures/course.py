@@ -1,0 +1,65 @@
+"""A run under way, and what every procedure does at the end of a round."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from fednlp.config import Experiment
+from fednlp.errors import RunError
+from fednlp.evaluation import evaluate
+from fednlp.federated.state import State
+from fednlp.federated.sums import BURST, count_bad
+from fednlp.partition import Partition
+from fednlp.runtime.pool import Pool
+from fednlp.training.side import LocalSide
+
+
+@dataclass
+class Course:
+    """One run under way."""
+
+    experiment: Experiment
+    partition: Partition
+    pool: Pool
+    side: LocalSide
+    state: State
+    step: Callable[[int, int, str], None]
+    say: Callable[[str], None]
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    note: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.client_scores = np.full(self.partition.num_clients, np.nan)
+        self.matrix: dict[str, Any] | None = None
+
+    def due(self, rounds: int) -> bool:
+        """Whether the round just done is to be evaluated."""
+        return self.state.round % self.experiment.evaluation.every == 0 or self.state.round == rounds
+
+
+class Procedure(Protocol):
+    """A way to do rounds."""
+
+    rounds: int
+
+    def round(self) -> dict[str, Any]:
+        """Do the next round, and return its line for rounds.jsonl, less the seconds."""
+
+
+def evaluated(course: Course, line: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """Add to a round's line how the model fares, if it is due; the matrix too, so that it outlives a stop."""
+    if course.due(rounds):
+        line["evaluation"] = evaluate(course, last=course.state.round == rounds)
+    if course.matrix is not None:
+        line["matrix"] = course.matrix
+    return line
+
+
+def require_whole(x: Tensor, before: int, round_number: int) -> None:
+    """Stop a run whose model has burst, before it is saved."""
+    if count_bad(x) > before:
+        raise RunError(f"round {round_number}: {BURST}: lower the learning rate; the rounds before are saved")

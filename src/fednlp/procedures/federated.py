@@ -1,0 +1,211 @@
+"""Rounds of a federated algorithm, on a pool of workers."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fednlp.assembly import algorithm_of, prices_of
+from fednlp.costs import Spent, round_line
+from fednlp.errors import SecureAbort
+from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.exchange import broadcast
+from fednlp.federated.lora import check_exact, exact_bytes, exact_step
+from fednlp.federated.params import Layout
+from fednlp.federated.round import Gathered, Reply, run_round, sent_entries
+from fednlp.federated.state import State
+from fednlp.federated.sums import count_bad
+from fednlp.federated.transforms import Key
+from fednlp.models.peft_options import averaging_of
+from fednlp.privacy.noise import sum_distance
+from fednlp.procedures.course import Course, evaluated, require_whole
+from fednlp.procedures.guard import guard_of
+
+if TYPE_CHECKING:
+    from fednlp.procedures.secure import Terms
+
+
+class Federated:
+    """Rounds of a federated algorithm."""
+
+    def __init__(self, course: Course) -> None:
+        self.course = course
+        self.rounds = course.experiment.num_rounds
+        self.sizes = np.diff(course.partition.train_offsets)
+        self.guard = guard_of(course.experiment, course.partition.num_clients)
+        self.algorithm = self._algorithm()
+        self.terms = self._terms()
+        if self.terms is not None and self.guard is not None:
+            apart = sum_distance(self.terms.noise, self.terms.honest, course.state.layout.numel)
+            self.guard = replace(self.guard, distance=apart)
+        self.prices = prices_of(
+            course.experiment, sum(p.numel() for p in course.side.replica.model.parameters())
+        )
+        state = course.state
+        self.bad = count_bad(state.x)
+        state.slots = state.slots or self.algorithm.server.init(state.layout)
+        for promise in (self.terms and str(self.terms.plan), self.guard and self.guard.statement):
+            if promise:
+                course.say(promise)
+        if self.guard is not None:
+            course.facts["privacy"] = self.guard.facts()
+
+    def _algorithm(self) -> Algorithm:
+        """Return the algorithm's value, with the noise, and exact averaging of adapters, that are asked for."""
+        experiment, adapters = self.course.experiment, self.course.side.exchange.adapters
+        algorithm = algorithm_of(experiment)
+        if self.guard is not None:
+            algorithm = self.guard.over(algorithm)
+        if averaging_of(experiment.model.peft) != "exact":
+            return algorithm
+        check_exact(self.course.state.layout, adapters, algorithm.server)
+        return replace(algorithm, derive=lambda layout, x, mean: exact_step(layout, x, mean, adapters))
+
+    def _terms(self) -> "Terms | None":
+        """Return what secure aggregation needs to know beforehand; None where it is not asked for.
+
+        The largest weight of all clients is known to everybody; no client's own is.
+        """
+        if self.course.experiment.secure.protocol == "none":
+            return None
+        from fednlp.procedures.secure import terms_of
+
+        noise = 0.0 if self.guard is None else self.guard.multiplier
+        largest = max(self.algorithm.weigh(int(size)) for size in self.sizes)
+        parameters = self.course.state.layout.numel
+        return terms_of(self.course.experiment, len(self.sizes), largest, noise, parameters)
+
+    def _with_factors(self, reply: Reply) -> Reply:
+        """Count what a client gets of the changes of the base weights, as factors where these are shorter."""
+        exchange, layout = self.course.side.exchange, self.course.state.layout
+        if not exchange.adapters:
+            return reply
+        seen = [line["round"] for line in self.course.lines if reply.client in line["cohort"]]
+        missed = self.course.lines[max(seen, default=1) - 1 :]
+        answered = sum(len(line["cohort"]) - len(line.get("dropped", [])) - 1 for line in missed)
+        _, down = exact_bytes(layout, exchange.adapters, answered + 1)
+        return replace(reply, bytes_down=down, tensors_down=len(layout.entries))
+
+    def train(
+        self, round_number: int, state: State, factors: dict[int, float], done: Callable[[int], None]
+    ) -> Gathered:
+        """Train the cohort on the pool."""
+        key = Key(self.course.experiment.seed, round_number, -1)  # one message for all clients
+        arrived = broadcast(self.course.side.exchange, state.layout, state.x, key)
+        exact = None if arrived is state.x else state.x.clone()
+        if exact is not None:
+            state.x.copy_(arrived)
+        try:
+            if self.terms is None:
+                replies = self._train(round_number, factors, done)
+                return Gathered(self.course.pool.total, [Reply(**reply) for reply in replies])
+            return self._train_hidden(self.terms, round_number, factors, done)
+        finally:
+            if exact is not None:
+                state.x.copy_(exact)
+
+    def _train(
+        self,
+        round_number: int,
+        factors: dict[int, float],
+        done: Callable[[int], None],
+        hiding: dict[int, dict[str, Any]] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Train clients on the pool, those with most to do first."""
+        course = self.course
+        order = sorted(
+            factors, key=lambda client: (-course.side.options.steps(int(self.sizes[client])), client)
+        )
+        job = {
+            "kind": "train",
+            "round": round_number,
+            "clients": order,
+            "factors": [factors[c] for c in order],
+        }
+        if hiding is not None:
+            job["hiding"] = [hiding[c] for c in order]
+        return course.pool.do(job, len(order), course.state.x, done)
+
+    def _train_hidden(
+        self, terms: "Terms", round_number: int, factors: dict[int, float], done: Callable[[int], None]
+    ) -> Gathered:
+        """Train the cohort under secure aggregation: what is gathered is the sum, and the sum of the weights."""
+        from fednlp.procedures.secure import SecureRound
+
+        course = self.course
+        weights = {client: self.algorithm.weigh(int(self.sizes[client])) for client in factors}
+        pool, secure = course.pool, SecureRound(terms, round_number, weights, course.state.layout.numel)
+        replies: list[Reply] = []
+
+        def unmask(pieces: int, stretch: int, seeds: list[list[Any]]) -> None:
+            pool.do({"kind": "unmask", "stretch": stretch, "seeds": seeds}, pieces, course.state.x)
+
+        try:
+            hiding = secure.open()
+            some = {client: factors[client] for client in hiding}
+            said = self._train(round_number, some, done, hiding)
+            masked = secure.take(said)
+            replies = [Reply(**reply) for reply in said]
+            weighed, aborted = secure.close(pool.total, masked, unmask), None
+        except SecureAbort as abort:
+            weighed, aborted = None, str(abort)
+        return Gathered(
+            pool.total,
+            secure.priced(replies, factors, course.state.layout.message_bytes),
+            weighed,
+            aborted,
+            {"secure": secure.facts(len(pool))},
+        )
+
+    def round(self) -> dict[str, Any]:
+        """Do one federated round."""
+        course = self.course
+        size = min(course.experiment.clients_per_round, len(self.sizes))
+        report = run_round(
+            self.algorithm,
+            course.state,
+            self.sizes,
+            self,
+            course.experiment.seed,
+            lambda done: course.step(done, size, "clients"),
+        )
+        require_whole(course.state.x, self.bad, report.round)
+        line: dict[str, Any] = {
+            "round": report.round,
+            "cohort": report.cohort,
+            "train_loss": report.train_loss,
+            "steps": report.steps,
+            "examples": report.examples,
+            **round_line(
+                [spent(course.state.layout, self._with_factors(r)) for r in report.replies], self.prices
+            ),
+        }
+        moved = {reply.client: reply.moved for reply in report.replies if reply.moved is not None}
+        if moved:
+            line["moved"] = moved
+            line["sent"] = {reply.client: reply.sent for reply in report.replies if reply.moved is not None}
+        line |= report.extra
+        if report.aborted is not None:
+            line["aborted"] = report.aborted
+        if report.dropped:
+            line["dropped"] = [{"client": reply.client, "reason": reply.error} for reply in report.dropped]
+        return evaluated(course, line, self.rounds)
+
+
+def spent(layout: Layout, reply: Reply) -> Spent:
+    """Return what one client's part in a round cost."""
+    whole, entries = layout.message_bytes, len(layout.entries)
+    got = whole if reply.bytes_down is None else reply.bytes_down
+    tensors = entries if reply.tensors_down is None else reply.tensors_down
+    if reply.error is not None:
+        return Spent(bytes_down=got, tensors_down=tensors)
+    sent = sent_entries(layout, reply)
+    return Spent(
+        bytes_up=whole if reply.bytes_up is None else reply.bytes_up,
+        bytes_down=got,
+        tensors_up=len(sent),
+        tensors_down=tensors,
+        parameters_up=sum(layout.entries[number].numel for number in sent),
+        examples=reply.examples,
+    )

@@ -1,0 +1,280 @@
+"""LightSecAgg: one mask a client, and the sum of the survivors' masks recovered at once.
+
+Every client hides its vector under one mask and gives every other client a coded piece of the mask. When the
+server has the masked vectors of the survivors, each survivor adds up its coded pieces of their masks, and any
+U such sums give the sum of the masks, whoever dropped out: nothing is done for each client that did. (So et
+al. 2022, "LightSecAgg: a lightweight and versatile design for secure aggregation in federated learning",
+Algorithm 1, in the field modulo 2^31 - 1.)
+
+The server and T clients together learn the sum of the survivors' vectors and nothing else of the others, if
+they follow the protocol. (Keys are not signed: a server that puts its own in their place is not withstood.)
+Two lists of survivors in one round would give the sum over their difference. That takes U answers to each;
+only the T corrupt ones of N clients answer twice, and 2 U > N + T rules it out.
+"""
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fednlp.errors import SecureAbort
+from fednlp.secure.coding import decode, encode
+from fednlp.secure.field import PRIME, Residues, add
+from fednlp.secure.keys import KeyPair, agree, context, seal, unseal
+from fednlp.secure.lightsecagg_messages import Advertise, CodedSum, Delivered, Roster, SealedPieces
+from fednlp.secure.lightsecagg_rules import WORD, Parameters
+from fednlp.secure.masks import SEED_BYTES, field_mask
+from fednlp.secure.messages import Survivors
+from fednlp.secure.secagg_rules import Steps
+
+__all__ = ["Client", "Parameters", "Server"]
+
+
+class Client:
+    """One client's side of one round.
+
+    Its methods are called once each, in this order: :meth:`advertise`, :meth:`share`, :meth:`receive`,
+    :meth:`masked`, :meth:`answer`. Every one raises :class:`~fednlp.errors.SecureAbort` when called out of
+    order or after a refusal. A refusal and the last step make the client forget its secrets.
+
+    Args:
+        parameters: The round.
+        own: The client's number.
+
+    Raises:
+        SecureAbort: The client is not in the cohort.
+    """
+
+    def __init__(self, parameters: Parameters, own: int) -> None:
+        if own not in parameters.ids:
+            raise SecureAbort(f"client {own} is not in this round's cohort")
+        self.parameters = parameters
+        self.own = own
+        self._steps = Steps("advertise", "share", "receive", "masked", "answer")
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pair: KeyPair | None = None
+        self._seed = b""
+        self._sealing: dict[int, bytes] = {}  # peer -> the key that texts between the two are sealed with
+        self._piece: Residues = np.empty(0, dtype=np.uint32)  # the own one of the own mask
+        self._sealed: dict[int, NDArray[np.uint8]] = {}  # peer -> the piece of its mask
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        try:
+            with self._steps.take(name):
+                yield
+        except BaseException:
+            self._forget()
+            raise
+
+    def advertise(self) -> Advertise:
+        """Return a fresh public key."""
+        with self._step("advertise"):
+            self._pair = KeyPair.new()
+            return Advertise(_bytes(self._pair.public).reshape(1, -1))
+
+    def share(self, roster: Roster) -> SealedPieces:
+        """Draw a mask, code it, and seal a piece for each peer of the roster.
+
+        Raises:
+            SecureAbort: The roster has too few clients, a stranger or a repeated one, lacks the client itself,
+                or has two equal keys.
+        """
+        with self._step("share"):
+            ids = self.parameters.check(roster.ids.tolist(), self.parameters.ids, "advertised keys")
+            self._agree(dict(zip(ids, (key.tobytes() for key in roster.keys), strict=True)))
+            self._seed = os.urandom(SEED_BYTES)
+            u = self.parameters.pieces
+            drawn = field_mask(self._seed, u * self.parameters.piece).reshape(u, -1)
+            coded = encode(drawn, len(self.parameters.ids), self.parameters.points(ids))
+            self._piece = coded[ids.index(self.own)].copy()
+            sealed = {
+                peer: _bytes(seal(key, _plain(coded[ids.index(peer)]), self._associated(self.own, peer)))
+                for peer, key in self._sealing.items()
+            }
+            return SealedPieces(np.array([*sealed], dtype=np.uint32), tuple(sealed.values()))
+
+    def _agree(self, keys: Mapping[int, bytes]) -> None:
+        """Check the roster's keys and agree on one with each peer."""
+        if self._pair is None or keys.get(self.own) != self._pair.public:
+            raise SecureAbort(f"the roster lacks client {self.own} or has another key for it")
+        if len(set(keys.values())) < len(keys):
+            raise SecureAbort("two public keys of the roster are the same")
+        for peer in keys.keys() - {self.own}:
+            between = sorted((self.own, peer))
+            info = context("lightsecagg", self.parameters.round_number, "seal", *between)
+            self._sealing[peer] = agree(self._pair, keys[peer], info)
+
+    def _associated(self, sender: int, receiver: int) -> bytes:
+        return context("lightsecagg", self.parameters.round_number, "piece", sender, receiver)
+
+    def receive(self, delivered: Delivered) -> None:
+        """Keep the pieces that the peers sealed, where they lie; who is not among them takes no further part.
+
+        They are opened in :meth:`answer`, one at a time: together they are twice as large as the model or more.
+
+        Raises:
+            SecureAbort: A sender is unknown or repeated, there are too few, or a piece has another length.
+        """
+        with self._step("receive"):
+            senders = delivered.ids.tolist()
+            self.parameters.check([*senders, self.own], [*self._sealing, self.own], "shared pieces")
+            if delivered.width not in (0, self.parameters.sealed_bytes):
+                raise SecureAbort(
+                    f"a sealed piece has {delivered.width} bytes instead of {self.parameters.sealed_bytes}"
+                )
+            self._sealed = dict(zip(senders, delivered.sealed, strict=True))
+
+    def masked(self, vector: Residues) -> Residues:
+        """Return a vector plus the client's mask, modulo 2^31 - 1.
+
+        Args:
+            vector: uint32 (length,), residues; left as it is.
+
+        Raises:
+            SecureAbort: The vector has another length, or a value that is no residue.
+        """
+        with self._step("masked"):
+            if vector.dtype != np.uint32 or vector.shape != (self.parameters.length,):
+                raise SecureAbort(f"a vector to mask must be uint32 of {self.parameters.length} elements")
+            if vector.max() >= PRIME:
+                raise SecureAbort(f"a vector to mask has a value of {PRIME} or more")
+            mask = field_mask(self._seed, self.parameters.length)  # the beginning of what share() has coded
+            self._seed = b""
+            add(mask, vector)
+            return mask
+
+    def mask(self) -> bytes:
+        """Return, in place of :meth:`masked`, the seed of the mask: for a driver that masks elsewhere.
+
+        The mask is ``field_mask(seed, length)``.
+        """
+        with self._step("masked"):
+            seed, self._seed = self._seed, b""
+            return seed
+
+    def answer(self, survivors: Survivors) -> CodedSum:
+        """Return the sum of the coded pieces of the survivors' masks.
+
+        Raises:
+            SecureAbort: The client itself is missing, a survivor is unknown or repeated, there are too few, or
+                a piece does not open or is none.
+        """
+        with self._step("answer"):
+            ids = self.parameters.check(survivors.ids.tolist(), [*self._sealed, self.own], "sent a vector")
+            if self.own not in ids:
+                raise SecureAbort(f"client {self.own} is listed as dropped though it is still here")
+            total = self._piece
+            for peer in ids:
+                if peer != self.own:
+                    add(total, self._open(peer))
+            self._forget()
+            return CodedSum(total)
+
+    def _open(self, peer: int) -> Residues:
+        plain = unseal(self._sealing[peer], self._sealed[peer].tobytes(), self._associated(peer, self.own))
+        piece = np.frombuffer(plain, dtype=WORD)
+        if piece.max() >= PRIME:
+            raise SecureAbort(f"the piece of client {peer} has a value of {PRIME} or more")
+        return piece
+
+
+class Server:
+    """The server's side of one round: it passes sealed pieces on, and recovers the sum of the masks.
+
+    Its methods are called once each, in this order: :meth:`roster`, :meth:`deliver`, :meth:`survivors`,
+    :meth:`recover`. Every one raises :class:`~fednlp.errors.SecureAbort` when called out of order or after a
+    refusal. A client may be missing in any of them, and is then left out of those that follow.
+
+    Args:
+        parameters: The round.
+    """
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.parameters = parameters
+        self._steps = Steps("roster", "deliver", "survivors", "recover")
+        self._present: list[int] = []
+
+    def roster(self, advertised: Mapping[int, Advertise]) -> dict[int, Roster]:
+        """Return what each client that advertised a key is to be shown.
+
+        Raises:
+            SecureAbort: They are too few, or one is unknown.
+        """
+        with self._steps.take("roster"):
+            self._present = self.parameters.check(advertised, self.parameters.ids, "advertised keys")
+            ids = np.array(self._present, dtype=np.uint32)
+            roster = Roster(ids, np.concatenate([message.keys for message in advertised.values()]))
+            return dict.fromkeys(self._present, roster)
+
+    def deliver(self, shared: Mapping[int, SealedPieces]) -> dict[int, Delivered]:
+        """Return for each client that shared what the others sealed for it: the very rows, not copies.
+
+        Raises:
+            SecureAbort: They are too few, one is unknown, or one did not share with all the roster.
+        """
+        with self._steps.take("deliver"):
+            roster = set(self._present)
+            self._present = self.parameters.check(shared, roster, "shared pieces")
+            rows = {sender: self._by_receiver(sender, roster, message) for sender, message in shared.items()}
+            return {
+                receiver: Delivered(
+                    np.array([one for one in self._present if one != receiver], dtype=np.uint32),
+                    tuple(rows[one][receiver] for one in self._present if one != receiver),
+                )
+                for receiver in self._present
+            }
+
+    def _by_receiver(
+        self, sender: int, roster: set[int], message: SealedPieces
+    ) -> dict[int, NDArray[np.uint8]]:
+        rows = dict(zip(message.ids.tolist(), message.sealed, strict=True))
+        if rows.keys() != roster - {sender} or len(rows) < len(message.sealed):
+            raise SecureAbort(f"client {sender} did not seal one piece for each of the others")
+        if message.width not in (0, self.parameters.sealed_bytes):
+            raise SecureAbort(
+                f"client {sender} sealed pieces of {message.width} bytes instead of {self.parameters.sealed_bytes}"
+            )
+        return rows
+
+    def survivors(self, uploaded: Collection[int]) -> dict[int, Survivors]:
+        """Return what each survivor is to be shown, given whose masked vectors arrived.
+
+        Raises:
+            SecureAbort: They are too few, or one is unknown or repeated.
+        """
+        with self._steps.take("survivors"):
+            self._present = self.parameters.check(uploaded, self._present, "sent a vector")
+            return dict.fromkeys(self._present, Survivors(np.array(self._present, dtype=np.uint32)))
+
+    def recover(self, answers: Mapping[int, CodedSum]) -> Residues:
+        """Return the sum of the survivors' masks, modulo 2^31 - 1.
+
+        :func:`fednlp.secure.field.subtract` takes it from the sum of the masked vectors. Any U answers do;
+        more are held against them.
+
+        Returns:
+            uint32 (length,), residues.
+
+        Raises:
+            SecureAbort: They are too few, one is unknown, or they do not fit each other.
+        """
+        with self._steps.take("recover"):
+            answered = self.parameters.check(answers, self._present, "answered")
+            sums = [answers[one].values for one in answered]
+            if any(len(values) != self.parameters.piece for values in sums):
+                raise SecureAbort(f"a coded sum must have {self.parameters.piece} elements")
+            n, u, t = len(self.parameters.ids), self.parameters.pieces, self.parameters.privacy
+            return decode(sums, n, self.parameters.points(answered), u, t)[: self.parameters.length]
+
+
+def _bytes(data: bytes) -> NDArray[np.uint8]:
+    return np.frombuffer(data, dtype=np.uint8)
+
+
+def _plain(piece: Residues) -> bytes:
+    return piece.astype(WORD, copy=False).tobytes()

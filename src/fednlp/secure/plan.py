@@ -1,0 +1,122 @@
+"""The numbers of a protocol, from how many clients a round has and what it must withstand."""
+
+from dataclasses import dataclass
+
+from fednlp.errors import ConfigError
+from fednlp.secure.encoding import most_bits
+from fednlp.secure.field import PRIME
+from fednlp.secure.graph import choose, count, secagg_threshold
+
+FEWEST_CLIENTS = 3
+"""Of a sum over two clients, each learns the other's update."""
+MOST_BITS = 24
+"""As finely as 32-bit floats, unless told."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the parties of a round agree on beforehand.
+
+    Attributes:
+        protocol: ``"secagg"``, ``"secagg+"`` or ``"lightsecagg"``.
+        clients: How many take part.
+        needed: How many must answer at the end: of a client's neighbours (t), or of all in LightSecAgg (U).
+        neighbours: Of each client (k).
+        vanishing: How many may vanish.
+        corrupt: How many may put together with the server what they know (T of LightSecAgg).
+        bits: Of an encoded element of a client's update.
+        modulus: That sums are taken by.
+        active: Whether clients sign what they were shown.
+    """
+
+    protocol: str
+    clients: int
+    needed: int
+    neighbours: int
+    vanishing: int
+    corrupt: int
+    bits: int
+    modulus: int
+    active: bool
+
+    def __str__(self) -> str:
+        who = f"{self.clients} clients a round"
+        if self.protocol == "secagg+":
+            who += f", {self.neighbours} neighbours each"
+        return (
+            f"{self.protocol}: {who}; {self.vanishing} may vanish, {self.corrupt} may be corrupt; threshold "
+            f"{self.needed}; {self.bits} bits a parameter before masking"
+        )
+
+
+def make_plan(
+    protocol: str,
+    clients: int,
+    dropout: float,
+    corruption: float,
+    bits: int | None = None,
+    active: bool = False,
+    spread: float = 0.0,
+) -> Plan:
+    """Choose a protocol's numbers.
+
+    Args:
+        protocol: ``"secagg"``, ``"secagg+"`` or ``"lightsecagg"``.
+        clients: Of a round.
+        dropout: The largest part of them that vanishes.
+        corruption: The largest part that works together with the server.
+        bits: Of an encoded element; by default as many as the sum has room for, 24 at most.
+        active: The server may lie about who is there.
+        spread: How far noise may take the sum beyond its clients' share, in the largest elements of one client.
+
+    Raises:
+        ConfigError: No numbers withstand all that.
+
+    >>> print(make_plan("secagg+", 100, 0.1, 0.1))  # doctest: +ELLIPSIS
+    secagg+: 100 clients a round, 22 neighbours each; 10 may vanish, 10 may be corrupt; threshold 11; 24 bits ...
+    """
+    if clients < FEWEST_CLIENTS:
+        raise ConfigError(
+            f"[secure] clients_per_round = {clients}: in a sum over two, each learns the other's update; "
+            f"{FEWEST_CLIENTS} clients or more are needed"
+        )
+    modulus = PRIME if protocol == "lightsecagg" else 1 << 32
+    room = most_bits(clients + int(-(-spread // 1)), modulus)
+    if bits is not None and bits > room:
+        raise ConfigError(
+            f"secure.bits = {bits}: a sum over {clients} clients has room for {room} bits: lower it, or leave it out"
+        )
+    bits = min(MOST_BITS, room) if bits is None else bits
+    vanishing, corrupt = count(clients, dropout, "dropout"), count(clients, corruption, "corruption")
+    neighbours = clients - 1
+    if protocol == "lightsecagg":
+        needed = _needed_by_lightsecagg(clients, vanishing, corrupt, active)
+    elif protocol == "secagg":
+        # More than half, where that many stay: the smallest threshold lets a sum be that of one honest client.
+        needed = max(
+            secagg_threshold(clients, corruption, active), min(clients // 2 + 1, clients - vanishing)
+        )
+        if needed > clients - vanishing:
+            raise ConfigError(
+                f"[secure] {needed} of {clients} clients must answer at corruption = {corruption}, and "
+                f"{vanishing} vanish at dropout = {dropout}: lower one of the two"
+            )
+    else:
+        neighbours, needed = choose(clients, corruption, dropout, active)
+    return Plan(protocol, clients, needed, neighbours, vanishing, corrupt, bits, modulus, active)
+
+
+def _needed_by_lightsecagg(clients: int, vanishing: int, corrupt: int, active: bool) -> int:
+    """Return U: all who stay, so that coded pieces are as short as can be."""
+    if active:
+        raise ConfigError(
+            '[secure] active = true is for protocol = "secagg" or "secagg+": LightSecAgg does not sign keys '
+            "against a server that swaps them"
+        )
+    staying = clients - vanishing
+    if not (staying > corrupt and 2 * staying > clients + corrupt):
+        raise ConfigError(
+            f"[secure] lightsecagg: twice the {staying} clients that stay must be more than all {clients} and the "
+            f"{corrupt} corrupt ones together: lower dropout or corruption"
+        )
+    return staying

@@ -1,0 +1,248 @@
+"""A client of SecAgg and SecAgg+: what it sends, and what it refuses to go along with."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fednlp.errors import SecureAbort
+from fednlp.secure.keys import KeyPair, SigningKey, agree, seal, unseal, verify
+from fednlp.secure.masks import SEED_BYTES, Mask, add_masks
+from fednlp.secure.messages import (
+    KEY,
+    SECRETS,
+    SEED,
+    Advertise,
+    Confirmation,
+    Confirmed,
+    Delivered,
+    Revealed,
+    Roster,
+    SealedShares,
+    Survivors,
+)
+from fednlp.secure.secagg_rules import SECAGG, Part, Steps
+from fednlp.secure.shamir import LIMBS, share
+
+
+class Client:
+    """One client's side of one round.
+
+    Its methods are called once each, in this order: :meth:`advertise`, :meth:`share`, :meth:`receive`,
+    :meth:`masked` (or :meth:`masks`), :meth:`confirm` in active mode, :meth:`reveal`. Every one raises
+    :class:`~fednlp.errors.SecureAbort` when called out of order or after a refusal. A refusal and the last
+    step make the client forget its secrets.
+
+    Args:
+        part: What it knows of the round.
+        signing: Its identity key, in active mode.
+        identities: Client -> identity's public key, known before the round, in active mode.
+
+    Raises:
+        SecureAbort: Active mode without a signing key or without the identity of a neighbour.
+    """
+
+    def __init__(
+        self, part: Part, signing: SigningKey | None = None, identities: Mapping[int, bytes] | None = None
+    ) -> None:
+        self.part = part
+        self._signing = signing
+        self._identities = dict(identities or {})
+        if part.active and (signing is None or not part.neighbours <= self._identities.keys()):
+            raise SecureAbort("active mode needs a signing key and the identity of every neighbour")
+        confirm = ("confirm",) if part.active else ()
+        self._steps = Steps("advertise", "share", "receive", "mask", *confirm, "reveal")
+        self._public = b"", b""  # the own public keys, to seal and to mask
+        self._keys: dict[int, tuple[bytes, bytes]] = {}  # peer -> its public keys
+        self._survivors: Set[int] = frozenset()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pairs: tuple[KeyPair, ...] = ()  # to seal and to mask
+        self._seed = b""
+        self._sealing: dict[int, bytes] = {}  # peer -> the key that texts between the two are sealed with
+        self._shares: dict[int, NDArray[np.uint32]] = {}  # whose secrets -> (2, 9), share of its seed and key
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        try:
+            with self._steps.take(name):
+                yield
+        except BaseException:
+            self._forget()
+            raise
+
+    def advertise(self) -> Advertise:
+        """Return two fresh public keys, signed in active mode."""
+        with self._step("advertise"):
+            self._pairs = KeyPair.new(), KeyPair.new()
+            seal_key, mask_key = self._public = self._pairs[0].public, self._pairs[1].public
+            statement = self.part.advertised(self.part.own, *self._public)
+            signatures = self._sign(statement) if self.part.active else None
+            return Advertise(_rows([seal_key]), _rows([mask_key]), signatures)
+
+    def _sign(self, statement: bytes) -> NDArray[np.uint8]:
+        if self._signing is None:
+            raise SecureAbort("there is no key to sign with")
+        return _rows([self._signing.sign(statement)])
+
+    def share(self, roster: Roster) -> SealedShares:
+        """Share the own secrets among the peers of the roster.
+
+        Raises:
+            SecureAbort: The roster has a stranger, too few peers, keys that repeat, or a bad signature.
+        """
+        with self._step("share"):
+            peers = self._known(roster.ids, self.part.neighbours)
+            self.part.check_enough(peers | {self.part.own}, "advertised keys")
+            self._read_keys(roster)
+            self._seed = os.urandom(SEED_BYTES)
+            ids = roster.ids.tolist()
+            own = [self.part.own] if self.part.protocol == SECAGG else []
+            secrets = _rows([self._seed, self._pairs[1].private_bytes()])
+            shares = share(secrets, self.part.threshold, [peer + 1 for peer in ids + own])
+            self._shares = {self.part.own: shares[-1]} if own else {}
+            sealed = [self._seal(peer, row) for peer, row in zip(ids, shares[: len(ids)], strict=True)]
+            return SealedShares(roster.ids, _rows(sealed))
+
+    def _read_keys(self, roster: Roster) -> None:
+        """Check the roster's keys and keep them, and the sealing keys that come of them."""
+        keys = {
+            peer: (roster.seal_keys[index].tobytes(), roster.mask_keys[index].tobytes())
+            for index, peer in enumerate(roster.ids.tolist())
+        }
+        public = [key for pair in (*keys.values(), self._public) for key in pair]
+        if len(set(public)) < len(public):
+            raise SecureAbort("two public keys of the roster are the same, or one is the client's own")
+        if roster.signed is not self.part.active:
+            raise SecureAbort("a roster is signed in active mode, and only there")
+        if roster.signatures is not None:
+            for (peer, pair), signature in zip(keys.items(), roster.signatures, strict=True):
+                verify(self._identities[peer], signature.tobytes(), self.part.advertised(peer, *pair))
+        self._keys = keys
+        self._sealing = {
+            peer: agree(self._pairs[0], seal_key, self.part.pair_context("seal", peer))
+            for peer, (seal_key, _) in keys.items()
+        }
+
+    def _seal(self, peer: int, shares: NDArray[np.uint32]) -> bytes:
+        plain = shares.astype("<u4", copy=False).tobytes()
+        return seal(self._sealing[peer], plain, self.part.context("shares", self.part.own, peer))
+
+    def receive(self, delivered: Delivered) -> None:
+        """Open the shares of the peers that shared; who is not among them takes no further part.
+
+        Raises:
+            SecureAbort: A sender was not on the roster, there are too few, or a text does not open.
+        """
+        with self._step("receive"):
+            peers = self._known(delivered.ids, self._keys.keys())
+            self.part.check_enough(peers | {self.part.own}, "shared secrets")
+            opened = {
+                peer: self._unseal(peer, sealed.tobytes())
+                for peer, sealed in zip(delivered.ids.tolist(), delivered.sealed, strict=True)
+            }
+            self._shares = self._shares | opened
+            self._sealing = {}
+
+    def _unseal(self, peer: int, sealed: bytes) -> NDArray[np.uint32]:
+        plain = unseal(self._sealing[peer], sealed, self.part.context("shares", peer, self.part.own))
+        return np.frombuffer(plain, "<u4").reshape(SECRETS, LIMBS)
+
+    def masks(self) -> list[Mask]:
+        """Return the masks to add to the vector: one's own, and one for each peer that shared.
+
+        They hide one vector only: another under the same masks would give away the difference.
+        """
+        with self._step("mask"):
+            peers = sorted(self._shares.keys() - {self.part.own})
+            masks = [Mask(self._seed, +1)]
+            for peer in peers:
+                seed = agree(self._pairs[1], self._keys[peer][1], self.part.pair_context("mask", peer))
+                masks.append(Mask(seed, self.part.sign_towards(peer)))
+            self._pairs, self._seed = (), b""
+            return masks
+
+    def masked(self, vector: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """Return a vector plus the client's masks, modulo 2^32.
+
+        Args:
+            vector: uint32 (length,), what to add to the sum; left as it is.
+        """
+        masks = self.masks()
+        hidden = np.array(vector)
+        add_masks(hidden, masks)
+        return hidden
+
+    def confirm(self, survivors: Survivors) -> Confirmation:
+        """Sign the survivors, in active mode.
+
+        Raises:
+            SecureAbort: They are not what :meth:`reveal` would go along with.
+        """
+        with self._step("confirm"):
+            self._read_survivors(survivors)
+            return Confirmation(self._sign(self.part.confirmed(self._survivors) + b"".join(self._public)))
+
+    def reveal(self, message: Survivors | Confirmed) -> Revealed:
+        """Return one share of every peer: of its seed if it survived, of its mask key if it dropped out.
+
+        Args:
+            message: The survivors; in active mode, what the others signed about those that :meth:`confirm` saw.
+
+        Raises:
+            SecureAbort: The client itself is missing, a survivor is unknown or repeated, too few holders of
+                its shares are alive (or signed), or a signature is of other survivors.
+        """
+        with self._step("reveal"):
+            if self.part.active and isinstance(message, Confirmed):
+                self._check_signatures(message)
+            elif not self.part.active and isinstance(message, Survivors):
+                self._read_survivors(message)
+            else:
+                raise SecureAbort(
+                    "shares are revealed for signatures in active mode, for survivors otherwise"
+                )
+            ids = sorted(self._shares)
+            kinds = [SEED if peer in self._survivors else KEY for peer in ids]
+            shares = [self._shares[peer][kind] for peer, kind in zip(ids, kinds, strict=True)]
+            self._forget()
+            return Revealed(
+                np.array(ids, np.uint32), np.array(kinds, np.uint8), np.array(shares).astype(np.uint32)
+            )
+
+    def _read_survivors(self, message: Survivors) -> None:
+        shared = self._shares.keys() | {self.part.own}
+        strangers = self._identities.keys() - self.part.neighbours if self.part.active else set()
+        survivors = self._known(message.ids, shared | strangers)
+        if self.part.own not in survivors:
+            raise SecureAbort(f"client {self.part.own} is listed as dropped though it is still here")
+        self.part.check_enough(survivors, "sent a vector")
+        self._survivors = survivors
+
+    def _check_signatures(self, message: Confirmed) -> None:
+        peers = (self._survivors & self.part.neighbours) - {self.part.own}
+        signers = self._known(message.ids, peers)
+        self.part.check_enough(signers | {self.part.own}, "signed the survivors")
+        confirmed = self.part.confirmed(self._survivors)
+        for peer, signature in zip(message.ids.tolist(), message.signatures, strict=True):
+            statement = confirmed + b"".join(self._keys[peer])
+            verify(self._identities[peer], signature.tobytes(), statement)
+
+    def _known(self, listed: NDArray[np.uint32], known: Set[int]) -> set[int]:
+        ids: list[int] = listed.tolist()
+        if len(set(ids)) < len(ids):
+            raise SecureAbort(f"client {self.part.own} was shown a list with a client in it twice")
+        strangers = set(ids) - known
+        if strangers:
+            raise SecureAbort(
+                f"client {self.part.own} was shown client {min(strangers)}, whom it does not expect"
+            )
+        return set(ids)
+
+
+def _rows(texts: Sequence[bytes]) -> NDArray[np.uint8]:
+    """Return byte strings of one length as the rows of an array."""
+    return np.frombuffer(b"".join(texts), np.uint8).reshape(len(texts), -1)

@@ -1,0 +1,181 @@
+"""What both sides of SecAgg and SecAgg+ go by: who shares secrets with whom, the threshold, and the order of steps."""
+
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+from fednlp.errors import SecureAbort
+from fednlp.secure.field import PRIME
+from fednlp.secure.keys import context
+
+SECAGG, SECAGG_PLUS = "secagg", "secagg+"
+LARGEST_ID = PRIME - 2
+"""The largest client number: a client's shares are taken at its number plus one, which is not zero."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one client knows of a round before it begins.
+
+    In SecAgg every client keeps a share of its own secrets (Bonawitz et al. 2017, figure 4), so it counts
+    among its holders; in SecAgg+ only its neighbours hold shares (Bell et al. 2020, algorithm 2).
+
+    Args:
+        protocol: "secagg" or "secagg+".
+        own: The client's number, 0 to 2^31 - 3.
+        neighbours: The clients it shares secrets and masks with, without itself.
+        threshold: How many of the holders of a secret give it back, at least 2.
+        round_number: The round, from 0; never twice in a run.
+        active: Whether the server may be dishonest: keys and survivors are then signed.
+
+    Raises:
+        SecureAbort: A number is out of range, or the threshold cannot be met or protects nothing.
+    """
+
+    protocol: str
+    own: int
+    neighbours: frozenset[int]
+    threshold: int
+    round_number: int
+    active: bool = False
+
+    def __post_init__(self) -> None:
+        if self.protocol not in (SECAGG, SECAGG_PLUS):
+            raise SecureAbort(f"there is no protocol {self.protocol!r} here, only secagg and secagg+")
+        if self.round_number < 0:
+            raise SecureAbort(f"rounds are numbered from 0; there is no round {self.round_number}")
+        if not all(0 <= peer <= LARGEST_ID for peer in self.neighbours | {self.own}):
+            raise SecureAbort(f"clients are numbered from 0 to {LARGEST_ID}")
+        if self.own in self.neighbours:
+            raise SecureAbort(f"client {self.own} is listed as a neighbour of itself")
+        if not 2 <= self.threshold <= len(self.holders):
+            raise SecureAbort(
+                f"a threshold of {self.threshold} does not go with the {len(self.holders)} holders of shares "
+                f"of client {self.own}: it must be from 2 to that many"
+            )
+        if self.active and 2 * self.threshold <= len(self.holders):
+            raise SecureAbort(
+                f"in active mode a threshold of {self.threshold} must be more than half of the "
+                f"{len(self.holders)} holders of a client's shares"
+            )
+
+    @cached_property
+    def holders(self) -> frozenset[int]:
+        """Who holds a share of this client's secrets."""
+        return self.neighbours | {self.own} if self.protocol == SECAGG else self.neighbours
+
+    def check_enough(self, present: Set[int], what: str) -> None:
+        """Check that enough holders are among the clients that are present.
+
+        Raises:
+            SecureAbort: They are fewer than the threshold.
+        """
+        left = len(self.holders & present)
+        if left < self.threshold:
+            raise SecureAbort(
+                f"only {left} of the {len(self.holders)} holders of client {self.own}'s shares {what}; "
+                f"{self.threshold} are needed"
+            )
+
+    def context(self, purpose: str, *ids: int) -> bytes:
+        """Return what a key or a sealed text of this round is for."""
+        return context(self.protocol, self.round_number, purpose, *ids)
+
+    def pair_context(self, purpose: str, peer: int) -> bytes:
+        """Return what a key that this client shares with a peer is for; the same on both sides."""
+        return self.context(purpose, min(self.own, peer), max(self.own, peer))
+
+    def sign_towards(self, peer: int) -> int:
+        """Return +1 where this client adds the mask that it has with a peer, -1 where it takes it away."""
+        return 1 if self.own < peer else -1
+
+    def advertised(self, signer: int, seal_key: bytes, mask_key: bytes) -> bytes:
+        """Return what a client signs when it advertises its keys."""
+        return self.context("advertise", signer, self.threshold) + seal_key + mask_key
+
+    def confirmed(self, survivors: Set[int]) -> bytes:
+        """Return what clients sign when they confirm survivors.
+
+        Each signs its two public keys behind it: they are fresh, so the signature is good for one session.
+        """
+        return self.context("survivors", *sorted(survivors))
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """A round of SecAgg or SecAgg+.
+
+    Args:
+        protocol: "secagg", for which everybody is everybody's neighbour, or "secagg+".
+        ids: The cohort.
+        neighbours: Of every client, who shares secrets and masks with it; mutual.
+        threshold: How many holders of a client's shares give its secrets back.
+        round_number: The round, from 0; never twice in a run.
+        active: Whether the server may be dishonest.
+
+    Raises:
+        SecureAbort: The graph is not mutual, not complete where it must be, or :class:`Part` refuses.
+
+    >>> everybody = {one: tuple({1, 2, 3} - {one}) for one in (1, 2, 3)}
+    >>> sorted(Parameters("secagg", (1, 2, 3), everybody, threshold=2, round_number=0).part(1).neighbours)
+    [2, 3]
+    """
+
+    protocol: str
+    ids: tuple[int, ...]
+    neighbours: Mapping[int, tuple[int, ...]]
+    threshold: int
+    round_number: int
+    active: bool = False
+
+    def __post_init__(self) -> None:
+        cohort = set(self.ids)
+        if len(cohort) < len(self.ids) or self.neighbours.keys() != cohort:
+            raise SecureAbort("every client of the cohort must be listed once, with its neighbours")
+        parts = self.parts
+        for own, part in parts.items():
+            if len(part.neighbours) < len(self.neighbours[own]):
+                raise SecureAbort(f"a neighbour of client {own} is listed twice")
+            if not all(peer in parts and own in parts[peer].neighbours for peer in part.neighbours):
+                raise SecureAbort(f"client {own} has a neighbour that does not have it as one")
+            if self.protocol == SECAGG and len(part.neighbours) < len(cohort) - 1:
+                raise SecureAbort(f"in secagg all clients are neighbours; client {own} lacks some")
+
+    @cached_property
+    def parts(self) -> Mapping[int, Part]:
+        """Every client's part."""
+        return {own: self.part(own) for own in self.ids}
+
+    def part(self, own: int) -> Part:
+        """Return what one client has to know."""
+        if own not in self.neighbours:
+            raise SecureAbort(f"client {own} is not in this round's cohort")
+        peers = frozenset(self.neighbours[own])
+        return Part(self.protocol, own, peers, self.threshold, self.round_number, self.active)
+
+
+class Steps:
+    """Steps that can be taken in one order only, each once; after one that fails, none."""
+
+    def __init__(self, *order: str) -> None:
+        self._order = order
+        self._taken = 0
+        self._aborted = False
+
+    @contextmanager
+    def take(self, name: str) -> Iterator[None]:
+        """Take a step.
+
+        Raises:
+            SecureAbort: Another one is due, or one failed before.
+        """
+        if self._aborted:
+            raise SecureAbort(f"{name!r} was asked for after the round was aborted")
+        self._aborted = True  # until the step has gone through
+        due = self._order[self._taken] if self._taken < len(self._order) else "nothing"
+        if name != due:
+            raise SecureAbort(f"{name!r} was asked for where {due!r} is due")
+        yield
+        self._taken += 1
+        self._aborted = False

@@ -1,0 +1,257 @@
+"""Laws of whole runs under secure aggregation and differential privacy."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import fednlp
+from fednlp.config import Experiment
+from fednlp.errors import ConfigError
+from fednlp.experiment import Silent
+from fednlp.rundir import RunDir
+
+Make = Callable[..., Experiment]
+Outcome = Callable[[Path | RunDir], dict[str, Any]]
+PROTOCOLS = ("secagg", "secagg+", "lightsecagg")
+LOSSY = {"secure.dropout": 0.25, "secure.simulated_dropout": 0.25, "num_rounds": 6}
+METHODS: dict[str, dict[str, Any]] = {
+    "secagg, active": {"secure.protocol": "secagg", "secure.active": True, "algorithm.name": "fedprox"},
+    "secagg+, split": {
+        "secure.protocol": "secagg+",
+        "model.train": {"critical_layer": 1},
+        "algorithm.name": "fedyogi",
+    },
+    "lightsecagg, losses": {"secure.protocol": "lightsecagg", **LOSSY},
+    "secagg, losses": {"secure.protocol": "secagg", "secure.stochastic": True, **LOSSY},
+    "secagg+, clipped, ffa": {
+        "secure.protocol": "secagg+",
+        "exchange": {"up": ["clip:0.5"], "down": ["bfloat16"]},
+        "model.peft": {"method": "lora", "r": 2, "averaging": "ffa"},
+    },
+    "private, by the server": {
+        "privacy": {"clip": 0.5, "noise": 0.3, "sampling": "poisson"},
+        "algorithm": {"name": "fedavg", "weighting": "uniform"},
+        "exchange.up": ["int8"],
+    },
+    "private, by the clients": {
+        "privacy": {"clip": 0.5, "noise": 0.3},
+        "algorithm": {"name": "fedavg", "weighting": "uniform"},
+        "secure.protocol": "secagg+",
+    },
+}
+
+
+class Stop(Exception):
+    """Raised by the listener below."""
+
+
+class StopAfter(Silent):
+    """Stops a run after so many rounds, before the next one is saved."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds, self.steps = rounds, 0
+
+    def round(self, line: dict[str, Any], left: float | None) -> None:
+        self.rounds -= 1
+
+    def step(self, done: int, of: int, what: str) -> None:
+        self.steps += 1
+        if self.rounds == 0 and self.steps % 2:
+            raise Stop
+
+
+def lines_of(run: RunDir) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def x_of(run: RunDir) -> torch.Tensor:
+    return load_file(run.state)["x"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_stopped_and_resumed_with_two_workers(
+    method: str, experiment: Make, outcome: Outcome, tmp_path: Path
+) -> None:
+    """Keys and masks are other ones each time; what they add up to is the same, bit for bit."""
+    whole = fednlp.run(experiment(METHODS[method]), tmp_path / "whole")
+    with pytest.raises(Stop):
+        fednlp.run(experiment(METHODS[method]), tmp_path / "run", listener=StopAfter(2))
+    assert outcome(fednlp.resume(tmp_path / "run", workers=2)) == outcome(whole)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("bits", [8, 24])
+def test_the_sum_is_the_plain_one_within_half_a_step_a_client(
+    protocol: str, bits: int, experiment: Make, tmp_path: Path
+) -> None:
+    """Weighted by examples, with nobody's weight known to the server."""
+    settings = {"num_rounds": 1, "client": {"optimizer": "sgd", "learning_rate": 0.1}}
+    plain = fednlp.run(experiment(settings), tmp_path / "plain")
+    secure = {"protocol": protocol, "bits": bits, "clip": 0.25, "dropout": 0.0, "corruption": 0.0}
+    hidden = fednlp.run(experiment(settings | {"secure": secure}), tmp_path / "hidden")
+    from fednlp.partition import Partition
+
+    sizes = np.diff(Partition.load(plain.partition).train_offsets)
+    cohort = lines_of(plain)[0]["cohort"]
+    unit = 2.0 ** np.ceil(np.log2(sizes.max()))
+    total = sum(sizes[client] / unit for client in cohort)
+    gap = (x_of(plain) - x_of(hidden)).abs().max().item()
+    step = 0.25 / 2 ** (bits - 1)
+    # Both the sum and the weights are rounded; nothing here moves by more than the clip.
+    assert gap <= len(cohort) * step / total + 1e-7
+    assert gap > 0
+    assert lines_of(hidden)[0]["secure"]["bytes"] > 0
+    assert summary_of(hidden)["secure"]["protocol"] == protocol
+
+
+def summary_of(run: RunDir) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run.folder / "summary.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize(("protocol", "lost"), [("secagg", 0.6), ("secagg+", 0.4), ("lightsecagg", 0.25)])
+def test_clients_vanish_in_every_phase_and_the_run_goes_on(
+    protocol: str, lost: float, experiment: Make, tmp_path: Path
+) -> None:
+    """A round with enough clients moves the model; one with too few is noted, and leaves it as it is."""
+    secure = {"protocol": protocol, "dropout": 0.2, "corruption": 0.0, "simulated_dropout": lost}
+    settings = {
+        "num_rounds": 12,
+        "clients_per_round": 6,
+        "secure": secure,
+        "client.max_steps": 1,
+        "seed": 3,
+        "evaluation.every": 12,
+    }
+    models: list[torch.Tensor] = []
+
+    class Watch(Silent):
+        def round(self, line: dict[str, Any], left: float | None) -> None:
+            models.append(load_file(tmp_path / "run" / "checkpoint" / "state.safetensors")["x"])
+
+    run = fednlp.run(experiment(settings), tmp_path / "run", listener=Watch())
+    lines = lines_of(run)
+    assert {phase for line in lines for phase in line["secure"]["lost"].values()} >= {
+        "keys",
+        "update",
+        "answer",
+    }
+    aborted = [number for number, line in enumerate(lines) if "aborted" in line]
+    assert 0 < len(aborted) < 12
+    for number in range(1, 12):
+        assert torch.equal(models[number], models[number - 1]) == (number in aborted)
+    assert summary_of(run)["secure"]["aborted"] == len(aborted)
+    for line in lines:
+        gone = {int(client) for client, phase in line["secure"]["lost"].items() if phase != "answer"}
+        if "aborted" not in line:
+            assert {one["client"] for one in line["dropped"]} == gone if gone else "dropped" not in line
+
+
+def test_bytes_are_those_of_the_messages(experiment: Make, tmp_path: Path) -> None:
+    """SecAgg among n: keys, shares, the masked update with the weight, and a share of everybody at the end."""
+    run = fednlp.run(experiment({"num_rounds": 1, "secure.protocol": "secagg"}), tmp_path / "run")
+    line, n = lines_of(run)[0], 4
+    d = summary_of(run)["parameters"]
+    header = 5
+    advertise, shares = header + 64, header + (n - 1) * (4 + 100)
+    upload, answer = header + 4 * (d + 1), header + n * (4 + 1 + 36)
+    assert line["bytes_up"] == n * (advertise + shares + upload + answer)
+    roster, delivered, survivors = header + (n - 1) * (4 + 64), shares, header + 4 * n
+    plain = lines_of(fednlp.run(experiment({"num_rounds": 1}), tmp_path / "plain"))[0]
+    assert line["bytes_down"] == plain["bytes_down"] + n * (roster + delivered + survivors)
+
+
+def test_noise_of_the_stated_size_and_nothing_else(experiment: Make, tmp_path: Path) -> None:
+    """Without local movement the model moves by the noise alone, on the server or from the clients."""
+    still = {
+        "num_rounds": 1,
+        "client": {"optimizer": "sgd", "learning_rate": 1e-30},
+        "algorithm": {"name": "fedavg", "weighting": "uniform"},
+    }
+    start = x_of(fednlp.run(experiment(still), tmp_path / "start"))
+    for name, secure in {"server": "none", "secagg": "secagg", "light": "lightsecagg"}.items():
+        privacy = {"clip": 2.0, "noise": 0.5}
+        changes = still | {"privacy": privacy, "secure.protocol": secure, "seed": 0}
+        run = fednlp.run(experiment(changes), tmp_path / name)
+        moved = (x_of(run) - start).double()
+        # Secure: dropout 0.1 and corruption 0.1 of 4 clients are none, so 4 clients' noise makes up the whole.
+        expected = 0.5 * 2.0 / 4
+        assert abs(moved.mean().item()) < 5 * expected / len(moved) ** 0.5
+        assert moved.std().item() == pytest.approx(expected, rel=5 / len(moved) ** 0.5)
+        promise = summary_of(run)["privacy"]
+        assert promise["where"] == ("server" if secure == "none" else "clients")
+        assert promise["epsilon"] > 0
+
+
+def test_what_one_client_can_change_is_bounded(experiment: Make, tmp_path: Path) -> None:
+    """The mean of m updates cut to norm C, divided by m whoever answered, is no longer than C."""
+    changes: dict[str, Any] = {
+        "num_rounds": 1,
+        "client": {"optimizer": "sgd", "learning_rate": 50.0, "max_steps": 1},
+        "algorithm": {"name": "fedavg", "weighting": "uniform"},
+        "privacy": {"clip": 0.01, "noise": 0.0},
+    }
+    still = {**changes, "client": {"optimizer": "sgd", "learning_rate": 1e-30, "max_steps": 1}}
+    start = x_of(fednlp.run(experiment(still), tmp_path / "start"))
+    run = fednlp.run(experiment(changes), tmp_path / "run")
+    norm = (x_of(run) - start).double().norm().item()
+    assert 0.002 < norm <= 0.01 * (1 + 1e-4)
+    assert summary_of(run)["privacy"]["epsilon"] is None
+
+
+def test_epsilon_decides_the_noise(experiment: Make, tmp_path: Path) -> None:
+    changes = {
+        "algorithm": {"name": "fedavg", "weighting": "uniform"},
+        "privacy": {"clip": 0.5, "epsilon": 20.0, "delta": 1e-3},
+    }
+    promise = summary_of(fednlp.run(experiment(changes), tmp_path / "run"))["privacy"]
+    assert 19.5 < promise["epsilon"] <= 20.0
+    assert promise["noise"] > 0.1
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "sparse": ({"secure.protocol": "secagg", "exchange.up": ["topk:0.1"]}, "cannot be summed unopened"),
+    "sign": ({"secure.protocol": "secagg+", "exchange.up": ["sign"]}, "cannot be summed unopened"),
+    "pulling": ({"secure.protocol": "secagg", "pull.rule": "low"}, "the same of all"),
+    "exact": (
+        {"secure.protocol": "secagg", "model.peft": {"method": "lora", "averaging": "exact"}},
+        'say averaging = "ffa"',
+    ),
+    "two": ({"secure.protocol": "secagg", "clients_per_round": 2}, "3 clients or more"),
+    "bits": ({"secure.protocol": "lightsecagg", "secure.bits": 31}, "has room for 28 bits"),
+    "active": ({"secure.protocol": "lightsecagg", "secure.active": True}, "is for protocol"),
+    "threshold": ({"secure.protocol": "lightsecagg", "secure.dropout": 0.5}, "lower dropout"),
+    "none": ({"secure.bits": 16}, "has no protocol"),
+    "reference": ({"secure.protocol": "secagg", "algorithm.name": "local"}, "has no part in local"),
+    "weights": ({"privacy": {"clip": 1.0, "noise": 1.0}}, 'algorithm.weighting = "uniform"'),
+    "both": ({"privacy": {"clip": 1.0, "noise": 1.0, "epsilon": 1.0}}, "say either noise"),
+    "feedback": (
+        {
+            "privacy": {"clip": 1.0, "noise": 1.0},
+            "exchange": {"up": ["int8"], "error_feedback": True},
+            "algorithm.weighting": "uniform",
+        },
+        "leave it out",
+    ),
+    "cohorts": (
+        {
+            "privacy": {"clip": 1.0, "noise": 1.0, "sampling": "poisson"},
+            "secure.protocol": "secagg",
+            "algorithm.weighting": "uniform",
+        },
+        'sampling = "fixed"',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_makes_no_sense_is_refused_before_anything_starts(case: str, experiment: Make) -> None:
+    changes, said = REFUSED[case]
+    with pytest.raises(ConfigError, match=said.replace("[", r"\[")):
+        experiment(changes).resolved()
