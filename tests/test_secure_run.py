@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.errors import ConfigError
+from fednlp.errors import ConfigError, TooFewClients
 from fednlp.experiment import Silent
+from fednlp.reports import write_report
 from fednlp.rundir import RunDir
 
 Make = Callable[..., Experiment]
@@ -228,6 +229,22 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "active": ({"secure.protocol": "lightsecagg", "secure.active": True}, "is for protocol"),
     "threshold": ({"secure.protocol": "lightsecagg", "secure.dropout": 0.5}, "lower dropout"),
     "none": ({"secure.bits": 16}, "has no protocol"),
+    "liar": (
+        {
+            "privacy": {"clip": 1.0, "noise": 1.0},
+            "secure": {"protocol": "secagg", "active": True},
+            "algorithm.weighting": "uniform",
+        },
+        "leave out active",
+    ),
+    "huge": (
+        {
+            "privacy": {"clip": 4e6, "noise": 1.0},
+            "secure.protocol": "secagg",
+            "algorithm.weighting": "uniform",
+        },
+        "1024.0 at most",
+    ),
     "reference": ({"secure.protocol": "secagg", "algorithm.name": "local"}, "has no part in local"),
     "weights": ({"privacy": {"clip": 1.0, "noise": 1.0}}, 'algorithm.weighting = "uniform"'),
     "both": ({"privacy": {"clip": 1.0, "noise": 1.0, "epsilon": 1.0}}, "say either noise"),
@@ -255,3 +272,38 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(case: str, experi
     changes, said = REFUSED[case]
     with pytest.raises(ConfigError, match=said.replace("[", r"\[")):
         experiment(changes).resolved()
+
+
+def test_an_epsilon_that_rounding_breaks_is_refused(experiment: Make, tmp_path: Path) -> None:
+    changes = {
+        "algorithm": {"name": "fedavg", "weighting": "uniform"},
+        "privacy": {"clip": 0.5, "epsilon": 3000.0},
+        "secure": {"protocol": "secagg", "bits": 2},
+    }
+    with pytest.raises(ConfigError, match="raise secure.bits"):
+        fednlp.run(experiment(changes), tmp_path / "run")
+
+
+@pytest.mark.parametrize("changes", [{"secure.protocol": "secagg"}, METHODS["private, by the server"]])
+def test_a_run_in_which_nobody_comes_through_stops(
+    changes: dict[str, Any], experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setattr("fednlp.training.client.train_client", broken)
+    with pytest.raises(TooFewClients, match="no such luck"):
+        fednlp.run(experiment(changes), tmp_path / "run")
+
+
+def test_an_empty_cohort_moves_the_model_by_noise_alone(experiment: Make, tmp_path: Path) -> None:
+    """Poisson sampling may draw nobody; the lines stay JSON for everybody."""
+    changes = METHODS["private, by the server"] | {"clients_per_round": 1, "num_rounds": 8, "seed": 1}
+    run = fednlp.run(experiment(changes), tmp_path / "run")
+    lines = lines_of(run)
+    empty = [line for line in lines if not line["cohort"]]
+    assert empty
+    assert len(empty) < len(lines)
+    assert all(line["train_loss"] is None for line in empty)
+    assert "NaN" not in (run.folder / "rounds.jsonl").read_text()
+    write_report([run.folder], tmp_path / "report")

@@ -11,7 +11,7 @@ The command line prints the message and nothing else.
     ├── FetchError         a package-index file that cannot be had, or is not the pinned one
     ├── RunError           a run directory, a resume, a worker, a full disk
     │   └── TooFewClients  a round below min_clients; the rounds before are saved
-    ├── SecureAbort        a step of secure aggregation that a party refuses; nothing was revealed
+    ├── SecureAbort        a step of secure aggregation that a party refuses
     └── MissingDependency  an optional library; the message names the command that installs it
 """
 

@@ -105,10 +105,9 @@ class Terminal:
 
     def round(self, line: dict[str, Any], left: float | None) -> None:
         """Print the round's line."""
-        parts = [
-            f"round {line['round']:>{len(str(self._rounds))}}/{self._rounds}",
-            f"loss {line['train_loss']:.3f}",
-        ]
+        parts = [f"round {line['round']:>{len(str(self._rounds))}}/{self._rounds}"]
+        if line["train_loss"] is not None:
+            parts.append(f"loss {line['train_loss']:.3f}")
         scores = line.get("evaluation", {})
         name = self._metric
         if name in scores.get("global", {}):

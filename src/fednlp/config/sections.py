@@ -25,6 +25,8 @@ VariantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._+-]*$", ma
 Tracker = Literal["none", "tensorboard", "wandb", "mlflow"]
 
 REFERENCES = ("centralised", "chained", "local")
+LARGEST_CLIP = 1024.0
+"""Of an element of an update in a secure sum."""
 ADAPTIVE: dict[str, ServerName] = {"fedadagrad": "adagrad", "fedadam": "adam", "fedyogi": "yogi"}
 
 
@@ -214,7 +216,7 @@ class Secure(Section):
     protocol: Literal["none", "secagg", "secagg+", "lightsecagg"] = "none"
     dropout: Decay = 0.1
     corruption: Decay = 0.1
-    clip: Annotated[float, Field(gt=0, le=1024)] = 1.0
+    clip: Annotated[float, Field(gt=0, le=LARGEST_CLIP)] = 1.0
     bits: Annotated[int, Field(ge=2, le=31)] | None = None
     stochastic: bool = False
     active: bool = False

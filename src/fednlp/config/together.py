@@ -3,7 +3,17 @@
 from typing import TYPE_CHECKING
 
 from fednlp.config.chain import additive, check_exchange, parse_chain
-from fednlp.config.sections import ADAPTIVE, REFERENCES, Algorithm, Exchange, Pull, Secure, Server
+from fednlp.config.sections import (
+    ADAPTIVE,
+    LARGEST_CLIP,
+    REFERENCES,
+    Algorithm,
+    Exchange,
+    Privacy,
+    Pull,
+    Secure,
+    Server,
+)
 from fednlp.costs.devices import load_profile
 from fednlp.errors import ConfigError, ModelError, PartitionError
 from fednlp.partition.make import check_options
@@ -191,15 +201,31 @@ def _privacy_problems(experiment: "Experiment") -> list[str]:
         found.append(
             '[model.peft] averaging = "exact" multiplies what [privacy] bounds: say averaging = "ffa" or "plain"'
         )
-    if experiment.secure.clip != Secure().clip:
-        found.append(
-            "secure.clip has no part beside [privacy], whose clip bounds updates already: leave it out"
-        )
-    if privacy.sampling == "poisson" and experiment.secure.protocol != "none":
-        found.append('[secure] needs cohorts of one size: say privacy.sampling = "fixed"')
+    if experiment.secure.protocol != "none":
+        found += _private_sum_problems(privacy, experiment.secure)
     if privacy.sampling == "poisson" and experiment.min_clients > 1:
         found.append(
             'min_clients has no part in privacy.sampling = "poisson", whose cohorts vary: leave it out'
+        )
+    return found
+
+
+def _private_sum_problems(privacy: Privacy, secure: Secure) -> list[str]:
+    found = []
+    if privacy.sampling == "poisson":
+        found.append('[secure] needs cohorts of one size: say privacy.sampling = "fixed"')
+    if secure.clip != Secure().clip:
+        found.append(
+            "secure.clip has no part beside [privacy], whose clip bounds updates already: leave it out"
+        )
+    if privacy.clip > LARGEST_CLIP:
+        found.append(
+            f"privacy.clip = {privacy.clip} is more than a secure sum has room for: {LARGEST_CLIP} at most"
+        )
+    if secure.active:
+        found.append(
+            "secure.active is for a server that may lie, and the clients' noise counts on one that sums the updates of "
+            "all who stay: leave out active or [privacy]"
         )
     return found
 

@@ -150,7 +150,7 @@ def run_round(
     replies = sorted(gathered.replies, key=lambda reply: reply.client)
     kept = [reply for reply in replies if reply.error is None]
     dropped = [reply for reply in replies if reply.error is not None]
-    if gathered.aborted is None and len(kept) < algorithm.min_clients:
+    if gathered.aborted is None and len(kept) < max(algorithm.min_clients, min(1, len(cohort))):
         reasons = "; ".join(f"client {reply.client}: {reply.error}" for reply in dropped[:3])
         raise TooFewClients(
             f"round {number}: {len(kept)} of {len(cohort)} clients answered, min_clients is "

@@ -93,7 +93,9 @@ def noise_bound(sigma: float, summands: int, count: int, failure: float = 2.0**-
     return math.ceil(sigma * math.sqrt(2 * summands * math.log(2 * count / failure)))
 
 
-def local_sigma(noise_multiplier: float, clip_units: float, least: int, dimension: int = 0) -> float:
+def local_sigma(
+    noise_multiplier: float, clip_units: float, least: int, dimension: int = 0, *, stochastic: bool = False
+) -> float:
     """Return the standard deviation, in units, that each client adds so that ``least`` of them suffice.
 
     Args:
@@ -101,7 +103,8 @@ def local_sigma(noise_multiplier: float, clip_units: float, least: int, dimensio
         clip_units: The clip norm C in units of the integer encoding.
         least: The fewest honest clients whose sum is ever opened: the survivors below which a round aborts,
             less those who may be in league with the server and know their own noise.
-        dimension: Number of values; if given, the noise also covers what rounding to nearest adds to C.
+        dimension: Number of values; if given, the noise also covers what rounding adds to C.
+        stochastic: Values are rounded up or down at random, not to nearest.
 
     Raises:
         ConfigError: A number out of its range.
@@ -114,7 +117,7 @@ def local_sigma(noise_multiplier: float, clip_units: float, least: int, dimensio
             f"noise multiplier {noise_multiplier}, clip norm {clip_units} units, {least} clients: "
             "the first must be 0 or more, the others above 0"
         )
-    return noise_multiplier * _rounded_norm(clip_units, dimension, False) / math.sqrt(least)
+    return noise_multiplier * _rounded_norm(clip_units, dimension, stochastic) / math.sqrt(least)
 
 
 def effective_multiplier(

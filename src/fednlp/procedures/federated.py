@@ -8,7 +8,7 @@ import numpy as np
 
 from fednlp.assembly import algorithm_of, prices_of
 from fednlp.costs import Spent, round_line
-from fednlp.errors import SecureAbort
+from fednlp.errors import ConfigError, SecureAbort, TooFewClients
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.exchange import broadcast
 from fednlp.federated.lora import check_exact, exact_bytes, exact_step
@@ -39,6 +39,12 @@ class Federated:
         if self.terms is not None and self.guard is not None:
             apart = sum_distance(self.terms.noise, self.terms.honest, course.state.layout.numel)
             self.guard = replace(self.guard, distance=apart)
+            wanted = course.experiment.privacy and course.experiment.privacy.epsilon
+            if wanted and self.guard.epsilon() > wanted:
+                raise ConfigError(
+                    f"privacy.epsilon = {wanted} cannot be kept with so few steps of noise: raise secure.bits, or "
+                    "leave it out"
+                )
         self.prices = prices_of(
             course.experiment, sum(p.numel() for p in course.side.replica.model.parameters())
         )
@@ -147,6 +153,12 @@ class Federated:
             said = self._train(round_number, some, done, hiding)
             masked = secure.take(said)
             replies = [Reply(**reply) for reply in said]
+            if replies and not masked:
+                first = replies[0]
+                raise TooFewClients(
+                    f"round {round_number}: no client came through (client {first.client}: {first.error}); the rounds "
+                    "before are saved"
+                )
             weighed, aborted = secure.close(pool.total, masked, unmask), None
         except SecureAbort as abort:
             weighed, aborted = None, str(abort)
@@ -174,7 +186,7 @@ class Federated:
         line: dict[str, Any] = {
             "round": report.round,
             "cohort": report.cohort,
-            "train_loss": report.train_loss,
+            "train_loss": report.train_loss if report.examples else None,
             "steps": report.steps,
             "examples": report.examples,
             **round_line(
@@ -199,7 +211,7 @@ def spent(layout: Layout, reply: Reply) -> Spent:
     got = whole if reply.bytes_down is None else reply.bytes_down
     tensors = entries if reply.tensors_down is None else reply.tensors_down
     if reply.error is not None:
-        return Spent(bytes_down=got, tensors_down=tensors)
+        return Spent(bytes_up=reply.bytes_up or 0, bytes_down=got, tensors_down=tensors)
     sent = sent_entries(layout, reply)
     return Spent(
         bytes_up=whole if reply.bytes_up is None else reply.bytes_up,

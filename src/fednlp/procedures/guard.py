@@ -47,17 +47,17 @@ class Guard:
 
     def over(self, algorithm: Algorithm) -> Algorithm:
         """Return the algorithm with the sampling, the fixed divisor and the noise that the promise rests on."""
-        guarded = replace(algorithm, divisor=float(self.cohort), noise=self._noise())
+        guarded = replace(
+            algorithm, divisor=float(self.cohort), noise=self._noise() if self.central else None
+        )
         if self.sampling == "poisson":
             return replace(guarded, sample=poisson_cohort(self.cohort), min_clients=0)
         return guarded
 
     def _noise(self) -> Callable[[Tensor, int], None]:
-        deviation = self.multiplier * self.clip / self.cohort if self.central else 0.0
+        deviation = self.multiplier * self.clip / self.cohort
 
         def add(mean: Tensor, round_number: int) -> None:
-            if not deviation:
-                return
             rng = generator(self.seed, "privacy", round_number)
             for start in range(0, mean.numel(), _CHUNK):
                 part = mean[start : start + _CHUNK]
@@ -70,12 +70,16 @@ class Guard:
         """What is promised, as a line for people."""
         return statement(*self._promise(), distance=self.distance)
 
+    def epsilon(self) -> float:
+        """Return what the whole run may cost."""
+        return epsilon(*self._promise(), distance=self.distance)
+
     def _promise(self) -> tuple[float, Sampling, int, int, int, float]:
         return self.multiplier, self.sampling, self.clients, self.cohort, self.rounds, self.delta
 
     def facts(self) -> dict[str, Any]:
         """Return what is promised, for the run's summary."""
-        found = epsilon(*self._promise(), distance=self.distance)
+        found = self.epsilon()
         return {
             "epsilon": found if math.isfinite(found) else None,
             "delta": self.delta,

@@ -1,16 +1,15 @@
-"""Secure aggregation of a round whose parties all live on this machine: every message is made, and counted.
+"""A round under secure aggregation, and what all rounds of a run have in common.
 
-The protocols themselves are in :mod:`fednlp.secure`, one state machine a party. Here the messages go from one
-to the other; clients vanish where they are told to; masked updates are added up wherever they are made, and the
-masks that are left in the sum are taken out of it in pieces, by all workers.
+The protocols are in :mod:`fednlp.secure`, one state machine a party, and :mod:`fednlp.procedures.parties` lets them
+speak to each other. Here clients vanish where they are told to, masked updates are added up wherever they are made,
+and the masks that are left in the sum are taken out of it in pieces, by all workers.
 """
 
-import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,21 +19,14 @@ from fednlp.errors import ConfigError, SecureAbort
 from fednlp.federated.round import Reply
 from fednlp.federated.sums import FRACTION_BITS, ExactSum
 from fednlp.privacy.noise import local_sigma, noise_bound
-from fednlp.secure import lightsecagg, secagg
+from fednlp.procedures.parties import PHASES, Light, Pairwise, Parties, Post, Seeds, written
 from fednlp.secure.encoding import Encoding
-from fednlp.secure.graph import count, neighbours
-from fednlp.secure.keys import SigningKey
-from fednlp.secure.lightsecagg_messages import Delivered as DeliveredPieces
-from fednlp.secure.lightsecagg_messages import SealedPieces, size
-from fednlp.secure.masks import Mask, add_masks
-from fednlp.secure.messages import HEADER_BYTES, Delivered
+from fednlp.secure.graph import count
+from fednlp.secure.masks import add_masks
+from fednlp.secure.messages import HEADER_BYTES
 from fednlp.secure.plan import Plan, make_plan
 from fednlp.seeds import generator
 
-Seeds = list[list[Any]]
-"""Masks as JSON: a seed in hexadecimal digits and a sign each."""
-PHASES = ("keys", "shares", "update", "answer")
-"""What a client may no longer do: advertise keys, share secrets, send its masked update, answer at the end."""
 _TAIL = 11.0
 """Standard deviations that there must be room for: what :func:`noise_bound` gives for 10^10 parameters."""
 _STRETCH = 1 << 20
@@ -96,59 +88,11 @@ def terms_of(
     encoding = Encoding(clip, plan.bits, largest_weight, cohort, plan.modulus, secure.stochastic)
     noise = 0.0
     if multiplier:
-        rounding = parameters * (
-            4 if secure.stochastic else 1
-        )  # up or down errs by twice as much as to nearest
-        noise = local_sigma(multiplier, encoding.top, honest, rounding)
+        noise = local_sigma(multiplier, encoding.top, honest, parameters, stochastic=secure.stochastic)
         encoding = replace(encoding, noise_bound=noise_bound(noise, 1, parameters))
     return Terms(
         plan, encoding, noise, honest, staying if multiplier else 1, secure.simulated_dropout, experiment.seed
     )
-
-
-class Parties(Protocol):
-    """The clients and the server of one round of one protocol."""
-
-    def meet(self) -> dict[int, Seeds]:
-        """Go through all phases before the upload; return the masks of the clients that are still there."""
-
-    def part(self, uploaded: Sequence[int]) -> "Remains":
-        """Go through the rest, once masked updates have arrived from these clients."""
-
-
-@dataclass(frozen=True)
-class Remains:
-    """What is left in the sum of masked vectors: masks to add, and residues to take away."""
-
-    masks: list[Mask]
-    residues: NDArray[np.uint32] | None = None
-
-
-class Post:
-    """Carries messages, counts their bytes by client, and loses those of clients that vanish.
-
-    Args:
-        lost: Which clients vanish, and before which phase.
-    """
-
-    def __init__(self, lost: Mapping[int, str]) -> None:
-        self.lost = lost
-        self.bytes_up: Counter[int] = Counter()
-        self.bytes_down: Counter[int] = Counter()
-
-    def there(self, clients: Mapping[int, Any], phase: str) -> dict[int, Any]:
-        """Return the clients that do not vanish before a phase."""
-        return {client: value for client, value in clients.items() if self.lost.get(client) != phase}
-
-    def up(self, made: dict[int, Any]) -> dict[int, Any]:
-        """Carry messages to the server."""
-        self.bytes_up.update({client: size(message) for client, message in made.items()})
-        return made
-
-    def down(self, made: dict[int, Any]) -> dict[int, Any]:
-        """Carry messages to clients."""
-        self.bytes_down.update({client: size(message) for client, message in made.items()})
-        return made
 
 
 class SecureRound:
@@ -168,7 +112,7 @@ class SecureRound:
         self.uploaded = 0
         self.seconds, self.seconds_hiding = 0.0, 0.0
         plan = terms.plan
-        make = _Light if plan.protocol == "lightsecagg" else _Pairwise
+        make = Light if plan.protocol == "lightsecagg" else Pairwise
         self.parties: Parties = make(plan, terms.seed, number, list(weights), parameters + 1, self.post)
 
     def open(self) -> dict[int, dict[str, Any]]:
@@ -177,10 +121,9 @@ class SecureRound:
         Raises:
             SecureAbort: Too few are left.
         """
-        begun = time.perf_counter()
-        seeds = self.parties.meet()
+        with self._timed():
+            seeds = self.parties.meet()
         encoding = asdict(self.terms.encoding)
-        self.seconds += time.perf_counter() - begun
         return {
             client: {
                 "encoding": encoding,
@@ -215,7 +158,8 @@ class SecureRound:
         for client, factor in factors.items():
             phase = self.lost.get(client)
             gone = f"lost before its {phase} (simulated)" if phase else "did not get as far as training"
-            reply = known.get(client) or Reply(client, factor, error=gone, bytes_down=0, tensors_down=0)
+            model = whole if phase == "update" else 0
+            reply = known.get(client) or Reply(client, factor, error=gone, bytes_down=model, tensors_down=0)
             up = self.upload_bytes() if reply.error is None else 0
             down = (whole if reply.bytes_down is None else reply.bytes_down) + self.post.bytes_down[client]
             priced.append(replace(reply, bytes_up=up + self.post.bytes_up[client], bytes_down=down))
@@ -259,27 +203,42 @@ class SecureRound:
             The unit of the weights, and their sum over it.
 
         Raises:
-            SecureAbort: Too few answered; nothing is known but the masked updates.
+            SecureAbort: Too few answered, or what was opened is no sum of their updates.
         """
-        begun = time.perf_counter()
-        if len(masked_weights) < self.terms.least:
+        with self._timed():
+            return self._opened(total, masked_weights, unmask)
+
+    def _opened(
+        self, total: ExactSum, masked_weights: Mapping[int, int], unmask: Callable[[int, int, Seeds], None]
+    ) -> tuple[float, float]:
+        arrived = len(masked_weights)
+        if not arrived:
+            raise SecureAbort("no update arrived")
+        if arrived < self.terms.least:
             raise SecureAbort(
-                f"{len(masked_weights)} updates arrived, and the noise of {self.terms.least} is needed"
+                f"{arrived} updates arrived, and the noise of differential privacy needs {self.terms.least}"
             )
         remains = self.parties.part(list(masked_weights))
         weight = np.zeros(1 + self.parameters % 4, dtype=np.uint32)
         add_masks(weight, remains.masks, self.parameters - self.parameters % 4)
         if remains.masks:
-            unmask(-(-self.parameters // _STRETCH), _STRETCH, _written(remains.masks))
+            unmask(-(-self.parameters // _STRETCH), _STRETCH, written(remains.masks))
         residues = self._residues(total, sum(masked_weights.values()) + int(weight[-1]), remains.residues)
         encoding = self.terms.encoding
-        sums, share = encoding.decode(residues, len(masked_weights))
+        sums, share = encoding.decode(residues, arrived)
         storage = total.storage.numpy()
         for start in range(0, self.parameters, _CHUNK):
-            part = sums[start : start + _CHUNK] * 2.0**FRACTION_BITS
-            storage[start : start + _CHUNK] = np.rint(part)
-        self.seconds += time.perf_counter() - begun
+            storage[start : start + _CHUNK] = np.rint(sums[start : start + _CHUNK] * 2.0**FRACTION_BITS)
         return encoding.unit, share
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Count the seconds of a block, whatever becomes of it."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - begun
 
     def _residues(self, total: ExactSum, weight: int, taken: NDArray[np.uint32] | None) -> NDArray[np.uint32]:
         """Return the sum, weight last, modulo what the protocol sums by."""
@@ -300,111 +259,3 @@ def _vanishing(terms: Terms, number: int, clients: list[int]) -> dict[int, str]:
     lost = rng.random(len(clients)) < terms.vanishing
     phases = rng.integers(len(PHASES), size=len(clients))
     return {client: PHASES[phase] for client, gone, phase in zip(clients, lost, phases, strict=True) if gone}
-
-
-def _written(masks: Sequence[Mask]) -> Seeds:
-    return [[mask.seed.hex(), mask.sign] for mask in masks]
-
-
-def _each(clients: Mapping[int, Any], step: Callable[[int], Any]) -> dict[int, Any]:
-    """Let every client take a step; those that refuse are missing from then on."""
-    made = {}
-    for client in clients:
-        try:
-            made[client] = step(client)
-        except SecureAbort:
-            continue
-    return made
-
-
-class _Pairwise:
-    """SecAgg and SecAgg+."""
-
-    def __init__(self, plan: Plan, seed: int, number: int, ids: list[int], length: int, post: Post) -> None:
-        # From the experiment's seed, so that who is needed by whom is the same in every run of it.
-        order = generator(seed, "neighbours", number).permutation(len(ids)).tolist()
-        parameters = secagg.Parameters(
-            protocol=plan.protocol,
-            ids=tuple(ids),
-            neighbours=neighbours(ids, plan.neighbours, order),
-            threshold=plan.needed,
-            round_number=number,
-            active=plan.active,
-        )
-        self.post, self.active = post, plan.active
-        signing = {client: SigningKey.new() for client in ids} if plan.active else {}
-        identities = {client: key.public for client, key in signing.items()}
-        self.clients = {
-            client: secagg.Client(parameters.part(client), signing.get(client), identities) for client in ids
-        }
-        self.server = secagg.Server(parameters)
-
-    def meet(self) -> dict[int, Seeds]:
-        """Advertise keys and share secrets."""
-        clients = self.clients
-        keys = self.post.up(_each(self.post.there(clients, "keys"), lambda c: clients[c].advertise()))
-        rosters = self.post.down(self.server.roster(keys))
-        shared = self.post.up(
-            _each(self.post.there(rosters, "shares"), lambda c: clients[c].share(rosters[c]))
-        )
-        delivered = self.post.down(self.server.deliver(shared))
-        return _each(delivered, lambda client: self._masks(client, delivered[client]))
-
-    def _masks(self, client: int, delivered: Delivered) -> Seeds:
-        self.clients[client].receive(delivered)
-        return _written(self.clients[client].masks())
-
-    def part(self, uploaded: Sequence[int]) -> Remains:
-        """Reveal what takes the masks out that are left in the sum."""
-        clients = self.clients
-        shown = self.post.there(self.post.down(self.server.survivors(list(uploaded))), "answer")
-        if self.active:
-            confirmed = self.post.up(_each(shown, lambda c: clients[c].confirm(shown[c])))
-            shown = self.post.down(self.server.confirmed(confirmed))
-        revealed = self.post.up(_each(shown, lambda c: clients[c].reveal(shown[c])))
-        return Remains(self.server.unmask(revealed))
-
-
-class _Light:
-    """LightSecAgg."""
-
-    def __init__(self, plan: Plan, seed: int, number: int, ids: list[int], length: int, post: Post) -> None:
-        self.parameters = lightsecagg.Parameters(
-            ids=tuple(ids),
-            pieces=plan.needed,
-            privacy=plan.corrupt,
-            dropped=plan.vanishing,
-            round_number=number,
-            length=length,
-        )
-        self.post = post
-        self.clients = {client: lightsecagg.Client(self.parameters, client) for client in ids}
-        self.server = lightsecagg.Server(self.parameters)
-
-    def meet(self) -> dict[int, Seeds]:
-        """Advertise keys, and share coded masks; the sealed pieces, N^2 of them, lie in a file meanwhile."""
-        clients = self.clients
-        keys = self.post.up(_each(self.post.there(clients, "keys"), lambda c: clients[c].advertise()))
-        rosters = self.post.down(self.server.roster(keys))
-        sharing = self.post.there(rosters, "shares")
-        shared = self.post.up(_each(sharing, lambda c: self._put_away(clients[c].share(rosters[c]))))
-        delivered = self.post.down(self.server.deliver(shared))
-        return _each(delivered, lambda client: self._seed(client, delivered[client]))
-
-    def _put_away(self, pieces: SealedPieces) -> SealedPieces:
-        """Move sealed pieces from memory to the file."""
-        with tempfile.TemporaryFile() as file:
-            file.write(b"".join(row.tobytes() for row in pieces.sealed))
-            file.flush()
-            rows = np.memmap(file, np.uint8, "r", shape=(len(pieces.sealed), pieces.width))
-        return SealedPieces(pieces.ids, tuple(rows))
-
-    def _seed(self, client: int, delivered: DeliveredPieces) -> Seeds:
-        self.clients[client].receive(delivered)
-        return [[self.clients[client].mask().hex(), 1]]
-
-    def part(self, uploaded: Sequence[int]) -> Remains:
-        """Recover the sum of the survivors' masks."""
-        shown = self.post.there(self.post.down(self.server.survivors(uploaded)), "answer")
-        answers = self.post.up(_each(shown, lambda c: self.clients[c].answer(shown[c])))
-        return Remains([], self.server.recover(answers))

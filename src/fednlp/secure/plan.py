@@ -82,6 +82,10 @@ def make_plan(
         )
     modulus = PRIME if protocol == "lightsecagg" else 1 << 32
     room = most_bits(clients + int(-(-spread // 1)), modulus)
+    if room < 2:
+        raise ConfigError(
+            f"[secure] the sum of {clients} clients has no room for noise of that size: lower privacy.noise"
+        )
     if bits is not None and bits > room:
         raise ConfigError(
             f"secure.bits = {bits}: a sum over {clients} clients has room for {room} bits: lower it, or leave it out"

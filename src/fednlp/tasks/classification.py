@@ -62,18 +62,32 @@ class TextClassification:
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross-entropy."""
-        return F.cross_entropy(
-            _logits(model, batch), batch["labels"], label_smoothing=self.label_smoothing_factor
-        )
+        logits = self.logits(model, batch)
+        return F.cross_entropy(logits, batch["labels"], label_smoothing=self.label_smoothing_factor)
+
+    def logits(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return each label's logit (batch, labels)."""
+        logits: Tensor = model(**model_inputs(batch)).logits
+        return logits
 
     def predict(
         self, model: nn.Module, features: Features, numbers: np.ndarray, device: torch.device
     ) -> Outcome:
         """Return the likeliest label of each text. Texts with an unknown label add nothing to the loss."""
         batch = self.collate(features, numbers, device)
-        logits = _logits(model, batch).float()
+        logits = self.logits(model, batch).float()
         loss = F.cross_entropy(logits, batch["labels"], reduction="sum", ignore_index=-1)
         return Outcome(numbers.tolist(), logits.argmax(1).tolist(), float(loss), len(numbers))
+
+    def guesses(
+        self, model: nn.Module, features: Features, numbers: np.ndarray, device: torch.device
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the likeliest label of each text, int64, and its probability, float32; no label is read."""
+        probabilities = torch.softmax(
+            self.logits(model, self.collate(features, numbers, device)).float(), dim=1
+        )
+        confidence, labels = probabilities.max(dim=1)
+        return labels.cpu().numpy(), confidence.cpu().numpy()
 
     def metrics(
         self, predictions: Sequence[Any], features: Features, numbers: np.ndarray
@@ -113,7 +127,3 @@ class TextClassification:
         label: str = self.labels[prediction]
         return label
 
-
-def _logits(model: nn.Module, batch: Batch) -> Tensor:
-    logits: Tensor = model(**model_inputs(batch)).logits
-    return logits

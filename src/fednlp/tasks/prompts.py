@@ -6,12 +6,11 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fednlp.data.features import Features
 from fednlp.errors import ConfigError
-from fednlp.tasks.base import Batch, Outcome, Row
+from fednlp.tasks.base import Batch, Row
 from fednlp.tasks.blocks import logits_at, pieces, vocabulary_of
 from fednlp.tasks.classification import TextClassification
 from fednlp.tasks.cloze import filled, mask_of, parts_of, plain_ids, words_of
@@ -104,24 +103,15 @@ class PromptClassification(TextClassification):
         labels = features.values("label")[numbers]
         return moved(batch | {"places": torch.from_numpy(gaps), "labels": torch.from_numpy(labels)}, device)
 
-    def _logits(self, model: nn.Module, batch: Batch) -> Tensor:
+    def logits(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the logit of each label's word at the mask (batch, labels), some rows at a time."""
+        width = batch["input_ids"].shape[1]
+        parts = [batch] if model.training else pieces(batch, self.vocabulary, width)
+        return torch.cat([self._at_masks(model, part) for part in parts])
+
+    def _at_masks(self, model: nn.Module, batch: Batch) -> Tensor:
         logits = logits_at(model, model_inputs(batch), batch["places"], batch["input_ids"].shape)
         return logits[:, list(self.words)]
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the mean cross-entropy over the labels' words at the mask."""
-        logits = self._logits(model, batch)
-        return F.cross_entropy(logits, batch["labels"], label_smoothing=self.label_smoothing_factor)
-
-    def predict(
-        self, model: nn.Module, features: Features, numbers: np.ndarray, device: torch.device
-    ) -> Outcome:
-        """Return the label of the likeliest word. Texts with an unknown label add nothing to the loss."""
-        batch = self.collate(features, numbers, device)
-        parts = pieces(batch, self.vocabulary, batch["input_ids"].shape[1])
-        logits = torch.cat([self._logits(model, part).float() for part in parts])
-        loss = F.cross_entropy(logits, batch["labels"], reduction="sum", ignore_index=-1)
-        return Outcome(numbers.tolist(), logits.argmax(1).tolist(), float(loss), len(numbers))
 
 
 def _text(row: Row, column: str) -> str:

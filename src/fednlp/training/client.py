@@ -198,8 +198,8 @@ class Participant:
         if hiding is not None:
             from fednlp.training.masked import hide
 
-            tensors = self.exchange.up.encode(self.replica.layout.views(update), key)
-            whole = self.replica.layout.flatten(tensors) if self.exchange.up.steps else update
+            layout, up = self.replica.layout, self.exchange.up
+            whole = layout.flatten(up.encode(layout.views(update), key)) if up.steps else update
             return _Made(hidden=hide(self._bounded(whole, key), hiding, key))
         chosen = self._chosen(record, update, x, key)
         sent = send(self.exchange, self.replica.layout, update, key, chosen.sent, record.get("owed"))
