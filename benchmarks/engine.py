@@ -118,6 +118,7 @@ def prepare(folder: Path, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
         exchange={"up": [], "down": [], "error_feedback": False, "pull": {}},
         records=str(folder / "clients.bin"),
         clip=None,
+        hidden_labels=False,
         seed=0,
         device="cpu",
         remember=False,
@@ -157,7 +158,7 @@ class Federation:
         x.copy_(weights)
         partition = Partition.load(Path(built.partition))
         experiment, state = parse(settings).resolved(), State(0, side.layout, x)
-        course = Course(experiment, partition, self.pool, side, state, _nothing, print)
+        course = Course(experiment, partition, self.pool, side, state, _nothing, print, list)
         self.rounds = Federated(course)
 
     def round(self) -> tuple[float, list[int]]:

@@ -16,6 +16,7 @@ FETCHED = {
     "headlines": {"model.name_or_path": "bert-tiny", "partition.clients": 60, "client.num_train_epochs": 1},
     "punctuation": {"partition.clients": 60, "model.max_length": 32, "partition.encoder": "bert-tiny"},
     "small": {"client.max_steps": 2},
+    "fewshot": {"task.prompt": "bbc", "fewshot.pacing": "curriculum", "client.max_steps": 2},
     "language": {"clients_per_round": 2, "client.max_steps": 2},
 }
 

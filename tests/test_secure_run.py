@@ -280,7 +280,7 @@ def test_an_epsilon_that_rounding_breaks_is_refused(experiment: Make, tmp_path: 
         "privacy": {"clip": 0.5, "epsilon": 3000.0},
         "secure": {"protocol": "secagg", "bits": 2},
     }
-    with pytest.raises(ConfigError, match="raise secure.bits"):
+    with pytest.raises(ConfigError, match=r"raise secure\.bits"):
         fednlp.run(experiment(changes), tmp_path / "run")
 
 

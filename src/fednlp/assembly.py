@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from fednlp.config import Experiment
 from fednlp.config.sections import REFERENCES
-from fednlp.costs import Prices, prices
+from fednlp.costs import Plan, Prices, prices
 from fednlp.data import TextData, load_data
 from fednlp.data.cache import cache_dir
 from fednlp.data.features import Features, open_features, row_batches, write_features
@@ -31,6 +32,7 @@ from fednlp.models import (
     load_tokenizer,
     longest_text,
 )
+from fednlp.models.depth import trained_depth
 from fednlp.models.peft_options import virtual_tokens
 from fednlp.partition import Partition, make_partition
 from fednlp.partitionfile import read_partition_file
@@ -68,7 +70,7 @@ def gather(experiment: Experiment, say: Say) -> Pieces:
         say(f"{data.dropped:,} rows of {data.name} are left out: {data.dropped_why}")
     source = model_source(experiment, data, say)
     tokenizer = load_tokenizer(source)
-    place = experiment.task.name or data.task
+    place = experiment.task.wanted or data.task
     task = make_task(place, data, tokenizer, experiment.task.given())
     readable = longest_text(source, tokenizer, experiment.model.config) - virtual_tokens(
         experiment.model.peft
@@ -140,6 +142,10 @@ def make_task(place: str, data: TextData, tokenizer: Any, options: dict[str, Any
             f"{data.name} has {len(data.label_names)} label in column {data.columns['label']}: "
             "classification needs two or more"
         )
+    if "prompt" in options:
+        from fednlp.fewshot.prompts import with_prompt
+
+        options = with_prompt(options, data.label_names, tokenizer)
     wanted = task_class(place)
     try:
         return wanted.build(data.label_names, tokenizer, **options)
@@ -153,7 +159,7 @@ def open_data(experiment: Experiment) -> TextData:
     What is held out where there is no test set does not depend on the experiment's seed: runs of several
     seeds are tried on the same examples.
     """
-    wanted, task = experiment.data, experiment.task.name
+    wanted, task = experiment.data, experiment.task.wanted
     return load_data(
         wanted.name,
         wanted.path,
@@ -246,6 +252,7 @@ def recipe(
         federated=experiment.algorithm.name not in REFERENCES,
         exchange=exchange_options(experiment),
         records=str(records.resolve()),
+        hidden_labels=experiment.fewshot is not None,
         clip=None if experiment.privacy is None else experiment.privacy.clip,
         seed=experiment.seed,
         device=experiment.runtime.device,
@@ -303,15 +310,16 @@ def algorithm_of(experiment: Experiment) -> Algorithm:
     raise ConfigError(f"{wanted.name} is a reference point, not a federated algorithm")
 
 
-def prices_of(experiment: Experiment, parameters: int) -> Prices | None:
+def prices_of(experiment: Experiment, model: nn.Module) -> Prices | None:
     """Return what bytes and examples take; None where ``[costs]`` prices nothing."""
-    costs = experiment.costs
+    costs, depth = experiment.costs, trained_depth(model)
     return prices(
         costs.bandwidth_up,
         costs.bandwidth_down,
         costs.device,
         model=experiment.model.name_or_path,
-        parameters=parameters,
+        parameters=sum(p.numel() for p in model.parameters()),
+        plan=None if depth is None else Plan(*depth, remembered=experiment.runtime.remember),
     )
 
 

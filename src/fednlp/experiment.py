@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +24,7 @@ from fednlp.evaluation import write_clients
 from fednlp.federated.state import State
 from fednlp.models import pretrained_model, save_model
 from fednlp.partition import Partition
-from fednlp.procedures import PROCEDURES, Course
+from fednlp.procedures import Course, procedure_of
 from fednlp.reports.trackers import open_trackers, require_trackers, round_numbers
 from fednlp.rundir import RunDir, create, environment, refuse_taken, require_space, saving
 from fednlp.runtime.pool import Pool
@@ -224,7 +225,8 @@ def _go_on(
     else:
         x.copy_(state.x)
         state.x = x
-    course = Course(experiment, partition, pool, side, state, listener.step, listener.say)
+    texts = partial(pieces.data.input_texts, "train")
+    course = Course(experiment, partition, pool, side, state, listener.step, listener.say, texts)
     try:
         _rounds(directory, course, listener)
     except TooFewClients as error:
@@ -237,7 +239,7 @@ def _go_on(
 
 def _rounds(directory: RunDir, course: Course, listener: Listener) -> None:
     """Run and save one round after the other."""
-    procedure = PROCEDURES[course.experiment.algorithm.name](course)
+    procedure = procedure_of(course)
     course.lines = directory.keep_rounds(course.state.round)
     listener.started(directory, course.experiment, procedure.rounds, course.state.round)
     with _trackers(directory, course.experiment) as trackers:
@@ -313,11 +315,12 @@ def _write_facts(directory: RunDir, pieces: Pieces, partition: Partition) -> Non
 
 def _baseline(course: Course) -> dict[str, Any]:
     """Return how well the whole test set is predicted without a model, in the task's metrics."""
-    side = course.side
+    side, examples, train = course.side, course.partition.train_indices, course.side.train_features
+    if course.gold is not None:
+        examples, labels = course.gold
+        train = train.with_values("label", examples, labels)
     numbers = np.load(side.recipe.test_numbers)
-    name, predictions = side.task.baseline(
-        side.train_features, course.partition.train_indices, side.test_features, numbers
-    )
+    name, predictions = side.task.baseline(train, examples, side.test_features, numbers)
     return {"name": name, **side.task.metrics(predictions, side.test_features, numbers)}
 
 

@@ -12,6 +12,7 @@ from fednlp.costs import (
     COUNTED,
     Prices,
     Spent,
+    client_joules,
     client_seconds,
     load_profile,
     prices,
@@ -22,10 +23,12 @@ from fednlp.costs import (
 from fednlp.errors import ConfigError
 
 counts = st.integers(0, 2**40)
-clients = st.builds(Spent, *[counts] * 6)
+clients = st.builds(Spent, *[counts] * 7)
 cohorts = st.lists(clients, max_size=6)
 rates = st.none() | st.floats(1e3, 1e9)
-priced = st.builds(Prices, rates, rates, st.none() | st.floats(0, 100), st.none() | st.floats(0, 10))
+seconds = st.none() | st.floats(0, 100)
+watts = st.none() | st.floats(0, 100)
+priced = st.builds(Prices, rates, rates, seconds, st.none() | st.floats(0, 10), seconds, watts, watts)
 
 
 @given(st.lists(cohorts, max_size=6), priced)
@@ -51,23 +54,63 @@ def test_the_totals_of_two_parts_of_a_run_are_those_of_the_whole(
 
 @given(st.lists(clients, min_size=1, max_size=6), priced)
 def test_a_round_takes_as_long_as_its_slowest_client(cohort: list[Spent], at: Prices) -> None:
-    taken = [client_seconds(c.bytes_down, c.bytes_up, c.examples, at) for c in cohort]
+    taken = [client_seconds(c.bytes_down, c.bytes_up, c.examples, at, c.labelled) for c in cohort]
     assert round_seconds(cohort, at) in taken
     assert round_seconds(cohort, at) >= max(taken)
     assert round_line(cohort, at)["simulated_seconds"] == pytest.approx(max(taken), abs=1e-6)
 
 
-@given(counts, counts, counts, priced)
-def test_the_parts_of_a_clients_time_add_up(down: int, up: int, examples: int, at: Prices) -> None:
+@given(counts, counts, counts, counts, priced)
+def test_the_parts_of_a_clients_time_add_up(
+    down: int, up: int, examples: int, labelled: int, at: Prices
+) -> None:
     parts = [
-        client_seconds(down, up, examples, Prices(**{key: getattr(at, key)}))
-        for key in ("bandwidth_up", "bandwidth_down", "training", "latency")
+        client_seconds(down, up, examples, Prices(**{key: getattr(at, key)}), labelled)
+        for key in ("bandwidth_up", "bandwidth_down", "training", "latency", "inference")
     ]
-    assert client_seconds(down, up, examples, at) == pytest.approx(math.fsum(parts))
-    for key in ("bandwidth_up", "bandwidth_down", "training", "latency"):
-        assert client_seconds(down, up, examples, replace(at, **{key: None})) <= client_seconds(
-            down, up, examples, at
+    assert client_seconds(down, up, examples, at, labelled) == pytest.approx(math.fsum(parts))
+    for key in ("bandwidth_up", "bandwidth_down", "training", "latency", "inference"):
+        without = replace(at, **{key: None})
+        assert client_seconds(down, up, examples, without, labelled) <= client_seconds(
+            down, up, examples, at, labelled
         ) * (1 + 1e-12)
+
+
+@given(cohorts, priced)
+def test_the_energy_of_a_round_is_that_of_all_its_clients(cohort: list[Spent], at: Prices) -> None:
+    line = round_line(cohort, at)
+    if at.watts_computing is None and at.watts_sending is None:
+        assert "energy_joules" not in line
+        return
+    computing, sending = at.watts_computing or 0.0, at.watts_sending or 0.0
+    wire = replace(at, training=None, inference=None, latency=None)
+    work = Prices(training=at.training, inference=at.inference)
+    joules = [
+        sending * client_seconds(c.bytes_down, c.bytes_up, 0, wire)
+        + computing * client_seconds(0, 0, c.examples, work, c.labelled)
+        for c in cohort
+    ]
+    assert line["energy_joules"] == pytest.approx(math.fsum(joules), abs=1e-6)
+
+
+def test_labelling_takes_the_time_and_power_of_inference() -> None:
+    """The Jetson TX2 of FeS: 100 texts labelled at 1 s and 12 W, 1 MB each way at 4 W."""
+    at = prices(1.0, 1.0, "jetson-tx2", model="roberta-large", parameters=355_000_000)
+    client = Spent(bytes_up=1_000_000, bytes_down=1_000_000, labelled=100)
+    line = round_line([client, client], at)
+    assert (line["labelled"], line["simulated_seconds"], line["energy_joules"]) == (200, 102.0, 2416.0)
+    whole = totals([line, round_line([Spent(examples=1)], at)])
+    assert (whole["labelled"], whole["simulated_seconds"], whole["energy_joules"]) == (200, 104.0, 2440.0)
+    assert "labelled" not in round_line([Spent(examples=1)], at)
+    pi = prices(1.0, 1.0, "raspberry-pi-4b", model="roberta-large", parameters=355_000_000)
+    assert "energy_joules" not in round_line([client], pi)
+
+
+def test_the_energy_of_a_batch_is_that_of_fes() -> None:
+    """The introduction of FeS: a batch of 75.9 s takes 910.8 J."""
+    at = Prices(training=75.9, watts_computing=12.0)
+    assert client_joules(Spent(examples=1), at) == pytest.approx(910.8)
+    assert client_joules(Spent(examples=1), Prices(training=75.9)) is None
 
 
 def test_nothing_priced_is_no_time_and_nothing_counted_no_total() -> None:
@@ -99,9 +142,15 @@ def test_the_devices_and_bandwidth_of_fes_give_its_seconds() -> None:
 
 def test_an_unknown_model_is_priced_by_its_parameters_if_the_profile_says_how(tmp_path: Path) -> None:
     at = prices(None, None, "jetson-tx2", model="mine", parameters=10_000_000)
-    assert at == Prices(training=load_profile("jetson-tx2").training.seconds("mine", 10_000_000))
+    tx2 = load_profile("jetson-tx2")
+    assert at == Prices(
+        training=tx2.training.seconds("mine", 10_000_000),
+        inference=tx2.inference.seconds("mine", 10_000_000),
+        watts_computing=12.0,
+        watts_sending=4.0,
+    )
     path = tmp_path / "bare.toml"
-    path.write_text('name = "bare"\nsource = "nothing known"\n')
+    path.write_text('name = "bare"\nsource = "nothing known"\n[watts]\ncomputing = 3\n')
     assert prices(None, None, str(path), model="mine", parameters=10_000_000) is None
     with pytest.raises(ConfigError, match="there is no device profile"):
         prices(None, None, "jetsonn", model="mine", parameters=1)

@@ -1,4 +1,4 @@
-"""The command line: fednlp run, compare, report, evaluate, predict, inspect, partition, data."""
+"""The command line: fednlp run, compare, report, evaluate, predict, inspect, partition, data, prompts, device, plan."""
 
 import signal
 import sys
@@ -6,7 +6,7 @@ from types import FrameType
 
 import typer
 
-from fednlp.cli import data, inspect, runs
+from fednlp.cli import data, device, inspect, plan, prompts, runs
 from fednlp.errors import FednlpError
 
 app = typer.Typer(
@@ -20,8 +20,11 @@ app = typer.Typer(
 for command in (runs.run, runs.compare, runs.report, runs.evaluate, runs.predict):
     app.command()(command)
 app.command()(inspect.inspect)
+app.command()(plan.plan)
 app.command()(data.partition)
 app.add_typer(data.app, name="data")
+app.add_typer(prompts.app, name="prompts")
+app.add_typer(device.app, name="device")
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ def with_algorithm(experiment: Experiment, name: str, seed: int) -> Experiment:
     server = experiment.server if name == experiment.algorithm.name else Server()
     update = {"algorithm": algorithm, "server": server.model_dump(), "seed": seed}
     if name in REFERENCES:  # nothing is exchanged
-        update |= {"exchange": {}, "pull": {}, "secure": {}, "privacy": None}
+        update |= {"exchange": {}, "pull": {}, "secure": {}, "privacy": None, "fewshot": None}
     return parse(experiment.model_dump(exclude_none=True) | update, experiment.name)
 
 

@@ -13,6 +13,7 @@ from fednlp.config.sections import (
     Data,
     Evaluation,
     Exchange,
+    Fewshot,
     Model,
     Partition,
     PositiveInt,
@@ -54,6 +55,7 @@ class Experiment(Section):
     pull: Pull = Pull()
     secure: Secure = Secure()
     privacy: Privacy | None = None
+    fewshot: Fewshot | None = None
     costs: Costs = Costs()
     runtime: Runtime = Runtime()
     evaluation: Evaluation = Evaluation()

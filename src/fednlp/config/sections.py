@@ -95,6 +95,7 @@ class Task(Section):
     template: str | None = None
     scorer: Literal["rouge", "bleu"] | None = None
     mlm_probability: Fraction | None = None
+    prompt: str | None = None
     pattern: str | None = None
     verbalizer: dict[str, str] | None = None
     options: dict[str, JsonValue] = {}
@@ -107,6 +108,11 @@ class Task(Section):
         near = difflib.get_close_matches(name, TASKS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise ValueError(f'there is no task "{name}": {hint}known are {", ".join(TASKS)}')
+
+    @property
+    def wanted(self) -> str | None:
+        """The formulation that is named, or that a prompt stands for."""
+        return self.name or ("prompt-classification" if self.prompt else None)
 
     def given(self) -> dict[str, Any]:
         """Return the options that are said, without the name."""
@@ -241,6 +247,38 @@ class Privacy(Section):
         if (self.noise is None) == (self.epsilon is None):
             raise ValueError("say either noise = 1.0 (over clip) or epsilon = 8.0 (of the whole run)")
         return self
+
+
+class Fewshot(Section):
+    """Few labels: ``gold`` of them in the whole federation, everything else unlabelled.
+
+    ``gamma`` says how evenly they lie on the clients: small puts them on few. With ``pacing``, clients give their
+    texts pseudo labels: a fixed number of them (``static``), ever more of them (``curriculum``), or at a pace that
+    is searched for while the run goes on (``search``). ``f``, ``n`` and ``k`` are the pace: every f rounds n clients
+    label, and k percent more of their texts each time. ``keep`` is the share of each client's texts that
+    representational filtering leaves to be labelled. ``bad_clients`` of those with gold labels have wrong ones;
+    ``check`` takes the gold labels of suspected clients for unlabelled.
+    """
+
+    gold: Annotated[int, Field(ge=0)] = 64
+    gamma: PositiveFloat = 1.0
+    pacing: Literal["none", "static", "curriculum", "search"] = "curriculum"
+    f: PositiveInt = 5
+    n: PositiveInt = 2
+    k: Annotated[float, Field(gt=0, le=100)] = 1.0
+    per_client: PositiveInt = 100
+    paces: Literal["laptop", "paper"] = "laptop"
+    validation: PositiveInt = 128
+    trial_rounds: Annotated[int, Field(ge=2)] = 2
+    candidates: PositiveInt = 8
+    threshold: float = 0.0
+    window: PositiveInt = 5
+    switches: Annotated[int, Field(ge=0)] = 2
+    keep: Fraction | None = None
+    neighbours: PositiveInt | None = None
+    rho: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 10.0
+    bad_clients: Annotated[float, Field(ge=0, le=1)] = 0.0
+    check: bool = False
 
 
 class Costs(Section):

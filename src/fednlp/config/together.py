@@ -32,6 +32,7 @@ def problems(experiment: "Experiment") -> list[str]:
         *_selection_problems(experiment),
         *_secure_problems(experiment),
         *_privacy_problems(experiment),
+        *_fewshot_problems(experiment),
         *_costs_problems(experiment),
     ]
 
@@ -226,6 +227,27 @@ def _private_sum_problems(privacy: Privacy, secure: Secure) -> list[str]:
         found.append(
             "secure.active is for a server that may lie, and the clients' noise counts on one that sums the updates of "
             "all who stay: leave out active or [privacy]"
+        )
+    return found
+
+
+def _fewshot_problems(experiment: "Experiment") -> list[str]:
+    fewshot, name, task = experiment.fewshot, experiment.algorithm.name, experiment.task.wanted
+    if fewshot is None:
+        return []
+    found = []
+    if name in REFERENCES:
+        found.append(f"[fewshot] is of a federation's rounds, and {name} has all labels: leave it out")
+    if task not in (None, "text-classification", "prompt-classification"):
+        found.append(
+            f'[fewshot] labels texts, and {task} has no labels: say task.name = "prompt-classification"'
+        )
+    if not fewshot.gold:
+        found.append("fewshot.gold = 0: without any label there is nothing to begin from: say gold = 64")
+    if fewshot.pacing == "search" and (experiment.client.keep_optimizer or experiment.pull.rule != "all"):
+        found.append(
+            'fewshot.pacing = "search" puts the model back between trials, and not what clients keep to themselves: '
+            "leave client.keep_optimizer and [pull] out"
         )
     return found
 

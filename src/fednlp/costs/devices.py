@@ -10,6 +10,12 @@ A profile is a TOML file. ``name`` and ``source`` must be there; a figure that n
     [training]                         # seconds an example
     models = { "bert-tiny" = 0.002 }
     per_million_parameters = 0.0005    # for a model that is not named
+    backward = 2.0                     # time of a layer's backward pass over that of its forward pass
+    bias = 0.65                        # a layer whose biases alone are trained, over one that is trained whole
+
+    [training.depths.bert-tiny]        # seconds an example with so many of the top layers at work, and the head
+    0 = 0.0001
+    1 = 0.0009
 
     [inference]                        # the same, without a backward pass
 
@@ -25,7 +31,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fednlp.disk import expanded
 from fednlp.errors import ConfigError
@@ -33,20 +39,34 @@ from fednlp.errors import ConfigError
 _FOLDER = Path(__file__).parent / "profiles"
 _LONGEST = 1 << 16
 _LARGEST = 1e18
+_T = TypeVar("_T")
+_DEEPEST = 10_000
 _KEYS = {
     "": ("name", "source", "latency", "memory", "training", "inference", "watts"),
-    "training": ("models", "per_million_parameters"),
-    "inference": ("models", "per_million_parameters"),
+    "training": ("models", "per_million_parameters", "depths", "backward", "bias"),
+    "inference": ("models", "per_million_parameters", "depths"),
     "watts": ("computing", "sending"),
 }
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds an example, by model; for a model that is not named, seconds per million parameters."""
+    """Seconds an example; None stands for a figure that is not known.
+
+    Attributes:
+        models: By model, of which everything is trained.
+        per_million_parameters: Of a model that is not named, seconds per million parameters.
+        depths: By model and number of layers from the top that are at work, with the head, while the frozen ones
+            below are remembered.
+        backward: Of training: time of a layer's backward pass over that of its forward pass.
+        bias: Of training: time of a layer whose biases alone are trained, over one that is trained whole.
+    """
 
     models: Mapping[str, float] = field(default_factory=dict)
     per_million_parameters: float | None = None
+    depths: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    backward: float | None = None
+    bias: float | None = None
 
     def seconds(self, model: str, parameters: int) -> float | None:
         """Return the seconds an example, None where the profile does not say.
@@ -61,11 +81,20 @@ class Speed:
         >>> Speed().seconds("mine", 10_000_000) is None
         True
         """
-        for name in (model, Path(model).name):
-            if name in self.models:
-                return self.models[name]
+        named = of_model(self.models, model)
+        if named is not None:
+            return named
         per_million = self.per_million_parameters
         return None if per_million is None else per_million * parameters / 1e6
+
+
+def of_model(table: Mapping[str, _T], model: str) -> _T | None:
+    """Return what a table says of a model: of its name, else of the last part of it.
+
+    >>> of_model({"b": 1}, "hub/b")
+    1
+    """
+    return next((table[name] for name in (model, Path(model).name) if name in table), None)
 
 
 @dataclass(frozen=True)
@@ -97,7 +126,7 @@ def profile_names() -> list[str]:
     """Return the names of the profiles that come with fednlp.
 
     >>> profile_names()
-    ['jetson-tx2', 'raspberry-pi-4b']
+    ['jetson-tx2', 'pixel-4', 'raspberry-pi-4b']
     """
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
@@ -160,11 +189,31 @@ def _speed(path: Path, table: Mapping[str, Any], name: str) -> Speed:
     if not isinstance(models, Mapping):
         raise ConfigError(f'{path}: {name}.models is no table: write models = {{ "bert-tiny" = 0.002 }}')
     seconds = {model: _figure(path, f"{name}.models.{model}", value) for model, value in models.items()}
-    per_million = section.get("per_million_parameters")
+    plain = ("per_million_parameters", "backward", "bias")
     return Speed(
-        {model: value for model, value in seconds.items() if value is not None},
-        _figure(path, f"{name}.per_million_parameters", per_million),
+        models={model: value for model, value in seconds.items() if value is not None},
+        depths=_depths(path, f"{name}.depths", section.get("depths", {})),
+        **{key: _figure(path, f"{name}.{key}", section.get(key)) for key in plain},
     )
+
+
+def _depths(path: Path, name: str, models: Any) -> dict[str, dict[int, float]]:
+    if not isinstance(models, Mapping) or not all(isinstance(depths, Mapping) for depths in models.values()):
+        raise ConfigError(
+            f"{path}: {name} is no table of models: write depths under [{name}.bert-tiny], as 1 = 0.002"
+        )
+    found: dict[str, dict[int, float]] = {}
+    for model, depths in models.items():
+        found[model] = {}
+        for depth, value in depths.items():
+            seconds = _figure(path, f"{name}.{model}.{depth}", value)
+            if not (depth.isascii() and depth.isdecimal() and len(depth) < 6 and int(depth) <= _DEEPEST):
+                raise ConfigError(
+                    f"{path}: {_shown(f'{name}.{model}.{depth}')}: a depth is a number of layers, 0 to {_DEEPEST:,}"
+                )
+            if seconds is not None:
+                found[model][int(depth)] = seconds
+    return found
 
 
 def _section(path: Path, table: Mapping[str, Any], name: str) -> Mapping[str, Any]:

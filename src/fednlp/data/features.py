@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -85,6 +85,12 @@ class Features:
             return values[:0]
         spans = zip(offsets[numbers].tolist(), offsets[numbers + 1].tolist(), strict=True)
         return np.concatenate([values[start:stop] for start, stop in spans])
+
+    def with_values(self, column: str, numbers: np.ndarray, values: np.ndarray) -> "Features":
+        """Return the same features with some values of a plain column replaced."""
+        changed = np.array(self.arrays[column])
+        changed[numbers] = values
+        return replace(self, arrays={**self.arrays, column: changed})
 
     @classmethod
     def in_memory(cls, rows: Iterable[Mapping[str, Any]]) -> "Features":

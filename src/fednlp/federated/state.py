@@ -24,6 +24,7 @@ class State:
         x: The global model, flat float32.
         slots: The server optimiser's memory (or, in centralised training, the trainer's), by name.
         totals: Running sums of the run: ``seconds``.
+        memory: What a procedure keeps from one round to the next beside tensors: JSON values.
     """
 
     round: int
@@ -31,10 +32,16 @@ class State:
     x: Tensor
     slots: dict[str, Tensor] = field(default_factory=dict)
     totals: dict[str, float] = field(default_factory=dict)
+    memory: dict[str, Any] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Write the state as one safetensors file (not atomically: see ``fednlp.rundir``)."""
-        metadata = {"round": self.round, "totals": self.totals, "layout": self.layout.describe()}
+        metadata = {
+            "round": self.round,
+            "totals": self.totals,
+            "memory": self.memory,
+            "layout": self.layout.describe(),
+        }
         tensors = {"x": self.x, **{f"slot.{name}": slot for name, slot in self.slots.items()}}
         save_file(tensors, str(path), {"fednlp": json.dumps(metadata)})
 
@@ -54,8 +61,9 @@ class State:
         if metadata["layout"] != layout.describe() or tensors["x"].shape != (layout.numel,):
             raise RunError(f"the checkpoint {path} is of another model: start the run anew")
         slots = {name.removeprefix("slot."): slot for name, slot in tensors.items() if name != "x"}
-        if not all(bool(torch.isfinite(t).all()) for t in tensors.values()):
+        if not all(bool(torch.isfinite(t).all()) for t in tensors.values() if t.is_floating_point()):
             raise RunError(
                 f"the checkpoint {path} holds NaN or infinity: lower the learning rate, start anew"
             )
-        return State(int(metadata["round"]), layout, tensors["x"], slots, dict(metadata["totals"]))
+        totals, memory = dict(metadata["totals"]), dict(metadata["memory"])
+        return State(int(metadata["round"]), layout, tensors["x"], slots, totals, memory)

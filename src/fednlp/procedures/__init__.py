@@ -4,9 +4,22 @@ from collections.abc import Callable
 
 from fednlp.procedures.course import Course, Procedure
 from fednlp.procedures.federated import Federated
+from fednlp.procedures.fewshot import FewShot
+from fednlp.procedures.paced import Paced
 from fednlp.procedures.references import Alone, Centralised, Chained
 
-__all__ = ["PROCEDURES", "Alone", "Centralised", "Chained", "Course", "Federated", "Procedure"]
+__all__ = [
+    "PROCEDURES",
+    "Alone",
+    "Centralised",
+    "Chained",
+    "Course",
+    "Federated",
+    "FewShot",
+    "Paced",
+    "Procedure",
+    "procedure_of",
+]
 
 PROCEDURES: dict[str, Callable[[Course], Procedure]] = {
     "fedavg": Federated,
@@ -20,3 +33,11 @@ PROCEDURES: dict[str, Callable[[Course], Procedure]] = {
     "local": Alone,
 }
 """How rounds are done, by the algorithm's name."""
+
+
+def procedure_of(course: Course) -> Procedure:
+    """Return how the rounds of a run are done."""
+    fewshot = course.experiment.fewshot
+    if fewshot is not None:
+        return Paced(course) if fewshot.pacing == "search" else FewShot(course)
+    return PROCEDURES[course.experiment.algorithm.name](course)

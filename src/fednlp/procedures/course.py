@@ -19,7 +19,22 @@ from fednlp.training.side import LocalSide
 
 @dataclass
 class Course:
-    """One run under way."""
+    """One run under way.
+
+    Attributes:
+        experiment: Its configuration.
+        partition: Who has which examples.
+        pool: The workers.
+        side: The clients' side in this process.
+        state: The server.
+        step: Told how a round gets on.
+        say: Told what is worth knowing.
+        texts: The texts of training examples, by number.
+        lines: The rounds so far.
+        note: Said at the end.
+        facts: What the summary says beside the rest.
+        gold: The examples that have a label, and these, where not all have one.
+    """
 
     experiment: Experiment
     partition: Partition
@@ -28,9 +43,11 @@ class Course:
     state: State
     step: Callable[[int, int, str], None]
     say: Callable[[str], None]
+    texts: Callable[[np.ndarray], list[str]]
     lines: list[dict[str, Any]] = field(default_factory=list)
     note: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    gold: tuple[np.ndarray, np.ndarray] | None = None
 
     def __post_init__(self) -> None:
         self.client_scores = np.full(self.partition.num_clients, np.nan)

@@ -1,6 +1,6 @@
 """Rounds of a federated algorithm, on a pool of workers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ class Federated:
         self.guard = guard_of(course.experiment, course.partition.num_clients)
         self.algorithm = self._algorithm()
         self.terms = self._terms()
+        self.beside: list[Spent] = []  # what clients cost in a round that do not train
         if self.terms is not None and self.guard is not None:
             apart = sum_distance(self.terms.noise, self.terms.honest, course.state.layout.numel)
             self.guard = replace(self.guard, distance=apart)
@@ -45,9 +46,7 @@ class Federated:
                     f"privacy.epsilon = {wanted} cannot be kept with so few steps of noise: raise secure.bits, or "
                     "leave it out"
                 )
-        self.prices = prices_of(
-            course.experiment, sum(p.numel() for p in course.side.replica.model.parameters())
-        )
+        self.prices = prices_of(course.experiment, course.side.replica.model)
         state = course.state
         self.bad = count_bad(state.x)
         state.slots = state.slots or self.algorithm.server.init(state.layout)
@@ -81,6 +80,9 @@ class Federated:
         largest = max(self.algorithm.weigh(int(size)) for size in self.sizes)
         parameters = self.course.state.layout.numel
         return terms_of(self.course.experiment, len(self.sizes), largest, noise, parameters)
+
+    def _spent(self, replies: Sequence[Reply]) -> list[Spent]:
+        return [spent(self.course.state.layout, self._with_factors(reply)) for reply in replies]
 
     def _with_factors(self, reply: Reply) -> Reply:
         """Count what a client gets of the changes of the base weights, as factors where these are shorter."""
@@ -118,11 +120,16 @@ class Federated:
         done: Callable[[int], None],
         hiding: dict[int, dict[str, Any]] | None = None,
     ) -> list[dict[str, Any]]:
-        """Train clients on the pool, those with most to do first."""
-        course = self.course
-        order = sorted(
-            factors, key=lambda client: (-course.side.options.steps(int(self.sizes[client])), client)
-        )
+        """Train clients on the pool; return what they say."""
+        job, order = self.job(round_number, factors, hiding)
+        return self.course.pool.do(job, len(order), self.course.state.x, done)
+
+    def job(
+        self, round_number: int, factors: dict[int, float], hiding: dict[int, dict[str, Any]] | None
+    ) -> tuple[dict[str, Any], list[int]]:
+        """Return the job of a cohort, and its clients in the order of its pieces: those with most to do first."""
+        steps = self.course.side.options.steps
+        order = sorted(factors, key=lambda client: (-steps(int(self.sizes[client])), client))
         job = {
             "kind": "train",
             "round": round_number,
@@ -131,7 +138,7 @@ class Federated:
         }
         if hiding is not None:
             job["hiding"] = [hiding[c] for c in order]
-        return course.pool.do(job, len(order), course.state.x, done)
+        return job, order
 
     def _train_hidden(
         self, terms: "Terms", round_number: int, factors: dict[int, float], done: Callable[[int], None]
@@ -189,9 +196,7 @@ class Federated:
             "train_loss": report.train_loss if report.examples else None,
             "steps": report.steps,
             "examples": report.examples,
-            **round_line(
-                [spent(course.state.layout, self._with_factors(r)) for r in report.replies], self.prices
-            ),
+            **round_line([*self._spent(report.replies), *self.beside], self.prices),
         }
         moved = {reply.client: reply.moved for reply in report.replies if reply.moved is not None}
         if moved:

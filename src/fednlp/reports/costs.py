@@ -152,7 +152,9 @@ _COLUMNS: tuple[tuple[str, str | None, Callable[[Run], str]], ...] = (
     ("Tensors up", "tensors_up", _count("tensors_up")),
     ("Tensors down", "tensors_down", _count("tensors_down")),
     ("Parameters up", "parameters_up", _count("parameters_up")),
+    ("Labelled", "labelled", _count("labelled")),
     ("Simulated time", _SIMULATED, _simulated),
+    ("Energy", "energy_joules", lambda run: f"{run.total('energy_joules') / 1000:,.3g} kJ"),
     ("Time", None, lambda run: human_seconds(run.total("seconds"))),
     ("A round", None, _a_round),
 )

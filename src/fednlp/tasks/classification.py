@@ -79,15 +79,13 @@ class TextClassification:
         loss = F.cross_entropy(logits, batch["labels"], reduction="sum", ignore_index=-1)
         return Outcome(numbers.tolist(), logits.argmax(1).tolist(), float(loss), len(numbers))
 
-    def guesses(
+    def probabilities(
         self, model: nn.Module, features: Features, numbers: np.ndarray, device: torch.device
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the likeliest label of each text, int64, and its probability, float32; no label is read."""
-        probabilities = torch.softmax(
-            self.logits(model, self.collate(features, numbers, device)).float(), dim=1
-        )
-        confidence, labels = probabilities.max(dim=1)
-        return labels.cpu().numpy(), confidence.cpu().numpy()
+    ) -> np.ndarray:
+        """Return each label's probability for each text, float32 (texts, labels); no label is read."""
+        logits = self.logits(model, self.collate(features, numbers, device))
+        probabilities: np.ndarray = torch.softmax(logits.float(), dim=1).cpu().numpy()
+        return probabilities
 
     def metrics(
         self, predictions: Sequence[Any], features: Features, numbers: np.ndarray
@@ -126,4 +124,3 @@ class TextClassification:
         """Return the label's name."""
         label: str = self.labels[prediction]
         return label
-

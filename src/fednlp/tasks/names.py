@@ -36,5 +36,7 @@ TASKS: Mapping[str, Named] = {
     ),
     "causal-lm": Named("fednlp.tasks.causal_lm:CausalLM"),
     "masked-lm": Named("fednlp.tasks.masked_lm:MaskedLM", ("mlm_probability",)),
-    "prompt-classification": Named("fednlp.tasks.prompts:PromptClassification", ("pattern", "verbalizer")),
+    "prompt-classification": Named(
+        "fednlp.tasks.prompts:PromptClassification", ("prompt", "pattern", "verbalizer")
+    ),
 }

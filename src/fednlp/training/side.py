@@ -32,6 +32,8 @@ from fednlp.training.optimizers import LocalTraining
 from fednlp.training.replica import Replica
 from fednlp.training.scores import scored, scores_by_owner
 
+_HIDDEN = -1
+"""The label of a text that nobody has labelled."""
 _DRAWN = {"masked-lm"}
 """Tasks whose inputs are drawn anew each time, so that there is nothing to remember of them."""
 
@@ -55,6 +57,7 @@ class Recipe:
     exchange: dict[str, Any]
     records: str
     clip: float | None
+    hidden_labels: bool
     seed: int
     device: str
     remember: bool
@@ -128,6 +131,8 @@ class LocalSide:
         self.train_features = _opened(recipe.train_features)
         same = recipe.test_features == recipe.train_features
         self.test_features = self.train_features if same else _opened(recipe.test_features)
+        if recipe.hidden_labels:
+            self.train_features = _without_labels(self.train_features)
         self.partition = Partition.load(Path(recipe.partition))
         self.exchange = exchange_from(
             recipe.exchange, _stacks([groups.get(e.name, "") for e in self.layout.entries]), adapters
@@ -156,13 +161,11 @@ class LocalSide:
         self._refresh(job)
         match job["kind"]:
             case "train":
-                self._loaded = None
-                client = job["clients"][piece]
-                examples = self.partition.train(client)
-                hiding = job["hiding"][piece] if "hiding" in job else None
-                return self.participant.take_part(
-                    client, examples, job["factors"][piece], job["round"], x, total, hiding
-                )
+                if piece >= len(job["clients"]):
+                    return self._guess(job["unlabelled"][piece - len(job["clients"])], x)
+                return self._train(job, piece, x, total)
+            case "guess":
+                return self._guess(job["unlabelled"][piece], x, everything=True)
             case "unmask":
                 from fednlp.training.masked import unmask
 
@@ -175,6 +178,47 @@ class LocalSide:
             case "alone":
                 return self._alone(job, piece, x)
         raise ValueError(f"unknown kind of job: {job['kind']}")
+
+    def _train(self, job: dict[str, Any], piece: int, x: Tensor, total: ExactSum) -> dict[str, Any]:
+        """Let one client take its part in a round, on all its examples or on those that have labels."""
+        self._loaded = None
+        client, factor, number = job["clients"][piece], job["factors"][piece], job["round"]
+        hiding = job["hiding"][piece] if "hiding" in job else None
+        if "labelled" not in job:
+            examples = self.partition.train(client)
+            return self.participant.take_part(client, examples, factor, number, x, total, hiding)
+        examples, labels = (np.array(part, dtype=np.int64) for part in job["labelled"][piece])
+        known = self.train_features.values("label")
+        known[examples] = labels
+        try:
+            return self.participant.take_part(client, examples, factor, number, x, total, hiding)
+        finally:
+            known[examples] = _HIDDEN
+
+    def _guess(self, numbers: list[int], x: Tensor, everything: bool = False) -> list[list[Any]]:
+        """Return the likeliest label of training texts and its probability, or the probability of every label.
+
+        Args:
+            numbers: Example numbers.
+            x: The global model.
+            everything: Whether all labels' probabilities are wanted.
+        """
+        self._loaded = None
+        self.replica.load_for_evaluation(x)
+        examples = np.array(numbers, dtype=np.int64)
+        lengths = self.train_features.lengths(examples)
+        places = np.argsort(-lengths, kind="stable")
+        probabilities = np.empty((len(examples), len(self.task.labels)), dtype=np.float32)  # type: ignore[attr-defined]
+        self.replica.train(False)
+        with torch.inference_mode(), self.replica.recalling():
+            for start in range(0, len(places), self.recipe.evaluation_batch):
+                some = places[start : start + self.recipe.evaluation_batch]
+                arguments = self.replica.model, self.train_features, examples[some], self.replica.device
+                probabilities[some] = self.task.probabilities(*arguments)  # type: ignore[attr-defined]
+        if everything:
+            return probabilities.astype(float).tolist()
+        likeliest = probabilities.argmax(1)
+        return [likeliest.tolist(), probabilities.max(1).astype(float).tolist()]
 
     def _refresh(self, job: dict[str, Any]) -> None:
         """Look, once a job, at what other workers have remembered."""
@@ -299,6 +343,12 @@ def _stacks(groups: list[str]) -> tuple[str, ...]:
     if not any(group.startswith("decoder.") for group in groups):
         return ()
     return tuple("decoder" if group.startswith(("decoder.", "head")) else "encoder" for group in groups)
+
+
+def _without_labels(features: Features) -> Features:
+    """Return features in which no example has a label: those that are known come with a job."""
+    hidden = np.full(len(features), _HIDDEN, dtype=np.int64)
+    return replace(features, arrays={**features.arrays, "label": hidden})
 
 
 def _opened(folder: str) -> Features:

@@ -1,0 +1,94 @@
+"""fednlp device list, fednlp device measure."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    help="Profiles of devices: how long one takes for an example, and what it draws.",
+    invoke_without_command=True,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def device(context: typer.Context) -> None:
+    """Profiles of devices: how long one takes for an example, and what it draws."""
+    if context.invoked_subcommand is None:
+        listed()
+
+
+@app.command("list")
+def listed() -> None:
+    """List the profiles that come with fednlp, and where their figures come from."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from fednlp.costs import load_profile, profile_names
+    from fednlp.reports.units import DASH, human_bytes
+
+    console = Console(highlight=False)
+    table = Table(
+        "name",
+        "training, s an example",
+        "inference, s an example",
+        "watts",
+        "memory",
+        box=None,
+        pad_edge=False,
+    )
+    profiles = [load_profile(name) for name in profile_names()]
+    for profile in profiles:
+        watts = [f"{w:g}" for w in (profile.watts_computing, profile.watts_sending) if w is not None]
+        table.add_row(
+            profile.name,
+            _said(profile.training.models),
+            _said(profile.inference.models),
+            ", ".join(watts) or DASH,
+            DASH if profile.memory is None else human_bytes(profile.memory),
+        )
+    console.print(table)
+    for profile in profiles:
+        console.print(f"\n{profile.name}: {profile.source}", style="dim", markup=False)
+
+
+def _said(models: Any) -> str:
+    from fednlp.reports.units import DASH
+
+    return ", ".join(f"{model} {seconds:g}" for model, seconds in models.items()) or DASH
+
+
+@app.command("measure")
+def measure(
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="bert-tiny, minilm, a model folder or a hub name; may be repeated."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write, e.g. mine.toml; else it is printed.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="What the device is to be called.")] = "this-machine",
+    batch: Annotated[int, typer.Option(help="Examples a batch.")] = 8,
+    length: Annotated[int, typer.Option(help="Tokens an example.")] = 64,
+) -> None:
+    """Measure this machine: make a profile with seconds an example, by how deep a model is trained."""
+    import tomli_w
+    from rich.console import Console
+
+    from fednlp.costs.measure import measured
+    from fednlp.disk import atomic
+    from fednlp.live import Terminal
+
+    console = Console(stderr=True, highlight=False)
+    with Terminal(again="type the command again", console=console) as terminal:
+        terminal.begin()
+        table = measured(model or ["bert-tiny"], name, batch=batch, length=length, step=terminal.step)
+        text = tomli_w.dumps(table)
+        terminal.close()
+        if out is None:
+            print(text, end="")
+            return
+        with atomic(out, "name a file elsewhere") as file:
+            file.write(text.encode())
+        terminal.say(f'{out} is a profile: use it with [costs] device = "{out}"')

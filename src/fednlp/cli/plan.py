@@ -1,0 +1,161 @@
+"""fednlp plan."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fednlp.planning import Planned
+
+
+def plan(
+    experiment: Annotated[
+        str, typer.Argument(help="An experiment file, or the name of one that comes with fednlp.")
+    ],
+    target: Annotated[float, typer.Option(help="The accuracy to come to, e.g. 0.8.")],
+    device: Annotated[
+        str | None, typer.Option(help="A device profile, by name or path; that of [costs] if left out.")
+    ] = None,
+    bandwidth: Annotated[
+        float | None, typer.Option(help="MB/s of a client, both ways; those of [costs] if left out.")
+    ] = None,
+    memory: Annotated[
+        int | None, typer.Option(help="Bytes that training may take; the device's if left out.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds for which each plan is tried.")] = 5,
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write the chosen plan to, e.g. selection.toml.")
+    ] = None,
+    variant: Annotated[str | None, typer.Option(help="One of the experiment's variants, e.g. FeS.")] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a setting, e.g. --set data.name=agnews; may be repeated."),
+    ] = None,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="The experiment's full size, for a GPU, in place of its laptop size."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what is found as JSON.")] = False,
+) -> None:
+    """Search how deep to train, and how much of that in full: the least simulated time to an accuracy."""
+    from rich.console import Console
+
+    from fednlp import config
+    from fednlp.disk import atomic
+    from fednlp.errors import RunError
+    from fednlp.live import Terminal
+    from fednlp.planning import Limits, selection_text
+    from fednlp.planning import plan as planned_for
+
+    wanted = config.load(experiment, changes or [], full)
+    if variant is not None:
+        wanted = config.with_method(wanted, variant, wanted.seed)
+    limits = Limits(target, rounds, device, bandwidth, memory)
+    console = Console(stderr=as_json, highlight=False)
+    with Terminal(again="type the command again", console=console) as terminal:
+        terminal.begin()
+        found = planned_for(wanted, limits, terminal.say, terminal.step)
+        terminal.close()
+        if as_json:
+            print(json.dumps(_document(found), indent=1))
+        elif found.decisions:
+            terminal.console.print(_table(found))
+            for line in _falls(found):
+                terminal.say(line)
+        if found.chosen is None:
+            raise RunError(_why(found))
+        text = selection_text(found)
+        if not as_json:
+            print(f"\n{text}")
+        if out is not None:
+            with atomic(out, "name a file elsewhere") as file:
+                file.write(text.encode())
+            terminal.say(f"written {out}: put its table into an experiment on the same model")
+
+
+def _document(found: "Planned") -> dict[str, Any]:
+    """Return all that was found as JSON values."""
+    tried = [
+        asdict(one.candidate)
+        | {"step": one.step, "reached": one.reached}
+        | asdict(found.prices[one.candidate])
+        | asdict(found.runs[one.candidate])
+        for one in found.decisions
+    ]
+    fell = [[asdict(one.candidate), asdict(other.candidate)] for one, other in found.falls()]
+    chosen = None if found.chosen is None else asdict(found.chosen)
+    own = {"model": found.model, "layers": found.layers, "metric": found.metric, "least_memory": found.least}
+    asked = asdict(found.limits) | {"device": found.device, "memory": found.budget}
+    return own | asked | {"candidates": tried, "falls": fell, "chosen": chosen, "train": found.train}
+
+
+def _table(found: "Planned") -> "Table":
+    """Return one line a plan that was tried, in order, with the chosen one marked."""
+    from rich.table import Table
+
+    from fednlp.reports.units import DASH, human_bytes, human_seconds, metric_title, metric_value
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("tried for")
+    for name in ("depth", "in full", "trained", metric_title(found.metric), "a round", "to target"):
+        table.add_column(name, justify="right")
+    for name in ("labelling, a text", "bytes a round", "memory"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for one in found.decisions:
+        price, done = found.prices[one.candidate], found.runs[one.candidate]
+        taken = done.seconds_to_target
+        table.add_row(
+            one.step,
+            str(one.candidate.depth),
+            str(one.candidate.capacity),
+            f"{price.parameters:,}",
+            metric_value(found.metric, done.accuracy),
+            human_seconds(done.seconds),
+            DASH if taken is None else human_seconds(taken),
+            human_seconds(price.inference),
+            human_bytes(done.bytes),
+            human_bytes(price.memory),
+            "chosen" if one.candidate == found.chosen else "",
+        )
+    return table
+
+
+def _falls(found: "Planned") -> list[str]:
+    """Return a sentence for each plan that trains more than another and came to less."""
+    lines = []
+    for less, more in found.falls():
+        missed = less.reached and not more.reached
+        lines.append(
+            f"training more gave less: {_short(more)} than {_short(less)}"
+            + ("; the search may have missed a better plan: try more rounds" if missed else "")
+        )
+    return lines
+
+
+def _short(one: Any) -> str:
+    plan, score = one.candidate, one.outcome.accuracy
+    return f"{score:.3f} with {plan.depth} layers, {plan.capacity} in full"
+
+
+def _why(found: "Planned") -> str:
+    """Say why there is no plan, and what to do."""
+    from fednlp.reports.units import human_bytes
+
+    if not found.decisions:
+        assert found.budget is not None
+        return (
+            f"no plan for {found.model} fits {human_bytes(found.budget)} of memory, the smallest takes "
+            f"{human_bytes(found.least)}: lower model.max_length or client.per_device_train_batch_size, or raise "
+            "--memory"
+        )
+    best = max(found.decisions, key=lambda one: one.outcome.accuracy)
+    return (
+        f"no plan reaches {found.limits.target:g} in {found.limits.rounds} rounds; the best is {_short(best)}: lower "
+        "--target, or raise --rounds"
+    )

@@ -1,0 +1,243 @@
+"""Measuring the machine at hand: seconds an example of a model at some depths, as the profile of a device."""
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fednlp.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+BATCH, LENGTH = 8, 64
+_SECONDS = 1.5
+_STEPS = 30
+
+Progress = Callable[[int, int, str], None]
+
+
+def measured(
+    models: list[str],
+    name: str,
+    *,
+    batch: int = BATCH,
+    length: int = LENGTH,
+    step: Progress = lambda done, of, what: None,
+) -> dict[str, Any]:
+    """Measure this machine; return its profile as a table, which is TOML that ``load_profile`` reads.
+
+    Each model is trained with AdamW on batches of random tokens: whole, by its biases, and with some of its layers
+    frozen and remembered, the median over the steps of about a second each. The GPU is measured where there is one.
+
+    Args:
+        models: Names, folders or hub names of Transformer encoders or decoders.
+        name: What the profile is to be called.
+        batch: Examples a batch.
+        length: Tokens an example.
+        step: Told how many measurements are done, of how many, and which is next.
+
+    Raises:
+        ConfigError: A model is no classifier of texts, or the sizes do not fit it.
+        ModelError: A model cannot be found.
+    """
+    training: dict[str, Any] = {"models": {}, "depths": {}}
+    inference: dict[str, Any] = {"models": {}, "depths": {}}
+    shares = []
+    for model in models:
+        for kind, depth, seconds in _measurements(model, batch, length, step):
+            table = inference if kind == "inference" else training
+            if kind == "bias":
+                shares.append(seconds)
+            elif depth is None:
+                table["models"][_called(model)] = seconds
+            else:
+                table["depths"].setdefault(_called(model), {})[str(depth)] = seconds
+        shares[-1] = min(1.0, shares[-1] / training["models"][_called(model)])
+    training["bias"] = _short(statistics.fmean(shares))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    source = _source(models, batch, length)
+    return {"name": name, "source": source, "memory": memory, "training": training, "inference": inference}
+
+
+def _called(model: str) -> str:
+    return Path(model).name
+
+
+def _measurements(
+    name: str, batch: int, length: int, step: Progress
+) -> Iterator[tuple[str, int | None, float]]:
+    """Yield kind (training, bias, inference), depth (None for the whole model) and seconds an example."""
+    layers, build = _builder(name)
+    depths = _depths(layers)
+    jobs: list[tuple[Any, int | None]] = [("all", None), (["bias", "head"], None)]
+    jobs += [(["head", *([f"layer.{layers - d}-{layers - 1}"] if d else [])], d) for d in depths]
+    for number, (train, depth) in enumerate(jobs):
+        what = "biases" if number == 1 else "whole" if depth is None else f"{depth} of {layers} layers"
+        step(number, len(jobs), f"{_called(name)}, {what}")
+        model = build(train)
+        with _remembered(model, depth, batch, length) as batches:
+            if batches is None:
+                continue
+            kind = "bias" if number == 1 else "training"
+            yield kind, depth, _timed(_trainer(model, batches), batch)
+            if number != 1:
+                yield "inference", depth, _timed(_labeller(model, batches), batch)
+    step(len(jobs), len(jobs), _called(name))
+
+
+def _depths(layers: int) -> list[int]:
+    """Return depths from the head alone to one layer frozen.
+
+    >>> _depths(1), _depths(2), _depths(24)
+    ([0], [0, 1], [0, 1, 8, 16, 23])
+    """
+    most = layers - 1
+    return sorted({0, min(1, most), layers // 3, 2 * layers // 3, most})
+
+
+def _builder(name: str) -> tuple[int, Callable[[Any], "nn.Module"]]:
+    """Return a model's number of layers, and what builds it with some of its parts trained."""
+    from fednlp.models import find_model, new_model
+    from fednlp.models.groups import groups_of
+    from fednlp.models.selection import apply_selection, parse_train
+
+    source = find_model(name)
+
+    def build(train: Any) -> "nn.Module":
+        model = new_model(source, "AutoModelForSequenceClassification", {}, {})
+        config: Any = model.config
+        if getattr(config, "pad_token_id", None) is None:
+            config.pad_token_id = 0  # some classifiers look for it in every batch
+        apply_selection(model, parse_train(train))
+        return model.to(_device())
+
+    groups = groups_of(build("all")).values()
+    layers = {int(group.rpartition(".")[2]) for group in groups if group.startswith("layer.")}
+    if not layers:
+        raise ConfigError(f"{name} has no single stack of layers to measure: give an encoder or a decoder")
+    return max(layers) + 1, build
+
+
+def _device() -> "torch.device":
+    import torch
+
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@contextmanager
+def _remembered(
+    model: "nn.Module", depth: int | None, batch: int, length: int
+) -> "Iterator[Callable[[], dict[str, Any]] | None]":
+    """Give what makes a batch, with what frozen layers make of it already there; None where they cannot be left out."""
+    import torch
+
+    from fednlp.training.bottom import frozen_bottom
+
+    config: Any = model.config
+    limit = getattr(config, "max_position_embeddings", length) or length
+    if not 1 <= length <= limit or batch < 1:
+        raise ConfigError(
+            f"batches of {batch} texts of {length} tokens: this model reads 1 to {limit}, 1 text or more"
+        )
+    ids = torch.randint(1, config.vocab_size, (batch, length), device=_device())
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    bottom = None if depth is None else frozen_bottom(model)
+    if depth is not None and bottom is None:
+        yield None
+        return
+    states = None if bottom is None else bottom.compute(inputs)
+
+    def made() -> dict[str, Any]:
+        if bottom is not None:
+            bottom.states = states
+        return inputs | (bottom.options if bottom is not None else {})
+
+    with nullcontext() if bottom is None else bottom.replaced():
+        yield made
+
+
+def _trainer(model: "nn.Module", batches: Callable[[], dict[str, Any]]) -> Callable[[], None]:
+    """Return one local step."""
+    import torch
+
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-5, fused=True)
+
+    def run() -> None:
+        model.train()
+        inputs = batches()
+        labels = torch.zeros(len(inputs["input_ids"]), dtype=torch.long, device=_device())
+        loss = model(**inputs, labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return run
+
+
+def _labeller(model: "nn.Module", batches: Callable[[], dict[str, Any]]) -> Callable[[], None]:
+    """Return one batch of labelling."""
+    import torch
+
+    def run() -> None:
+        model.eval()
+        with torch.inference_mode():
+            model(**batches())
+
+    return run
+
+
+def _timed(run: Callable[[], None], batch: int) -> float:
+    """Return the median seconds an example over some steps, the first two left out."""
+    import torch
+
+    taken: list[float] = []
+    for number in range(_STEPS):
+        start = time.perf_counter()
+        run()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        if number > 1:
+            taken.append(time.perf_counter() - start)
+        if sum(taken) > _SECONDS and len(taken) > 2:
+            break
+    return _short(statistics.median(taken) / batch)
+
+
+def _short(number: float) -> float:
+    """Return a number with four digits: the clock gives no more."""
+    return float(f"{number:.4g}")
+
+
+def _source(models: list[str], batch: int, length: int) -> str:
+    import torch
+    import transformers
+
+    from fednlp import __version__
+
+    cores = f"{os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    on = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{_processor()}, {cores}"
+    return (
+        f"measured on {date.today().isoformat()} with fednlp {__version__}, PyTorch {torch.__version__}, "
+        f"transformers {transformers.__version__}: {', '.join(map(_called, models))}; {on}; AdamW, batches of {batch} "
+        f"texts of {length} tokens, median; frozen layers remembered"
+    )
+
+
+def _processor() -> str:
+    """Return what the processor is called, as far as the system says."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            named = next(
+                (line.partition(":")[2].strip() for line in file if line.startswith("model name")), ""
+            )
+    except OSError:
+        named = ""
+    return named or platform.processor() or platform.machine()

@@ -1,0 +1,129 @@
+"""How much memory training or labelling takes at its peak: weights, gradients, optimiser, activations."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fednlp.costs.plans import Plan
+from fednlp.errors import ConfigError
+
+HELD = 1.5
+"""Bytes that glibc's allocator holds for a byte of activations, measured with its defaults on Linux.
+
+It keeps freed blocks of up to 32 MB, and the gaps between those in use do not fit what comes next.
+"""
+
+_NUMBER = 4
+_LIBRARIES = 6_000_000
+_REMEMBERED = {"sgd": 0, "momentum": 1, "adagrad": 1, "adam": 2, "adamw": 2}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a Transformer's layers: width, attention heads, width between the two products of a layer."""
+
+    hidden: int
+    heads: int
+    intermediate: int
+
+
+def shape_of(config: Any) -> Shape:
+    """Return the sizes of a model's layers, by its Hugging Face configuration.
+
+    Raises:
+        ConfigError: The configuration does not say them under a usual name.
+    """
+    names = {
+        "hidden": ("hidden_size", "d_model", "n_embd", "dim"),
+        "heads": ("num_attention_heads", "encoder_attention_heads", "n_head", "n_heads"),
+        "intermediate": ("intermediate_size", "encoder_ffn_dim", "d_ff", "n_inner", "hidden_dim"),
+    }
+    found = {
+        key: next((size for name in said if isinstance(size := getattr(config, name, None), int)), None)
+        for key, said in names.items()
+    }
+    hidden, heads = found["hidden"], found["heads"]
+    if hidden is None or heads is None:
+        raise ConfigError(
+            f"memory cannot be predicted for a model of type {getattr(config, 'model_type', 'unknown')}: "
+            "its configuration has no hidden_size and num_attention_heads"
+        )
+    return Shape(hidden, heads, found["intermediate"] or 4 * hidden)
+
+
+def peak_memory(
+    parameters: int,
+    trained: int,
+    shape: Shape,
+    plan: Plan,
+    *,
+    batch: int,
+    length: int,
+    optimizer: str = "adamw",
+    logits: int = 0,
+    exact: bool = False,
+) -> int:
+    """Return the bytes that a process takes at its peak for a model, in 32 bits, beyond its libraries.
+
+    The sum of ::
+
+        weights      4 parameters
+        gradients    4 trained
+        optimiser    8 trained (adam, adamw), 4 trained (adagrad, SGD with momentum), 0 (SGD)
+        libraries    6 MB that PyTorch takes for itself once it computes
+        1.5 times    activations + workspace, or the workspace of labelling if that is more
+
+    Activations are what the backward pass needs of each layer, for ``s`` tokens, batch ``b``, width ``h``,
+    intermediate width ``i`` and ``a`` heads ::
+
+        trained whole     s b (40 h + 8 i) + 12 a s^2 b
+        biases alone      s b (28 h + 4 i) + 12 a s^2 b    the inputs of the matrix products are not kept
+        frozen            0
+        embeddings        12 s b h where no layer is frozen (8 s b h with biases alone)
+        head              12 logits
+
+        workspace         8 a s^2 b + 4 s b i beside what is kept
+        of labelling      16 a s^2 b + 16 s b h + 8 logits
+
+    Source: the method of Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models",
+    section 4.1, ``s b h (34 + 5 a s / h)`` in 16 bits. Here with 32 bits, and with what PyTorch's attention and
+    dropout keep on a CPU, counted tensor by tensor. That biases alone keep fewer activations: Cai et al. 2020,
+    "TinyTL", section 3. Adam's two moments: Kingma and Ba 2015. A model without attention dropout keeps no scores
+    and takes less.
+
+    Args:
+        parameters: Of the whole model, trained or not.
+        trained: Parameters that are trained; 0 for labelling, forwards only.
+        shape: Of its layers, from :func:`shape_of`.
+        plan: Which layers are trained.
+        batch: Examples a batch.
+        length: Tokens of the longest example of a batch, with padding.
+        optimizer: ``"sgd"``, ``"momentum"`` (SGD with momentum), ``"adam"``, ``"adamw"`` or ``"adagrad"``.
+        logits: Numbers that the head gives for a batch, where they are many: masked tokens times vocabulary.
+        exact: Count what is in use, as an allocator takes it that gives freed blocks back at once.
+
+    Raises:
+        ConfigError: No such optimiser.
+
+    >>> base = Shape(hidden=768, heads=12, intermediate=3072)
+    >>> whole = peak_memory(110_000_000, 110_000_000, base, Plan(12, 12), batch=8, length=128)
+    >>> top = peak_memory(110_000_000, 14_000_000, base, Plan(12, 2), batch=8, length=128)
+    >>> round(whole / 1e9, 1), round(top / 1e9, 1)
+    (3.2, 0.9)
+    """
+    if optimizer not in _REMEMBERED:
+        raise ConfigError(f"no optimiser {optimizer!r:.40}: say one of {', '.join(_REMEMBERED)}")
+    tokens = batch * length
+    scores = shape.heads * length * tokens
+    held = 1.0 if exact else HELD
+    labelling = 16 * scores + 16 * tokens * shape.hidden + 8 * logits
+    if not trained:
+        return _NUMBER * parameters + _LIBRARIES + int(held * labelling)
+    whole = tokens * (40 * shape.hidden + 8 * shape.intermediate) + 12 * scores
+    biases = tokens * (28 * shape.hidden + 4 * shape.intermediate) + 12 * scores if exact else whole
+    kept = plan.trained_layers * whole + plan.bias_layers * biases + 12 * logits
+    if not plan.frozen_layers:
+        kept += (8 if plan.bias_layers else 12) * tokens * shape.hidden
+    if plan.frozen_layers < plan.layers:
+        kept += 8 * scores + _NUMBER * tokens * shape.intermediate
+    fixed = _NUMBER * (parameters + trained * (1 + _REMEMBERED[optimizer]))
+    return fixed + _LIBRARIES + int(held * max(kept, labelling))

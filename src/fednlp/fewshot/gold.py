@@ -1,0 +1,141 @@
+"""Gold labels: how many each client has, for which examples, and which clients label wrongly."""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fednlp.errors import ConfigError
+from fednlp.partition.draws import largest_remainder
+from fednlp.partition.index import FloatArray, IntArray
+
+# Below, one client has all that it can have before the next has any; above, all have the same but for the odd
+# one, and who has that is still drawn.
+_LEAST, _MOST = 1e-9, 1e9
+
+
+def spread(total: int, gamma: float, sizes: IntArray, rng: np.random.Generator) -> IntArray:
+    """Return how many gold labels each client has, with a skew, in whole numbers.
+
+    The clients' shares are z ~ Dir_C(gamma). A client whose share is more than it has examples is given a gold
+    label for each of them, and the rest goes on to the others in the proportions of their shares. FeS tells
+    labels "located on few clients" from uniform ones (Table 1, section 4.1) but gives no law; its authors' code
+    has a gamma, "the larger the gamma the uniform the labeled data distributed", which is this concentration.
+
+    Args:
+        total: G, gold labels in all, 0 or more.
+        gamma: Above 0. 0.001 puts them on one client or few, 100 spreads them about evenly.
+        sizes: int64 (C), the training examples of each client.
+        rng: Where the randomness comes from.
+
+    Returns:
+        int64 (C), of sum `total`, nowhere above `sizes`.
+
+    Raises:
+        ConfigError: There are more gold labels than examples, or `total` or `gamma` is out of range.
+
+    >>> spread(7, 1e-9, np.array([5, 5, 5]), np.random.default_rng(0)).tolist()
+    [2, 0, 5]
+    """
+    examples = int(sizes.sum())
+    if not 0 <= total <= examples:
+        raise ConfigError(
+            f"{total} gold labels for {examples} training examples: ask for a number from 0 to {examples}"
+        )
+    if not 0 < gamma < math.inf:
+        raise ConfigError(f"gamma = {gamma} for the gold labels: it must be a number above 0")
+    logs = _log_gamma(min(max(gamma, _LEAST), _MOST), len(sizes), rng)
+    with np.errstate(divide="ignore"):
+        room = np.log(sizes)
+    # Whoever has the fewest examples for its share is full first.
+    order = np.argsort(room - logs, kind="stable")
+    ahead = np.logaddexp.accumulate(logs[order][::-1])[::-1]
+    left = total - (np.cumsum(sizes[order]) - sizes[order])
+    with np.errstate(divide="ignore"):
+        asked = np.log(np.maximum(left, 0)) + logs[order] - ahead
+    full = int(np.argmax(np.append(asked < room[order], True)))
+    counts = np.zeros(len(sizes), dtype=np.int64)
+    counts[order[:full]] = sizes[order[:full]]
+    if full < len(sizes):
+        open_ones = order[full:]
+        counts[open_ones] = largest_remainder(np.exp(logs[open_ones] - ahead[full]), int(left[full]))
+    return counts
+
+
+def _log_gamma(shape: float, count: int, rng: np.random.Generator) -> FloatArray:
+    """Draw logarithms of Gamma(shape) variables, which in themselves would underflow.
+
+    Gamma(a) has the law of Gamma(a + 1) U^(1/a) (Marsaglia and Tsang, "A simple method for generating gamma
+    variables", 2000, section 6).
+    """
+    logs: FloatArray = np.log(rng.standard_gamma(shape + 1, count)) + np.log1p(-rng.random(count)) / shape
+    return logs
+
+
+def choose(
+    counts: IntArray, offsets: IntArray, indices: IntArray, rng: np.random.Generator
+) -> dict[int, IntArray]:
+    """Draw which examples have a gold label, at random among each client's; no label is looked at.
+
+    Args:
+        counts: int64 (C), gold labels of each client, at most as many as it has examples.
+        offsets: int64 (C+1) and
+        indices: int64, the training examples of a :class:`~fednlp.partition.Partition`.
+        rng: Where the randomness comes from.
+
+    Returns:
+        For each client with a gold label, in order, its example numbers, rising.
+
+    >>> choose(np.array([0, 2]), np.array([0, 1, 3]), np.array([7, 9, 4]), np.random.default_rng(0))
+    {1: array([4, 9])}
+    """
+    holders = np.flatnonzero(counts)
+    return {
+        int(client): np.sort(
+            rng.choice(indices[offsets[client] : offsets[client + 1]], counts[client], replace=False)
+        )
+        for client in holders
+    }
+
+
+def flip(
+    labels: NDArray[np.integer[Any]],
+    clients: NDArray[np.integer[Any]],
+    share: float,
+    num_labels: int,
+    rng: np.random.Generator,
+) -> tuple[IntArray, IntArray]:
+    """Return the gold labels as they are when some clients label everything wrongly, and these clients.
+
+    FeS, section 3.1, "Wrongly labeled data". The bad clients are drawn among those with gold labels; each of
+    their labels becomes another one, drawn at random.
+
+    Args:
+        labels: (G), the gold labels, 0 to K-1.
+        clients: (G), whose they are.
+        share: The share of the clients with gold labels that are bad, from 0 to 1, to the nearest whole client.
+        num_labels: K, 2 or more unless no client is bad.
+        rng: Where the randomness comes from.
+
+    Returns:
+        The labels, int64 (G), and the bad clients, rising.
+
+    Raises:
+        ConfigError: The share is out of range, or there is no other label.
+
+    >>> flip(np.array([0, 1, 1]), np.array([4, 4, 8]), 1.0, 2, np.random.default_rng(0))
+    (array([1, 0, 0]), array([4, 8]))
+    """
+    if not 0 <= share <= 1:
+        raise ConfigError(f"a share of {share} bad clients: it must be from 0 to 1")
+    holders = np.unique(clients).astype(np.int64)
+    bad = np.sort(rng.permutation(holders)[: math.floor(share * len(holders) + 0.5)])
+    if len(bad) and num_labels < 2:
+        raise ConfigError("labels cannot be wrong where there is only one: set the share of bad clients to 0")
+    flipped = labels.astype(np.int64)
+    wrong = np.isin(clients, bad)
+    if wrong.any():
+        flipped[wrong] += rng.integers(1, num_labels, int(wrong.sum()))
+        flipped[wrong] %= num_labels
+    return flipped, bad

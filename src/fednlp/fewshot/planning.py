@@ -1,0 +1,151 @@
+"""The search for a training plan: how deep to train, and how much of that in full (FeS, section 3.3).
+
+A plan trains the top ``depth`` layers of a model: of these the upper ``capacity`` in full, the others by their
+biases alone. What is below is frozen. The paper says "binary search" and no more; docs/methods/planning.md says what
+was chosen. Pure: what it takes to try a plan is the caller's matter.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from fednlp.errors import ConfigError
+
+Step = Literal["depth", "capacity", "neighbour"]
+
+
+@dataclass(frozen=True, order=True)
+class Candidate:
+    """A plan: the top ``depth`` layers are trained, of these the upper ``capacity`` in full, the others by biases."""
+
+    depth: int
+    capacity: int
+
+    def within(self, other: "Candidate") -> bool:
+        """Whether everything that this one trains, the other trains too.
+
+        >>> Candidate(4, 1).within(Candidate(6, 1)), Candidate(4, 3).within(Candidate(6, 1))
+        (True, False)
+        """
+        return self.depth <= other.depth and self.capacity <= other.capacity
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What trying a plan came to: the highest accuracy, and the seconds until the target; None if not reached."""
+
+    accuracy: float
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One plan tried: in which step of the search, what came of it, and whether it reached the target."""
+
+    step: Step
+    candidate: Candidate
+    outcome: Outcome
+    reached: bool
+
+
+Try = Callable[[Candidate], Outcome]
+Fits = Callable[[Candidate], bool]
+
+
+def search(
+    layers: int, target: float, try_candidate: Try, fits: Fits | None = None
+) -> tuple[list[Decision], Candidate | None]:
+    """Find the plan with the least time to a target accuracy, trying few of the (layers + 1)(layers + 2) / 2.
+
+    1. Depth: binary search for the least at which the target is reached, each depth with as many of its layers in full
+       as fit.
+    2. Capacity: binary search for the least that reaches the target at this depth.
+    3. Neighbours of the plan found, one layer deeper and one more layer in full, are tried where they fit.
+
+    Of all that reached the target the one with the fewest seconds is chosen; of equal ones that which trains least.
+    Both binary searches rest on accuracy not falling where more is trained: :func:`falls` tells where it did.
+    They take at most ceil(log2(layers + 2)) and ceil(log2(layers + 1)) tries, and no plan is tried twice.
+
+    Args:
+        layers: Of the model, 1 or more.
+        target: The accuracy to be reached.
+        try_candidate: Tries a plan.
+        fits: Whether a plan may be tried at all (memory); all may if left out. Where one fits, one with fewer layers
+            in full usually does too, but need not (a model without biases).
+
+    Returns:
+        What was tried, in order; and the plan, None where nothing fits or the target was not reached.
+
+    Raises:
+        ConfigError: There is no layer.
+
+    >>> def made_up(plan):  # accuracy 0.8 from three layers on of which one in full; more costs more
+    ...     good = plan.depth >= 3 and plan.capacity >= 1
+    ...     return Outcome(0.8 if good else 0.5, 10.0 * plan.depth + plan.capacity if good else None)
+    >>> tried, chosen = search(12, 0.75, made_up)
+    >>> chosen, len(tried)
+    (Candidate(depth=3, capacity=1), 8)
+    """
+    if layers < 1:
+        raise ConfigError(f"a model with {layers} layers has no depth to choose")
+    tried: dict[Candidate, Decision] = {}
+
+    def reaches(step: Step, candidate: Candidate) -> bool:
+        if candidate not in tried:
+            outcome = try_candidate(candidate)
+            tried[candidate] = Decision(step, candidate, outcome, outcome.accuracy >= target)
+        return tried[candidate].reached
+
+    may = fits or (lambda candidate: True)
+    fullest = [full for depth in range(layers + 1) if (full := _fullest(depth, may)) is not None]
+    place = bisect_left(fullest, True, key=lambda candidate: reaches("depth", candidate))
+    if place < len(fullest):
+        depth, most = fullest[place].depth, fullest[place].capacity
+        lesser = [plan for plan in map(partial(Candidate, depth), range(most)) if may(plan)]
+        at = bisect_left(lesser, True, key=lambda candidate: reaches("capacity", candidate))
+        found = [*lesser, fullest[place]][at]
+        for neighbour in (Candidate(depth + 1, found.capacity), Candidate(depth, found.capacity + 1)):
+            there = neighbour.depth <= layers and neighbour.capacity <= neighbour.depth
+            if there and may(neighbour):
+                reaches("neighbour", neighbour)
+    decisions = list(tried.values())
+    return decisions, _fastest(decisions)
+
+
+def _fullest(depth: int, may: Fits) -> Candidate | None:
+    """Return the plan of a depth with the most layers in full that fits."""
+    downwards = (Candidate(depth, capacity) for capacity in range(depth, -1, -1))
+    return next((candidate for candidate in downwards if may(candidate)), None)
+
+
+def _fastest(decisions: Sequence[Decision]) -> Candidate | None:
+    reached = [decision for decision in decisions if decision.reached]
+    if not reached:
+        return None
+
+    def order(decision: Decision) -> tuple[float, Candidate]:
+        seconds = decision.outcome.seconds
+        return (float("inf") if seconds is None else seconds, decision.candidate)
+
+    return min(reached, key=order).candidate
+
+
+def falls(decisions: Sequence[Decision]) -> list[tuple[Decision, Decision]]:
+    """Return where training more gave less accuracy, against what the search rests on.
+
+    Args:
+        decisions: From :func:`search`.
+
+    Returns:
+        One pair for each plan with which it fell: the best plan tried that trains only part of it, and itself. Where
+        the first reached the target and the second did not, the search may have missed a plan.
+    """
+    found = []
+    for larger in decisions:
+        parts = [d for d in decisions if d.candidate.within(larger.candidate)]
+        best = max(parts, key=lambda decision: decision.outcome.accuracy)
+        if best.outcome.accuracy > larger.outcome.accuracy:
+            found.append((best, larger))
+    return found

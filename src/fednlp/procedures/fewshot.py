@@ -1,0 +1,184 @@
+"""Rounds with few labels: clients that have some train, others label their texts, side by side (FeS, section 2.3).
+
+Whoever has a gold or a pseudo label may be drawn to train; n clients are drawn to label, every f rounds. Both have
+the same global model; what is labelled in a round is trained on from the next round on. The data set's labels are
+read once, for those that are gold: no other label reaches a worker, a choice or the score that a choice is made by.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fednlp.costs import Spent
+from fednlp.errors import ConfigError
+from fednlp.federated.algorithm import Algorithm
+from fednlp.fewshot.pacing import Pace, Static, due, most_confident, suspects, take
+from fednlp.procedures.course import Course
+from fednlp.procedures.federated import Federated
+from fednlp.procedures.labels import Known, known_labels
+from fednlp.seeds import generator
+
+Numbers = NDArray[np.int64]
+PSEUDO = "fewshot.pseudo"
+"""The slot of the state in which pseudo labels lie: int32, one an example of the training set, -1 for none."""
+
+
+class FewShot(Federated):
+    """Rounds of a federated algorithm on gold and pseudo labels."""
+
+    def __init__(self, course: Course) -> None:
+        super().__init__(course)
+        assert course.experiment.fewshot is not None
+        self.fewshot = course.experiment.fewshot
+        self.known: Known = known_labels(course)
+        self.base = self.algorithm
+        texts = len(course.side.train_features)
+        course.state.slots.setdefault(PSEUDO, torch.full((texts,), -1, dtype=torch.int32))
+        course.state.memory.setdefault("labellings", 0)
+        course.gold = self.known.numbers, self.known.labels
+        course.facts["fewshot"] = self.known.facts()
+        course.state.memory.setdefault("flagged", [])
+        self.usable, self.held = self.known.usable.copy(), self.known.counts()
+        self._distrust(course.state.memory["flagged"])
+        self._labelling: list[int] = []
+        self._found: dict[int, list[list[Any]]] = {}
+
+    @property
+    def pseudo(self) -> NDArray[np.int32]:
+        """Return the pseudo labels as they stand, by example number; a view of the state."""
+        return self.course.state.slots[PSEUDO].numpy()
+
+    def pace(self) -> Pace | Static:
+        """Return the pace of the next round."""
+        if self.fewshot.pacing == "static":
+            return Static(self.fewshot.per_client, self.fewshot.f, self.fewshot.n)
+        return Pace(self.fewshot.f, self.fewshot.n, self.fewshot.k)
+
+    def taken(self, pace: Pace | Static, texts: int) -> int:
+        """Return how many of its texts a client gives a pseudo label at this labelling."""
+        return take(pace, self.course.state.memory["labellings"], texts)
+
+    def candidates(self, client: int) -> Numbers:
+        """Return the texts of a client that may be given a pseudo label."""
+        own = self.course.partition.train(client)
+        return np.sort(own[self.usable[own]])
+
+    def labelled(self, client: int) -> tuple[Numbers, Numbers]:
+        """Return the texts of a client that have a label now, and their labels: gold, then pseudo."""
+        candidates, pseudo = self.candidates(client), self.pseudo
+        given = candidates[pseudo[candidates] >= 0]
+        numbers, labels = self.known.of(client) if self.held[client] else self.known.of(-1)
+        return np.concatenate([numbers, given]), np.concatenate([labels, pseudo[given].astype(np.int64)])
+
+    def round(self) -> dict[str, Any]:
+        """Do one round: draw who trains and who labels, do both, and take over the new labels."""
+        course, number = self.course, self.course.state.round + 1
+        pace = self.pace()
+        due_now = self.due(pace, number)
+        flagged = self._check() if due_now and self.fewshot.check else []
+        self.sizes = self.held + self._counts(self.pseudo >= 0)
+        able = np.flatnonzero(self.sizes)
+        if not len(able):
+            raise ConfigError("no client has a label to train on: raise fewshot.gold")
+        self.algorithm = replace(self.base, sample=_among(self.base, able, self.drawn_by()))
+        self._labelling = self._drawn(pace.n) if due_now else []
+        course.state.memory["labellings"] += bool(self._labelling)
+        self.beside = [self._cost_of_labelling(client) for client in self._labelling]
+        line = super().round()
+        self._take_over(pace)
+        line["labelling"] = self._labelling
+        if flagged:
+            line["flagged"] = flagged
+        line["labels"] = {"gold": len(self.known.numbers), "pseudo": int((self.pseudo >= 0).sum())}
+        return line
+
+    def _check(self) -> list[int]:
+        """Find clients whose gold labels look wrong to the model as it is, and take these for unlabelled."""
+        memory, known = self.course.state.memory, self.known
+        asked = np.flatnonzero(self.held[known.owners] > 0)
+        said = np.array(self.guesses(known.numbers[asked]), dtype=np.float64)
+        names = [str(client) for client in known.owners[asked].tolist()]
+        found = [int(name) for name in suspects(names, known.labels[asked], said)]
+        memory["flagged"] = sorted({*memory["flagged"], *found})
+        self._distrust(found)
+        return found
+
+    def _distrust(self, clients: list[int]) -> None:
+        """Take the gold labels of clients for unlabelled texts from here on."""
+        for client in clients:
+            self.usable[self.known.of(client)[0]] = True
+            self.held[client] = 0
+
+    def guesses(self, numbers: Numbers) -> list[list[float]]:
+        """Return what the global model gives each label for each of some training texts."""
+        course = self.course
+        parts = [part.tolist() for part in np.array_split(numbers, len(course.pool)) if len(part)]
+        job = {"kind": "guess", "unlabelled": parts}
+        return [row for part in course.pool.do(job, len(parts), course.state.x) for row in part]
+
+    def due(self, pace: Pace | Static, number: int) -> bool:
+        """Whether clients label in a round."""
+        return self.fewshot.pacing != "none" and due(pace, number, 1)
+
+    def drawn_by(self) -> int:
+        """Return the number that cohorts are drawn by: the round's."""
+        return self.course.state.round + 1
+
+    def _counts(self, which: NDArray[np.bool_]) -> Numbers:
+        """Return how many of each client's training examples are among those marked."""
+        partition = self.course.partition
+        upto = np.concatenate([[0], np.cumsum(which[partition.train_indices])])
+        return upto[partition.train_offsets[1:]] - upto[partition.train_offsets[:-1]]  # type: ignore[no-any-return]
+
+    def _drawn(self, count: int) -> list[int]:
+        """Draw who labels in the next round, among those with texts to label."""
+        rng = generator(self.course.experiment.seed, "labelling", self.drawn_by())
+        clients = np.flatnonzero(self._counts(self.usable))
+        drawn: list[int] = np.sort(rng.choice(clients, min(count, len(clients)), replace=False)).tolist()
+        return drawn
+
+    def _cost_of_labelling(self, client: int) -> Spent:
+        layout = self.course.state.layout
+        return Spent(
+            bytes_down=layout.message_bytes,
+            tensors_down=len(layout.entries),
+            labelled=len(self.candidates(client)),
+        )
+
+    def _train(
+        self,
+        round_number: int,
+        factors: dict[int, float],
+        done: Callable[[int], None],
+        hiding: dict[int, dict[str, Any]] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Train clients on what labels they have, and have others label their texts beside."""
+        course = self.course
+        job, order = self.job(round_number, factors, hiding)
+        job["labelled"] = [[part.tolist() for part in self.labelled(client)] for client in order]
+        job["unlabelled"] = [self.candidates(client).tolist() for client in self._labelling]
+        results = course.pool.do(job, len(order) + len(self._labelling), course.state.x, done)
+        self._found = dict(zip(self._labelling, results[len(order) :], strict=True))
+        return results[: len(order)]
+
+    def _take_over(self, pace: Pace | Static) -> None:
+        """Give each client that labelled its surest texts' labels anew; its earlier pseudo labels are gone."""
+        for client, (labels, confidences) in self._found.items():
+            texts = self.candidates(client)
+            best = most_confident(np.array(confidences), self.taken(pace, len(texts)))
+            self.pseudo[texts] = -1
+            self.pseudo[texts[best]] = np.array(labels, dtype=np.int32)[best]
+        self._found = {}
+
+
+def _among(algorithm: Algorithm, able: Numbers, number: int) -> Callable[[int, int, int], list[int]]:
+    """Return how a cohort is drawn among the clients that have a label, by a number in place of the round's."""
+
+    def sample(seed: int, round_number: int, clients: int) -> list[int]:
+        return [int(able[place]) for place in algorithm.sample(seed, number, len(able))]
+
+    return sample

@@ -1,0 +1,130 @@
+"""What is known before the first round of few-shot learning: gold labels, and which texts may be labelled."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fednlp.config.sections import Fewshot
+from fednlp.data.features import open_features
+from fednlp.errors import RunError
+from fednlp.fewshot.filtering import representative
+from fednlp.fewshot.gold import choose, flip, spread
+from fednlp.partition.embed import embed
+from fednlp.procedures.course import Course
+from fednlp.seeds import generator
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known from the start; a function of the experiment and of the gold labels alone.
+
+    Attributes:
+        owners: Of each gold example, its client; rising.
+        numbers: The gold examples.
+        labels: Their labels.
+        usable: bool, by example number: whether a text may be given a pseudo label.
+        validation: Examples and labels that the server has for choosing a pace; none where it does not.
+        bad: Clients whose gold labels were made wrong.
+        clients: All clients.
+        names: Of the labels.
+    """
+
+    owners: Numbers
+    numbers: Numbers
+    labels: Numbers
+    usable: NDArray[np.bool_]
+    validation: tuple[Numbers, Numbers]
+    bad: Numbers
+    clients: int
+    names: tuple[str, ...]
+
+    def of(self, client: int) -> tuple[Numbers, Numbers]:
+        """Return a client's gold examples and their labels."""
+        first, last = np.searchsorted(self.owners, [client, client + 1])
+        return self.numbers[first:last], self.labels[first:last]
+
+    def counts(self) -> Numbers:
+        """Return how many gold labels each client has."""
+        return np.bincount(self.owners, minlength=self.clients).astype(np.int64)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the run's summary says of it."""
+        held = self.counts()
+        without = [name for number, name in enumerate(self.names) if number not in set(self.labels.tolist())]
+        return {
+            "gold": len(self.numbers),
+            "clients_with_gold": int((held > 0).sum()),
+            "classes_without_gold": without,
+            "candidates": int(self.usable.sum()),
+            "bad_clients": self.bad.tolist(),
+        }
+
+
+def known_labels(course: Course) -> Known:
+    """Draw the gold examples and read their labels, and no others.
+
+    Raises:
+        ConfigError: There are more gold labels than examples.
+        RunError: The features are gone.
+    """
+    fewshot, partition, seed = course.experiment.fewshot, course.partition, course.experiment.seed
+    assert fewshot is not None
+    true = _labels_of(course.side.recipe.train_features)
+    names = tuple(course.side.task.labels)  # type: ignore[attr-defined]
+    counts = spread(
+        fewshot.gold, fewshot.gamma, np.diff(partition.train_offsets), generator(seed, "gold counts")
+    )
+    chosen = choose(counts, partition.train_offsets, partition.train_indices, generator(seed, "gold"))
+    owners = np.repeat(np.array(list(chosen), dtype=np.int64), [len(some) for some in chosen.values()])
+    numbers = np.concatenate(list(chosen.values()))
+    labels, bad = flip(
+        true[numbers], owners, fewshot.bad_clients, len(names), generator(seed, "wrong labels")
+    )
+    usable = np.zeros(len(true), dtype=bool)
+    usable[partition.train_indices] = True
+    usable[numbers] = False
+    validation = np.empty(0, dtype=np.int64)
+    if fewshot.pacing == "search":
+        rest = np.sort(np.flatnonzero(usable))
+        rng = generator(seed, "validation")
+        validation = np.sort(rng.choice(rest, min(fewshot.validation, len(rest)), replace=False))
+        usable[validation] = False
+    if fewshot.keep is not None:
+        usable = _representative(course, fewshot, usable)
+    known = Known(
+        owners, numbers, labels, usable, (validation, true[validation]), bad, partition.num_clients, names
+    )
+    for name in known.facts()["classes_without_gold"]:
+        course.say(f'no gold label is "{name}": it is learnt from pseudo labels alone, if at all')
+    return known
+
+
+def _representative(course: Course, fewshot: Fewshot, usable: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Leave of each client's texts the share that stands best for them (FeS, section 3.2)."""
+    assert fewshot.keep is not None
+    partition, numbers = course.partition, np.flatnonzero(usable)
+    course.say(f"embedding {len(numbers):,} texts for filtering (once; kept in the cache)")
+    vectors = embed(course.texts(numbers))
+    place = np.full(len(usable), -1, dtype=np.int64)
+    place[numbers] = np.arange(len(numbers))
+    left = np.zeros(len(usable), dtype=bool)
+    for client in range(partition.num_clients):
+        own = np.sort(partition.train(client))
+        own = own[usable[own]]
+        budget = math.ceil(fewshot.keep * len(own))
+        picks = representative(vectors[place[own]], budget, fewshot.neighbours, fewshot.rho)
+        left[own[picks]] = True
+    return left
+
+
+def _labels_of(folder: str) -> Numbers:
+    features = open_features(Path(folder))
+    if features is None:
+        raise RunError(f"the features in {folder} are gone: start the run again, they are made anew")
+    return features.values("label")

@@ -1,0 +1,227 @@
+"""Laws of pacing, and of the search for wrong gold labels."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+from fednlp.errors import ConfigError, DataError
+from fednlp.fewshot.pacing import Pace, Static, aug_e, due, most_confident, share, suspects, take
+
+paces = st.builds(
+    Pace,
+    f=st.integers(1, 10),
+    n=st.integers(1, 20),
+    k=st.one_of(st.integers(1, 100), st.integers(1, 1000).map(lambda tenths: tenths / 10)),
+)
+
+
+@given(paces, st.integers(1, 300), st.integers(0, 100_000))
+def test_take_is_the_share_rounded_up(pace: Pace, labelling: int, candidates: int) -> None:
+    exact = min(Fraction(1), labelling * Fraction(str(pace.k)) / 100)
+    assert take(pace, labelling, candidates) == math.ceil(exact * candidates)
+
+
+@given(paces, st.integers(1, 300), st.integers(0, 10_000))
+def test_a_curriculum_never_goes_back(pace: Pace, labelling: int, candidates: int) -> None:
+    assert take(pace, labelling, candidates) <= take(pace, labelling + 1, candidates) <= candidates
+
+
+@given(paces, paces, st.integers(0, 40), st.integers(1, 40), st.integers(1, 10_000))
+def test_a_change_of_pace_goes_on_from_what_was_reached(
+    before: Pace, after: Pace, labellings: int, labelling: int, candidates: int
+) -> None:
+    reached = share(before, labellings)
+    took = take(after, labelling, candidates, reached)
+    assert took >= take(after, labelling, candidates)
+    assert labellings == 0 or took >= take(before, labellings, candidates)
+    assert take(before, labelling, candidates, reached) == take(before, labellings + labelling, candidates)
+
+
+def test_one_percent_more_at_each_labelling_as_the_paper_says() -> None:
+    assert [take(Pace(5, 2, 1), g, 1000) for g in (1, 2, 100, 101)] == [10, 20, 1000, 1000]
+
+
+@given(st.integers(1, 500), st.integers(1, 50), st.integers(0, 1000))
+def test_static_pacing_takes_as_many_at_every_labelling(
+    per_client: int, labelling: int, candidates: int
+) -> None:
+    assert take(Static(per_client), labelling, candidates) == min(per_client, candidates)
+
+
+def test_labellings_are_counted_from_one() -> None:
+    with pytest.raises(ConfigError, match="counted from 1"):
+        take(Static(), 0, 10)
+
+
+@given(paces, st.integers(0, 50), st.integers(1, 20))
+def test_labelling_is_due_at_first_and_then_once_in_every_f_rounds(
+    pace: Pace, first: int, times: int
+) -> None:
+    rounds = [r for r in range(first + times * pace.f) if due(pace, r, first)]
+    assert rounds == [first + i * pace.f for i in range(times)]
+
+
+numbers = st.lists(st.one_of(st.sampled_from([0.0, 0.25, 0.5, math.nan]), st.floats(width=32)), max_size=30)
+
+
+@given(numbers, st.integers(0, 40))
+def test_most_confident_is_a_plain_sort(confidences: list[float], count: int) -> None:
+    plain = sorted((-c, i) for i, c in enumerate(confidences) if not math.isnan(c))
+    found = most_confident(np.array(confidences, dtype=np.float32), count)
+    assert found.dtype == np.int64
+    assert found.tolist() == [i for _, i in plain[:count]]
+
+
+efficiencies = {
+    "gained": st.floats(-1, 1),
+    "pace": paces,
+    "inference": st.floats(0, 1e4),
+    "training": st.floats(1e-3, 1e4),
+    "theta": st.floats(1e-3, 1e3),
+}
+
+
+@given(**efficiencies, scale=st.sampled_from([0.5, 2.0, 1024.0]))
+def test_aug_e_scales(
+    gained: float, pace: Pace, inference: float, training: float, theta: float, scale: float
+) -> None:
+    plain = aug_e(gained, pace, inference, training, theta)
+    assert plain == pytest.approx(gained / (inference * pace.n / pace.f + theta * training * pace.k))
+    assert aug_e(gained, pace, inference, training, theta, eta=scale) == pytest.approx(scale * plain)
+    assert aug_e(gained, pace, scale * inference, scale * training, theta) == pytest.approx(plain / scale)
+    assert aug_e(gained, pace, inference, training, scale * theta) == pytest.approx(
+        aug_e(gained, pace, inference, scale * training, theta)
+    )
+    if gained > 1e-6:
+        further = 1 / aug_e(gained, pace, inference, training, 2 * theta) - 1 / plain
+        assert further == pytest.approx(theta * training * pace.k / gained, rel=1e-3, abs=1e-9 / plain)
+
+
+def test_aug_e_by_hand() -> None:
+    # <2, 4, 3>: 5 * 4 / 2 = 10 seconds of labelling a round, 0.5 * (2 * 3) of training.
+    assert aug_e(0.26, Pace(2, 4, 3), 5.0, 2.0, theta=0.5, eta=100.0) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("inference", "training"), [(0.0, 0.0), (math.inf, 1.0), (math.nan, 1.0), (-9.0, 1.0)]
+)
+def test_aug_e_of_no_cost_is_refused(inference: float, training: float) -> None:
+    with pytest.raises(ConfigError, match="not all 0"):
+        aug_e(0.1, Pace(1, 1, 1), inference, training)
+
+
+@pytest.mark.parametrize(
+    ("f", "n", "k"),
+    [(0, 1, 1), (1, 0, 1), (1, 1, 0), (1, 1, 101), (1.0, 1, 1), (True, 1, 1), (1, 1, math.nan), (1, 1, True)],
+)
+def test_what_is_no_pace_is_refused(f: int, n: int, k: float) -> None:
+    with pytest.raises(ConfigError, match="give a"):
+        Pace(f, n, k)
+
+
+def test_what_is_no_static_pace_is_refused() -> None:
+    with pytest.raises(ConfigError, match="per_client = 0"):
+        Static(0)
+
+
+def _gold(rng: np.random.Generator, clients: int, bad: int, accuracy: float, temperature: float = 1.0):  # type: ignore[no-untyped-def]
+    """Eight gold texts a client, a model that is right on a share of them, and bad clients' labels moved on."""
+    truth = rng.integers(0, 4, size=(clients, 8))
+    right = rng.random(truth.shape) < accuracy
+    answers = np.where(right, truth, (truth + rng.integers(1, 4, truth.shape)) % 4)
+    scores = rng.normal(0, 0.3, (*truth.shape, 4)) + 2.5 * (np.arange(4) == answers[..., None])
+    raised = np.exp(scores / temperature)
+    labels = truth.copy()
+    labels[:bad] = (labels[:bad] + 1) % 4
+    names = [f"c{client}" for client in range(clients) for _ in range(8)]
+    return names, labels.ravel(), (raised / raised.sum(axis=-1, keepdims=True)).reshape(-1, 4)
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 10.0])
+def test_clients_with_flipped_labels_are_found_however_sure_the_model_is(temperature: float) -> None:
+    found, wrongly = 0, 0
+    for seed in range(20):
+        names, labels, given_to = _gold(np.random.default_rng(seed), 10, 3, 0.85, temperature)
+        suspected = suspects(names, labels, given_to)
+        found += len({"c0", "c1", "c2"} & set(suspected))
+        wrongly += len(set(suspected) - {"c0", "c1", "c2"})
+    assert found >= 54  # of 60
+    assert wrongly <= 3  # of 140
+
+
+@pytest.mark.parametrize("accuracy", [0.25, 0.5])
+def test_a_weak_model_suspects_few_that_are_right(accuracy: float) -> None:
+    wrongly, carelessly = 0, 0
+    for seed in range(20):
+        gold = _gold(np.random.default_rng(seed), 10, 3, accuracy)
+        wrongly += len(set(suspects(*gold)) - {"c0", "c1", "c2"})
+        carelessly += len(set(suspects(*gold, chance=1.0)) - {"c0", "c1", "c2"})
+    assert wrongly <= 7  # of 140
+    assert carelessly > 30
+
+
+def test_the_chance_is_that_of_the_binomial_distribution() -> None:
+    """Client b disagrees in 3 of 4 texts, the median of the others in 1 of 4: 13 / 256."""
+    probabilities = np.array([[0.9, 0.1]] * 16 + [[0.1, 0.9]] * 20)
+    wrong = {"a": 1, "b": 3, "c": 1, "d": 1}
+    labels = [int(i < wrong[name]) for name in "abcd" for i in range(4)] + [1] * 20
+    names = [name for name in "abcd" for _ in range(4)] + [f"e{i}" for i in range(20)]
+    assert binom.sf(2, 4, 0.25) == pytest.approx(13 / 256)
+    assert suspects(names, np.array(labels), probabilities, chance=0.0509) == ["b"]
+    assert suspects(names, np.array(labels), probabilities, chance=0.0507) == []
+
+
+def test_nobody_is_suspected_where_all_agree() -> None:
+    names, labels, probabilities = _gold(np.random.default_rng(0), 12, 0, 1.0)
+    assert suspects(names, labels, probabilities) == []
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.3, 1.0))
+def test_suspicion_knows_no_order_and_no_names_of_classes(seed: int, accuracy: float) -> None:
+    rng = np.random.default_rng(seed)
+    names, labels, probabilities = _gold(rng, 6, 2, accuracy)
+    plain = sorted(suspects(names, labels, probabilities))
+    order = rng.permutation(len(names))
+    assert sorted(suspects([names[i] for i in order], labels[order], probabilities[order])) == plain
+    classes = rng.permutation(4)
+    assert sorted(suspects(names, np.argsort(classes)[labels], probabilities[:, classes])) == plain
+
+
+def test_fewer_texts_than_asked_for_and_rows_that_say_nothing_are_no_evidence() -> None:
+    probabilities = np.array([[0.9, 0.1]] * 4 + [[0.1, 0.9]] * 2)
+    names, labels = ["a", "a", "b", "b", "c", "c"], np.array([0, 0, 1, 1, 1, 1])
+    assert suspects(names, labels, probabilities) == ["b"]
+    assert suspects(names, labels, probabilities, least=3) == []
+    probabilities[2] = math.nan
+    assert suspects(names, labels, probabilities) == []
+    assert suspects(names, labels, probabilities, least=1) == ["b"]
+    assert suspects([], np.array([], dtype=np.int64), np.empty((0, 2))) == []
+
+
+def test_a_share_at_the_bound_is_not_above_it() -> None:
+    probabilities = np.array([[0.9, 0.1]] * 4 + [[0.1, 0.9]] * 8)
+    labels = np.array([0, 0, 0, 1, *[1] * 7, 0])
+    names = ["a", "a", "b", "b", *["c"] * 8]
+    assert suspects(names, labels, probabilities, more_than=0.5, chance=1.0) == []
+    assert suspects(names, labels, probabilities, more_than=0.49, chance=1.0) == ["b"]
+
+
+def test_a_class_that_nobody_has_shown_is_never_sure() -> None:
+    probabilities = np.array([[0.4, 0.0, 0.6], [0.4, 0.0, 0.6], [0.2, 0.8, 0.0]])
+    assert suspects(["a", "a", "b"], np.array([0, 0, 1]), probabilities, least=1) == []
+
+
+@pytest.mark.parametrize(
+    ("clients", "labels", "shape"),
+    [(1, [0, 0], (2, 2)), (2, [0, 0], (3, 2)), (2, [0, 2], (2, 2)), (2, [-1, 0], (2, 2))],
+)
+def test_gold_labels_that_do_not_fit_are_refused(
+    clients: int, labels: list[int], shape: tuple[int, int]
+) -> None:
+    with pytest.raises(DataError, match="gold"):
+        suspects(["a"] * clients, np.array(labels), np.full(shape, 0.5))

@@ -1,0 +1,208 @@
+"""Laws of whole runs with few labels."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fednlp
+from fednlp.config import Experiment
+from fednlp.errors import ConfigError
+from fednlp.experiment import Silent
+from fednlp.partition import Partition
+from fednlp.rundir import RunDir
+
+Make = Callable[..., Experiment]
+Outcome = Callable[[Path | RunDir], dict[str, Any]]
+FEW: dict[str, Any] = {"gold": 24, "gamma": 1.0, "f": 1, "n": 3, "k": 20.0}
+METHODS: dict[str, dict[str, Any]] = {
+    "gold alone": {"fewshot": FEW | {"pacing": "none"}},
+    "static": {"fewshot": FEW | {"pacing": "static", "f": 2, "per_client": 5}, "algorithm.name": "fedprox"},
+    "curriculum": {"fewshot": FEW, "algorithm.name": "fedopt"},
+    "wrong labels": {"fewshot": FEW | {"bad_clients": 0.3, "check": True}},
+    "search": {
+        "fewshot": FEW | {"pacing": "search", "validation": 20, "candidates": 2, "window": 2, "switches": 1},
+        "num_rounds": 16,
+        "evaluation.every": 8,
+        "algorithm.name": "fedopt",
+    },
+    "all at once": {
+        "fewshot": FEW,
+        "model.train": {"frozen": ["embeddings", "layer.0"]},
+        "exchange": {"up": [], "down": ["bfloat16"]},
+        "secure.protocol": "secagg+",
+        "algorithm.name": "fedadam",
+    },
+}
+
+
+class Stop(Exception):
+    """Raised by the listener below."""
+
+
+class StopAfter(Silent):
+    """Stops a run after so many rounds, within the next one."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds, self.steps = rounds, 0
+
+    def round(self, line: dict[str, Any], left: float | None) -> None:
+        self.rounds -= 1
+
+    def step(self, done: int, of: int, what: str) -> None:
+        if self.rounds == 0:
+            raise Stop
+
+
+def lines_of(run: RunDir) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_stopped_and_resumed_with_two_workers(
+    method: str, experiment: Make, outcome: Outcome, tmp_path: Path
+) -> None:
+    changes = METHODS[method]
+    whole = fednlp.run(experiment(changes), tmp_path / "whole")
+    with pytest.raises(Stop):
+        fednlp.run(experiment(changes), tmp_path / "run", listener=StopAfter(3))
+    assert outcome(fednlp.resume(tmp_path / "run", workers=2)) == outcome(whole)
+
+
+def write(path: Path, rows: list[dict[str, str]]) -> str:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+    return str(path)
+
+
+def permuted(rows: list[dict[str, str]], seen: set[int]) -> list[dict[str, str]]:
+    """Return rows with the labels of all but the gold ones exchanged among these."""
+    hidden = [number for number in range(len(rows)) if number not in seen]
+    labels = [rows[number]["label"] for number in hidden]
+    exchanged = np.random.default_rng(7).permutation(labels).tolist()
+    assert exchanged != labels
+    changed = [dict(row) for row in rows]
+    for number, label in zip(hidden, exchanged, strict=True):
+        changed[number]["label"] = label
+    return changed
+
+
+@pytest.mark.parametrize("method", ["gold alone", "static", "curriculum", "search"])
+def test_hidden_labels_change_nothing(
+    method: str,
+    experiment: Make,
+    outcome: Outcome,
+    texts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To the bit: whatever the labels are that nobody has, the run is the same."""
+    from fednlp.procedures import labels as known
+
+    seen: set[int] = set()
+    original = known.known_labels
+
+    def spied(course: Any) -> Any:
+        found = original(course)
+        seen.update([*found.numbers.tolist(), *found.validation[0].tolist()])
+        return found
+
+    monkeypatch.setattr("fednlp.procedures.fewshot.known_labels", spied)
+    with texts.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    test = write(tmp_path / "test.csv", rows[160:])
+    changes = METHODS[method] | {"data": {"path": write(tmp_path / "one.csv", rows[:160]), "test_path": test}}
+    first = fednlp.run(experiment(changes), tmp_path / "first")
+    # Who has which text is given here; a partition by labels would follow them.
+    changes["partition"] = {"method": "file", "file": str(first.partition)}
+    changes["data"] = {
+        "path": write(tmp_path / "two.csv", permuted(rows[:160], seen)),
+        "test_path": test,
+    }
+    second = fednlp.run(experiment(changes), tmp_path / "second")
+    one, two = outcome(first), outcome(second)
+    for found in (one, two):
+        found["summary"].pop("data")
+    assert one == two
+
+
+def test_who_trains_has_labels_and_who_labels_gives_the_surest(experiment: Make, tmp_path: Path) -> None:
+    """Labels of a round are trained on from the next one; a client gives ever more of its texts."""
+    run = fednlp.run(experiment({"fewshot": FEW, "num_rounds": 5}), tmp_path / "run")
+    lines, partition = lines_of(run), Partition.load(run.partition)
+    summary = json.loads((run.folder / "summary.json").read_text())["fewshot"]
+    sizes = np.diff(partition.train_offsets)
+    assert summary["gold"] == 24
+    assert summary["candidates"] == sizes.sum() - 24
+    assert lines[0]["labels"]["gold"] == 24
+    had = 0
+    for number, line in enumerate(lines, start=1):
+        assert len(line["labelling"]) == 3
+        assert line["labels"]["pseudo"] >= had or number > 1
+        had = line["labels"]["pseudo"]
+        # At most the n clients of each labelling so far, each a share of g k percent, rounded up.
+        assert (
+            0
+            < had
+            <= sum(
+                np.ceil(0.2 * number * sizes[c]) for c in {c for x in lines[:number] for c in x["labelling"]}
+            )
+        )
+    # In the first round only gold labels are there.
+    assert lines[0]["examples"] <= 24 * 1
+
+
+def test_more_gold_labels_than_examples_are_refused(experiment: Make, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="10000 gold labels"):
+        fednlp.run(experiment({"fewshot": FEW | {"gold": 10_000}}), tmp_path / "run")
+
+
+def test_a_class_without_a_gold_label_is_said(experiment: Make, tmp_path: Path) -> None:
+    said: list[str] = []
+
+    class Listen(Silent):
+        def say(self, text: str) -> None:
+            said.append(text)
+
+    run = fednlp.run(
+        experiment({"fewshot": FEW | {"gold": 2}, "num_rounds": 1}), tmp_path / "run", listener=Listen()
+    )
+    missing = json.loads((run.folder / "summary.json").read_text())["fewshot"]["classes_without_gold"]
+    assert len(missing) >= 2
+    assert all(any(name in text for text in said) for name in missing)
+
+
+def test_a_search_tries_every_pace_from_the_same_model_and_keeps_the_best(
+    experiment: Make, tmp_path: Path
+) -> None:
+    run = fednlp.run(experiment(METHODS["search"]), tmp_path / "run")
+    lines = lines_of(run)
+    trials = [line for line in lines if line["pacing"]["phase"] == "trial"]
+    tried = {tuple(line["pacing"]["pace"]) for line in trials}
+    assert len(tried) == 6
+    assert len([line for line in lines if "chosen" in line["pacing"]]) >= 1
+    by_iteration: dict[int, set[tuple[int, ...]]] = {}
+    for line in trials[:12]:
+        by_iteration.setdefault(line["pacing"]["iteration"], set()).add(tuple(line["cohort"]))
+    assert len(by_iteration[0]) == 1  # all trials begin with the same cohort
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "reference": ({"fewshot": FEW, "algorithm.name": "centralised"}, "has all labels"),
+    "task": ({"fewshot": FEW, "task.name": "causal-lm"}, "has no labels"),
+    "nothing": ({"fewshot": FEW | {"gold": 0}}, "say gold = 64"),
+    "search": ({"fewshot": FEW | {"pacing": "search"}, "client.keep_optimizer": True}, "puts the model back"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_makes_no_sense_is_refused_before_anything_starts(case: str, experiment: Make) -> None:
+    changes, said = REFUSED[case]
+    with pytest.raises(ConfigError, match=said):
+        experiment(changes).resolved()
