@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fednlp.errors import ConfigError, RunError
@@ -155,6 +155,9 @@ lists = st.lists(
 
 
 @settings(deadline=None)
+@example(
+    -70, [Pace(1, 1, 1), Pace(1, 1, 2), Pace(1, 2, 1), Pace(1, 2, 2)], Rules(2, 3, -0.001, 4, 0.1, 1.0, 2)
+)
 @given(st.integers(), lists, rules_of)
 def test_the_search_is_algorithm_1(seed: int, paces: list[Pace], rules: Rules) -> None:
     paces, world = list(dict.fromkeys(paces)), World(seed)
@@ -162,10 +165,11 @@ def test_the_search_is_algorithm_1(seed: int, paces: list[Pace], rules: Rules) -
     found, lines, ended, _ = live(world, paces, rules, 60)
     assert found == log
     decided = [Pace(*line["chosen"]) for line in lines if "chosen" in line]
-    # A search that the end of the run cuts short (possible where its length is not known) has chosen nothing.
+    # A search that the end of the run cuts short, even before its first round (possible where the run's length is not
+    # known), has chosen nothing.
     assert decided == chosen[: len(decided)]
     assert len(chosen) - len(decided) <= (rules.rounds is None)
-    if lines[-1]["phase"] == "run":
+    if lines[-1]["phase"] == "run" and len(chosen) == len(decided):
         assert ended == model
 
 
