@@ -193,8 +193,29 @@ def test_a_search_tries_every_pace_from_the_same_model_and_keeps_the_best(
     assert len(by_iteration[0]) == 1  # all trials begin with the same cohort
 
 
+def test_fewer_clients_with_labels_than_a_secure_sum_is_for_make_no_sum(
+    experiment: Make, tmp_path: Path
+) -> None:
+    """Such a round is noted, the model stays, and the run goes on until enough clients have labels."""
+    few = FEW | {"gold": 2, "gamma": 0.001, "n": 8}
+    changes = {"fewshot": few, "secure.protocol": "secagg", "num_rounds": 3}
+    lines = lines_of(fednlp.run(experiment(changes), tmp_path / "run"))
+    assert "clients were drawn" in lines[0]["aborted"]
+    assert all(one["reason"] == lines[0]["aborted"] for one in lines[0]["dropped"])
+    assert lines[0]["labels"]["pseudo"] > 0
+    assert "aborted" not in lines[1]
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "reference": ({"fewshot": FEW, "algorithm.name": "centralised"}, "has all labels"),
+    "privacy": (
+        {
+            "fewshot": FEW,
+            "privacy": {"clip": 1.0, "noise": 1.0},
+            "algorithm": {"name": "fedavg", "weighting": "uniform"},
+        },
+        "drawn among all clients",
+    ),
     "task": ({"fewshot": FEW, "task.name": "causal-lm"}, "has no labels"),
     "nothing": ({"fewshot": FEW | {"gold": 0}}, "say gold = 64"),
     "search": ({"fewshot": FEW | {"pacing": "search"}, "client.keep_optimizer": True}, "puts the model back"),

@@ -244,6 +244,11 @@ def _fewshot_problems(experiment: "Experiment") -> list[str]:
         )
     if not fewshot.gold:
         found.append("fewshot.gold = 0: without any label there is nothing to begin from: say gold = 64")
+    if experiment.privacy is not None:
+        found.append(
+            "[privacy] counts on cohorts drawn among all clients, and [fewshot] draws among those with labels: leave "
+            "one of the two out"
+        )
     if fewshot.pacing == "search" and (experiment.client.keep_optimizer or experiment.pull.rule != "all"):
         found.append(
             'fewshot.pacing = "search" puts the model back between trials, and not what clients keep to themselves: '

@@ -147,6 +147,12 @@ class Federated:
         from fednlp.procedures.secure import SecureRound
 
         course = self.course
+        if len(factors) < terms.plan.clients:
+            few = (
+                f"{len(factors)} clients were drawn, and the protocol's numbers are for {terms.plan.clients}"
+            )
+            none = [Reply(c, f, error=few, bytes_down=0, tensors_down=0) for c, f in factors.items()]
+            return Gathered(course.pool.total, none, aborted=few)
         weights = {client: self.algorithm.weigh(int(self.sizes[client])) for client in factors}
         pool, secure = course.pool, SecureRound(terms, round_number, weights, course.state.layout.numel)
         replies: list[Reply] = []

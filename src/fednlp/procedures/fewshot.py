@@ -89,6 +89,8 @@ class FewShot(Federated):
         course.state.memory["labellings"] += bool(self._labelling)
         self.beside = [self._cost_of_labelling(client) for client in self._labelling]
         line = super().round()
+        if self._labelling and not self._found:  # a secure sum gave up before anybody was asked
+            self._train(number, {}, lambda count: None)
         self._take_over(pace)
         line["labelling"] = self._labelling
         if flagged:
