@@ -9,7 +9,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import fednlp
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, MissingDependency, ModelError, RunError
-from fednlp.experiment import Silent
+from fednlp.experiment import Listener, Silent
 from fednlp.federated import uniform_cohort
 from fednlp.partition import Partition
 from fednlp.rundir import RunDir
@@ -30,6 +30,7 @@ POISON = "poison"
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
+Stopping = Callable[..., AbstractContextManager[Listener]]
 
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"algorithm.name": "fedavg", "client.optimizer": "sgd", "client.learning_rate": 0.1},
@@ -52,33 +53,6 @@ LEARNED: dict[str, Any] = {
     "client.num_train_epochs": 2,
 }
 """Long enough for the tiny model to find out what it is about."""
-
-
-class Stop(Exception):
-    """What the listeners below raise."""
-
-
-class StopAfter(Silent):
-    """Raises once a round is done and saved, as Ctrl-C would between two rounds."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def round(self, line: dict[str, Any], left: float | None) -> None:
-        if line["round"] == self.number:
-            raise Stop
-
-
-class StopWithin(Silent):
-    """Raises in the middle of a round, when so many pieces of work were done since the start."""
-
-    def __init__(self, pieces: int) -> None:
-        self.pieces = pieces
-
-    def step(self, done: int, of: int, what: str) -> None:
-        self.pieces -= 1
-        if self.pieces == 0:
-            raise Stop
 
 
 @pytest.fixture(scope="session")
@@ -151,10 +125,11 @@ def test_stopped_and_resumed_equals_never_stopped(
     whole: Callable[[str], RunDir],
     experiment: Make,
     outcome: Outcome,
+    stopping: Stopping,
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(Stop):
-        fednlp.run(experiment(METHODS[method]), tmp_path / "run", listener=StopAfter(rounds))
+    with stopping(rounds=rounds) as listener:
+        fednlp.run(experiment(METHODS[method]), tmp_path / "run", listener=listener)
     begun = RunDir(tmp_path / "run")
     assert not begun.finished
     assert len(lines_of(begun)) == rounds
@@ -169,16 +144,17 @@ def test_stopped_within_a_round_loses_that_round_alone(
     whole: Callable[[str], RunDir],
     experiment: Make,
     outcome: Outcome,
+    stopping: Stopping,
     tmp_path: Path,
 ) -> None:
     """Stopped again and again, somewhere in the second round from there, and resumed each time."""
     folder = tmp_path / "run"
-    with pytest.raises(Stop):
-        fednlp.run(experiment(METHODS[method]), folder, listener=StopWithin(pieces))
+    with stopping(pieces=pieces) as listener:
+        fednlp.run(experiment(METHODS[method]), folder, listener=listener)
     for done in range(1, 4):
         assert [line["round"] for line in lines_of(RunDir(folder))] == list(range(1, done + 1))
-        with pytest.raises(Stop) if done < 3 else nullcontext():
-            fednlp.resume(folder, listener=StopWithin(pieces))
+        with stopping(pieces=pieces, early=done < 3) as listener:
+            fednlp.resume(folder, listener=listener)
     assert outcome(folder) == outcome(whole(method))
 
 
@@ -221,12 +197,12 @@ def test_killed_and_resumed_equals_never_stopped(
 
 
 def test_rounds_after_the_checkpoint_are_done_again(
-    whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, tmp_path: Path
+    whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, stopping: Stopping, tmp_path: Path
 ) -> None:
     """The line is written before the checkpoint: killed between the two, the line must not stand twice."""
     folder = tmp_path / "run"
-    with pytest.raises(Stop):
-        fednlp.run(experiment(METHODS["fedopt"]), folder, listener=StopAfter(2))
+    with stopping(rounds=2) as listener:
+        fednlp.run(experiment(METHODS["fedopt"]), folder, listener=listener)
     with (folder / "rounds.jsonl").open("a") as file:
         file.write(json.dumps(lines_of(whole("fedopt"))[2] | {"train_loss": 99.0}) + "\n")
     fednlp.resume(folder)
@@ -241,11 +217,11 @@ def test_stopped_while_the_model_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(*arguments: Any) -> None:
-        raise Stop
+        raise RuntimeError("stopped")
 
     with monkeypatch.context() as patch:
         patch.setattr("fednlp.experiment.save_model", broken)
-        with pytest.raises(Stop):
+        with pytest.raises(RuntimeError, match="stopped"):
             fednlp.run(experiment(METHODS["fedopt"]), tmp_path / "run")
     assert not RunDir(tmp_path / "run").finished
     fednlp.resume(tmp_path / "run")
@@ -253,10 +229,10 @@ def test_stopped_while_the_model_is_written(
 
 
 def test_a_run_directory_copied_elsewhere_goes_on(
-    whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, tmp_path: Path
+    whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, stopping: Stopping, tmp_path: Path
 ) -> None:
-    with pytest.raises(Stop):
-        fednlp.run(experiment(METHODS["fedopt"]), tmp_path / "run", listener=StopAfter(2))
+    with stopping(rounds=2) as listener:
+        fednlp.run(experiment(METHODS["fedopt"]), tmp_path / "run", listener=listener)
     shutil.copytree(tmp_path / "run", tmp_path / "elsewhere" / "copy")
     shutil.rmtree(tmp_path / "run")
     fednlp.resume(tmp_path / "elsewhere" / "copy")
@@ -264,15 +240,20 @@ def test_a_run_directory_copied_elsewhere_goes_on(
 
 
 def test_a_run_of_relative_paths_goes_on_from_another_folder(
-    document: Callable[..., dict[str, Any]], outcome: Outcome, here: Path, texts: Path, tiny_model: Path
+    document: Callable[..., dict[str, Any]],
+    outcome: Outcome,
+    stopping: Stopping,
+    here: Path,
+    texts: Path,
+    tiny_model: Path,
 ) -> None:
     shutil.copy(texts, "texts.csv")
     shutil.copytree(tiny_model, "model")
     changes = {"data.path": "texts.csv", "model.name_or_path": "model", "num_rounds": 2}
     relative = config.parse(document(changes))
     whole = fednlp.run(relative, here / "whole")
-    with pytest.raises(Stop):
-        fednlp.run(relative, here / "run", listener=StopAfter(1))
+    with stopping(rounds=1) as listener:
+        fednlp.run(relative, here / "run", listener=listener)
     (here / "elsewhere").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here / "elsewhere")
@@ -368,12 +349,13 @@ def test_changed_data_are_refused(
     document: Callable[..., dict[str, Any]],
     make_csv: Callable[..., Path],
     make_rows: Callable[..., list[tuple[str, str, str]]],
+    stopping: Stopping,
     tmp_path: Path,
 ) -> None:
     path = make_csv(tmp_path / "own.csv", make_rows(60))
     settings = config.parse(document({"data.path": str(path)}))
-    with pytest.raises(Stop):
-        fednlp.run(settings, tmp_path / "run", listener=StopAfter(1))
+    with stopping(rounds=1) as listener:
+        fednlp.run(settings, tmp_path / "run", listener=listener)
     make_csv(path, make_rows(60, seed=1))
     with pytest.raises(RunError, match="have changed"):
         fednlp.resume(tmp_path / "run")
@@ -390,11 +372,11 @@ def test_changed_data_are_refused(
 )
 @pytest.mark.parametrize("damage", ["cut short", "emptied", "garbage"])
 def test_a_file_of_the_run_directory_that_was_damaged(
-    name: str, damage: str, experiment: Make, tmp_path: Path
+    name: str, damage: str, experiment: Make, stopping: Stopping, tmp_path: Path
 ) -> None:
     """One sentence that names the file."""
-    with pytest.raises(Stop):
-        fednlp.run(experiment({"num_rounds": 2}), tmp_path / "run", listener=StopAfter(1))
+    with stopping(rounds=1) as listener:
+        fednlp.run(experiment({"num_rounds": 2}), tmp_path / "run", listener=listener)
     path = tmp_path / "run" / name
     content = path.read_bytes()
     path.write_bytes({"cut short": content[:-9], "emptied": b"", "garbage": b"\xff{\0" * 50}[damage])
@@ -404,10 +386,10 @@ def test_a_file_of_the_run_directory_that_was_damaged(
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_lines_that_are_lost_are_not_made_up(experiment: Make, tmp_path: Path) -> None:
+def test_lines_that_are_lost_are_not_made_up(experiment: Make, stopping: Stopping, tmp_path: Path) -> None:
     """A checkpoint after round 2 with the line of round 1 alone: refused, for the record would have a hole."""
-    with pytest.raises(Stop):
-        fednlp.run(experiment({"num_rounds": 3}), tmp_path / "run", listener=StopAfter(2))
+    with stopping(rounds=2) as listener:
+        fednlp.run(experiment({"num_rounds": 3}), tmp_path / "run", listener=listener)
     path = tmp_path / "run" / "rounds.jsonl"
     path.write_text(path.read_text().splitlines(keepends=True)[0])
     with pytest.raises(RunError, match=r"rounds\.jsonl"):
@@ -416,11 +398,16 @@ def test_lines_that_are_lost_are_not_made_up(experiment: Make, tmp_path: Path) -
 
 @pytest.mark.parametrize("garbage", [b"\xff\xfe\0{", b"3\n", b"{}\n"])
 def test_garbage_behind_the_last_line_is_dropped(
-    garbage: bytes, whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, tmp_path: Path
+    garbage: bytes,
+    whole: Callable[[str], RunDir],
+    experiment: Make,
+    outcome: Outcome,
+    stopping: Stopping,
+    tmp_path: Path,
 ) -> None:
     """What a crash leaves of a file that was being written is not always text."""
-    with pytest.raises(Stop):
-        fednlp.run(experiment(METHODS["fedopt"]), tmp_path / "run", listener=StopAfter(2))
+    with stopping(rounds=2) as listener:
+        fednlp.run(experiment(METHODS["fedopt"]), tmp_path / "run", listener=listener)
     with (tmp_path / "run" / "rounds.jsonl").open("ab") as file:
         file.write(garbage)
     fednlp.resume(tmp_path / "run")

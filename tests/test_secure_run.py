@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ from safetensors.torch import load_file
 import fednlp
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, TooFewClients
-from fednlp.experiment import Silent
+from fednlp.experiment import Listener, Silent
 from fednlp.reports import write_report
 from fednlp.rundir import RunDir
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
+Stopping = Callable[..., AbstractContextManager[Listener]]
 PROTOCOLS = ("secagg", "secagg+", "lightsecagg")
 LOSSY = {"secure.dropout": 0.25, "secure.simulated_dropout": 0.25, "num_rounds": 6}
 METHODS: dict[str, dict[str, Any]] = {
@@ -48,25 +50,6 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-class Stop(Exception):
-    """Raised by the listener below."""
-
-
-class StopAfter(Silent):
-    """Stops a run after so many rounds, before the next one is saved."""
-
-    def __init__(self, rounds: int) -> None:
-        self.rounds, self.steps = rounds, 0
-
-    def round(self, line: dict[str, Any], left: float | None) -> None:
-        self.rounds -= 1
-
-    def step(self, done: int, of: int, what: str) -> None:
-        self.steps += 1
-        if self.rounds == 0 and self.steps % 2:
-            raise Stop
-
-
 def lines_of(run: RunDir) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
 
@@ -77,12 +60,12 @@ def x_of(run: RunDir) -> torch.Tensor:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_stopped_and_resumed_with_two_workers(
-    method: str, experiment: Make, outcome: Outcome, tmp_path: Path
+    method: str, experiment: Make, outcome: Outcome, stopping: Stopping, tmp_path: Path
 ) -> None:
     """Keys and masks are other ones each time; what they add up to is the same, bit for bit."""
     whole = fednlp.run(experiment(METHODS[method]), tmp_path / "whole")
-    with pytest.raises(Stop):
-        fednlp.run(experiment(METHODS[method]), tmp_path / "run", listener=StopAfter(2))
+    with stopping(rounds=2, pieces=2) as listener:
+        fednlp.run(experiment(METHODS[method]), tmp_path / "run", listener=listener)
     assert outcome(fednlp.resume(tmp_path / "run", workers=2)) == outcome(whole)
 
 

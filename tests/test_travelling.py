@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import fednlp
 from fednlp.assembly import gather, local_training, recipe, share_out
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, RunError
-from fednlp.experiment import Silent
+from fednlp.experiment import Listener
 from fednlp.inference import evaluate_run
 from fednlp.models import pretrained_model
 from fednlp.rundir import RunDir
@@ -27,6 +28,7 @@ from fednlp.training.side import LocalSide, personal_names
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
+Stopping = Callable[..., AbstractContextManager[Listener]]
 
 METHODS: dict[str, dict[str, Any]] = {
     "frozen": {"model.train": {"frozen": ["embeddings", "layer.0"]}},
@@ -50,22 +52,6 @@ METHODS: dict[str, dict[str, Any]] = {
         "evaluation.matrix": True,
     },
 }
-
-
-class Stop(Exception):
-    """Raised by the listener below."""
-
-
-class StopWithin(Silent):
-    """Raises when so many pieces of work were done."""
-
-    def __init__(self, pieces: int) -> None:
-        self.pieces = pieces
-
-    def step(self, done: int, of: int, what: str) -> None:
-        self.pieces -= 1
-        if self.pieces == 0:
-            raise Stop
 
 
 @pytest.fixture(scope="session")
@@ -92,12 +78,17 @@ def x_of(run: RunDir) -> torch.Tensor:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_stopped_within_a_round_and_resumed_with_two_workers(
-    method: str, whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, tmp_path: Path
+    method: str,
+    whole: Callable[[str], RunDir],
+    experiment: Make,
+    outcome: Outcome,
+    stopping: Stopping,
+    tmp_path: Path,
 ) -> None:
     """Bit for bit what one worker makes without a stop; records of the round that was cut short do not count."""
     pieces = 4 + 3 if "evaluation" in lines_of(whole(method))[0] else 6
-    with pytest.raises(Stop):
-        fednlp.run(experiment(METHODS[method]), tmp_path / "run", listener=StopWithin(pieces + 5))
+    with stopping(pieces=pieces + 5) as listener:
+        fednlp.run(experiment(METHODS[method]), tmp_path / "run", listener=listener)
     resumed = fednlp.resume(tmp_path / "run", workers=2)
     assert outcome(resumed) == outcome(whole(method))
 
@@ -226,15 +217,10 @@ def test_the_matrix_holds_every_model_on_every_client_s_test(whole: Callable[[st
 
 
 def test_the_matrix_outlives_a_stop_after_the_last_round(
-    whole: Callable[[str], RunDir], experiment: Make, tmp_path: Path
+    whole: Callable[[str], RunDir], experiment: Make, stopping: Stopping, tmp_path: Path
 ) -> None:
-    class StopAtTheEnd(Silent):
-        def round(self, line: dict[str, Any], left: float | None) -> None:
-            if line["round"] == 4:
-                raise Stop
-
-    with pytest.raises(Stop):
-        fednlp.run(experiment(METHODS["all at once"]), tmp_path / "run", listener=StopAtTheEnd())
+    with stopping(rounds=4) as listener:
+        fednlp.run(experiment(METHODS["all at once"]), tmp_path / "run", listener=listener)
     assert not (tmp_path / "run" / "matrix.json").exists()
     resumed = fednlp.resume(tmp_path / "run")
     expected = (whole("all at once").folder / "matrix.json").read_bytes()

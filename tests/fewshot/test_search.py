@@ -12,17 +12,9 @@ from hypothesis import strategies as st
 
 from fednlp.errors import ConfigError, RunError
 from fednlp.fewshot.pacing import Pace
-from fednlp.fewshot.search import (
-    Rules,
-    Search,
-    ask,
-    begin,
-    from_json,
-    initial_list,
-    laptop_list,
-    tell,
-    to_json,
-)
+from fednlp.fewshot.search import ask, begin, tell
+from fednlp.fewshot.search_rules import Rules, initial_list, laptop_list
+from fednlp.fewshot.search_state import Search, from_json, to_json
 
 Round = tuple[Pace, int, int, float]  # what the world is told of a round: pace, iteration, labelling, reached
 Model = tuple[float, tuple[Round, ...]]  # its accuracy, and every round that made it

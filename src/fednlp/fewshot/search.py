@@ -2,7 +2,7 @@
 
 A pure state machine. Before every round the run asks (:func:`ask`) under which pace, and whether a model must be
 remembered or put back first; after it the run tells (:func:`tell`) what accuracy it came to and what things
-took. The state is JSON values (:func:`to_json`), saved with the run's: a resumed search goes on exactly.
+took. The state (:mod:`fednlp.fewshot.search_state`) is saved with the run's: a resumed search goes on exactly.
 
     search = begin(paces, rules, accuracy)
     for every round:
@@ -15,71 +15,13 @@ docs/methods/pacing.md says what was chosen where the paper leaves room.
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 from fednlp.errors import ConfigError, RunError
 from fednlp.fewshot.pacing import Pace, aug_e, cost, due, share
-
-Name = Literal["base", "best"]
-"""Remembered models: what a search's trials branch from, and where its best trial so far ended."""
-
-_GRID = (1, 2, 4)
-_FURTHER = (Pace(5, 2, 1), Pace(1, 5, 5), Pace(1, 4, 8), Pace(1, 8, 2), Pace(1, 8, 4))
-_LAPTOP = (Pace(1, 4, 2), Pace(1, 1, 4), Pace(4, 4, 2), Pace(1, 1, 1), Pace(2, 4, 4), Pace(2, 1, 2))
-_LONGEST = 1000
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What rules a search.
-
-    Attributes:
-        trial_rounds: r: rounds for which each pace is tried; from 2, since labels are trained on a round later.
-        candidates: t: how many of the best are kept for a later search.
-        threshold: s: a search begins anew where AUG-E falls below.
-        window: Rounds over which AUG-E is taken while no search goes on.
-        theta: Weight of training against labelling in AUG-E.
-        eta: Scale of AUG-E.
-        switches: Searches after the first, at most.
-        rounds: Rounds of the whole run, trials included; a search that would not end before them is not begun.
-            None where that is not known.
-
-    Raises:
-        ConfigError: A number is out of its range.
-    """
-
-    trial_rounds: int = 5
-    candidates: int = 8
-    threshold: float = 0.0
-    window: int = 5
-    theta: float = 1.0
-    eta: float = 1.0
-    switches: int = 2
-    rounds: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what rules no search."""
-        low = {"trial_rounds": 2, "candidates": 1, "window": 1, "switches": 0, "rounds": 1}
-        for name, least in low.items():
-            number = getattr(self, name)
-            if (name, number) != ("rounds", None) and (type(number) is not int or number < least):
-                raise ConfigError(f"{name} = {number!r:.80}: give a whole number from {least}")
-        for name in ("threshold", "theta", "eta"):
-            number = getattr(self, name)
-            if type(number) not in (int, float) or not math.isfinite(number):
-                raise ConfigError(f"{name} = {number!r:.80}: give a number")
-            if name != "threshold" and number <= 0:
-                raise ConfigError(f"{name} = {number!r:.80}: give a number above 0")
-
-
-@dataclass(frozen=True)
-class Trial:
-    """How one trial ended: AUG-E, what its pace costs, and its last accuracy."""
-
-    aug_e: float
-    cost: float
-    accuracy: float
+from fednlp.fewshot.search_rules import LONGEST, Rules
+from fednlp.fewshot.search_state import Name, Search, Trial, checked_accuracy
 
 
 @dataclass(frozen=True)
@@ -106,69 +48,6 @@ class Order:
     keep: tuple[Name, ...]
 
 
-@dataclass(frozen=True)
-class Search:
-    """The state of a search, from :func:`begin`, :func:`tell` and :func:`from_json`.
-
-    Attributes:
-        rules: What rules it.
-        paces: What is tried; while no search goes on, the candidates, the best first.
-        pace: The pace now.
-        trials: How the trials of this search ended that are over; None while no search goes on.
-        base: Where this search's trials branch from: iteration, accuracy, percentage reached by then.
-        age: Rounds with this pace, of this branch.
-        iteration: Of the next round.
-        done: Rounds told, trials included.
-        switches: Searches begun after the first.
-        reached: Percentage of the candidates that the paces before had come to.
-        accuracies: Of this branch or window, the first from before it.
-        seconds: l_i and l_t of the rounds between these.
-        known: l_i and l_t as last told; None for one that never was.
-        spent: Seconds of this search so far.
-        remember: As in :class:`Order`, for the next round.
-        restore: As in :class:`Order`, for the next round.
-    """
-
-    rules: Rules
-    paces: tuple[Pace, ...]
-    pace: Pace
-    trials: tuple[Trial, ...] | None
-    base: tuple[int, float, float]
-    age: int
-    iteration: int
-    done: int
-    switches: int
-    reached: float
-    accuracies: tuple[float, ...]
-    seconds: tuple[tuple[float, float], ...]
-    known: tuple[float | None, float | None]
-    spent: float
-    remember: Name | None
-    restore: Name | None
-
-
-def initial_list(clients: int) -> list[Pace]:
-    """Return the 32 paces tried at first: f, n, k of 1, 2, 4 (the authors' grid), and five further ones.
-
-    Args:
-        clients: How many there are. No pace has more label, so that below 8 clients some fall together.
-
-    >>> len(initial_list(100)), initial_list(100)[:2]
-    (32, [Pace(f=1, n=1, k=1), Pace(f=1, n=1, k=2)])
-    """
-    grid = [Pace(f, n, k) for f in _GRID for n in _GRID for k in _GRID]
-    return _within(clients, [*grid, *_FURTHER])
-
-
-def laptop_list(clients: int) -> list[Pace]:
-    """Return six paces of the paper's Figure 4, for a run of few rounds.
-
-    >>> laptop_list(3)[0]
-    Pace(f=1, n=3, k=2)
-    """
-    return _within(clients, _LAPTOP)
-
-
 def begin(paces: Sequence[Pace], rules: Rules, accuracy: float) -> Search:
     """Return a search that is about to try every pace, from the model of before the first round.
 
@@ -180,8 +59,8 @@ def begin(paces: Sequence[Pace], rules: Rules, accuracy: float) -> Search:
     Raises:
         ConfigError: There is no pace, one is there twice, or the run is too short to try them all.
     """
-    if not paces or len(paces) > _LONGEST or len(set(paces)) < len(paces):
-        raise ConfigError(f"{len(paces)} paces to try: give 1 to {_LONGEST} that all differ")
+    if not paces or len(paces) > LONGEST or len(set(paces)) < len(paces):
+        raise ConfigError(f"{len(paces)} paces to try: give 1 to {LONGEST} that all differ")
     needed = len(paces) * rules.trial_rounds
     if rules.rounds is not None and needed >= rules.rounds:
         raise ConfigError(
@@ -199,7 +78,7 @@ def begin(paces: Sequence[Pace], rules: Rules, accuracy: float) -> Search:
         done=0,
         switches=0,
         reached=0.0,
-        accuracies=(_accuracy(accuracy),),
+        accuracies=(checked_accuracy(accuracy),),
         seconds=(),
         known=(None, None),
         spent=0.0,
@@ -267,7 +146,7 @@ def tell(
         age=search.age + 1,
         iteration=search.iteration + 1,
         done=search.done + 1,
-        accuracies=(*search.accuracies, _accuracy(accuracy)),
+        accuracies=(*search.accuracies, checked_accuracy(accuracy)),
         seconds=(*search.seconds, (known[0] or 0.0, known[1])),
         known=known,
         spent=search.spent + (_known(seconds, None) or 0.0 if trying else 0.0),
@@ -276,46 +155,6 @@ def tell(
     )
     after, said = _tried(went_on) if trying else _ran(went_on)
     return after, {**line, **said}
-
-
-def to_json(search: Search) -> dict[str, Any]:
-    """Return the state as values that JSON writes and reads back unchanged."""
-    state = asdict(search)
-    return {name: _lists(value) for name, value in state.items()}
-
-
-def from_json(state: object) -> Search:
-    """Return the state that :func:`to_json` was given.
-
-    Raises:
-        RunError: It is no such state.
-    """
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        search = TypeAdapter(Search).validate_python(state)
-        _require_sound(search)
-        return search
-    except (ValidationError, ConfigError, RunError) as error:
-        first = str(error).splitlines()[0]
-        raise RunError(
-            f"the saved state of the pacing search cannot be read ({first}): start the run anew"
-        ) from None
-
-
-def _require_sound(search: Search) -> None:
-    trials = search.trials or ()
-    whole = (
-        len(trials) < len(search.paces) <= _LONGEST
-        and search.pace == search.paces[len(trials)]
-        and len(search.accuracies) == len(search.seconds) + 1
-        and min(search.age, search.iteration, search.done, search.switches) >= 0
-        and (search.trials is None or search.age < search.rules.trial_rounds)
-    )
-    if not whole:
-        raise RunError("its parts do not fit together")
-    for accuracy in (*search.accuracies, search.base[1], *(trial.accuracy for trial in trials)):
-        _accuracy(accuracy)
 
 
 def _branch(search: Search) -> Search:
@@ -399,18 +238,6 @@ def _reached(search: Search) -> float:
     return share(search.pace, _labellings(search.pace, search.age), search.reached)
 
 
-def _within(clients: int, paces: Sequence[Pace]) -> list[Pace]:
-    if clients < 1:
-        raise ConfigError(f"{clients} clients: a pace needs one client at least")
-    return list(dict.fromkeys(replace(pace, n=min(pace.n, clients)) for pace in paces))
-
-
-def _accuracy(accuracy: float) -> float:
-    if not 0 <= accuracy <= 1:
-        raise RunError(f"accuracy {accuracy!r:.80}: the pacing search needs one from 0 to 1")
-    return float(accuracy)
-
-
 def _known(seconds: float | None, before: float | None) -> float | None:
     if seconds is None:
         return before
@@ -421,10 +248,3 @@ def _known(seconds: float | None, before: float | None) -> float | None:
 
 def _json_pace(pace: Pace) -> list[int | float]:
     return [pace.f, pace.n, pace.k]
-
-
-def _lists(value: Any) -> Any:
-    """Return the value with lists for tuples, as JSON reads them."""
-    if isinstance(value, dict):
-        return {name: _lists(inner) for name, inner in value.items()}
-    return [_lists(inner) for inner in value] if isinstance(value, list | tuple) else value

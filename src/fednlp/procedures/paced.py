@@ -6,17 +6,9 @@ import numpy as np
 
 from fednlp.errors import ConfigError
 from fednlp.fewshot.pacing import Pace, Static, take
-from fednlp.fewshot.search import (
-    Order,
-    Rules,
-    ask,
-    begin,
-    from_json,
-    initial_list,
-    laptop_list,
-    tell,
-    to_json,
-)
+from fednlp.fewshot.search import Order, ask, begin, tell
+from fednlp.fewshot.search_rules import Rules, initial_list, laptop_list
+from fednlp.fewshot.search_state import from_json, to_json
 from fednlp.procedures.course import Course
 from fednlp.procedures.fewshot import FewShot
 

@@ -13,8 +13,7 @@ only the T corrupt ones of N clients answer twice, and 2 U > N + T rules it out.
 """
 
 import os
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,18 +61,9 @@ class Client:
         self._piece: Residues = np.empty(0, dtype=np.uint32)  # the own one of the own mask
         self._sealed: dict[int, NDArray[np.uint8]] = {}  # peer -> the piece of its mask
 
-    @contextmanager
-    def _step(self, name: str) -> Iterator[None]:
-        try:
-            with self._steps.take(name):
-                yield
-        except BaseException:
-            self._forget()
-            raise
-
     def advertise(self) -> Advertise:
         """Return a fresh public key."""
-        with self._step("advertise"):
+        with self._steps.take("advertise", self._forget):
             self._pair = KeyPair.new()
             return Advertise(_bytes(self._pair.public).reshape(1, -1))
 
@@ -84,7 +74,7 @@ class Client:
             SecureAbort: The roster has too few clients, a stranger or a repeated one, lacks the client itself,
                 or has two equal keys.
         """
-        with self._step("share"):
+        with self._steps.take("share", self._forget):
             ids = self.parameters.check(roster.ids.tolist(), self.parameters.ids, "advertised keys")
             self._agree(dict(zip(ids, (key.tobytes() for key in roster.keys), strict=True)))
             self._seed = os.urandom(SEED_BYTES)
@@ -120,7 +110,7 @@ class Client:
         Raises:
             SecureAbort: A sender is unknown or repeated, there are too few, or a piece has another length.
         """
-        with self._step("receive"):
+        with self._steps.take("receive", self._forget):
             senders = delivered.ids.tolist()
             self.parameters.check([*senders, self.own], [*self._sealing, self.own], "shared pieces")
             if delivered.width not in (0, self.parameters.sealed_bytes):
@@ -138,7 +128,7 @@ class Client:
         Raises:
             SecureAbort: The vector has another length, or a value that is no residue.
         """
-        with self._step("masked"):
+        with self._steps.take("masked", self._forget):
             if vector.dtype != np.uint32 or vector.shape != (self.parameters.length,):
                 raise SecureAbort(f"a vector to mask must be uint32 of {self.parameters.length} elements")
             if vector.max() >= PRIME:
@@ -153,7 +143,7 @@ class Client:
 
         The mask is ``field_mask(seed, length)``.
         """
-        with self._step("masked"):
+        with self._steps.take("masked", self._forget):
             seed, self._seed = self._seed, b""
             return seed
 
@@ -164,7 +154,7 @@ class Client:
             SecureAbort: The client itself is missing, a survivor is unknown or repeated, there are too few, or
                 a piece does not open or is none.
         """
-        with self._step("answer"):
+        with self._steps.take("answer", self._forget):
             ids = self.parameters.check(survivors.ids.tolist(), [*self._sealed, self.own], "sent a vector")
             if self.own not in ids:
                 raise SecureAbort(f"client {self.own} is listed as dropped though it is still here")
@@ -172,7 +162,6 @@ class Client:
             for peer in ids:
                 if peer != self.own:
                     add(total, self._open(peer))
-            self._forget()
             return CodedSum(total)
 
     def _open(self, peer: int) -> Residues:

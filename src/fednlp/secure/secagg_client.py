@@ -1,8 +1,7 @@
 """A client of SecAgg and SecAgg+: what it sends, and what it refuses to go along with."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,18 +64,9 @@ class Client:
         self._sealing: dict[int, bytes] = {}  # peer -> the key that texts between the two are sealed with
         self._shares: dict[int, NDArray[np.uint32]] = {}  # whose secrets -> (2, 9), share of its seed and key
 
-    @contextmanager
-    def _step(self, name: str) -> Iterator[None]:
-        try:
-            with self._steps.take(name):
-                yield
-        except BaseException:
-            self._forget()
-            raise
-
     def advertise(self) -> Advertise:
         """Return two fresh public keys, signed in active mode."""
-        with self._step("advertise"):
+        with self._steps.take("advertise", self._forget):
             self._pairs = KeyPair.new(), KeyPair.new()
             seal_key, mask_key = self._public = self._pairs[0].public, self._pairs[1].public
             statement = self.part.advertised(self.part.own, *self._public)
@@ -94,7 +84,7 @@ class Client:
         Raises:
             SecureAbort: The roster has a stranger, too few peers, keys that repeat, or a bad signature.
         """
-        with self._step("share"):
+        with self._steps.take("share", self._forget):
             peers = self._known(roster.ids, self.part.neighbours)
             self.part.check_enough(peers | {self.part.own}, "advertised keys")
             self._read_keys(roster)
@@ -137,7 +127,7 @@ class Client:
         Raises:
             SecureAbort: A sender was not on the roster, there are too few, or a text does not open.
         """
-        with self._step("receive"):
+        with self._steps.take("receive", self._forget):
             peers = self._known(delivered.ids, self._keys.keys())
             self.part.check_enough(peers | {self.part.own}, "shared secrets")
             opened = {
@@ -156,7 +146,7 @@ class Client:
 
         They hide one vector only: another under the same masks would give away the difference.
         """
-        with self._step("mask"):
+        with self._steps.take("mask", self._forget):
             peers = sorted(self._shares.keys() - {self.part.own})
             masks = [Mask(self._seed, +1)]
             for peer in peers:
@@ -182,7 +172,7 @@ class Client:
         Raises:
             SecureAbort: They are not what :meth:`reveal` would go along with.
         """
-        with self._step("confirm"):
+        with self._steps.take("confirm", self._forget):
             self._read_survivors(survivors)
             return Confirmation(self._sign(self.part.confirmed(self._survivors) + b"".join(self._public)))
 
@@ -196,7 +186,7 @@ class Client:
             SecureAbort: The client itself is missing, a survivor is unknown or repeated, too few holders of
                 its shares are alive (or signed), or a signature is of other survivors.
         """
-        with self._step("reveal"):
+        with self._steps.take("reveal", self._forget):
             if self.part.active and isinstance(message, Confirmed):
                 self._check_signatures(message)
             elif not self.part.active and isinstance(message, Survivors):
@@ -208,7 +198,6 @@ class Client:
             ids = sorted(self._shares)
             kinds = [SEED if peer in self._survivors else KEY for peer in ids]
             shares = [self._shares[peer][kind] for peer, kind in zip(ids, kinds, strict=True)]
-            self._forget()
             return Revealed(
                 np.array(ids, np.uint32), np.array(kinds, np.uint8), np.array(shares).astype(np.uint32)
             )

@@ -1,6 +1,6 @@
 """What both sides of SecAgg and SecAgg+ go by: who shares secrets with whom, the threshold, and the order of steps."""
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -164,18 +164,26 @@ class Steps:
         self._aborted = False
 
     @contextmanager
-    def take(self, name: str) -> Iterator[None]:
+    def take(self, name: str, forget: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Take a step.
+
+        Args:
+            name: Which.
+            forget: Called when the step fails, and after the last one; by default nothing is to be forgotten.
 
         Raises:
             SecureAbort: Another one is due, or one failed before.
         """
-        if self._aborted:
-            raise SecureAbort(f"{name!r} was asked for after the round was aborted")
-        self._aborted = True  # until the step has gone through
-        due = self._order[self._taken] if self._taken < len(self._order) else "nothing"
-        if name != due:
-            raise SecureAbort(f"{name!r} was asked for where {due!r} is due")
-        yield
-        self._taken += 1
-        self._aborted = False
+        try:
+            if self._aborted:
+                raise SecureAbort(f"{name!r} was asked for after the round was aborted")
+            self._aborted = True  # until the step has gone through
+            due = self._order[self._taken] if self._taken < len(self._order) else "nothing"
+            if name != due:
+                raise SecureAbort(f"{name!r} was asked for where {due!r} is due")
+            yield
+            self._taken += 1
+            self._aborted = False
+        finally:
+            if self._aborted or self._taken == len(self._order):
+                forget()

@@ -1,0 +1,86 @@
+"""What a search for a pace is given: the rules, and the lists of paces to try (FeS, Cai et al. 2023, section 3.1)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fednlp.errors import ConfigError
+from fednlp.fewshot.pacing import Pace
+
+LONGEST = 1000
+"""Paces of the longest list that is taken."""
+
+_GRID = (1, 2, 4)
+_FURTHER = (Pace(5, 2, 1), Pace(1, 5, 5), Pace(1, 4, 8), Pace(1, 8, 2), Pace(1, 8, 4))
+_LAPTOP = (Pace(1, 4, 2), Pace(1, 1, 4), Pace(4, 4, 2), Pace(1, 1, 1), Pace(2, 4, 4), Pace(2, 1, 2))
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What rules a search.
+
+    Attributes:
+        trial_rounds: r: rounds for which each pace is tried; from 2, since labels are trained on a round later.
+        candidates: t: how many of the best are kept for a later search.
+        threshold: s: a search begins anew where AUG-E falls below.
+        window: Rounds over which AUG-E is taken while no search goes on.
+        theta: Weight of training against labelling in AUG-E.
+        eta: Scale of AUG-E.
+        switches: Searches after the first, at most.
+        rounds: Rounds of the whole run, trials included; a search that would not end before them is not begun.
+            None where that is not known.
+
+    Raises:
+        ConfigError: A number is out of its range.
+    """
+
+    trial_rounds: int = 5
+    candidates: int = 8
+    threshold: float = 0.0
+    window: int = 5
+    theta: float = 1.0
+    eta: float = 1.0
+    switches: int = 2
+    rounds: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what rules no search."""
+        low = {"trial_rounds": 2, "candidates": 1, "window": 1, "switches": 0, "rounds": 1}
+        for name, least in low.items():
+            number = getattr(self, name)
+            if (name, number) != ("rounds", None) and (type(number) is not int or number < least):
+                raise ConfigError(f"{name} = {number!r:.80}: give a whole number from {least}")
+        for name in ("threshold", "theta", "eta"):
+            number = getattr(self, name)
+            if type(number) not in (int, float) or not math.isfinite(number):
+                raise ConfigError(f"{name} = {number!r:.80}: give a number")
+            if name != "threshold" and number <= 0:
+                raise ConfigError(f"{name} = {number!r:.80}: give a number above 0")
+
+
+def initial_list(clients: int) -> list[Pace]:
+    """Return the 32 paces tried at first: f, n, k of 1, 2, 4 (the authors' grid), and five further ones.
+
+    Args:
+        clients: How many there are. No pace has more label, so that below 8 clients some fall together.
+
+    >>> len(initial_list(100)), initial_list(100)[:2]
+    (32, [Pace(f=1, n=1, k=1), Pace(f=1, n=1, k=2)])
+    """
+    grid = [Pace(f, n, k) for f in _GRID for n in _GRID for k in _GRID]
+    return _within(clients, [*grid, *_FURTHER])
+
+
+def laptop_list(clients: int) -> list[Pace]:
+    """Return six paces of the paper's Figure 4, for a run of few rounds.
+
+    >>> laptop_list(3)[0]
+    Pace(f=1, n=3, k=2)
+    """
+    return _within(clients, _LAPTOP)
+
+
+def _within(clients: int, paces: Sequence[Pace]) -> list[Pace]:
+    if clients < 1:
+        raise ConfigError(f"{clients} clients: a pace needs one client at least")
+    return list(dict.fromkeys(replace(pace, n=min(pace.n, clients)) for pace in paces))
