@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,14 @@ import pytest
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.errors import ConfigError
-from fednlp.experiment import Silent
+from fednlp.errors import ConfigError, ModelError
+from fednlp.experiment import Listener, Silent
 from fednlp.partition import Partition
 from fednlp.rundir import RunDir
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
+Stopping = Callable[..., AbstractContextManager[Listener]]
 FEW: dict[str, Any] = {"gold": 24, "gamma": 1.0, "f": 1, "n": 3, "k": 20.0}
 METHODS: dict[str, dict[str, Any]] = {
     "gold alone": {"fewshot": FEW | {"pacing": "none"}},
@@ -40,36 +42,18 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-class Stop(Exception):
-    """Raised by the listener below."""
-
-
-class StopAfter(Silent):
-    """Stops a run after so many rounds, within the next one."""
-
-    def __init__(self, rounds: int) -> None:
-        self.rounds, self.steps = rounds, 0
-
-    def round(self, line: dict[str, Any], left: float | None) -> None:
-        self.rounds -= 1
-
-    def step(self, done: int, of: int, what: str) -> None:
-        if self.rounds == 0:
-            raise Stop
-
-
 def lines_of(run: RunDir) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_stopped_and_resumed_with_two_workers(
-    method: str, experiment: Make, outcome: Outcome, tmp_path: Path
+    method: str, experiment: Make, outcome: Outcome, stopping: Stopping, tmp_path: Path
 ) -> None:
     changes = METHODS[method]
     whole = fednlp.run(experiment(changes), tmp_path / "whole")
-    with pytest.raises(Stop):
-        fednlp.run(experiment(changes), tmp_path / "run", listener=StopAfter(3))
+    with stopping(rounds=3, pieces=1) as listener:
+        fednlp.run(experiment(changes), tmp_path / "run", listener=listener)
     assert outcome(fednlp.resume(tmp_path / "run", workers=2)) == outcome(whole)
 
 
@@ -206,6 +190,51 @@ def test_fewer_clients_with_labels_than_a_secure_sum_is_for_make_no_sum(
     assert "aborted" not in lines[1]
 
 
+def prompted(tiny_model: Path, folder: Path, kind: str) -> dict[str, Any]:
+    """Return changes that ask a tiny BERT with a kind of head for one word a label."""
+    import torch
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_model)
+    tokenizer.add_special_tokens({"mask_token": "[MASK]"})
+    tokenizer.save_pretrained(folder)
+    config = transformers.BertConfig.from_pretrained(tiny_model, vocab_size=len(tokenizer))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        getattr(transformers, kind)(config).save_pretrained(folder)
+    words = {label: f"{label}0" for label in ("arts", "economy", "science", "sports")}
+    return {
+        "model": {"name_or_path": str(folder), "max_length": 32},
+        "task": {"name": "prompt-classification", "pattern": "{mask} {text}", "verbalizer": words},
+    }
+
+
+def test_without_any_gold_label_what_the_model_says_is_the_beginning(
+    experiment: Make, outcome: Outcome, stopping: Stopping, tiny_model: Path, tmp_path: Path
+) -> None:
+    """The first round labels and moves nothing; the second trains on that."""
+    changes = prompted(tiny_model, tmp_path / "model", "BertForMaskedLM")
+    changes |= {"fewshot": FEW | {"gold": 0, "per_label": True}, "num_rounds": 2}
+    whole = fednlp.run(experiment(changes), tmp_path / "whole")
+    first, second = lines_of(whole)
+    assert (first["cohort"], first["examples"], first["labels"]["gold"]) == ([], 0, 0)
+    assert "no client has a label yet" in first["aborted"]
+    assert len(first["labelling"]) == FEW["n"]
+    assert set(second["cohort"]) == set(first["labelling"])
+    assert second["examples"] == first["labels"]["pseudo"] > 0
+    with stopping(rounds=1, pieces=0) as listener:
+        fednlp.run(experiment(changes), tmp_path / "run", listener=listener)
+    assert outcome(fednlp.resume(tmp_path / "run", workers=2)) == outcome(whole)
+
+
+def test_a_prompt_asks_only_what_a_head_has_learnt(
+    experiment: Make, tiny_model: Path, tmp_path: Path
+) -> None:
+    changes = prompted(tiny_model, tmp_path / "headless", "BertModel")
+    with pytest.raises(ModelError, match="has no masked-LM head"):
+        fednlp.run(experiment(changes), tmp_path / "run")
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "reference": ({"fewshot": FEW, "algorithm.name": "centralised"}, "has all labels"),
     "privacy": (
@@ -218,6 +247,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "task": ({"fewshot": FEW, "task.name": "causal-lm"}, "has no labels"),
     "nothing": ({"fewshot": FEW | {"gold": 0}}, "say gold = 64"),
+    "nothing to come": (
+        {"fewshot": FEW | {"gold": 0, "pacing": "none"}, "task": {"prompt": "bbc"}},
+        "give task.prompt and a fewshot.pacing",
+    ),
     "search": ({"fewshot": FEW | {"pacing": "search"}, "client.keep_optimizer": True}, "puts the model back"),
 }
 

@@ -178,7 +178,13 @@ def _start_model(experiment: Experiment, pieces: Pieces) -> nn.Module:
     """Load the model that the run starts from, with a fresh head."""
     task, model = pieces.task, experiment.model
     return pretrained_model(
-        pieces.source, task.model_class, task.settings(), model.config, experiment.seed, model.peft
+        pieces.source,
+        task.model_class,
+        task.settings(),
+        model.config,
+        experiment.seed,
+        model.peft,
+        own_head=task.name == "prompt-classification",
     )
 
 

@@ -77,6 +77,23 @@ def test_most_confident_is_a_plain_sort(confidences: list[float], count: int) ->
     assert found.tolist() == [i for _, i in plain[:count]]
 
 
+@given(st.lists(st.tuples(st.floats(0, 1, width=16), st.integers(0, 3)), min_size=1, max_size=40), st.data())
+def test_of_each_label_the_same_share(texts: list[tuple[float, int]], data: st.DataObject) -> None:
+    """Its surest, and one text more of any label would be a greater share of it than of the others."""
+    confidences, labels = (np.array(part) for part in zip(*texts, strict=True))
+    count = data.draw(st.integers(0, len(texts)))
+    found = most_confident(confidences, count, labels)
+    assert len(set(found.tolist())) == len(found) == count
+    shares = {}
+    for label in set(labels.tolist()):
+        own = np.flatnonzero(labels == label)
+        given = [place for place in found if labels[place] == label]
+        assert given == own[most_confident(confidences[own], len(given))].tolist()
+        shares[label] = len(given), len(own)
+    for taken, of in shares.values():
+        assert all((taken - 1) * others <= some * of for some, others in shares.values())
+
+
 efficiencies = {
     "gained": st.floats(-1, 1),
     "pace": paces,

@@ -313,6 +313,8 @@ def test_parsing_needs_no_torch() -> None:
         ({"critical_layer": -1}, r"critical_layer = -1: give the number of layers"),
         ({"critical_layer": "4"}, r"critical_layer = '4': give the number of layers"),
         ({"critical_layer": 1, "embeddings": "own"}, r"embeddings = 'own': say"),
+        ({"shared": "head", "layers": "3"}, r"layers = '3': give the number of the model's layers, from 1"),
+        ({"shared": "head", "layers": 0}, r"layers = 0: give the number of the model's layers, from 1"),
     ],
 )
 def test_mistakes_in_the_words(value: object, says: str) -> None:
@@ -320,6 +322,10 @@ def test_mistakes_in_the_words(value: object, says: str) -> None:
         parse_train(value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+def test_layers_change_nothing_in_a_model_that_has_as_many() -> None:
+    assert select({"shared": "layer.2", "layers": 3})[1] == select("layer.2")[1]
 
 
 @pytest.mark.parametrize(
@@ -337,6 +343,8 @@ def test_mistakes_in_the_words(value: object, says: str) -> None:
         ),
         ({"frozen": "re:."}, r"nothing is left to train: share a part, of embeddings, layer\.0-2, head"),
         ({"rest": "frozen"}, r"nothing is left to train"),
+        ({"shared": "layer.2", "layers": 2}, r"it is for a model of 2 layers, and this one has 3: make a plan"),
+        ({"shared": "layer.2", "layers": 12}, r"it is for a model of 12 layers, and this one has 3: make a plan"),
     ],
 )
 def test_mistakes_about_the_model(value: object, says: str) -> None:

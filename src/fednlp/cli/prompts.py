@@ -144,7 +144,7 @@ def check(
     import torch
 
     from fednlp.fewshot.prompts import chosen_pattern
-    from fednlp.models import find_model, load_tokenizer, longest_text
+    from fednlp.models import find_model, load_tokenizer, longest_text, pretrained_model
     from fednlp.tasks.cloze import mask_of
 
     numbers = range(len(prompts.patterns)) if choice.pattern is None else [choice.pattern]
@@ -152,7 +152,7 @@ def check(
     source = find_model(model)
     tokenizer = load_tokenizer(source)
     mask_of(tokenizer, _TASK)
-    loaded = masked_model(source, model)
+    loaded = pretrained_model(source, "AutoModelForMaskedLM", {}, {}, seed=0, own_head=True).eval()
     limit = min(_LONGEST_TEXT, longest_text(source, tokenizer))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -164,40 +164,6 @@ def check(
         ]
     finally:
         torch.set_num_threads(threads)
-
-
-def masked_model(source: str, name: str) -> Any:
-    """Load a masked language model whose head is in the checkpoint, in evaluation mode.
-
-    Args:
-        source: From :func:`fednlp.models.find_model`.
-        name: What the user calls it.
-
-    Raises:
-        ModelError: It cannot be loaded, or has no such head: one drawn at random knows no word.
-    """
-    from fednlp.errors import ModelError
-    from fednlp.models import has_weights
-    from fednlp.models.explain import explained
-    from fednlp.models.settings import configured
-
-    if not has_weights(source):
-        raise ModelError(f"{name} has no weights: prompts need a trained model, e.g. bert-tiny")
-    with explained(source):
-        import torch
-        from transformers import AutoModelForMaskedLM
-
-        config = configured(source, "AutoModelForMaskedLM", {}, {})
-        model, told = AutoModelForMaskedLM.from_pretrained(
-            source, config=config, dtype=torch.float32, output_loading_info=True
-        )
-    lacking = sorted(key for key in told["missing_keys"] if not key.startswith(f"{model.base_model_prefix}."))
-    if lacking:
-        raise ModelError(
-            f"{name} has no masked-LM head ({lacking[0]} is not in its checkpoint): use bert-tiny or another that "
-            "has one, or train one first with the task masked-lm"
-        )
-    return model.eval()
 
 
 def _at_hand(prompts: "Prompts", path: str | None) -> str | None:

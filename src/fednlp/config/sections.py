@@ -254,10 +254,11 @@ class Fewshot(Section):
 
     ``gamma`` says how evenly they lie on the clients: small puts them on few. With ``pacing``, clients give their
     texts pseudo labels: a fixed number of them (``static``), ever more of them (``curriculum``), or at a pace that
-    is searched for while the run goes on (``search``). ``f``, ``n`` and ``k`` are the pace: every f rounds n clients
-    label, and k percent more of their texts each time. ``keep`` is the share of each client's texts that
-    representational filtering leaves to be labelled. ``bad_clients`` of those with gold labels have wrong ones;
-    ``check`` takes the gold labels of suspected clients for unlabelled.
+    is searched for while the run goes on (``search``). ``f``, ``n`` and ``k`` are the pace: every f rounds n
+    clients label, and k percent more of their texts each time; the surest of all, or of each label with
+    ``per_label``. ``keep`` is the share of each client's texts that representational filtering leaves to be
+    labelled. ``bad_clients`` of those with gold labels have wrong ones; ``check`` takes the gold labels of
+    suspected clients for unlabelled.
     """
 
     gold: Annotated[int, Field(ge=0)] = 64
@@ -267,6 +268,7 @@ class Fewshot(Section):
     n: PositiveInt = 2
     k: Annotated[float, Field(gt=0, le=100)] = 1.0
     per_client: PositiveInt = 100
+    per_label: bool = False
     paces: Literal["laptop", "paper"] = "laptop"
     validation: PositiveInt = 128
     trial_rounds: Annotated[int, Field(ge=2)] = 2

@@ -242,8 +242,11 @@ def _fewshot_problems(experiment: "Experiment") -> list[str]:
         found.append(
             f'[fewshot] labels texts, and {task} has no labels: say task.name = "prompt-classification"'
         )
-    if not fewshot.gold:
-        found.append("fewshot.gold = 0: without any label there is nothing to begin from: say gold = 64")
+    if not fewshot.gold and (task != "prompt-classification" or fewshot.pacing == "none"):
+        found.append(
+            "fewshot.gold = 0: without any label there is nothing to begin from but what a model says to a prompt: say "
+            "gold = 64, or give task.prompt and a fewshot.pacing"
+        )
     if experiment.privacy is not None:
         found.append(
             "[privacy] counts on cohorts drawn among all clients, and [fewshot] draws among those with labels: leave "

@@ -120,19 +120,33 @@ def take(pace: Pace | Static, labelling: int, candidates: int, reached: float = 
     return math.ceil(round(share(pace, labelling, reached) * candidates / 100, _DIGITS))
 
 
-def most_confident(confidences: NDArray[np.floating[Any]], count: int) -> NDArray[np.int64]:
+def most_confident(
+    confidences: NDArray[np.floating[Any]], count: int, labels: NDArray[np.integer[Any]] | None = None
+) -> NDArray[np.int64]:
     """Return the indices of the highest confidences, the highest first; of equal ones the lower index first.
 
     Args:
         confidences: One number a text; NaN is never taken.
         count: How many, at least 0; fewer come back where there are no more.
+        labels: The likeliest label of each text. With them the same share of every label is taken, as nearly as
+            ``count`` allows, and a label that the model is surer of than of others does not crowd these out. The
+            order is then by the share of a text's label that is surer than it.
 
-    >>> most_confident(np.array([0.2, 0.9, np.nan, 0.9, 0.5]), 3).tolist()
+    >>> confidences = np.array([0.2, 0.9, np.nan, 0.9, 0.5])
+    >>> most_confident(confidences, 3).tolist()
     [1, 3, 4]
+    >>> most_confident(confidences, 2, labels=np.array([7, 0, 0, 0, 7])).tolist()
+    [1, 4]
     """
     numbers = np.flatnonzero(~np.isnan(confidences))
-    order = np.argsort(-confidences[numbers], kind="stable")
-    return numbers[order[: max(count, 0)]].astype(np.int64)
+    order = numbers[np.argsort(-confidences[numbers], kind="stable")]
+    if labels is not None:
+        passed = np.empty(len(order))
+        for label in np.unique(labels[order]):
+            own = np.flatnonzero(labels[order] == label)
+            passed[own] = np.arange(len(own)) / len(own)
+        order = order[np.argsort(passed, kind="stable")]
+    return order[: max(count, 0)].astype(np.int64)
 
 
 def cost(pace: Pace, inference_seconds: float, training_seconds: float, theta: float = 1.0) -> float:

@@ -1,6 +1,6 @@
 """Load a model and its tokenizer with the right head, or build the same architecture to be filled in."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,8 @@ def pretrained_model(
     overrides: Mapping[str, Any],
     seed: int,
     peft: Mapping[str, Any] | None = None,
+    *,
+    own_head: bool = False,
 ) -> nn.Module:
     """Load a checkpoint with a fresh head; what the checkpoint lacks is a function of the seed.
 
@@ -89,10 +91,13 @@ def pretrained_model(
         overrides: ``[model.config]`` of the experiment.
         seed: Of the experiment.
         peft: ``[model.peft]`` of the experiment (:func:`fednlp.models.adapters.with_adapter`).
+        own_head: Refuse a checkpoint without the head: prompts ask what it has learnt.
 
     Raises:
         ModelError: It cannot be loaded, has no head for the task, or an option does not fit.
     """
+    if own_head and not has_weights(source):
+        raise ModelError(f"{source} has no weights: prompts need a trained model, e.g. bert-tiny")
     with explained(source), torch_stream(seed, "model"):
         import torch
         import transformers
@@ -110,6 +115,8 @@ def pretrained_model(
             source, config=config, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True
         )
         _refuse_resized(model, model_class, [key for key, *_ in told["mismatched_keys"]])
+        if own_head:
+            _refuse_headless(model, source, told["missing_keys"])
         with torch.device("meta"):
             plan = auto.from_config(config)
         for name, parameter in plan.named_parameters():
@@ -127,6 +134,16 @@ def _refuse_resized(model: Any, model_class: str, names: list[str]) -> None:
         raise ModelError(
             f"[model.config] asks for another size of {lost[0]} than the checkpoint has: leave the setting out, "
             f"or give a folder with a config.json and no weights to begin from nothing"
+        )
+
+
+def _refuse_headless(model: Any, source: str, missing: Iterable[str]) -> None:
+    """Refuse a checkpoint that has a body alone: a head drawn at random knows no word."""
+    lacking = sorted(key for key in missing if not key.startswith(f"{model.base_model_prefix}."))
+    if lacking:
+        raise ModelError(
+            f"{source} has no masked-LM head ({lacking[0]} is not in its checkpoint): prompts need a model that has "
+            "one, e.g. bert-tiny; or train one first with the task masked-lm"
         )
 
 

@@ -60,13 +60,15 @@ def apply_selection(model: "nn.Module", train: Train) -> Selection:
         train: From :func:`parse_train`.
 
     Raises:
-        ConfigError: A part is not in the model, two states claim one parameter, or nothing is left to train.
+        ConfigError: A part is not in the model, it is for a model of other layers, two states claim one parameter,
+            or nothing is left to train.
     """
     from fednlp.models.groups import float_buffers, groups_of
 
     parameters = dict(model.named_parameters())
     groups = {name: group for name, group in groups_of(model).items() if name in parameters}
     trainable = {name for name, parameter in parameters.items() if parameter.requires_grad}
+    _require_layers(train.layers, set(groups.values()))
     wanted = _claimed(train, groups, trainable) if train.critical_layer is None else _layered(train, groups)
     states: dict[str, State] = {
         name: wanted.get(name, train.rest) if name in trainable else "frozen" for name in parameters
@@ -78,6 +80,15 @@ def apply_selection(model: "nn.Module", train: Train) -> Selection:
             parameter.requires_grad_(False)
     by_id = {id(parameter): states[name] for name, parameter in parameters.items()}
     return Selection(states | {name: _buffer_state(model, name, by_id) for name in float_buffers(model)})
+
+
+def _require_layers(wanted: int | None, there: set[str]) -> None:
+    count = sum(group.startswith("layer.") for group in there)
+    if wanted is not None and wanted != count:
+        raise ConfigError(
+            f"{_WHERE} it is for a model of {wanted} layers, and this one has {count}: make a plan for this one, or "
+            "leave layers out"
+        )
 
 
 def _claimed(train: Train, groups: Mapping[str, str], trainable: set[str]) -> dict[str, State]:

@@ -35,7 +35,8 @@ class Term:
 class Train:
     """What ``[model] train`` says; by default everything is shared.
 
-    With ``critical_layer`` (FedSplitBERT) the terms are empty, and ``embeddings`` is the state of these.
+    With ``critical_layer`` (FedSplitBERT) the terms are empty, and ``embeddings`` is the state of these. With
+    ``layers`` it is for a model of so many, and fits no other.
     """
 
     shared: tuple[Term, ...] = ()
@@ -44,6 +45,7 @@ class Train:
     rest: State = "shared"
     critical_layer: int | None = None
     embeddings: State = "frozen"
+    layers: int | None = None
 
 
 def parse_train(value: object) -> Train:
@@ -51,8 +53,9 @@ def parse_train(value: object) -> Train:
 
     Args:
         value: ``"all"``; a term or a list of terms that are shared while the rest is frozen; a table with terms
-            under ``shared``, ``personal`` and ``frozen`` and the state of the ``rest``; or a table with
-            ``critical_layer`` and the state of the ``embeddings``. docs/methods/freezing.md lists the terms.
+            under ``shared``, ``personal`` and ``frozen``, the state of the ``rest`` and, if it is for that alone, of
+            how many ``layers`` the model is; or a table with ``critical_layer`` and the state of the
+            ``embeddings``. docs/methods/freezing.md lists the terms.
 
     Raises:
         ConfigError: It cannot be read; the message says what to type.
@@ -71,23 +74,26 @@ def parse_train(value: object) -> Train:
 
 def _split(table: Mapping[str, object]) -> Train:
     _require_known(table, ("critical_layer", "embeddings"))
-    layer = table["critical_layer"]
-    if type(layer) is not int or layer < 0:
-        raise ConfigError(
-            f"critical_layer = {layer!r:.80}: give the number of layers that are shared, from 0"
-        )
+    layer = _number("critical_layer", table["critical_layer"], 0, "layers that are shared")
     return Train(critical_layer=layer, embeddings=_state("embeddings", table.get("embeddings", "frozen")))
 
 
 def _table(table: Mapping[str, object]) -> Train:
     if "embeddings" in table:
         raise ConfigError('embeddings goes with critical_layer; else say {frozen = "embeddings"}')
-    _require_known(table, (*STATES, "rest"))
+    _require_known(table, (*STATES, "rest", "layers"))
     if not table:
         raise ConfigError(f"the table is empty: {_SAY}")
     shared, personal, frozen = (_terms(table[state]) if state in table else () for state in STATES)
     rest = _state("rest", table.get("rest", "frozen" if shared else "shared"))
-    return Train(shared, personal, frozen, rest)
+    layers = _number("layers", table["layers"], 1, "the model's layers") if "layers" in table else None
+    return Train(shared, personal, frozen, rest, layers=layers)
+
+
+def _number(key: str, value: object, least: int, of: str) -> int:
+    if type(value) is not int or value < least:
+        raise ConfigError(f"{key} = {value!r:.80}: give the number of {of}, from {least}")
+    return value
 
 
 def _require_known(table: Mapping[str, object], known: tuple[str, ...]) -> None:

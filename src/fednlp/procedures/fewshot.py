@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from fednlp.costs import Spent
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.round import Gathered
+from fednlp.federated.state import State
 from fednlp.fewshot.pacing import Pace, Static, due, most_confident, suspects, take
 from fednlp.procedures.course import Course
 from fednlp.procedures.federated import Federated
@@ -82,10 +84,10 @@ class FewShot(Federated):
         flagged = self._check() if due_now and self.fewshot.check else []
         self.sizes = self.held + self._counts(self.pseudo >= 0)
         able = np.flatnonzero(self.sizes)
-        if not len(able):
-            raise ConfigError("no client has a label to train on: raise fewshot.gold")
-        self.algorithm = replace(self.base, sample=_among(self.base, able, self.drawn_by()))
         self._labelling = self._drawn(pace.n) if due_now else []
+        if not len(able) and not self._labelling:
+            raise ConfigError("no client has a label to train on, and none is to label: raise fewshot.gold")
+        self.algorithm = replace(self.base, sample=_among(self.base, able, self.drawn_by()))
         course.state.memory["labellings"] += bool(self._labelling)
         self.beside = [self._cost_of_labelling(client) for client in self._labelling]
         line = super().round()
@@ -151,6 +153,15 @@ class FewShot(Federated):
             labelled=len(self.candidates(client)),
         )
 
+    def train(
+        self, round_number: int, state: State, factors: dict[int, float], done: Callable[[int], None]
+    ) -> Gathered:
+        """Train the cohort; where nobody has a label yet, there is only labelling to do."""
+        if factors:
+            return super().train(round_number, state, factors, done)
+        self._train(round_number, factors, done)
+        return Gathered(self.course.pool.total, [], aborted="no client has a label yet, and some get theirs now")
+
     def _train(
         self,
         round_number: int,
@@ -171,9 +182,11 @@ class FewShot(Federated):
         """Give each client that labelled its surest texts' labels anew; its earlier pseudo labels are gone."""
         for client, (labels, confidences) in self._found.items():
             texts = self.candidates(client)
-            best = most_confident(np.array(confidences), self.taken(pace, len(texts)))
+            said = np.array(labels, dtype=np.int32)
+            among = said if self.fewshot.per_label else None
+            best = most_confident(np.array(confidences), self.taken(pace, len(texts)), among)
             self.pseudo[texts] = -1
-            self.pseudo[texts[best]] = np.array(labels, dtype=np.int32)[best]
+            self.pseudo[texts[best]] = said[best]
         self._found = {}
 
 
@@ -181,6 +194,6 @@ def _among(algorithm: Algorithm, able: Numbers, number: int) -> Callable[[int, i
     """Return how a cohort is drawn among the clients that have a label, by a number in place of the round's."""
 
     def sample(seed: int, round_number: int, clients: int) -> list[int]:
-        return [int(able[place]) for place in algorithm.sample(seed, number, len(able))]
+        return [int(able[place]) for place in algorithm.sample(seed, number, len(able))] if len(able) else []
 
     return sample

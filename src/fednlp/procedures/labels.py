@@ -82,7 +82,7 @@ def known_labels(course: Course) -> Known:
     )
     chosen = choose(counts, partition.train_offsets, partition.train_indices, generator(seed, "gold"))
     owners = np.repeat(np.array(list(chosen), dtype=np.int64), [len(some) for some in chosen.values()])
-    numbers = np.concatenate(list(chosen.values()))
+    numbers = np.concatenate([np.empty(0, dtype=np.int64), *chosen.values()])
     labels, bad = flip(
         true[numbers], owners, fewshot.bad_clients, len(names), generator(seed, "wrong labels")
     )
