@@ -124,13 +124,13 @@ def test_a_real_plan_is_one_that_a_run_takes(typed: Type, toml: Callable[..., Pa
     sent = line["bytes_up"] + line["bytes_down"]
     assert f" {human_bytes(sent)} " in result.output
 
-    deep = f"model.train={json.dumps(train_of(2, Candidate(1, 1)))}".replace(": ", " = ").replace(
-        '"shared"', "shared"
-    )
-    deep = deep.replace('"rest"', "rest")
-    refused = typed(few, "--set", deep, "--set", "model.config={num_hidden_layers=1}", command=inspect)
-    assert isinstance(refused.exception, ConfigError)
-    assert "the model has no layer.1" in str(refused.exception)
+    plan = train_of(2, Candidate(1, 1))
+    deep = ", ".join(f"{key} = {json.dumps(value)}" for key, value in plan.items())
+    for layers in (1, 3):
+        other = f"model.config={{num_hidden_layers={layers}}}"
+        refused = typed(few, "--set", f"model.train={{{deep}}}", "--set", other, command=inspect)
+        assert isinstance(refused.exception, ConfigError)
+        assert f"it is for a model of 2 layers, and this one has {layers}" in str(refused.exception)
 
 
 def test_seconds_by_hand(typed: Type, toml: Callable[..., Path]) -> None:
@@ -213,7 +213,7 @@ def test_runs_that_try_plans(
     assert result.exit_code == 0, result
     found = json.loads(result.stdout)
     assert found["chosen"] == {"depth": 1, "capacity": 1}
-    assert found["train"] == {"shared": ["layer.1", "head"], "rest": "frozen"}
+    assert found["train"] == {"shared": ["layer.1", "head"], "rest": "frozen", "layers": 2}
     assert [one["rounds_to_target"] for one in found["candidates"] if one["reached"]] == [4, 4]
     best = found["candidates"][0]
     assert (best["seconds_to_target"], best["seconds"], best["bytes"], best["labelled"]) == (8, 2, 400, 6)

@@ -47,7 +47,7 @@ _ROWS_AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class Pieces:
-    """What a run is made of; ``place`` is the task's name, or ``"module:Class"``."""
+    """What a run is made of; ``place`` is the task's name, or ``"module:Class"``, ``longest`` the tokens of a row."""
 
     data: TextData
     source: str
@@ -56,6 +56,7 @@ class Pieces:
     task: Task
     train: Features
     test: Features
+    longest: int
 
 
 def gather(experiment: Experiment, say: Say) -> Pieces:
@@ -84,7 +85,7 @@ def gather(experiment: Experiment, say: Say) -> Pieces:
     limit = min(experiment.model.max_length, readable)
     train = features_of(data, "train", place, task, tokenizer, limit, say)
     test = train if data.held_out else features_of(data, "test", place, task, tokenizer, limit, say)
-    return Pieces(data, source, tokenizer, place, task, train, test)
+    return Pieces(data, source, tokenizer, place, task, train, test, limit)
 
 
 def model_source(experiment: Experiment, data: TextData, say: Say) -> str:
@@ -258,6 +259,7 @@ def recipe(
         device=experiment.runtime.device,
         remember=experiment.runtime.remember,
         evaluation_batch=experiment.evaluation.batch_size,
+        longest=pieces.longest,
     )
 
 

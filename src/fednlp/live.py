@@ -222,6 +222,8 @@ def closing_table(summary: dict[str, Any]) -> Table:
     table.add_row(
         "sent up / down", f"{human_bytes(summary['bytes_up'])} / {human_bytes(summary['bytes_down'])}"
     )
+    if "client_memory_bytes" in summary:
+        table.add_row("memory a client", f"{human_bytes(summary['client_memory_bytes'])} (predicted)")
     if "secure" in summary:
         table.add_row(*_secure_row(summary))
     table.add_row("rounds, time", f"{summary['rounds']}, {duration(summary['seconds'])}")

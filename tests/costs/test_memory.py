@@ -65,9 +65,13 @@ def _assert_near(cases: list[dict[str, Any]], runs: int = 1) -> None:
             _plan(case),
             batch=case["batch"],
             length=case["length"],
+            logits=case["batch"] * case["vocabulary"] if case.get("prompt") else 0,
+            tied=case["vocabulary"] * case["hidden"] if case.get("prompt") and took[0]["trained"] else 0,
             exact=case["exact"],
         )
-        name = " ".join(str(case[key]) for key in ("hidden", "plan", "batch", "length", "exact"))
+        name = " ".join(
+            str(case.get(key)) for key in ("hidden", "plan", "batch", "length", "exact", "prompt")
+        )
         text = f"{name}: {said / 1e6:.0f} for {peak / 1e6:.0f} MB, {said / peak:.2f}"
         print(text)
         wrong += [] if 0.8 <= said / peak <= 1.2 else [text]
@@ -85,6 +89,21 @@ def test_bert_tiny_takes_what_is_predicted_within_a_fifth() -> None:
 def test_training_takes_what_is_predicted_within_a_fifth() -> None:
     cases = _cases(TINY, PLANS, 8, 128) + _cases(TINY, PLANS, 32, 256)
     _assert_near(cases + _cases(MINILM, PLANS, 8, 128) + _cases(MINILM, PLANS, 16, 64), runs=3)
+
+
+@needs_glibc
+@pytest.mark.slow
+def test_labelling_and_prompts_take_what_is_predicted_within_a_fifth() -> None:
+    labelled = [
+        {**case, "prompt": prompt}
+        for model in (TINY, MINILM)
+        for prompt, batch in ((False, 64), (True, 16))
+        for case in _cases(model, ("label",), batch, 128)
+    ]
+    trained = [
+        {**case, "prompt": True} for model in (TINY, MINILM) for case in _cases(model, ("full",), 8, 128)
+    ]
+    _assert_near(labelled + trained, runs=3)
 
 
 @needs_glibc

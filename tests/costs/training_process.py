@@ -3,7 +3,9 @@
 It reads a JSON list of cases from its arguments, and forks for each: what a case counts is its highest resident set
 (VmHWM of /proc/self/status) less its resident set before the model was built. At that point all libraries are loaded
 and have trained a tiny model, so they are not counted; weights, gradients, optimiser, activations, and what the
-allocator holds beside, are. In an "exact" case the allocator gives every freed block of 64 kB or more back at once.
+allocator holds beside, are. The plan "label" trains nothing, and a "prompt" is learned by the model's own head, which
+gives logits at one place of a row. In an "exact" case the allocator gives every freed block of 64 kB or more back at
+once.
 """
 
 import ctypes
@@ -14,7 +16,9 @@ import sys
 from typing import Any
 
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification
+
+from fednlp.tasks.blocks import logits_at
 
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h
 
@@ -45,28 +49,47 @@ def _is_trained(name: str, case: dict[str, Any]) -> bool:
     return case["plan"] == "top-2" and layer != "" and int(layer) >= case["layers"] - 2
 
 
+def _texts(case: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    ids = torch.randint(5, case["vocabulary"], (case["batch"], case["length"]))
+    mask = torch.ones_like(ids)
+    mask[0, -3:] = 0
+    return ids, mask
+
+
+def _logits(
+    model: torch.nn.Module, ids: torch.Tensor, mask: torch.Tensor, case: dict[str, Any]
+) -> torch.Tensor:
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if case.get("prompt"):
+        return logits_at(model, inputs, torch.arange(len(ids)) * ids.shape[1], ids.shape)[:, [7, 8, 9]]
+    logits: torch.Tensor = model(**inputs).logits
+    return logits
+
+
 def _train(case: dict[str, Any], steps: int) -> tuple[int, int]:
     """Build a model and train it; return its parameters, and how many of them are trained."""
-    model = BertForSequenceClassification(
-        BertConfig(
-            hidden_size=case["hidden"],
-            num_hidden_layers=case["layers"],
-            num_attention_heads=case["heads"],
-            intermediate_size=case["intermediate"],
-            vocab_size=case["vocabulary"],
-        )
+    config = BertConfig(
+        hidden_size=case["hidden"],
+        num_hidden_layers=case["layers"],
+        num_attention_heads=case["heads"],
+        intermediate_size=case["intermediate"],
+        vocab_size=case["vocabulary"],
     )
+    model = BertForMaskedLM(config) if case.get("prompt") else BertForSequenceClassification(config)
+    if case["plan"] == "label":
+        with torch.inference_mode():
+            model.eval()
+            for _ in range(steps):
+                _logits(model, *_texts(case), case)
+        return sum(p.numel() for p in model.parameters()), 0
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(_is_trained(name, case))
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
     model.train()
     for _ in range(steps):
-        ids = torch.randint(5, case["vocabulary"], (case["batch"], case["length"]))
-        mask = torch.ones_like(ids)
-        mask[0, -3:] = 0
-        labels = torch.zeros(len(ids), dtype=torch.long)
-        loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
+        logits = _logits(model, *_texts(case), case)
+        loss = torch.nn.functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -343,8 +343,14 @@ def test_layers_change_nothing_in_a_model_that_has_as_many() -> None:
         ),
         ({"frozen": "re:."}, r"nothing is left to train: share a part, of embeddings, layer\.0-2, head"),
         ({"rest": "frozen"}, r"nothing is left to train"),
-        ({"shared": "layer.2", "layers": 2}, r"it is for a model of 2 layers, and this one has 3: make a plan"),
-        ({"shared": "layer.2", "layers": 12}, r"it is for a model of 12 layers, and this one has 3: make a plan"),
+        (
+            {"shared": "layer.2", "layers": 2},
+            r"it is for a model of 2 layers, and this one has 3: make a plan",
+        ),
+        (
+            {"shared": "layer.2", "layers": 12},
+            r"it is for a model of 12 layers, and this one has 3: make a plan",
+        ),
     ],
 )
 def test_mistakes_about_the_model(value: object, says: str) -> None:

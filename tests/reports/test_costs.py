@@ -82,6 +82,18 @@ def test_what_no_run_counted_has_no_column_and_an_older_run_beside_a_new_one_a_d
     assert compared.rows[1].cells["simulated_seconds"] is not None
 
 
+def test_memory_has_a_column_where_a_run_knows_it(new_run: NewRun) -> None:
+    old = read_run(new_run("old"))
+    new = read_run(new_run("new", summary={"client_memory_bytes": 412_000_000}))
+    begun = read_run(new_run("begun", finished=False))
+    table = _grids({"A": [old], "B": [new], "C": [begun]})[0]
+    assert _column(table, "Memory") == ["–", "412 MB", "–"]
+    assert any("predicted" in note for note in table.notes)
+    without = _grids({"A": [old], "C": [begun]})[0]
+    assert "Memory" not in without.heads
+    assert without.notes == []
+
+
 def test_the_first_evaluation_that_reached_a_target_counts_with_all_rounds_before_it(new_run: NewRun) -> None:
     lines = [
         _scored(0.3, 5, 7, simulated_seconds=1.5),

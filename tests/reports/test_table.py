@@ -121,6 +121,37 @@ def test_the_clients_after_steps_of_their_own_have_a_column_only_where_a_run_has
     assert across.values == (75.0,)
 
 
+@pytest.mark.parametrize(
+    ("config", "shown"),
+    [
+        ({}, False),
+        ({"costs": {"bandwidth_up": 1.0}}, False),
+        ({"costs": {"device": "mine"}}, True),
+        ({"fewshot": {"gold": 64, "pacing": "none"}}, True),
+    ],
+)
+def test_memory_has_a_column_where_devices_or_labels_are_few(
+    new_run: NewRun, config: dict[str, Any], shown: bool
+) -> None:
+    def runs(name: str, *memory: int) -> list[Run]:
+        return [
+            read_run(new_run(f"{name}{s}", seed=s, config=config, summary={"client_memory_bytes": taken}))
+            for s, taken in enumerate(memory)
+        ]
+
+    groups = {"a": runs("a", 300_000_000, 500_000_000), "b": [read_run(new_run("old", config=config))]}
+    table = compare_table(groups)
+    assert ("memory" in [column.key for column in table.columns]) is shown
+    assert ("Memory: what a client takes at its peak, predicted." in table.caption) is shown
+    if shown:
+        assert [column.heading for column in table.columns].count("Memory") == 1
+        cell = table.rows[0].cells["memory"]
+        assert cell is not None
+        assert cell.values == (300_000_000, 500_000_000)
+        assert table.rows[1].cells["memory"] is None
+        assert "memory" not in [column.key for column in compare_table({"b": groups["b"]}).columns]
+
+
 def test_every_metric_shows_them_too(new_run: NewRun, tmp_path: Path) -> None:
     scores = {"accuracy": 0.75, "accuracy_worst_decile": 0.5, "clients": 20}
     folder = new_run(summary={"evaluation": {"global": {"accuracy": 0.5}, "final": scores}})
@@ -150,3 +181,6 @@ def test_the_terminal_ends_with_them() -> None:
     assert found["clients' own tests"] == "0.6000 (worst tenth 0.1000, spread 0.2000, 7 clients)"
     assert found["after own steps"] == "0.7500 (worst tenth 0.1000, spread 0.2000, 7 clients)"
     assert "after own steps" not in rows({"personal": own})
+    assert "memory a client" not in found
+    summary["client_memory_bytes"] = 412_345_678
+    assert rows({})["memory a client"] == "412 MB (predicted)"

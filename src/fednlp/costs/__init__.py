@@ -12,7 +12,7 @@ from fednlp.costs.ledger import (
     round_seconds,
     totals,
 )
-from fednlp.costs.memory import HELD, Shape, peak_memory, shape_of
+from fednlp.costs.memory import HELD, Shape, Sizes, client_memory, peak_memory, shape_of
 from fednlp.costs.plans import BACKWARD, Plan, seconds_per_example
 
 __all__ = [
@@ -23,9 +23,11 @@ __all__ = [
     "Plan",
     "Prices",
     "Shape",
+    "Sizes",
     "Speed",
     "Spent",
     "client_joules",
+    "client_memory",
     "client_seconds",
     "load_profile",
     "peak_memory",

@@ -12,6 +12,8 @@ HELD = 1.5
 It keeps freed blocks of up to 32 MB, and the gaps between those in use do not fit what comes next.
 """
 
+_GIVEN_BACK = 32 * 2**20
+"""Bytes of a block above which that allocator gives it back at once (mallopt(3), DEFAULT_MMAP_THRESHOLD_MAX)."""
 _NUMBER = 4
 _LIBRARIES = 6_000_000
 _REMEMBERED = {"sgd": 0, "momentum": 1, "adagrad": 1, "adam": 2, "adamw": 2}
@@ -24,6 +26,27 @@ class Shape:
     hidden: int
     heads: int
     intermediate: int
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the memory of a client depends on, beside what it trains and how.
+
+    Attributes:
+        parameters: Of the whole model, trained or not.
+        shape: Of its layers.
+        length: Tokens of a row at most.
+        logits: Numbers that the head gives for a row, where they are many.
+        rows: Rows that labelling reads at once at most; None for a whole batch.
+        pieces: Training reads no more of them at once either, and computes each piece again on the way back.
+    """
+
+    parameters: int
+    shape: Shape
+    length: int
+    logits: int = 0
+    rows: int | None = None
+    pieces: bool = False
 
 
 def shape_of(config: Any) -> Shape:
@@ -60,6 +83,7 @@ def peak_memory(
     length: int,
     optimizer: str = "adamw",
     logits: int = 0,
+    tied: int = 0,
     exact: bool = False,
 ) -> int:
     """Return the bytes that a process takes at its peak for a model, in 32 bits, beyond its libraries.
@@ -67,10 +91,11 @@ def peak_memory(
     The sum of ::
 
         weights      4 parameters
-        gradients    4 trained
+        gradients    4 trained + 8 tied
         optimiser    8 trained (adam, adamw), 4 trained (adagrad, SGD with momentum), 0 (SGD)
         libraries    6 MB that PyTorch takes for itself once it computes
-        1.5 times    activations + workspace, or the workspace of labelling if that is more
+        1.5 times    activations + workspace, or the workspace of labelling if that is more; that of labelling once
+                     where its scores, 4 a s^2 b, are a block above 32 MB
 
     Activations are what the backward pass needs of each layer, for ``s`` tokens, batch ``b``, width ``h``,
     intermediate width ``i`` and ``a`` heads ::
@@ -99,6 +124,8 @@ def peak_memory(
         length: Tokens of the longest example of a batch, with padding.
         optimizer: ``"sgd"``, ``"momentum"`` (SGD with momentum), ``"adam"``, ``"adamw"`` or ``"adagrad"``.
         logits: Numbers that the head gives for a batch, where they are many: masked tokens times vocabulary.
+        tied: Of the trained parameters those that are word embedding and head at once: the gradients of both uses, and
+            their sum, are there together.
         exact: Count what is in use, as an allocator takes it that gives freed blocks back at once.
 
     Raises:
@@ -115,9 +142,10 @@ def peak_memory(
     tokens = batch * length
     scores = shape.heads * length * tokens
     held = 1.0 if exact else HELD
-    labelling = 16 * scores + 16 * tokens * shape.hidden + 8 * logits
+    labelling: float = 16 * scores + 16 * tokens * shape.hidden + 8 * logits
+    labelling *= 1.0 if _NUMBER * scores > _GIVEN_BACK else held
     if not trained:
-        return _NUMBER * parameters + _LIBRARIES + int(held * labelling)
+        return _NUMBER * parameters + _LIBRARIES + int(labelling)
     whole = tokens * (40 * shape.hidden + 8 * shape.intermediate) + 12 * scores
     biases = tokens * (28 * shape.hidden + 4 * shape.intermediate) + 12 * scores if exact else whole
     kept = plan.trained_layers * whole + plan.bias_layers * biases + 12 * logits
@@ -125,5 +153,53 @@ def peak_memory(
         kept += (8 if plan.bias_layers else 12) * tokens * shape.hidden
     if plan.frozen_layers < plan.layers:
         kept += 8 * scores + _NUMBER * tokens * shape.intermediate
-    fixed = _NUMBER * (parameters + trained * (1 + _REMEMBERED[optimizer]))
-    return fixed + _LIBRARIES + int(held * max(kept, labelling))
+    fixed = _NUMBER * (parameters + trained * (1 + _REMEMBERED[optimizer]) + 2 * tied)
+    return fixed + _LIBRARIES + int(max(held * kept, labelling))
+
+
+def client_memory(
+    sizes: Sizes,
+    plan: Plan,
+    trained: int,
+    *,
+    batch: int,
+    labelled: int = 0,
+    optimizer: str = "adamw",
+    tied: int = 0,
+) -> int:
+    """Return the bytes at the peak of a client: of training, or of labelling if it labels and that is more.
+
+    Args:
+        sizes: Of model and texts.
+        plan: Which layers are trained.
+        trained: Parameters that are trained.
+        batch: Examples a batch of training.
+        labelled: Examples a batch of labelling; 0 where clients label nothing.
+        optimizer: As for :func:`peak_memory`.
+        tied: As for :func:`peak_memory`.
+
+    Raises:
+        ConfigError: No such optimiser.
+
+    >>> tiny = Sizes(4_400_000, Shape(hidden=128, heads=2, intermediate=512), length=128)
+    >>> trains, labels = (client_memory(tiny, Plan(2, 0), 20_000, batch=8, labelled=n) for n in (0, 64))
+    >>> round(trains / 1e6), round(labels / 1e6)
+    (33, 99)
+    """
+
+    def peak(rows: int, trained: int, cut: bool) -> int:
+        rows = min(rows, sizes.rows) if cut and sizes.rows else rows
+        return peak_memory(
+            sizes.parameters,
+            trained,
+            sizes.shape,
+            plan,
+            batch=rows,
+            length=sizes.length,
+            optimizer=optimizer,
+            tied=tied if trained else 0,
+            logits=rows * sizes.logits,
+        )
+
+    training = peak(batch, trained, sizes.pieces)
+    return max(training, peak(labelled, 0, True)) if labelled else training

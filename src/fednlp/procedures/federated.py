@@ -18,6 +18,7 @@ from fednlp.federated.state import State
 from fednlp.federated.sums import count_bad
 from fednlp.federated.transforms import Key
 from fednlp.models.peft_options import averaging_of
+from fednlp.pricing import memory_of_run
 from fednlp.privacy.noise import sum_distance
 from fednlp.procedures.course import Course, evaluated, require_whole
 from fednlp.procedures.guard import guard_of
@@ -55,6 +56,9 @@ class Federated:
                 course.say(promise)
         if self.guard is not None:
             course.facts["privacy"] = self.guard.facts()
+        memory = memory_of_run(course.experiment, course.side)
+        if memory is not None:
+            course.facts["client_memory_bytes"] = memory
 
     def _algorithm(self) -> Algorithm:
         """Return the algorithm's value, with the noise, and exact averaging of adapters, that are asked for."""

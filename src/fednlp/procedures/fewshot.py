@@ -160,7 +160,9 @@ class FewShot(Federated):
         if factors:
             return super().train(round_number, state, factors, done)
         self._train(round_number, factors, done)
-        return Gathered(self.course.pool.total, [], aborted="no client has a label yet, and some get theirs now")
+        return Gathered(
+            self.course.pool.total, [], aborted="no client has a label yet, and some get theirs now"
+        )
 
     def _train(
         self,

@@ -11,7 +11,7 @@ from fednlp.reports.document import Block, Grid, Picture, Text
 from fednlp.reports.groups import Groups, group_reference, metric_of
 from fednlp.reports.read import Run, curve, running_total
 from fednlp.reports.render import cell_text
-from fednlp.reports.table import Column, Stat, stat_of
+from fednlp.reports.table import Column, Stat, client_memory, stat_of
 from fednlp.reports.units import (
     DASH,
     capital,
@@ -31,6 +31,7 @@ SHARES = (0.5, 0.8, 0.9, 0.95)
 
 _MOST_DROPPED = 20
 _SIMULATED = "simulated_seconds"
+_MEMORY = "memory"
 _PARTS = {"global": "on the whole test set", "personal": "on the clients' own tests"}
 
 
@@ -120,7 +121,7 @@ def _totals(groups: Groups) -> Iterator[Block]:
     """Yield a table with a row a run; what no run counted has no column."""
     everyone = [run for runs in groups.values() for run in runs]
     columns = [
-        (head, say) for head, key, say in _COLUMNS if key is None or any(run.counted(key) for run in everyone)
+        (head, say) for head, key, say in _COLUMNS if key is None or any(_knows(run, key) for run in everyone)
     ]
     rows = [
         [label, str(run.seed), *(say(run) for _, say in columns)]
@@ -128,7 +129,18 @@ def _totals(groups: Groups) -> Iterator[Block]:
         for run in runs
     ]
     notes = [said] if (said := _priced(everyone)) else []
+    if any(_knows(run, _MEMORY) for run in everyone):
+        notes.append("Memory: what a client takes at its peak, predicted; the libraries come on top.")
     yield Grid(["Algorithm", "Seed", *(head for head, _ in columns)], rows, notes)
+
+
+def _knows(run: Run, key: str) -> bool:
+    return client_memory(run) is not None if key == _MEMORY else run.counted(key)
+
+
+def _memory(run: Run) -> str:
+    taken = client_memory(run)
+    return DASH if taken is None else human_bytes(taken)
 
 
 def _count(key: str) -> Callable[[Run], str]:
@@ -155,6 +167,7 @@ _COLUMNS: tuple[tuple[str, str | None, Callable[[Run], str]], ...] = (
     ("Labelled", "labelled", _count("labelled")),
     ("Simulated time", _SIMULATED, _simulated),
     ("Energy", "energy_joules", lambda run: f"{run.total('energy_joules') / 1000:,.3g} kJ"),
+    ("Memory", _MEMORY, _memory),
     ("Time", None, lambda run: human_seconds(run.total("seconds"))),
     ("A round", None, _a_round),
 )

@@ -69,6 +69,7 @@ class Table:
     head: str = "Algorithm"
 
 
+_MEMORY = "Memory: what a client takes at its peak, predicted."
 _FINAL = "After own steps: the personal test when each client has taken final_steps more steps by itself."
 
 
@@ -87,6 +88,7 @@ def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
     absent = {
         "simulated_seconds": not any(run.counted("simulated_seconds") for run in everyone),
         "final": not any(run.scores("final") for run in everyone),
+        "memory": not _shows_memory(everyone),
     }
     measures = [(column, measure) for column, measure in _measures(metric) if not absent.get(column.key)]
     rows = [
@@ -98,8 +100,24 @@ def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
         )
         for label, group in runs.items()
     ]
-    caption = _caption(metric) + ("" if absent["final"] else f" {_FINAL}")
-    return Table(tuple(column for column, _ in measures), tuple(rows), caption, tuple(_notes(runs)))
+    said = [
+        _caption(metric),
+        *([] if absent["final"] else [_FINAL]),
+        *([] if absent["memory"] else [_MEMORY]),
+    ]
+    return Table(tuple(column for column, _ in measures), tuple(rows), " ".join(said), tuple(_notes(runs)))
+
+
+def client_memory(run: Run) -> int | None:
+    """Return the bytes that a client was predicted to take at its peak; None where the run does not say."""
+    found = (run.summary or {}).get("client_memory_bytes")
+    return found if isinstance(found, int) else None
+
+
+def _shows_memory(runs: Sequence[Run]) -> bool:
+    """Say whether memory has a column: where it is known, and small devices are what the runs are about."""
+    asked = any(run.setting("costs.device") or run.setting("fewshot") for run in runs)
+    return asked and any(client_memory(run) is not None for run in runs)
 
 
 def _measures(metric: str) -> list[tuple[Column, Callable[[Run], Any]]]:
@@ -123,6 +141,7 @@ def _measures(metric: str) -> list[tuple[Column, Callable[[Run], Any]]]:
             Column("simulated_seconds", "Simulated time", "seconds"),
             lambda run: run.total("simulated_seconds") if run.counted("simulated_seconds") else None,
         ),
+        (Column("memory", "Memory", "bytes"), client_memory),
         # Local training has none: its rounds are clients one after the other.
         (
             Column("rounds", "Rounds", "count"),

@@ -40,7 +40,10 @@ _DRAWN = {"masked-lm"}
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that a worker needs to build its side: JSON values and paths of files on this machine."""
+    """All that a worker needs to build its side: JSON values and paths of files on this machine.
+
+    ``longest`` is how many tokens the model reads of a text at most, 0 where nobody asked.
+    """
 
     source: str
     model_config: dict[str, Any]
@@ -62,6 +65,7 @@ class Recipe:
     device: str
     remember: bool
     evaluation_batch: int
+    longest: int = 0
 
 
 def pick_device(name: str) -> torch.device:
