@@ -7,13 +7,17 @@ from numpy.typing import NDArray
 
 from fednlp.errors import ConfigError
 from fednlp.fewshot.neighbours import EXACT_UP_TO, nearest
-from fednlp.partition.index import FloatArray, IntArray, client_runs
+from fednlp.partition.index import FloatArray, IntArray
 
 NEIGHBOURS = 150
 RHO = 10.0
 # A score is summed anew below this share of the highest one when last summed; until then, rounding has moved
 # it by far less than half of the other share.
 _SMALL, _ROUNDING = 1e-4, 1e-8
+# The next picks are looked for among the scores above this share of the highest, until none is left there.
+_LEADING = 0.8
+# Texts of which the worth is summed at once, for little memory.
+_ROWS = 8192
 
 
 def representative(
@@ -77,21 +81,25 @@ def pick(neighbours: NDArray[np.int32], budget: int, rho: float) -> IntArray:
     if not 1 < rho < math.inf:
         raise ConfigError(f"rho = {rho}: it must be a number above 1")
     texts, k = neighbours.shape
-    offsets, places = client_runs(neighbours.ravel(), texts)
-    near = (places // max(k, 1)).astype(np.int32)  # E(u) is near[offsets[u]:offsets[u + 1]]
+    offsets, near = _turned(neighbours)  # E(u) is near[offsets[u]:offsets[u + 1]]
     weights = np.array([rho**-taken for taken in range(k + 1)])
     taken, worth = np.zeros(texts, dtype=np.int64), np.full(texts, weights[0])
     exact = np.diff(offsets).astype(np.float64)
     stale = np.zeros(texts, dtype=bool)
     scores, summed = exact.copy(), exact.max(initial=0.0)
     picks = np.empty(min(budget, texts), dtype=np.int64)
+    leading, bar = np.arange(texts), np.inf  # all texts of scores from the bar on: scores only fall
     for place in range(len(picks)):
-        top = scores.max()
-        if top < _SMALL * summed:
-            scores = _summed(neighbours, worth)
-            scores[picks[:place]] = -np.inf
-            top = summed = scores.max()
-        first = np.flatnonzero(scores >= top - _ROUNDING * summed)
+        top = scores[leading].max()
+        if top < max(_SMALL * summed, bar + _ROUNDING * summed):
+            top = scores.max()
+            if top < _SMALL * summed:
+                scores = _summed(neighbours, worth)
+                scores[picks[:place]] = -np.inf
+                top = summed = scores.max()
+            bar = _LEADING * top - _ROUNDING * summed
+            leading = np.flatnonzero(scores >= bar)
+        first = leading[scores[leading] >= top - _ROUNDING * summed]
         for text in first[stale[first]]:
             exact[text] = math.fsum(worth[near[offsets[text] : offsets[text + 1]]].tolist())
         stale[first] = False
@@ -101,14 +109,27 @@ def pick(neighbours: NDArray[np.int32], budget: int, rho: float) -> IntArray:
         before = worth[around]
         taken[around] += 1
         worth[around] = weights[taken[around]]
-        touched = neighbours[around].ravel()
+        touched = neighbours[around].ravel().astype(np.intp)
         stale[touched] = True
         np.subtract.at(scores, touched, np.repeat(before - worth[around], k))
     return picks
 
 
+def _turned(neighbours: NDArray[np.int32]) -> tuple[IntArray, NDArray[np.int32]]:
+    """Return for each text those whose neighbour it is: where each one's begin, and all of them in a row."""
+    from scipy.sparse import csr_array
+
+    texts, k = neighbours.shape
+    ones = np.ones(neighbours.size, dtype=np.int8)
+    graph = csr_array((ones, neighbours.ravel(), np.arange(texts + 1) * k), shape=(texts, texts)).tocsc()
+    return graph.indptr.astype(np.int64), graph.indices.astype(np.int32, copy=False)
+
+
 def _summed(neighbours: NDArray[np.int32], worth: FloatArray) -> FloatArray:
     """Return every text's score: the worth of all x in whose neighbours it is."""
     texts, k = neighbours.shape
-    sums = np.bincount(neighbours.ravel(), np.repeat(worth, k), minlength=texts)
-    return np.asarray(sums, dtype=np.float64)
+    sums = np.zeros(texts)
+    for start in range(0, texts, _ROWS):
+        rows = slice(start, start + _ROWS)
+        sums += np.bincount(neighbours[rows].ravel(), np.repeat(worth[rows], k), minlength=texts)
+    return sums

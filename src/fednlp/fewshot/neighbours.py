@@ -13,14 +13,14 @@ from fednlp.partition.index import IntArray, client_runs
 Vectors = NDArray[np.float32]
 Pair = tuple[IntArray, IntArray]
 
-EXACT_UP_TO = 50_000
+EXACT_UP_TO = 25_000
 # Similarities held at once by a thread: 16 MB.
 _AT_ONCE = 1 << 22
 # A row is cut into at least so many parts to find a bound below its k-th best.
 _PARTS = 512
-# Beyond `exact_up_to`: texts a cell on average, how many the centres are found with, and how many texts, at
-# least, each is compared with.
-_A_CELL, _FITTED, _COMPARED = 256, 16_384, 20_000
+# Beyond `exact_up_to`: texts a cell on average, how many the centres are found with, and how many texts each is
+# compared with.
+_A_CELL, _FITTED, _COMPARED = 256, 16_384, 10_000
 _SWEEPS = 10
 
 
@@ -30,9 +30,8 @@ def nearest(
     """Return for each text the k nearest others by cosine; of equally near ones, those of lower index.
 
     Up to `exact_up_to` texts all are compared. Beyond, the texts are put into cells by scikit-learn's k-means,
-    and a text is compared with the 20,000 or so of the cells next to its own (the inverted file of Jégou et
-    al., "Product Quantization for Nearest Neighbor Search", 2011, with exact distances). A row of zeros, the
-    embedding of an empty text, is as near to one text as to another.
+    and a text is compared with those of its own cell and the 10,000 nearest to the cell's centre. A row of
+    zeros, the embedding of an empty text, is as near to one text as to another.
 
     Args:
         embeddings: float32 (n, d), finite.
@@ -97,10 +96,13 @@ def _nearest_among(units: Vectors, rows: IntArray, among: IntArray, k: int) -> N
     for start in range(parts, len(among) - parts + 1, parts):
         np.maximum(best, alike[:, start : start + parts], out=best)
     bound = np.partition(best, parts - k, axis=1)[:, parts - k]
-    row, column = np.nonzero(alike >= bound[:, None])
-    order = np.lexsort((column, -alike[row, column], row))
-    first = np.searchsorted(row, np.arange(len(rows)))
-    chosen: NDArray[np.int32] = among[column[order[first[:, None] + np.arange(k)]]].astype(np.int32)
+    row, column = np.divmod(np.flatnonzero(alike >= bound[:, None]), len(among))
+    counts = np.bincount(row)
+    # Complex numbers are ordered by their real part, then by the imaginary: by cosine, then by index.
+    keys = np.full((len(rows), counts.max()), np.inf, dtype=np.complex128)
+    keys[np.arange(counts.max()) < counts[:, None]] = -alike[row, column] + 1j * column
+    nearest_columns = np.partition(keys, k - 1, axis=1)[:, :k].imag.astype(np.int64)
+    chosen: NDArray[np.int32] = among[nearest_columns].astype(np.int32)
     chosen.sort(axis=1)
     return chosen
 
@@ -111,18 +113,21 @@ def _cells(units: Vectors, k: int) -> Iterator[Pair]:
     from sklearn.exceptions import ConvergenceWarning
 
     texts = len(units)
+    compared = min(max(_COMPARED, 4 * k), texts)
     sample = units[:: -(-texts // _FITTED)]
-    means = KMeans(min(-(-texts // _A_CELL), len(sample)), n_init=1, max_iter=_SWEEPS, random_state=0)
+    count = min(-(-texts // _A_CELL), len(sample))
+    means = KMeans(count, init="random", n_init=1, max_iter=_SWEEPS, random_state=0)
     with warnings.catch_warnings():
         # Fewer different texts than cells leave some cells empty, which does no harm.
         warnings.simplefilter("ignore", ConvergenceWarning)
         means.fit(sample)
-    offsets, members = client_runs(means.predict(units), means.n_clusters)
-    held = np.split(members, offsets[1:-1])
-    sizes, centres = np.diff(offsets), means.cluster_centers_
-    for cell in np.flatnonzero(sizes):
-        away = ((centres - centres[cell]) ** 2).sum(axis=1)
-        away[cell] = -1
-        order = np.argsort(away, kind="stable")
-        enough = int(np.searchsorted(np.cumsum(sizes[order]), min(max(_COMPARED, 4 * k), texts)))
-        yield held[cell], np.sort(np.concatenate([held[near] for near in order[: enough + 1]]))
+    offsets, members = client_runs(means.predict(units), count)
+    at_once = max(1, _AT_ONCE // texts)
+    for start in range(0, count, at_once):
+        alike = means.cluster_centers_[start : start + at_once] @ units.T
+        for cell, to_centre in enumerate(alike, start):
+            held = members[offsets[cell] : offsets[cell + 1]]
+            if len(held):
+                to_centre[held] = np.inf
+                bound = np.partition(to_centre, texts - compared)[texts - compared]
+                yield held, np.flatnonzero(to_centre >= bound)
