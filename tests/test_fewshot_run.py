@@ -32,6 +32,11 @@ METHODS: dict[str, dict[str, Any]] = {
         "evaluation.every": 8,
         "algorithm.name": "fedopt",
     },
+    "adapters": {
+        "fewshot": FEW | {"per_label": True},
+        "model.peft": {"method": "lora", "r": 2},
+        "exchange": {"up": ["float16"], "down": []},
+    },
     "all at once": {
         "fewshot": FEW,
         "model.train": {"frozen": ["embeddings", "layer.0"]},
