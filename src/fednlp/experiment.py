@@ -16,8 +16,6 @@ from torch import nn
 from fednlp import config
 from fednlp.assembly import Pieces, gather, recipe, share_out
 from fednlp.config import Experiment
-from fednlp.config.sections import REFERENCES
-from fednlp.costs import totals
 from fednlp.data.schema import SCHEMAS
 from fednlp.errors import ConfigError, RunError, TooFewClients
 from fednlp.evaluation import write_clients
@@ -28,6 +26,7 @@ from fednlp.procedures import Course, procedure_of
 from fednlp.reports.trackers import open_trackers, require_trackers, round_numbers
 from fednlp.rundir import RunDir, create, environment, refuse_taken, require_space, saving
 from fednlp.runtime.pool import Pool
+from fednlp.summary import summary_of
 from fednlp.training.replica import flat_weights
 from fednlp.training.side import LocalSide, exact_adapters, personal_names, pick_device
 
@@ -319,17 +318,6 @@ def _write_facts(directory: RunDir, pieces: Pieces, partition: Partition) -> Non
     directory.write_json("labels.json", {"labels": list(data.label_names), **counts})
 
 
-def _baseline(course: Course) -> dict[str, Any]:
-    """Return how well the whole test set is predicted without a model, in the task's metrics."""
-    side, examples, train = course.side, course.partition.train_indices, course.side.train_features
-    if course.gold is not None:
-        examples, labels = course.gold
-        train = train.with_values("label", examples, labels)
-    numbers = np.load(side.recipe.test_numbers)
-    name, predictions = side.task.baseline(train, examples, side.test_features, numbers)
-    return {"name": name, **side.task.metrics(predictions, side.test_features, numbers)}
-
-
 def _finish(
     directory: RunDir, course: Course, pieces: Pieces, listener: Listener, stopped: str | None = None
 ) -> None:
@@ -339,66 +327,14 @@ def _finish(
     """
     from fednlp.reports.modelcard import model_card
 
-    experiment, lines, metric = course.experiment, course.lines, pieces.task.metric
-    evaluated = [line for line in lines if "evaluation" in line]
-    last = evaluated[-1]["evaluation"] if evaluated else {}
-    part = "personal" if course.side.personalised else "global"
-    scored = [
-        (line["evaluation"][part][metric], -line["round"])
-        for line in evaluated
-        if line["evaluation"].get(part) and line["evaluation"][part][metric] is not None
-    ]
-    best = max(scored, default=None)
-    reference = experiment.algorithm.name if experiment.algorithm.name in REFERENCES else None
     known = directory.read_json("environment.json")
-    summary = {
-        "name": experiment.name,
-        "algorithm": experiment.algorithm.name,
-        "seed": experiment.seed,
-        "rounds": course.state.round,
-        "finished": stopped is None,
-        "data": known["data"],
-        "clients": course.partition.num_clients,
-        "personalised": course.side.personalised,
-        "model": experiment.model.name_or_path,
-        "parameters": course.state.layout.numel,
-        "evaluation": last,
-        "task": pieces.task.name,
-        "metric": metric,
-        "best": None if best is None else {"round": -best[1], metric: best[0]},
-        "bytes_up": 0,
-        "bytes_down": 0,
-        **totals(lines),
-        "seconds": round(course.state.totals.get("seconds", 0.0), 3),
-        "dropped": sum(len(line.get("dropped", [])) for line in lines),
-        "stopped": stopped,
-        "reference": reference,
-        "baseline": _baseline(course),
-        "note": course.note,
-        **course.facts,
-        **_secure_total(experiment, lines),
-    }
+    summary = summary_of(course, known["data"], stopped)
     with saving(directory.folder):
-        if lines and "matrix" in lines[-1]:
-            directory.write_json("matrix.json", lines[-1]["matrix"])
-        if reference != "local":
+        if course.lines and "matrix" in course.lines[-1]:
+            directory.write_json("matrix.json", course.lines[-1]["matrix"])
+        if course.experiment.algorithm.name != "local":
             course.side.replica.load_for_evaluation(course.state.x)
-            card = model_card(summary, experiment.model_dump(exclude_none=True), known)
+            card = model_card(summary, course.experiment.model_dump(exclude_none=True), known)
             save_model(course.side.replica.model, pieces.tokenizer, directory.model, card)
         directory.write_json("summary.json", summary)
     listener.finished(directory, summary)
-
-
-def _secure_total(experiment: Experiment, lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what secure aggregation added over all rounds; nothing without it."""
-    added = [line["secure"] for line in lines if "secure" in line]
-    if not added:
-        return {}
-    return {
-        "secure": {
-            "protocol": experiment.secure.protocol,
-            "bytes": sum(one["bytes"] for one in added),
-            "seconds": round(sum(one["seconds"] for one in added), 3),
-            "aborted": sum("aborted" in line for line in lines),
-        }
-    }

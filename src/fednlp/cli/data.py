@@ -61,8 +61,7 @@ def exported(
     """Write a data set as the original FedNLP's exchange file."""
     from fednlp.data import export_data, load_data
 
-    known = {"path": source} if path is None and _is_path(source) else {"name": source, "path": path}
-    print(f"written {out}: {export_data(load_data(**known), out):,} examples")
+    print(f"written {out}: {export_data(load_data(**_origin(source, path)), out):,} examples")
 
 
 def partition(
@@ -98,9 +97,8 @@ def partition(
 ) -> None:
     """Share the examples of a data set out over clients, and show how unlike they are."""
     from fednlp import config
-    from fednlp.partitioning import partition_source
+    from fednlp.partitioning import describe, partition_source
 
-    origin = {"path": source} if path is None and _is_path(source) else {"name": source, "path": path}
     options = {
         "method": method,
         "clients": clients,
@@ -114,21 +112,26 @@ def partition(
         "part": part,
         "seed": seed,
     }
-    data = origin | {"text": text, "label": label, "test_path": test_path, "test_fraction": test_fraction}
+    columns = {"text": text, "label": label, "test_path": test_path, "test_fraction": test_fraction}
     document: dict[str, Any] = {
         "seed": seed,
         "clients_per_round": 1,
-        "data": {key: value for key, value in data.items() if value is not None},
-        "partition": {key: value for key, value in options.items() if value is not None},
+        "data": _given(_origin(source, path) | columns),
+        "partition": _given(options),
     }
     settings = config.parse(document, "fednlp partition")
     report = partition_source(settings, out, plots, lambda said: print(said, file=sys.stderr))
-    if as_json:
-        print(json.dumps(report, indent=1))
-    else:
-        from fednlp.partitioning import describe
+    print(json.dumps(report, indent=1) if as_json else describe(report))
 
-        print(describe(report))
+
+def _origin(source: str, path: str | None) -> dict[str, Any]:
+    """Return the settings of ``[data]`` that say where the examples come from."""
+    return {"path": source} if path is None and _is_path(source) else {"name": source, "path": path}
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options without those that were left out."""
+    return {key: value for key, value in options.items() if value is not None}
 
 
 def _is_path(source: str) -> bool:

@@ -10,6 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from fednlp.live import Terminal
     from fednlp.planning import Planned
 
 
@@ -61,12 +62,7 @@ def plan(
         terminal.begin()
         found = planned_for(wanted, limits, terminal.say, terminal.step)
         terminal.close()
-        if as_json:
-            print(json.dumps(_document(found), indent=1))
-        elif found.decisions:
-            terminal.console.print(_table(found))
-            for line in _falls(found):
-                terminal.say(line)
+        _show(found, terminal, as_json)
         if found.chosen is None:
             raise RunError(_why(found))
         text = selection_text(found)
@@ -76,6 +72,16 @@ def plan(
             with atomic(out, "name a file elsewhere") as file:
                 file.write(text.encode())
             terminal.say(f"written {out}: put its table into an experiment on the same model")
+
+
+def _show(found: "Planned", terminal: "Terminal", as_json: bool) -> None:
+    """Print all plans that were tried: as JSON, or as a table and a sentence for each that is odd."""
+    if as_json:
+        print(json.dumps(_document(found), indent=1))
+    elif found.decisions:
+        terminal.console.print(_table(found))
+        for line in _falls(found):
+            terminal.say(line)
 
 
 def _document(found: "Planned") -> dict[str, Any]:

@@ -81,33 +81,42 @@ def make_plan(
             f"{FEWEST_CLIENTS} clients or more are needed"
         )
     modulus = PRIME if protocol == "lightsecagg" else 1 << 32
-    room = most_bits(clients + int(-(-spread // 1)), modulus)
-    if room < 2:
-        raise ConfigError(
-            f"[secure] the sum of {clients} clients has no room for noise of that size: lower privacy.noise"
-        )
-    if bits is not None and bits > room:
-        raise ConfigError(
-            f"secure.bits = {bits}: a sum over {clients} clients has room for {room} bits: lower it, or leave it out"
-        )
-    bits = min(MOST_BITS, room) if bits is None else bits
+    bits = _bits(bits, clients, spread, modulus)
     vanishing, corrupt = count(clients, dropout, "dropout"), count(clients, corruption, "corruption")
     neighbours = clients - 1
     if protocol == "lightsecagg":
         needed = _needed_by_lightsecagg(clients, vanishing, corrupt, active)
     elif protocol == "secagg":
-        # More than half, where that many stay: the smallest threshold lets a sum be that of one honest client.
-        needed = max(
-            secagg_threshold(clients, corruption, active), min(clients // 2 + 1, clients - vanishing)
-        )
-        if needed > clients - vanishing:
-            raise ConfigError(
-                f"[secure] {needed} of {clients} clients must answer at corruption = {corruption}, and "
-                f"{vanishing} vanish at dropout = {dropout}: lower one of the two"
-            )
+        needed = _needed_by_secagg(clients, vanishing, dropout, corruption, active)
     else:
         neighbours, needed = choose(clients, corruption, dropout, active)
     return Plan(protocol, clients, needed, neighbours, vanishing, corrupt, bits, modulus, active)
+
+
+def _bits(asked: int | None, clients: int, spread: float, modulus: int) -> int:
+    """Return the bits of an encoded element: as asked, or as many as the sum has room for, 24 at most."""
+    room = most_bits(clients + int(-(-spread // 1)), modulus)
+    if room < 2:
+        raise ConfigError(
+            f"[secure] the sum of {clients} clients has no room for noise of that size: lower privacy.noise"
+        )
+    if asked is not None and asked > room:
+        raise ConfigError(
+            f"secure.bits = {asked}: a sum over {clients} clients has room for {room} bits: lower it, or leave it out"
+        )
+    return min(MOST_BITS, room) if asked is None else asked
+
+
+def _needed_by_secagg(clients: int, vanishing: int, dropout: float, corruption: float, active: bool) -> int:
+    """Return t, for which enough clients must stay."""
+    # More than half, where that many stay: the smallest threshold lets a sum be that of one honest client.
+    needed = max(secagg_threshold(clients, corruption, active), min(clients // 2 + 1, clients - vanishing))
+    if needed > clients - vanishing:
+        raise ConfigError(
+            f"[secure] {needed} of {clients} clients must answer at corruption = {corruption}, and "
+            f"{vanishing} vanish at dropout = {dropout}: lower one of the two"
+        )
+    return needed
 
 
 def _needed_by_lightsecagg(clients: int, vanishing: int, corrupt: int, active: bool) -> int:

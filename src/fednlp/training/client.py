@@ -175,19 +175,7 @@ class Participant:
                 self.store.forget(client, round_number)
             return asdict(failed(client, factor, error, bytes_got, tensors_got))
         self._keep(client, round_number, trained, made)
-        chosen, sent = made.chosen, made.sent
-        reply = Reply(
-            client,
-            factor,
-            trained.examples,
-            trained.steps,
-            trained.loss,
-            bytes_down=bytes_got,
-            tensors_down=tensors_got,
-            bytes_up=None if sent is None else sent.bytes,
-            sent=None if chosen.sent is None else np.flatnonzero(chosen.sent).tolist(),
-            moved=None if chosen.moved is None else chosen.moved.tolist(),
-        )
+        reply = _reply(client, factor, trained, made, bytes_got, tensors_got)
         return asdict(reply) | self._add(total, factor, made)
 
     def _make(self, record: Record, x: Tensor, key: Key, hiding: dict[str, Any] | None) -> "_Made":
@@ -267,3 +255,22 @@ class _Made:
     chosen: _Chosen = _Chosen()
     sent: Sent | None = None
     hidden: "Hidden | None" = None
+
+
+def _reply(
+    client: int, factor: float, trained: Trained, made: _Made, bytes_down: int, tensors_down: int
+) -> Reply:
+    """Return what a client says of its training and of what it sends."""
+    chosen, sent = made.chosen, made.sent
+    return Reply(
+        client,
+        factor,
+        trained.examples,
+        trained.steps,
+        trained.loss,
+        bytes_down=bytes_down,
+        tensors_down=tensors_down,
+        bytes_up=None if sent is None else sent.bytes,
+        sent=None if chosen.sent is None else np.flatnonzero(chosen.sent).tolist(),
+        moved=None if chosen.moved is None else chosen.moved.tolist(),
+    )
