@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import fednlp
+from fednlp.assembly import open_data
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, ModelError
 from fednlp.experiment import Listener, Silent
@@ -152,6 +154,23 @@ def test_more_gold_labels_than_examples_are_refused(experiment: Make, tmp_path: 
         fednlp.run(experiment({"fewshot": FEW | {"gold": 10_000}}), tmp_path / "run")
 
 
+def test_nothing_left_to_label_is_refused(experiment: Make, tmp_path: Path) -> None:
+    few = FEW | {"pacing": "search", "validation": 500}
+    with pytest.raises(ConfigError, match=r"fewshot.validation = 500 leave none of \d+ texts to label"):
+        fednlp.run(experiment({"fewshot": few, "num_rounds": 20}), tmp_path / "run")
+
+
+def test_texts_with_numbers_for_labels_are_refused(
+    experiment: Make, make_csv: Callable[..., Path], tmp_path: Path
+) -> None:
+    path = make_csv(tmp_path / "scores.csv", [(f"text {n}", n / 9) for n in range(90)], ("text", "score"))
+    with pytest.raises(ConfigError, match="text-regression has none: leave it out"):
+        fednlp.run(
+            experiment({"fewshot": FEW, "data": {"path": str(path)}, "partition": {"clients": 8}}),
+            tmp_path / "run",
+        )
+
+
 def test_a_class_without_a_gold_label_is_said(experiment: Make, tmp_path: Path) -> None:
     said: list[str] = []
 
@@ -195,6 +214,53 @@ def test_fewer_clients_with_labels_than_a_secure_sum_is_for_make_no_sum(
     assert "aborted" not in lines[1]
 
 
+def test_a_client_that_trains_and_labels_is_one_client(experiment: Make, tmp_path: Path) -> None:
+    """It gets the model once, as it comes down, and computes for both, one after the other."""
+    changes = {
+        "partition": {"method": "uniform", "clients": 1},
+        "clients_per_round": 1,
+        "fewshot": FEW | {"n": 1, "gold": 9},
+        "exchange": {"up": [], "down": ["bfloat16"]},
+        "costs": {"device": "jetson-tx2", "bandwidth_down": 1.0},
+        "num_rounds": 1,
+    }
+    both = lines_of(fednlp.run(experiment(changes), tmp_path / "both"))[0]
+    changes["fewshot"] |= {"pacing": "none"}
+    alone = lines_of(fednlp.run(experiment(changes), tmp_path / "alone"))[0]
+    assert both["labelled"] > 100
+    assert both["bytes_down"] == alone["bytes_down"] > 0
+    assert both["tensors_down"] == alone["tensors_down"]
+    assert both["simulated_seconds"] > alone["simulated_seconds"]
+
+
+def test_clients_label_with_their_own_head(experiment: Make, tmp_path: Path) -> None:
+    """By round 24 their models are right on nearly all texts; a head that nobody trained is not."""
+    changes = {
+        "fewshot": FEW | {"gold": 100, "n": 8, "f": 24},
+        "model.train": {"personal": ["head"]},
+        "num_rounds": 25,
+        "clients_per_round": 8,
+        "client": {"optimizer": "adamw", "learning_rate": 0.02, "num_train_epochs": 2},
+        "evaluation.every": 25,
+    }
+    run = fednlp.run(experiment(changes), tmp_path / "run")
+    state = load_file(run.state)
+    pseudo = state[next(name for name in state if name.endswith("fewshot.pseudo"))]
+    given = pseudo >= 0
+    assert given.sum() >= 16
+    right: float = (pseudo == open_data(run.experiment()).labels("train"))[given].mean()
+    assert right > 0.85
+
+
+def test_gold_labels_that_are_not_trusted_are_not_counted(experiment: Make, tmp_path: Path) -> None:
+    few = FEW | {"gold": 100, "bad_clients": 0.4, "check": True}
+    run = fednlp.run(experiment({"fewshot": few, "num_rounds": 9, "evaluation.every": 9}), tmp_path / "run")
+    lines = lines_of(run)
+    flagged = {client for line in lines for client in line.get("flagged", [])}
+    assert flagged
+    assert lines[-1]["labels"]["gold"] < 100
+
+
 def prompted(tiny_model: Path, folder: Path, kind: str) -> dict[str, Any]:
     """Return changes that ask a tiny BERT with a kind of head for one word a label."""
     import torch
@@ -219,7 +285,7 @@ def test_without_any_gold_label_what_the_model_says_is_the_beginning(
 ) -> None:
     """The first round labels and moves nothing; the second trains on that."""
     changes = prompted(tiny_model, tmp_path / "model", "BertForMaskedLM")
-    changes |= {"fewshot": FEW | {"gold": 0, "per_label": True}, "num_rounds": 2}
+    changes |= {"fewshot": FEW | {"gold": 0, "per_label": True, "check": True}, "num_rounds": 2}
     whole = fednlp.run(experiment(changes), tmp_path / "whole")
     first, second = lines_of(whole)
     assert (first["cohort"], first["examples"], first["labels"]["gold"]) == ([], 0, 0)
@@ -257,6 +323,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "give task.prompt and a fewshot.pacing",
     ),
     "search": ({"fewshot": FEW | {"pacing": "search"}, "client.keep_optimizer": True}, "puts the model back"),
+    "what is owed": (
+        {"fewshot": FEW | {"pacing": "search"}, "exchange": {"up": ["int8"], "error_feedback": True}},
+        "puts the model back",
+    ),
+    "check": ({"fewshot": FEW | {"check": True}, "secure.protocol": "secagg"}, "there to hide"),
 }
 
 

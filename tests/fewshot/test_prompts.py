@@ -414,6 +414,21 @@ def test_check_in_words(
     assert "It was" not in only.output
 
 
+@pytest.mark.parametrize("columns", [None, {"text": "title", "text_pair": "description"}])
+def test_data_are_opened_once_for_the_same_columns(
+    monkeypatch: pytest.MonkeyPatch, masked: Path, mine: Callable[..., Path], columns: dict[str, str] | None
+) -> None:
+    opened = []
+    monkeypatch.setattr("fednlp.data.load_data", lambda *_, **options: opened.append(options["columns"]))
+    texts = ["{mask} {text}", "{mask} {text} {text_pair}"]
+    prompts = load_prompts(
+        mine(patterns=[*texts, *(f"It {text}" for text in texts)], data=["agnews"], columns=columns)
+    )
+    found = check(prompts, Choice("mine"), str(masked), data="agnews")
+    assert [one.pattern for one in found] == list(prompts.patterns)
+    assert opened == ([None] if columns is None else [None, columns])
+
+
 def test_check_as_json(typed: Callable[..., Result], masked: Path, mine: Callable[..., Path]) -> None:
     path = mine(words=[OWN["words"][0]])  # type: ignore[index]
     result = typed("check", path, "--model", masked, "--json")
@@ -452,6 +467,8 @@ def test_mistakes(
     for words, says in (
         (["check", "agnew"], "did you mean 'agnews'"),
         (["check", mine(), "--pattern", "7", "--model", masked], "no pattern 7"),
+        (["check", f"{mine()}:0:2", "--model", masked], "mine have no words 2: there are 0 to 1"),
+        (["check", "mnli:0:7", "--model", masked], "the prompts mnli have no words 7: there are 0 to 1"),
         (["check", "sst2", "--model", masked, "--path", reviews], "the data has the labels 'neg', 'pos'"),
         (["check", mine(), "--model", masked, "--data", "nosuch"], "nosuch"),
     ):

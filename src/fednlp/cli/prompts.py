@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -137,7 +138,7 @@ def check(
         path: Files of it, or of the user's own.
 
     Raises:
-        ConfigError: There is no such pattern.
+        ConfigError: There is no such pattern, or there are no such words.
         DataError: The data set cannot be had, or has no labels.
         ModelError: The model cannot be had, or has no masked-LM head.
     """
@@ -149,6 +150,7 @@ def check(
 
     numbers = range(len(prompts.patterns)) if choice.pattern is None else [choice.pattern]
     patterns = {number: chosen_pattern(prompts, number) for number in numbers}
+    _require_words(prompts, choice.words)
     source = find_model(model)
     tokenizer = load_tokenizer(source)
     mask_of(tokenizer, _TASK)
@@ -157,10 +159,11 @@ def check(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        tried = (_data_for(prompts, one, data, path) for one in patterns.values())
+        opened = cache(partial(_data_for, prompts, data, path))
+        known = {number: opened(_own_columns(prompts, one, data)) for number, one in patterns.items()}
         return [
-            _checked(prompts, number, pattern, choice.words, tokenizer, loaded, known, limit)
-            for (number, pattern), known in zip(patterns.items(), tried, strict=True)
+            _checked(prompts, number, one, choice.words, tokenizer, loaded, known[number], limit)
+            for number, one in patterns.items()
         ]
     finally:
         torch.set_num_threads(threads)
@@ -174,14 +177,27 @@ def _at_hand(prompts: "Prompts", path: str | None) -> str | None:
     return next((n for n in known if path is None and CATALOGUE[n].fetched == "package index"), None)
 
 
-def _data_for(prompts: "Prompts", pattern: str, data: str | None, path: str | None) -> "TextData | None":
-    """Open the data; for a pattern of pairs, with the columns that make a pair of a joined text."""
+def _require_words(prompts: "Prompts", number: int | None) -> None:
+    from fednlp.errors import ConfigError
+
+    if number is not None and number >= len(prompts.words):
+        raise ConfigError(
+            f"the prompts {prompts.name} have no words {number}: there are 0 to {len(prompts.words) - 1}"
+        )
+
+
+def _own_columns(prompts: "Prompts", pattern: str, data: str | None) -> bool:
+    """Whether a pattern is of pairs and the data's usual text joins them."""
+    return bool(prompts.columns) and data in prompts.data and "{text_pair}" in pattern
+
+
+def _data_for(prompts: "Prompts", data: str | None, path: str | None, own_columns: bool) -> "TextData | None":
+    """Open the data; if asked for, with the columns that make a pair of a joined text."""
     from fednlp.data import load_data
 
     if data is None and path is None:
         return None
-    paired = data in prompts.data and "{text_pair}" in pattern
-    return load_data(data, path, task=_TASK, columns=prompts.columns if paired else None)
+    return load_data(data, path, task=_TASK, columns=prompts.columns if own_columns else None)
 
 
 def _checked(

@@ -252,10 +252,20 @@ def _fewshot_problems(experiment: "Experiment") -> list[str]:
             "[privacy] counts on cohorts drawn among all clients, and [fewshot] draws among those with labels: leave "
             "one of the two out"
         )
-    if fewshot.pacing == "search" and (experiment.client.keep_optimizer or experiment.pull.rule != "all"):
+    kept = (
+        experiment.client.keep_optimizer
+        or experiment.pull.rule != "all"
+        or experiment.exchange.error_feedback
+    )
+    if fewshot.pacing == "search" and kept:
         found.append(
             'fewshot.pacing = "search" puts the model back between trials, and not what clients keep to themselves: '
-            "leave client.keep_optimizer and [pull] out"
+            "leave client.keep_optimizer, [pull] and exchange.error_feedback out"
+        )
+    if fewshot.check and experiment.secure.protocol != "none":
+        found.append(
+            "fewshot.check shows the server what single clients label and what the model says to it, which [secure] is "
+            "there to hide: leave out one of the two"
         )
     return found
 

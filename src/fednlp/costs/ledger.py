@@ -48,6 +48,24 @@ class Spent:
     labelled: int = 0
 
 
+def both(one: Spent, other: Spent) -> Spent:
+    """Return what a client spent that did two things in a round, on one message of the server.
+
+    >>> both(Spent(bytes_up=5, bytes_down=9, examples=2), Spent(bytes_down=9, labelled=7))
+    Spent(bytes_up=5, bytes_down=9, tensors_up=0, tensors_down=0, parameters_up=0, examples=2, labelled=7)
+    """
+    down = max((one.bytes_down, one.tensors_down), (other.bytes_down, other.tensors_down))
+    return Spent(
+        bytes_up=one.bytes_up + other.bytes_up,
+        bytes_down=down[0],
+        tensors_up=one.tensors_up + other.tensors_up,
+        tensors_down=down[1],
+        parameters_up=one.parameters_up + other.parameters_up,
+        examples=one.examples + other.examples,
+        labelled=one.labelled + other.labelled,
+    )
+
+
 @dataclass(frozen=True)
 class Prices:
     """What bytes and examples take; None for what is not priced.

@@ -6,8 +6,6 @@ Pure functions of numbers: nothing here draws, trains or reads a clock.
 """
 
 import math
-import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +16,9 @@ from fednlp.errors import ConfigError, DataError
 
 _DIGITS = 9
 """Decimals of a percentage that count: 3 times 0.1 is 0.3."""
+
+_ROUNDING = 1e-6
+"""By so much a text's probabilities may differ with the texts that are in the same batch."""
 
 
 @dataclass(frozen=True)
@@ -197,27 +198,27 @@ def aug_e(
 
 
 def suspects(
-    clients: Sequence[str],
+    clients: NDArray[np.integer[Any]],
     labels: NDArray[np.integer[Any]],
     probabilities: NDArray[np.floating[Any]],
     least: int = 2,
     more_than: float = 0.5,
     chance: float = 0.05,
-) -> list[str]:
+) -> NDArray[np.int64]:
     """Return the clients whose gold labels look wrong, by what the global model is sure of.
 
     The rule: a text counts as surely of class j if the model gives j at least t_j, the mean probability of j
-    over all gold texts that are labelled j; of several such classes, the likeliest. A class without any gold
-    label is never sure. Of a client's texts that are surely of some class, at least ``least``, let d of m be
-    surely of another class than their label. The client is suspected if d / m is above ``more_than`` and if d or
-    more of m would happen with probability ``chance`` at most, were the client as the others: each text in
-    disagreement with the median of their shares d / m.
+    over all gold texts that are labelled j, or a millionth less; of several such classes, the likeliest. A class
+    without any gold label is never sure. Of a client's texts that are surely of some class, at least ``least``,
+    let d of m be surely of another class than their label. The client is suspected if d / m is above
+    ``more_than`` and if d or more of m would happen with probability ``chance`` at most, were the client as the
+    others: each text in disagreement with the median of their shares d / m.
 
     The thresholds are those of confident learning (Northcutt, Jiang and Chuang 2021, "Confident Learning:
     Estimating Uncertainty in Dataset Labels", JAIR 70): they fit any model, however sure it is of itself.
 
     Args:
-        clients: Whose text it is, one name a gold text; of all clients together.
+        clients: Whose text it is, one number a gold text; of all clients together.
         labels: Its gold label, a class number.
         probabilities: What the model gives each class, (texts, classes). Rows with NaN say nothing.
         least: Fewer sure texts than this are no evidence.
@@ -225,18 +226,18 @@ def suspects(
         chance: What a weak model, which disagrees with everybody, must not exceed.
 
     Returns:
-        Names, each once, in order of first appearance.
+        Their numbers, each once, rising.
 
     Raises:
         DataError: The three are not of one length, or a label is no class.
 
     >>> sure = np.array([[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.2, 0.8], [0.9, 0.1], [0.9, 0.1]])
-    >>> suspects(["a", "a", "a", "a", "b", "b"], np.array([0, 0, 1, 1, 1, 1]), sure)
-    ['b']
+    >>> suspects(np.array([3, 3, 3, 3, 7, 7]), np.array([0, 0, 1, 1, 1, 1]), sure)
+    array([7])
     """
-    if not (probabilities.ndim == 2 and len(clients) == len(labels) == len(probabilities)):
+    if not (probabilities.ndim == 2 and clients.shape == labels.shape == probabilities.shape[:1]):
         raise DataError(
-            f"{len(clients)} clients, {len(labels)} labels and probabilities of shape {probabilities.shape}: "
+            f"clients, labels and probabilities of shapes {clients.shape}, {labels.shape}, {probabilities.shape}: "
             "give one client, one label and one row of probabilities for every gold text"
         )
     texts, classes = probabilities.shape
@@ -244,34 +245,55 @@ def suspects(
         raise DataError(
             f"gold labels from {labels.min()} to {labels.max()}: there are {classes} classes, from 0"
         )
-    said = ~np.isnan(probabilities).any(axis=1)
-    thresholds = np.full(classes, np.inf)
-    for number in np.unique(labels[said]):
-        thresholds[number] = probabilities[said & (labels == number), number].mean()
-    sure = np.where(said[:, None] & (probabilities >= thresholds), probabilities, -np.inf)
-    counts = sure.max(axis=1, initial=-np.inf) > -np.inf
-    disagrees = counts & (sure.argmax(axis=1) != labels) if texts else counts
-    shares = {}
-    for client in dict.fromkeys(clients):
-        own = counts & np.array([name == client for name in clients])
-        if own.sum() >= max(least, 1):
-            shares[client] = int(disagrees[own].sum()), int(own.sum())
-    return [
+    disagrees, sure = _against_labels(labels, probabilities)
+    names, who = np.unique(clients, return_inverse=True)
+    m = np.bincount(who[sure], minlength=len(names))
+    enough = m >= max(least, 1)
+    names, m = names[enough], m[enough]
+    d = np.bincount(who[disagrees], minlength=len(enough))[enough]
+    shares = d / m
+    usual = _medians_of_the_others(shares)
+    unlikely = [
         client
-        for client, (d, m) in shares.items()
-        if d / m > more_than
-        and _at_least(d, m, _median([a / b for name, (a, b) in shares.items() if name != client])) <= chance
+        for client in np.flatnonzero(shares > more_than).tolist()
+        if _at_least(int(d[client]), int(m[client]), float(usual[client])) <= chance
     ]
+    found: NDArray[np.int64] = names[unlikely].astype(np.int64)
+    return found
 
 
-def _median(numbers: list[float]) -> float:
-    return statistics.median(numbers) if numbers else 0.0
+def _against_labels(
+    labels: NDArray[np.integer[Any]], probabilities: NDArray[np.floating[Any]]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which texts are surely of another class than their label, and which are surely of any."""
+    said = ~np.isnan(probabilities).any(axis=1)
+    given, count = labels[said], probabilities.shape[1]
+    numbers = np.bincount(given, minlength=count)
+    sums = np.bincount(given, weights=probabilities[said, given], minlength=count)
+    thresholds = np.divide(sums, numbers, out=np.full(count, np.inf), where=numbers > 0)
+    reached = said[:, None] & (probabilities >= thresholds - _ROUNDING)
+    likeliest = np.where(reached, probabilities, -np.inf).argmax(axis=1)
+    sure = reached.any(axis=1)
+    return sure & (likeliest != labels), sure
+
+
+def _medians_of_the_others(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return for each number the median of all others; 0 where there is no other."""
+    others = len(numbers) - 1
+    if others < 1:
+        return np.zeros(len(numbers))
+    rising = np.sort(numbers)
+    own = np.searchsorted(rising, numbers)
+    lower, upper = (others - 1) // 2, others // 2
+    medians: NDArray[np.float64] = (rising[lower + (own <= lower)] + rising[upper + (own <= upper)]) / 2
+    return medians
 
 
 def _at_least(d: int, m: int, probability: float) -> float:
-    """Return the probability that d or more of m independent events happen."""
-    terms = (math.comb(m, i) * probability**i * (1 - probability) ** (m - i) for i in range(d, m + 1))
-    return math.fsum(terms)
+    """Return the probability that d or more of m independent events happen, d from 1."""
+    from scipy.special import bdtrc
+
+    return float(bdtrc(d - 1, m, probability))
 
 
 def _require_counts(**counts: object) -> None:

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Literal
 
 from fednlp.errors import ConfigError
@@ -60,13 +61,15 @@ def search(
     """Find the plan with the least time to a target accuracy, trying few of the (layers + 1)(layers + 2) / 2.
 
     1. Depth: binary search for the least at which the target is reached, each depth with as many of its layers in full
-       as fit.
+       as fit. It goes up to the depth from which a deeper plan has room for fewer layers in full; where none of these
+       depths reaches the target, the deeper ones are tried one by one.
     2. Capacity: binary search for the least that reaches the target at this depth.
     3. Neighbours of the plan found, one layer deeper and one more layer in full, are tried where they fit.
 
     Of all that reached the target the one with the fewest seconds is chosen; of equal ones that which trains least.
-    Both binary searches rest on accuracy not falling where more is trained: :func:`falls` tells where it did.
-    They take at most ceil(log2(layers + 2)) and ceil(log2(layers + 1)) tries, and no plan is tried twice.
+    Both binary searches rest on accuracy not falling where more is trained: :func:`falls` tells where it did. Where
+    it does not, a plan is found if any that fits reaches the target. The searches take at most ceil(log2(layers + 2))
+    and ceil(log2(layers + 1)) tries, one more for each depth tried by itself, and no plan is tried twice.
 
     Args:
         layers: Of the model, 1 or more.
@@ -100,12 +103,13 @@ def search(
 
     may = fits or (lambda candidate: True)
     fullest = [full for depth in range(layers + 1) if (full := _fullest(depth, may)) is not None]
-    place = bisect_left(fullest, True, key=lambda candidate: reaches("depth", candidate))
-    if place < len(fullest):
-        depth, most = fullest[place].depth, fullest[place].capacity
+    place = bisect_left(fullest, True, 0, _nested(fullest), key=lambda candidate: reaches("depth", candidate))
+    full = next((candidate for candidate in fullest[place:] if reaches("depth", candidate)), None)
+    if full is not None:
+        depth, most = full.depth, full.capacity
         lesser = [plan for plan in map(partial(Candidate, depth), range(most)) if may(plan)]
         at = bisect_left(lesser, True, key=lambda candidate: reaches("capacity", candidate))
-        found = [*lesser, fullest[place]][at]
+        found = [*lesser, full][at]
         for neighbour in (Candidate(depth + 1, found.capacity), Candidate(depth, found.capacity + 1)):
             there = neighbour.depth <= layers and neighbour.capacity <= neighbour.depth
             if there and may(neighbour):
@@ -118,6 +122,12 @@ def _fullest(depth: int, may: Fits) -> Candidate | None:
     """Return the plan of a depth with the most layers in full that fits."""
     downwards = (Candidate(depth, capacity) for capacity in range(depth, -1, -1))
     return next((candidate for candidate in downwards if may(candidate)), None)
+
+
+def _nested(fullest: Sequence[Candidate]) -> int:
+    """Return how many of the first plans train all that the ones before them do."""
+    pairs = enumerate(pairwise(fullest), start=1)
+    return next((place for place, (less, more) in pairs if not less.within(more)), len(fullest))
 
 
 def _fastest(decisions: Sequence[Decision]) -> Candidate | None:

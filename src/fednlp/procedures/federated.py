@@ -1,13 +1,14 @@
 """Rounds of a federated algorithm, on a pool of workers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fednlp.assembly import algorithm_of, prices_of
-from fednlp.costs import Spent, round_line
+from fednlp.costs import Spent, both, round_line
 from fednlp.errors import ConfigError, SecureAbort, TooFewClients
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.exchange import broadcast
@@ -37,7 +38,7 @@ class Federated:
         self.guard = guard_of(course.experiment, course.partition.num_clients)
         self.algorithm = self._algorithm()
         self.terms = self._terms()
-        self.beside: list[Spent] = []  # what clients cost in a round that do not train
+        self.beside: dict[int, Spent] = {}  # what clients cost in a round beside training
         if self.terms is not None and self.guard is not None:
             apart = sum_distance(self.terms.noise, self.terms.honest, course.state.layout.numel)
             self.guard = replace(self.guard, distance=apart)
@@ -86,14 +87,22 @@ class Federated:
         return terms_of(self.course.experiment, len(self.sizes), largest, noise, parameters)
 
     def _spent(self, replies: Sequence[Reply]) -> list[Spent]:
-        return [spent(self.course.state.layout, self._with_factors(reply)) for reply in replies]
+        """Return what each client of a round cost, once a client, whatever it did."""
+        costs = {r.client: spent(self.course.state.layout, self.with_factors(r)) for r in replies}
+        for client, more in self.beside.items():
+            costs[client] = both(costs[client], more) if client in costs else more
+        return list(costs.values())
 
-    def _with_factors(self, reply: Reply) -> Reply:
+    def with_factors(self, reply: Reply) -> Reply:
         """Count what a client gets of the changes of the base weights, as factors where these are shorter."""
         exchange, layout = self.course.side.exchange, self.course.state.layout
         if not exchange.adapters:
             return reply
-        seen = [line["round"] for line in self.course.lines if reply.client in line["cohort"]]
+        seen = [
+            line["round"]
+            for line in self.course.lines
+            if reply.client in line["cohort"] or reply.client in line.get("labelling", [])
+        ]
         missed = self.course.lines[max(seen, default=1) - 1 :]
         answered = sum(len(line["cohort"]) - len(line.get("dropped", [])) - 1 for line in missed)
         _, down = exact_bytes(layout, exchange.adapters, answered + 1)
@@ -103,16 +112,22 @@ class Federated:
         self, round_number: int, state: State, factors: dict[int, float], done: Callable[[int], None]
     ) -> Gathered:
         """Train the cohort on the pool."""
+        with self.arrived(round_number, state):
+            if self.terms is None:
+                replies = self._train(round_number, factors, done)
+                return Gathered(self.course.pool.total, [Reply(**reply) for reply in replies])
+            return self._train_hidden(self.terms, round_number, factors, done)
+
+    @contextmanager
+    def arrived(self, round_number: int, state: State) -> Iterator[None]:
+        """Have the global model as it arrives at the clients, in place of the server's."""
         key = Key(self.course.experiment.seed, round_number, -1)  # one message for all clients
         arrived = broadcast(self.course.side.exchange, state.layout, state.x, key)
         exact = None if arrived is state.x else state.x.clone()
         if exact is not None:
             state.x.copy_(arrived)
         try:
-            if self.terms is None:
-                replies = self._train(round_number, factors, done)
-                return Gathered(self.course.pool.total, [Reply(**reply) for reply in replies])
-            return self._train_hidden(self.terms, round_number, factors, done)
+            yield
         finally:
             if exact is not None:
                 state.x.copy_(exact)
@@ -187,10 +202,14 @@ class Federated:
             {"secure": secure.facts(len(pool))},
         )
 
+    def pieces(self) -> int:
+        """Return how many clients' work there is in the next round at most."""
+        return min(self.course.experiment.clients_per_round, len(self.sizes))
+
     def round(self) -> dict[str, Any]:
         """Do one federated round."""
         course = self.course
-        size = min(course.experiment.clients_per_round, len(self.sizes))
+        size = self.pieces()
         report = run_round(
             self.algorithm,
             course.state,
@@ -206,7 +225,7 @@ class Federated:
             "train_loss": report.train_loss if report.examples else None,
             "steps": report.steps,
             "examples": report.examples,
-            **round_line([*self._spent(report.replies), *self.beside], self.prices),
+            **round_line(self._spent(report.replies), self.prices),
         }
         moved = {reply.client: reply.moved for reply in report.replies if reply.moved is not None}
         if moved:

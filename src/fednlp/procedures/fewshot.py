@@ -13,14 +13,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fednlp.costs import Spent
+from fednlp.costs import both
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.round import Gathered
+from fednlp.federated.exchange import bytes_down
+from fednlp.federated.round import Gathered, Reply
 from fednlp.federated.state import State
 from fednlp.fewshot.pacing import Pace, Static, due, most_confident, suspects, take
 from fednlp.procedures.course import Course
-from fednlp.procedures.federated import Federated
+from fednlp.procedures.federated import Federated, spent
 from fednlp.procedures.labels import Known, known_labels
 from fednlp.seeds import generator
 
@@ -81,6 +82,7 @@ class FewShot(Federated):
         course, number = self.course, self.course.state.round + 1
         pace = self.pace()
         due_now = self.due(pace, number)
+        self.beside = {}
         flagged = self._check() if due_now and self.fewshot.check else []
         self.sizes = self.held + self._counts(self.pseudo >= 0)
         able = np.flatnonzero(self.sizes)
@@ -89,24 +91,33 @@ class FewShot(Federated):
             raise ConfigError("no client has a label to train on, and none is to label: raise fewshot.gold")
         self.algorithm = replace(self.base, sample=_among(self.base, able, self.drawn_by()))
         course.state.memory["labellings"] += bool(self._labelling)
-        self.beside = [self._cost_of_labelling(client) for client in self._labelling]
+        for client in self._labelling:
+            self._count(client, len(self.candidates(client)))
         line = super().round()
         if self._labelling and not self._found:  # a secure sum gave up before anybody was asked
-            self._train(number, {}, lambda count: None)
+            with self.arrived(number, course.state):
+                self._train(number, {}, lambda count: None)
         self._take_over(pace)
         line["labelling"] = self._labelling
         if flagged:
             line["flagged"] = flagged
-        line["labels"] = {"gold": len(self.known.numbers), "pseudo": int((self.pseudo >= 0).sum())}
+        line["labels"] = {"gold": int(self.held.sum()), "pseudo": int((self.pseudo >= 0).sum())}
         return line
+
+    def pieces(self) -> int:
+        """Return how many clients train and label in the next round."""
+        able = min(self.course.experiment.clients_per_round, int(np.count_nonzero(self.sizes)))
+        return able + len(self._labelling)
 
     def _check(self) -> list[int]:
         """Find clients whose gold labels look wrong to the model as it is, and take these for unlabelled."""
         memory, known = self.course.state.memory, self.known
         asked = np.flatnonzero(self.held[known.owners] > 0)
-        said = np.array(self.guesses(known.numbers[asked]), dtype=np.float64)
-        names = [str(client) for client in known.owners[asked].tolist()]
-        found = [int(name) for name in suspects(names, known.labels[asked], said)]
+        with self.arrived(self.course.state.round + 1, self.course.state):
+            said = self.guesses(known.numbers[asked])
+        found: list[int] = suspects(known.owners[asked], known.labels[asked], said).tolist()
+        for client in np.flatnonzero(self.held).tolist():
+            self._count(client, int(self.held[client]))
         memory["flagged"] = sorted({*memory["flagged"], *found})
         self._distrust(found)
         return found
@@ -117,12 +128,19 @@ class FewShot(Federated):
             self.usable[self.known.of(client)[0]] = True
             self.held[client] = 0
 
-    def guesses(self, numbers: Numbers) -> list[list[float]]:
-        """Return what the global model gives each label for each of some training texts."""
-        course = self.course
-        parts = [part.tolist() for part in np.array_split(numbers, len(course.pool)) if len(part)]
+    def guesses(self, numbers: Numbers) -> NDArray[np.float64]:
+        """Return what the global model gives each label for each of some training texts, (texts, labels).
+
+        Batches are cut by the texts alone, so that the last bit does not depend on the number of workers.
+        """
+        course, size = self.course, self.course.side.recipe.evaluation_batch
+        order = np.argsort(-course.side.train_features.lengths(numbers), kind="stable")
+        parts = [numbers[order[start : start + size]].tolist() for start in range(0, len(order), size)]
         job = {"kind": "guess", "unlabelled": parts}
-        return [row for part in course.pool.do(job, len(parts), course.state.x) for row in part]
+        rows = [row for part in course.pool.do(job, len(parts), course.state.x) for row in part]
+        found = np.empty((len(numbers), len(self.known.names)))
+        found[order] = np.array(rows).reshape(found.shape)
+        return found
 
     def due(self, pace: Pace | Static, number: int) -> bool:
         """Whether clients label in a round."""
@@ -145,13 +163,15 @@ class FewShot(Federated):
         drawn: list[int] = np.sort(rng.choice(clients, min(count, len(clients)), replace=False)).tolist()
         return drawn
 
-    def _cost_of_labelling(self, client: int) -> Spent:
-        layout = self.course.state.layout
-        return Spent(
-            bytes_down=layout.message_bytes,
-            tensors_down=len(layout.entries),
-            labelled=len(self.candidates(client)),
+    def _count(self, client: int, texts: int) -> None:
+        """Count that a client gets the model in this round, and runs it over some texts."""
+        layout, exchange = self.course.state.layout, self.course.side.exchange
+        down, tensors = bytes_down(exchange, layout), len(layout.entries)
+        got = self.with_factors(
+            Reply(client, 0.0, bytes_up=0, sent=[], bytes_down=down, tensors_down=tensors)
         )
+        more = replace(spent(layout, got), labelled=texts)
+        self.beside[client] = both(self.beside[client], more) if client in self.beside else more
 
     def train(
         self, round_number: int, state: State, factors: dict[int, float], done: Callable[[int], None]
@@ -159,7 +179,8 @@ class FewShot(Federated):
         """Train the cohort; where nobody has a label yet, there is only labelling to do."""
         if factors:
             return super().train(round_number, state, factors, done)
-        self._train(round_number, factors, done)
+        with self.arrived(round_number, state):
+            self._train(round_number, factors, done)
         return Gathered(
             self.course.pool.total, [], aborted="no client has a label yet, and some get theirs now"
         )
@@ -175,6 +196,7 @@ class FewShot(Federated):
         course = self.course
         job, order = self.job(round_number, factors, hiding)
         job["labelled"] = [[part.tolist() for part in self.labelled(client)] for client in order]
+        job["labelling"] = self._labelling
         job["unlabelled"] = [self.candidates(client).tolist() for client in self._labelling]
         results = course.pool.do(job, len(order) + len(self._labelling), course.state.x, done)
         self._found = dict(zip(self._labelling, results[len(order) :], strict=True))

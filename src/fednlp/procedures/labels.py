@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from fednlp.config.sections import Fewshot
 from fednlp.data.features import open_features
-from fednlp.errors import RunError
+from fednlp.errors import ConfigError, RunError
 from fednlp.fewshot.filtering import representative
 from fednlp.fewshot.gold import choose, flip, spread
 from fednlp.partition.embed import embed
 from fednlp.procedures.course import Course
 from fednlp.seeds import generator
+from fednlp.tasks.classification import TextClassification
 
 Numbers = NDArray[np.int64]
 
@@ -70,13 +71,17 @@ def known_labels(course: Course) -> Known:
     """Draw the gold examples and read their labels, and no others.
 
     Raises:
-        ConfigError: There are more gold labels than examples.
+        ConfigError: The task has no classes, there are more gold labels than examples, or none is left to label.
         RunError: The features are gone.
     """
     fewshot, partition, seed = course.experiment.fewshot, course.partition, course.experiment.seed
     assert fewshot is not None
+    if not isinstance(course.side.task, TextClassification):
+        raise ConfigError(
+            f"[fewshot] gives texts classes, and {course.side.task.name} has none: leave it out"
+        )
     true = _labels_of(course.side.recipe.train_features)
-    names = tuple(course.side.task.labels)  # type: ignore[attr-defined]
+    names = tuple(course.side.task.labels)
     counts = spread(
         fewshot.gold, fewshot.gamma, np.diff(partition.train_offsets), generator(seed, "gold counts")
     )
@@ -95,6 +100,11 @@ def known_labels(course: Course) -> Known:
         rng = generator(seed, "validation")
         validation = np.sort(rng.choice(rest, min(fewshot.validation, len(rest)), replace=False))
         usable[validation] = False
+        if not usable.any():
+            raise ConfigError(
+                f"fewshot.gold = {fewshot.gold} and fewshot.validation = {fewshot.validation} leave none of "
+                f"{len(partition.train_indices)} texts to label: lower them"
+            )
     if fewshot.keep is not None:
         usable = _representative(course, fewshot, usable)
     known = Known(
@@ -117,7 +127,7 @@ def _representative(course: Course, fewshot: Fewshot, usable: NDArray[np.bool_])
     for client in range(partition.num_clients):
         own = np.sort(partition.train(client))
         own = own[usable[own]]
-        budget = math.ceil(fewshot.keep * len(own))
+        budget = math.ceil(round(fewshot.keep * len(own), 9))  # 0.07 of 100 is 7
         picks = representative(vectors[place[own]], budget, fewshot.neighbours, fewshot.rho)
         left[own[picks]] = True
     return left

@@ -75,7 +75,7 @@ class Paced(FewShot):
     def _accuracy(self) -> float:
         """Return the accuracy on the labels that the server has for this."""
         numbers, labels = self.known.validation
-        return float((np.array(self.guesses(numbers)).argmax(axis=1) == labels).mean())
+        return float((self.guesses(numbers).argmax(axis=1) == labels).mean())
 
     def _seconds(self, line: dict[str, Any]) -> tuple[float | None, float, float]:
         """Return what one client's labelling, one training batch, and the whole round take on the device."""

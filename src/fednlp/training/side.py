@@ -166,10 +166,11 @@ class LocalSide:
         match job["kind"]:
             case "train":
                 if piece >= len(job["clients"]):
-                    return self._guess(job["unlabelled"][piece - len(job["clients"])], x)
+                    return self._label(job, piece - len(job["clients"]), x)
                 return self._train(job, piece, x, total)
             case "guess":
-                return self._guess(job["unlabelled"][piece], x, everything=True)
+                self.replica.load_for_evaluation(x)
+                return self._probabilities(job["unlabelled"][piece]).astype(float).tolist()
             case "unmask":
                 from fednlp.training.masked import unmask
 
@@ -199,16 +200,16 @@ class LocalSide:
         finally:
             known[examples] = _HIDDEN
 
-    def _guess(self, numbers: list[int], x: Tensor, everything: bool = False) -> list[list[Any]]:
-        """Return the likeliest label of training texts and its probability, or the probability of every label.
+    def _label(self, job: dict[str, Any], place: int, x: Tensor) -> list[list[Any]]:
+        """Return the likeliest label of each text of a client, and its probability, by the model that it has."""
+        begin = self.participant.begin(self.participant.record(job["labelling"][place], job["round"] - 1), x)
+        self.replica.load_for_evaluation(x if begin.shared is None else begin.shared, begin.own)
+        probabilities = self._probabilities(job["unlabelled"][place])
+        return [probabilities.argmax(1).tolist(), probabilities.max(1).astype(float).tolist()]
 
-        Args:
-            numbers: Example numbers.
-            x: The global model.
-            everything: Whether all labels' probabilities are wanted.
-        """
+    def _probabilities(self, numbers: list[int]) -> np.ndarray:
+        """Return what the model that is loaded gives every label for some training texts, (texts, labels)."""
         self._loaded = None
-        self.replica.load_for_evaluation(x)
         examples = np.array(numbers, dtype=np.int64)
         lengths = self.train_features.lengths(examples)
         places = np.argsort(-lengths, kind="stable")
@@ -219,10 +220,7 @@ class LocalSide:
                 some = places[start : start + self.recipe.evaluation_batch]
                 arguments = self.replica.model, self.train_features, examples[some], self.replica.device
                 probabilities[some] = self.task.probabilities(*arguments)  # type: ignore[attr-defined]
-        if everything:
-            return probabilities.astype(float).tolist()
-        likeliest = probabilities.argmax(1)
-        return [likeliest.tolist(), probabilities.max(1).astype(float).tolist()]
+        return probabilities
 
     def _refresh(self, job: dict[str, Any]) -> None:
         """Look, once a job, at what other workers have remembered."""
