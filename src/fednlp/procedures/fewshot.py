@@ -92,7 +92,7 @@ class FewShot(Federated):
         self.algorithm = replace(self.base, sample=_among(self.base, able, self.drawn_by()))
         course.state.memory["labellings"] += bool(self._labelling)
         for client in self._labelling:
-            self._count(client, len(self.candidates(client)))
+            self._charge(client, len(self.candidates(client)))
         line = super().round()
         if self._labelling and not self._found:  # a secure sum gave up before anybody was asked
             with self.arrived(number, course.state):
@@ -117,7 +117,7 @@ class FewShot(Federated):
             said = self.guesses(known.numbers[asked])
         found: list[int] = suspects(known.owners[asked], known.labels[asked], said).tolist()
         for client in np.flatnonzero(self.held).tolist():
-            self._count(client, int(self.held[client]))
+            self._charge(client, int(self.held[client]))
         memory["flagged"] = sorted({*memory["flagged"], *found})
         self._distrust(found)
         return found
@@ -163,7 +163,7 @@ class FewShot(Federated):
         drawn: list[int] = np.sort(rng.choice(clients, min(count, len(clients)), replace=False)).tolist()
         return drawn
 
-    def _count(self, client: int, texts: int) -> None:
+    def _charge(self, client: int, texts: int) -> None:
         """Count that a client gets the model in this round, and runs it over some texts."""
         layout, exchange = self.course.state.layout, self.course.side.exchange
         down, tensors = bytes_down(exchange, layout), len(layout.entries)
