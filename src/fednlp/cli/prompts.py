@@ -144,13 +144,14 @@ def check(
     """
     import torch
 
-    from fednlp.fewshot.prompts import chosen_pattern
+    from fednlp.fewshot.prompts import chosen_pattern, chosen_words
     from fednlp.models import find_model, load_tokenizer, longest_text, pretrained_model
     from fednlp.tasks.cloze import mask_of
 
     numbers = range(len(prompts.patterns)) if choice.pattern is None else [choice.pattern]
     patterns = {number: chosen_pattern(prompts, number) for number in numbers}
-    _require_words(prompts, choice.words)
+    if choice.words is not None:
+        chosen_words(prompts, choice.words)  # refused before a model is loaded
     source = find_model(model)
     tokenizer = load_tokenizer(source)
     mask_of(tokenizer, _TASK)
@@ -175,15 +176,6 @@ def _at_hand(prompts: "Prompts", path: str | None) -> str | None:
 
     known = (name for name in prompts.data if name in CATALOGUE)
     return next((n for n in known if path is None and CATALOGUE[n].fetched == "package index"), None)
-
-
-def _require_words(prompts: "Prompts", number: int | None) -> None:
-    from fednlp.errors import ConfigError
-
-    if number is not None and number >= len(prompts.words):
-        raise ConfigError(
-            f"the prompts {prompts.name} have no words {number}: there are 0 to {len(prompts.words) - 1}"
-        )
 
 
 def _own_columns(prompts: "Prompts", pattern: str, data: str | None) -> bool:

@@ -118,7 +118,16 @@ def take(pace: Pace | Static, labelling: int, candidates: int, reached: float = 
         raise ConfigError(f"labelling = {labelling!r:.80}: labellings are counted from 1")
     if isinstance(pace, Static):
         return min(pace.per_client, candidates)
-    return math.ceil(round(share(pace, labelling, reached) * candidates / 100, _DIGITS))
+    return rounded_up(share(pace, labelling, reached) * candidates / 100)
+
+
+def rounded_up(amount: float) -> int:
+    """Return the whole number that is not below an amount, but for what floating point adds to it.
+
+    >>> 0.07 * 100 > 7, rounded_up(0.07 * 100), rounded_up(7.01)
+    (True, 7, 8)
+    """
+    return math.ceil(round(amount, _DIGITS))
 
 
 def most_confident(

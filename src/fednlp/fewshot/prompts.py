@@ -170,6 +170,16 @@ def chosen_pattern(prompts: Prompts, number: int) -> str:
     return str(_nth(prompts, "pattern", prompts.patterns, number))
 
 
+def chosen_words(prompts: Prompts, number: int) -> Mapping[str, str]:
+    """Return a table of words by its number.
+
+    Raises:
+        ConfigError: There is none of that number.
+    """
+    words: Mapping[str, str] = _nth(prompts, "words", prompts.words, number)
+    return words
+
+
 def words_for(
     prompts: Prompts, pattern: str, labels: Sequence[str], tokenizer: Any, table: int | None = None
 ) -> dict[str, str]:
@@ -187,7 +197,7 @@ def words_for(
         ModelError: There is no mask token, or no table suits the vocabulary.
     """
     mask_of(tokenizer, _TASK)
-    tables = prompts.words if table is None else (_nth(prompts, "words", prompts.words, table),)
+    tables = prompts.words if table is None else (chosen_words(prompts, table),)
     fitting = [words for words in tables if set(labels) <= set(words)]
     if not fitting:
         raise ConfigError(

@@ -1,6 +1,5 @@
 """What is known before the first round of few-shot learning: gold labels, and which texts may be labelled."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from fednlp.data.features import open_features
 from fednlp.errors import ConfigError, RunError
 from fednlp.fewshot.filtering import representative
 from fednlp.fewshot.gold import choose, flip, spread
+from fednlp.fewshot.pacing import rounded_up
 from fednlp.partition.embed import embed
 from fednlp.procedures.course import Course
 from fednlp.seeds import generator
@@ -127,7 +127,7 @@ def _representative(course: Course, fewshot: Fewshot, usable: NDArray[np.bool_])
     for client in range(partition.num_clients):
         own = np.sort(partition.train(client))
         own = own[usable[own]]
-        budget = math.ceil(round(fewshot.keep * len(own), 9))  # 0.07 of 100 is 7
+        budget = rounded_up(fewshot.keep * len(own))
         picks = representative(vectors[place[own]], budget, fewshot.neighbours, fewshot.rho)
         left[own[picks]] = True
     return left
