@@ -3,9 +3,9 @@
     python benchmarks/same_weights.py BASE HEAD              # two checkouts; the libraries are those of this Python
     python benchmarks/same_weights.py BASE HEAD --only fedprox,dp
 
-A refactoring changes no result. Each run is BBC News with BERT-tiny over 20 clients, three rounds of four clients, and
-one method; some use two workers, one is stopped and resumed. Prints a line for each run and exits with 1 if any differs.
-Times are not compared, and neither are the names of keys that a checkout has renamed (``RENAMED``).
+A refactoring changes no result. Each run is BBC News with BERT-tiny over 20 clients, three rounds of four clients,
+and one method; some use two workers, one is stopped and resumed. Prints a line for each run and exits with 1 if any
+differs. Times are not compared, and neither are the names of keys that a checkout has renamed (``RENAMED``).
 """
 
 import argparse

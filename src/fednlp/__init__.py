@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from fednlp.data import TextData, load_data
     from fednlp.errors import FednlpError
     from fednlp.experiment import resume, run
-    from fednlp.federated import ServerOptimizer, fedavg, federate, fedopt, fedprox, run_round
+    from fednlp.federated import Algorithm, ServerOptimizer, fedavg, federate, fedopt, fedprox, run_round
     from fednlp.partition import Partition, PartitionSpec, make_partition
 
 _HOMES = {
+    "Algorithm": ("fednlp.federated", "Algorithm"),
     "Experiment": ("fednlp.config", "Experiment"),
     "FednlpError": ("fednlp.errors", "FednlpError"),
     "Partition": ("fednlp.partition", "Partition"),
@@ -42,6 +43,7 @@ _HOMES = {
 
 __version__ = "0.1.0"
 __all__ = [
+    "Algorithm",
     "Experiment",
     "FednlpError",
     "Partition",

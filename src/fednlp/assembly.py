@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from fednlp.models import (
 )
 from fednlp.models.depth import trained_depth
 from fednlp.models.peft_options import virtual_tokens
+from fednlp.own_code import is_own, load
 from fednlp.partition import Partition, make_partition
 from fednlp.partitionfile import read_partition_file
 from fednlp.tasks import TASKS, task_class
@@ -209,13 +210,15 @@ def share_out(experiment: Experiment, data: TextData, say: Say) -> Partition:
             'say partition.method = "uniform", "quantity", "cluster" or "natural"'
         )
     fields: dict[str, Any] = {}
-    if wanted.method == "natural" and wanted.field is not None:
+    own = is_own(wanted.method)
+    if wanted.field is not None and (own or wanted.method == "natural"):
         train_field, names = data.groups("train", wanted.field)
         test_field, _ = data.groups("test", wanted.field, names)
         fields = {"train_field": train_field[train], "test_field": test_field[test], "field_names": names}
     if wanted.method == "cluster":
         say(f"embedding the texts of {data.name} for cluster shift (once; kept in the cache)")
-        fields = {
+    if own or wanted.method == "cluster":
+        fields |= {
             "train_texts": data.input_texts("train", train),
             "test_texts": data.input_texts("test", test),
         }
@@ -309,7 +312,32 @@ def algorithm_of(experiment: Experiment) -> Algorithm:
             assert experiment.server.optimizer is not None
             optimizer = ServerOptimizer(experiment.server.optimizer, **server)
             return fedopt(size, optimizer, wanted.mu or 0.0, **common)
+    if wanted.name not in REFERENCES:
+        return replace(_own_algorithm(wanted.name, size, common | wanted.options), mu=wanted.mu or 0.0)
     raise ConfigError(f"{wanted.name} is a reference point, not a federated algorithm")
+
+
+def _own_algorithm(name: str, size: int, options: dict[str, Any]) -> Algorithm:
+    """Return the user's own algorithm.
+
+    Args:
+        name: ``"module:function"``, called as ``function(clients_per_round, weigh=..., min_clients=..., **options)``.
+        size: Clients a round.
+        options: ``weigh``, ``min_clients``, and what ``[algorithm.options]`` says.
+
+    Raises:
+        ConfigError: It cannot be imported, does not take the options, or returns something else.
+    """
+    build = load(name, "algorithm.name")
+    try:
+        algorithm = build(size, **options)
+    except TypeError as error:
+        raise ConfigError(f'algorithm.name = "{name}": {error} (see [algorithm.options])') from error
+    if not isinstance(algorithm, Algorithm):
+        raise ConfigError(
+            f'algorithm.name = "{name}" returned {type(algorithm).__name__}: return a fednlp.Algorithm'
+        )
+    return algorithm
 
 
 def prices_of(experiment: Experiment, model: nn.Module) -> Prices | None:

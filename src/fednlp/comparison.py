@@ -63,7 +63,7 @@ def plan(
         for method in methods:
             seed = experiment.seed + number
             settings = config.with_method(experiment, method, seed).resolved()
-            stem = f"{method.replace(' ', '-')}-seed{seed}"
+            stem = f"{method.replace(' ', '-').replace(':', '.')}-seed{seed}"
             name = stem if out else f"{stem}-{settings_hash(settings)}"
             runs.append(Planned(method, seed, settings, folder / name))
     for planned in runs:

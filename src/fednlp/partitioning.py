@@ -32,6 +32,7 @@ def partition_source(
     labels, names = data.labels("train"), data.label_names if classes else ("any",)
     figures = summary(partition, labels, len(names)) if classes else summary(partition)
     wanted = experiment.partition.model_dump(exclude_none=True)
+    wanted |= wanted.pop("options")
     report = {
         "data": data.name,
         "source": data.source,

@@ -101,7 +101,7 @@ def test_anything_with_the_attributes_is_a_specification():
     options = dict.fromkeys(
         ("alpha", "beta", "field", "proportions", "clusters", "encoder", "file", "part", "seed")
     )
-    spec = SimpleNamespace(method="uniform", clients=3, **options)
+    spec = SimpleNamespace(method="uniform", clients=3, options={}, **options)
     mine = make_partition(spec, [0] * 9, [0] * 3, num_labels=1)
     theirs = make_partition(PartitionSpec("uniform", clients=3), [0] * 9, [0] * 3, num_labels=1)
     assert np.array_equal(mine.train_indices, theirs.train_indices)

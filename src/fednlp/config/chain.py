@@ -1,5 +1,7 @@
 """What is done to tensors on their way: words such as ``topk:0.01`` and ``int8:64``, read and checked.
 
+A word ``"module:function"`` is a transform of the user's own.
+
 Torch has no part here: an experiment is checked before anything heavy is loaded.
 :mod:`fednlp.federated.transforms` turns the steps into transforms.
 """
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fednlp.errors import ConfigError
+from fednlp.own_code import is_own
 
 Direction = Literal["up", "down"]
 
@@ -27,7 +30,7 @@ class Step:
     """One step of a chain.
 
     Attributes:
-        name: One of ``NAMES``.
+        name: One of ``NAMES``, or ``"module:function"``.
         argument: The share of ``topk`` and ``randomk``, the norm of ``clip``; None for the others.
         block: Values that share a scale in ``int8`` and ``int4``; None for one scale a tensor.
     """
@@ -72,7 +75,7 @@ def check_exchange(up: Sequence[str], down: Sequence[str], error_feedback: bool)
         problems.append(str(error))
     if error_feedback and steps is not None:
         names = {step.name for step in steps}
-        if not names & {*SPARSIFIERS, *QUANTISERS}:
+        if not names - {"clip"}:
             problems.append(
                 "exchange.error_feedback = true, but nothing on the way up loses anything: leave it out, or "
                 'say exchange.up = ["topk:0.01"]'
@@ -101,11 +104,15 @@ def additive(steps: Sequence[Step]) -> tuple[bool, str]:
             return False, f"{own}, so that its codes mean something else"
         if step.name in HALVES:
             return False, f"the codes of {step.name} are no whole numbers: they do not add up exactly"
+        if step.name != "clip":
+            return False, f"nothing is known of the codes of {step.name}"
     return True, ""
 
 
 def _parse(word: str) -> Step:
     name, colon, text = word.partition(":")
+    if name not in NAMES and is_own(word):
+        return Step(word)
     if name not in NAMES:
         near = difflib.get_close_matches(name.strip().lower(), NAMES, n=1, cutoff=0.5)
         hint = f"did you mean {_EXAMPLES.get(near[0], near[0])}?" if near else f"there are {', '.join(NAMES)}"
@@ -159,7 +166,7 @@ def _number(text: str) -> float | None:
 
 def _check_direction(steps: tuple[Step, ...], direction: Direction) -> None:
     for step in steps:
-        if direction == "down" and step.name not in (*HALVES, *INTEGERS):
+        if direction == "down" and step.name not in (*HALVES, *INTEGERS) and not is_own(step.name):
             raise ConfigError(
                 f"{step.name} is for updates, and down go the weights themselves: "
                 'say "float16", "bfloat16", "int8" or "int4"'

@@ -31,6 +31,8 @@ def with_algorithm(experiment: Experiment, name: str, seed: int) -> Experiment:
     algorithm: dict[str, Any] = experiment.algorithm.model_dump() | {"name": name}
     if name in {"fedavg", *REFERENCES}:
         algorithm["mu"] = None
+    if name != experiment.algorithm.name:
+        algorithm["options"] = {}
     server = experiment.server if name == experiment.algorithm.name else Server()
     update = {"algorithm": algorithm, "server": server.model_dump(), "seed": seed}
     if name in REFERENCES:  # nothing is exchanged
@@ -139,6 +141,7 @@ def _make_way(document: dict[str, Any], changes: Mapping[str, Any]) -> None:
         if changes.get("algorithm.name", name) != name:
             document.pop("server", None)
             algorithm.pop("mu", None)
+            algorithm.pop("options", None)
 
 
 def parse(

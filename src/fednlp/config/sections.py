@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from fednlp.errors import PartitionError
+from fednlp.own_code import is_own
 from fednlp.partition.make import method_named
 from fednlp.tasks.names import TASKS
 
@@ -15,9 +16,6 @@ NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
-AlgorithmName = Literal[
-    "fedavg", "fedprox", "fedopt", "fedadagrad", "fedadam", "fedyogi", "centralised", "chained", "local"
-]
 ServerName = Literal["sgd", "adagrad", "adam", "yogi"]
 ClientOptimizer = Literal["sgd", "adam", "adamw", "adagrad"]
 Schedule = Literal["constant", "constant_with_warmup", "linear", "cosine", "polynomial", "inverse_sqrt"]
@@ -25,6 +23,7 @@ VariantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._+-]*$", ma
 Tracker = Literal["none", "tensorboard", "wandb", "mlflow"]
 
 REFERENCES = ("centralised", "chained", "local")
+ALGORITHMS = ("fedavg", "fedprox", "fedopt", "fedadagrad", "fedadam", "fedyogi", *REFERENCES)
 LARGEST_CLIP = 1024.0
 """Of an element of an update in a secure sum."""
 ADAPTIVE: dict[str, ServerName] = {"fedadagrad": "adagrad", "fedadam": "adam", "fedyogi": "yogi"}
@@ -71,6 +70,7 @@ class Partition(Section):
     encoder: str | None = None
     file: str | None = None
     part: str | None = None
+    options: dict[str, JsonValue] = {}
 
     @field_validator("method")
     @classmethod
@@ -138,11 +138,27 @@ class Model(Section):
 
 
 class Algorithm(Section):
-    """What is federated learning here: see docs/methods."""
+    """What is federated learning here: see docs/methods.
 
-    name: AlgorithmName = "fedavg"
+    A name ``"module:function"`` is the user's own; ``options`` are what the function takes.
+    """
+
+    name: str = "fedavg"
     mu: NonNegativeFloat | None = None
     weighting: Literal["examples", "uniform"] = "examples"
+    options: dict[str, JsonValue] = {}
+
+    @field_validator("name")
+    @classmethod
+    def _known_name(cls, name: str) -> str:
+        if name in ALGORITHMS or is_own(name):
+            return name
+        near = difflib.get_close_matches(name.lower(), ALGORITHMS, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        known = ", ".join(ALGORITHMS)
+        raise ValueError(
+            f'there is no algorithm "{name}": {hint}known are {known}, or "module:function" of your own'
+        )
 
 
 class Client(Section):
@@ -199,6 +215,11 @@ class Exchange(Section):
     up: list[str] = []
     down: list[str] = []
     error_feedback: bool = False
+
+    @field_validator("up", "down", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
 
 
 class Pull(Section):

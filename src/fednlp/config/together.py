@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from fednlp.config.chain import additive, check_exchange, parse_chain
 from fednlp.config.sections import (
     ADAPTIVE,
+    ALGORITHMS,
     LARGEST_CLIP,
     REFERENCES,
     Algorithm,
@@ -16,6 +17,7 @@ from fednlp.config.sections import (
 )
 from fednlp.costs.devices import load_profile
 from fednlp.errors import ConfigError, ModelError, PartitionError
+from fednlp.own_code import is_own, load
 from fednlp.partition.make import check_options
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 def problems(experiment: "Experiment") -> list[str]:
     """Return every mistake in how the parts go together, a sentence each."""
     return [
+        *_own_code_problems(experiment),
         *_partition_problems(experiment),
         *_algorithm_problems(experiment),
         *_cohort_problems(experiment),
@@ -35,6 +38,18 @@ def problems(experiment: "Experiment") -> list[str]:
         *_fewshot_problems(experiment),
         *_costs_problems(experiment),
     ]
+
+
+def own_code(experiment: "Experiment") -> list[tuple[str, str]]:
+    """Return the settings that name code of the user's own, each with the ``"module:attribute"`` that it names."""
+    named = [
+        ("task.name", experiment.task.name or ""),
+        ("partition.method", experiment.partition.method),
+        ("algorithm.name", experiment.algorithm.name),
+        *(("exchange.up", word) for word in experiment.exchange.up),
+        *(("exchange.down", word) for word in experiment.exchange.down),
+    ]
+    return [(key, name) for key, name in named if is_own(name)]
 
 
 def algorithm_defaults(algorithm: Algorithm) -> Algorithm:
@@ -55,6 +70,16 @@ def server_defaults(algorithm: str, server: Server) -> Server:
         if name != "adagrad":
             defaults["beta2"] = 0.99
     return Server(**{**defaults, **server.model_dump(exclude_none=True)})
+
+
+def _own_code_problems(experiment: "Experiment") -> list[str]:
+    found = []
+    for key, name in own_code(experiment):
+        try:
+            load(name, key)
+        except ConfigError as error:
+            found.append(str(error))
+    return found
 
 
 def _partition_problems(experiment: "Experiment") -> list[str]:
@@ -79,6 +104,10 @@ def _algorithm_problems(experiment: "Experiment") -> list[str]:
     if algorithm.mu and algorithm.name in {"fedavg", *REFERENCES}:
         found.append(
             f'algorithm.mu = {algorithm.mu} has no part in {algorithm.name}: say algorithm.name = "fedprox"'
+        )
+    if algorithm.options and algorithm.name in ALGORITHMS:
+        found.append(
+            f"algorithm.options are for an algorithm of your own, and {algorithm.name} has none: leave them out"
         )
     implied = ADAPTIVE.get(algorithm.name)
     if implied and server.optimizer not in {None, implied}:

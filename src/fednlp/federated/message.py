@@ -26,6 +26,7 @@ _DTYPES = {
     torch.int32: ("I32", 4),
     torch.bfloat16: ("BF16", 2),
     torch.float16: ("F16", 2),
+    torch.int16: ("I16", 2),
     torch.int8: ("I8", 1),
     torch.uint8: ("U8", 1),
 }

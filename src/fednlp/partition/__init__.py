@@ -9,15 +9,17 @@ from fednlp.partition.divergence import (
 )
 from fednlp.partition.index import Partition, from_owners
 from fednlp.partition.make import PartitionSpec, make_partition
-from fednlp.partition.methods import ALIASES, METHODS
+from fednlp.partition.methods import ALIASES, METHODS, Assignment, Request
 from fednlp.partition.plots import Overview, figures, image, overview, overview_of_counts, save_plots, tables
 
 __all__ = [
     "ALIASES",
     "METHODS",
+    "Assignment",
     "Overview",
     "Partition",
     "PartitionSpec",
+    "Request",
     "divergence_from_prior",
     "divergence_matrix",
     "figures",

@@ -1,16 +1,17 @@
 """Make a partition: check the options, share the training examples out, deal the test examples."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fednlp.errors import PartitionError
+from fednlp.own_code import is_own, load
 from fednlp.partition.embed import Progress
 from fednlp.partition.index import IntArray, Partition, from_owners
-from fednlp.partition.methods import ALIASES, METHODS, Method, Options, Request
+from fednlp.partition.methods import ALIASES, METHODS, Assignment, Method, Options, Request
 from fednlp.partition.shift import check_concentration
 from fednlp.partition.testsets import deal
 
@@ -25,12 +26,13 @@ _EXAMPLES = {
 }
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class PartitionSpec:
     """How to share examples out.
 
     Args:
-        method: A key of ``METHODS``, or a name of the original FedNLP partition files (``ALIASES``).
+        method: A key of ``METHODS``, a name of the original FedNLP partition files (``ALIASES``), or
+            ``"module:function"`` for a partitioner of one's own, which may use every option.
         clients: C; for natural and proportions the field or the table says it.
         alpha: Concentration of label and cluster shift, above 0.
         beta: Concentration of quantity shift, above 0.
@@ -41,6 +43,7 @@ class PartitionSpec:
         part: Its name in that file, where there are several.
         encoder: What embeds the texts for clusters; ``"minilm"`` if left out.
         seed: Any integer; 0 if None.
+        options: What a partitioner of one's own takes beside the rest.
     """
 
     method: str
@@ -54,6 +57,7 @@ class PartitionSpec:
     file: str | None = None
     part: str | None = None
     seed: int | None = 0
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def make_partition(
@@ -145,9 +149,12 @@ def method_named(name: str) -> str:
     from fednlp.data.names import did_you_mean
 
     name = ALIASES.get(name, name)
-    if name not in METHODS:
+    if name not in METHODS and not is_own(name):
         near = did_you_mean(name, METHODS)
-        raise PartitionError(f"there is no partition method {name!r}: {near}choose from {', '.join(METHODS)}")
+        raise PartitionError(
+            f"there is no partition method {name!r}: {near}choose from {', '.join(METHODS)}, or name your own as "
+            '"module:function"'
+        )
     return name
 
 
@@ -158,7 +165,7 @@ def check_options(spec: Options) -> Method:
         PartitionError: The method is unknown, or its options do not fit it.
     """
     name = method_named(spec.method)
-    method = METHODS[name]
+    method = METHODS[name] if name in METHODS else _own_method(name)
     given = [option for option in _OPTIONS if getattr(spec, option) is not None]
     for option in method.needs:
         if option not in given:
@@ -171,6 +178,10 @@ def check_options(spec: Options) -> Method:
             raise PartitionError(
                 f"{option} has no effect with method {name!r}: leave it out, or use {' or '.join(users)}"
             )
+    if spec.options and name in METHODS:
+        raise PartitionError(
+            f"options are for a partitioner of your own, and {name!r} has none: leave them out"
+        )
     for option in ("alpha", "beta"):
         if option in given:
             check_concentration(option, getattr(spec, option))
@@ -178,6 +189,31 @@ def check_options(spec: Options) -> Method:
         if option in given and getattr(spec, option) < 1:
             raise PartitionError(f"{option} = {getattr(spec, option)}: there must be at least 1")
     return method
+
+
+def _own_method(name: str) -> Method:
+    """Return the user's own partitioner; it may use every option."""
+
+    def assign(request: Request) -> Assignment:
+        made = load(name, "partition.method")(request)
+        if not isinstance(made, Assignment):
+            raise PartitionError(
+                f"{name} returned {type(made).__name__}: return a fednlp.partition.Assignment"
+            )
+        owners = np.asarray(made.owners)
+        if owners.shape != request.train_labels.shape or owners.dtype.kind not in "iu":
+            raise PartitionError(
+                f"{name}: owners must be {len(request.train_labels)} whole numbers, one a training example"
+            )
+        missing = np.setdiff1d(np.arange(made.clients), owners)
+        if len(missing) or owners.max() >= made.clients:
+            what = (
+                f"client {missing[0]} has no example" if len(missing) else f"there is an owner {owners.max()}"
+            )
+            raise PartitionError(f"{name}: {what}: owners are 0 to {made.clients - 1}, each at least once")
+        return dataclasses.replace(made, owners=owners)
+
+    return Method(assign, (), tuple(option for option in _OPTIONS if option not in ("file", "part")))
 
 
 def _check_labels(labels: NDArray[Any], num_labels: int, numbers: IntArray) -> None:

@@ -1,9 +1,10 @@
 """The ways of sharing examples out, by name.
 
-A partitioner is a function from a `Request` to an `Assignment`, and one line in `METHODS`.
+A partitioner is a function from a `Request` to an `Assignment`: one line in `METHODS`, or the user's own, which an
+experiment names ``"module:function"``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -45,6 +46,8 @@ class Options(Protocol):
     def part(self) -> str | None: ...
     @property
     def seed(self) -> int | None: ...
+    @property
+    def options(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True)

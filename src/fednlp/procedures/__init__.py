@@ -32,7 +32,7 @@ PROCEDURES: dict[str, Callable[[Course], Procedure]] = {
     "chained": Chained,
     "local": Alone,
 }
-"""How rounds are done, by the algorithm's name."""
+"""How rounds are done, by the algorithm's name; those of the user's own are federated."""
 
 
 def procedure_of(course: Course) -> Procedure:
@@ -40,4 +40,4 @@ def procedure_of(course: Course) -> Procedure:
     fewshot = course.experiment.fewshot
     if fewshot is not None:
         return Paced(course) if fewshot.pacing == "search" else FewShot(course)
-    return PROCEDURES[course.experiment.algorithm.name](course)
+    return PROCEDURES.get(course.experiment.algorithm.name, Federated)(course)

@@ -34,10 +34,10 @@ _FORMER = ("client.warmup_ratio", 0.0)
 def algorithm_title(name: str) -> str:
     """Return an algorithm's name as the papers write it.
 
-    >>> algorithm_title("fedavg"), algorithm_title("mine")
-    ('FedAvg', 'mine')
+    >>> algorithm_title("fedavg"), algorithm_title("my_methods:cyclic")
+    ('FedAvg', 'cyclic')
     """
-    return _TITLES.get(name, clean(name))
+    return _TITLES.get(name) or clean(name.rpartition(":")[2])
 
 
 def method_title(run: Run) -> str:

@@ -15,6 +15,7 @@ from fednlp.federated.transforms.half import Half
 from fednlp.federated.transforms.quantise import Quantise
 from fednlp.federated.transforms.sign import Sign
 from fednlp.federated.transforms.sparse import RandomK, TopK
+from fednlp.own_code import load
 
 Carry = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
@@ -100,7 +101,8 @@ def _make(step: Step, nearest: bool) -> Transform:
             return Sign()
         case "clip":
             return Clip(number)
-    raise ValueError(f"no transform is called {step.name}")
+    transform: Transform = load(step.name, "exchange")()
+    return transform
 
 
 def feedback(

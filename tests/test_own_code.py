@@ -1,0 +1,137 @@
+"""Code of the user's own, by name: what is taken, and what each refusal says."""
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fednlp
+from fednlp.config import Experiment
+from fednlp.errors import ConfigError, PartitionError
+from fednlp.rundir import RunDir
+
+CODE = """
+import torch
+from fednlp import Algorithm, fedavg
+from fednlp.federated.transforms import PerTensor
+from fednlp.partition import Assignment
+
+
+def equal(clients_per_round, *, first=0, **common):
+    return fedavg(clients_per_round, **common)
+
+
+def nothing(clients_per_round, **common):
+    return None
+
+
+def halves(request):
+    assert len(request.train_texts) == len(request.train_labels)
+    owners = [number % 2 for number in range(len(request.train_labels))]
+    return Assignment(owners, 2, request.train_labels, request.test_labels)
+
+
+def short(request):
+    return Assignment([0, 1], 2, request.train_labels, request.test_labels)
+
+
+def gap(request):
+    return Assignment([0] * len(request.train_labels), 2, request.train_labels, request.test_labels)
+
+
+def no_assignment(request):
+    return [0]
+
+
+class Whole(PerTensor):
+    def parts(self, shape):
+        return {"": (shape, torch.float32)}
+
+    def pack(self, tensor, name, key):
+        return {"": tensor}
+
+    def unpack(self, parts, shape, name, key):
+        return parts[""]
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_own.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.delitem(sys.modules, "my_own", raising=False)
+
+
+def weights(run: RunDir) -> bytes:
+    return (run.model / "model.safetensors").read_bytes()
+
+
+def test_own_names_train_as_the_known_ones_do(experiment: Callable[..., Experiment], tmp_path: Path) -> None:
+    short = {"num_rounds": 2}
+    own = {
+        "algorithm.name": "my_own:equal",
+        "algorithm.options": {"first": 1},
+        "exchange.up": "my_own:Whole",
+        "runtime.workers": 2,
+    }
+    first = fednlp.run(experiment(short), tmp_path / "a")
+    second = fednlp.run(experiment(short | own), tmp_path / "b")
+    assert weights(first) == weights(second)
+
+
+def test_an_own_partition_is_what_its_function_says(
+    experiment: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    own = {
+        "num_rounds": 1,
+        "clients_per_round": 2,
+        "partition": {"method": "my_own:halves"},
+    }
+    partition = fednlp.Partition.load(fednlp.run(experiment(own), tmp_path / "run").partition)
+    assert partition.num_clients == 2
+    assert np.ptp(np.diff(partition.train_offsets)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"algorithm.name": "nowhere:f"}, "there is no module nowhere; set PYTHONPATH"),
+        ({"algorithm.name": "my_own:missing"}, "module my_own has no missing"),
+        ({"algorithm.name": "fedavgg"}, "did you mean fedavg?"),
+        ({"algorithm.options": {"a": 1}}, "algorithm.options are for an algorithm of your own"),
+        ({"partition.options": {"a": 1}}, "options are for a partitioner of your own"),
+        ({"partition.method": "__main__:cell"}, "say runtime.workers = 1"),
+        ({"exchange.up": "my_own:nowhere"}, "module my_own has no nowhere"),
+    ],
+)
+def test_what_cannot_be_named_is_refused_before_anything_runs(
+    experiment: Callable[..., Experiment], changes: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        experiment(changes).resolved()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"algorithm.name": "my_own:nothing"}, ConfigError, "returned NoneType: return a fednlp.Algorithm"),
+        ({"algorithm.name": "my_own:equal", "algorithm.options": {"x": 1}}, ConfigError, "algorithm.options"),
+        ({"partition.method": "my_own:no_assignment"}, PartitionError, "returned list"),
+        ({"partition.method": "my_own:short"}, PartitionError, "whole numbers, one a training example"),
+        ({"partition.method": "my_own:gap"}, PartitionError, "client 1 has no example"),
+    ],
+)
+def test_what_returns_something_else_is_refused(
+    experiment: Callable[..., Experiment],
+    tmp_path: Path,
+    changes: dict[str, object],
+    error: type[Exception],
+    said: str,
+) -> None:
+    with pytest.raises(error, match=said):
+        fednlp.run(experiment(changes), tmp_path / "run")
