@@ -151,7 +151,7 @@ def test_resume_goes_on_where_it_was(fednlp: Type, toml: Path) -> None:
     assert process.returncode == 130
     assert "Traceback" not in out + err
     assert "fednlp run --resume out" in out + err
-    done = len(RunDir(Path("out")).rounds())
+    done = len(RunDir(Path("out")).round_lines())
     assert 2 <= done < 400
     text = Path("out/resolved.toml").read_text()
     Path("out/resolved.toml").write_text(text.replace("num_rounds = 400", f"num_rounds = {done + 2}"))
@@ -159,7 +159,7 @@ def test_resume_goes_on_where_it_was(fednlp: Type, toml: Path) -> None:
     assert said.code == 0
     # Between the line of a round and its checkpoint the round does not count yet.
     assert f"{done} done" in said.out or f"{done - 1} done" in said.out
-    assert [line["round"] for line in RunDir(Path("out")).rounds()] == list(range(1, done + 3))
+    assert [line["round"] for line in RunDir(Path("out")).round_lines()] == list(range(1, done + 3))
 
 
 def wait_for_rounds(process: subprocess.Popen[str], folder: Path, count: int) -> None:
@@ -193,7 +193,7 @@ def test_a_worker_that_is_killed(fednlp: Type, toml: Path) -> None:
     assert len(err.splitlines()) == 1
     assert "a worker process died (signal SIGKILL)" in err
     assert not Path(f"/proc/{other}").exists()
-    done = len(RunDir(Path("out")).rounds())
+    done = len(RunDir(Path("out")).round_lines())
     text = Path("out/resolved.toml").read_text()
     Path("out/resolved.toml").write_text(text.replace("num_rounds = 400", f"num_rounds = {done + 1}"))
     assert fednlp("run", "--resume", "out", "--workers", 1).code == 0

@@ -182,7 +182,7 @@ def test_a_task_is_found_by_its_columns_and_runs(name: str, run_of: Callable[[st
     assert f"{case.metric}_worst_decile" in summary["evaluation"]["personal"]
     assert case.metric in summary["baseline"]
     assert summary["evaluation"]["global"]["loss"] > 0
-    lines = run.rounds()
+    lines = run.round_lines()
     assert lines[1]["train_loss"] < lines[0]["train_loss"]
     assert (run.folder / "labels.json").exists() is (name == "pairs")
 

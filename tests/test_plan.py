@@ -120,7 +120,7 @@ def test_a_real_plan_is_one_that_a_run_takes(typed: Type, toml: Callable[..., Pa
     whole = config.load(few)
     model = whole.model.model_copy(update={"train": train})
     run = fednlp.run(whole.model_copy(update={"model": model, "num_rounds": 1}), here / "run")
-    line = run.rounds()[0]
+    line = run.round_lines()[0]
     sent = line["bytes_up"] + line["bytes_down"]
     assert f" {human_bytes(sent)} " in result.output
 

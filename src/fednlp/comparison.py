@@ -1,13 +1,15 @@
 """Compare algorithms and references over seeds; what is done already is not done again."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.config.sections import REFERENCES
 from fednlp.errors import ConfigError, RunError
-from fednlp.experiment import Listener, Silent, resume, run
+from fednlp.experiment import Listener, default_listener, resume, run
 from fednlp.rundir import RunDir, settings_hash
 
 
@@ -78,7 +80,7 @@ def plan(
 
 
 def compare(
-    experiment: Experiment | str | Path,
+    experiment: Experiment | Mapping[str, Any] | str | Path,
     algorithms: list[str],
     references: list[str] | None = None,
     seeds: int = 1,
@@ -88,19 +90,18 @@ def compare(
     """Run what a comparison still lacks; return all of its runs.
 
     Args:
-        experiment: The common settings, or the path of their TOML file.
+        experiment: The common settings, the same as a dictionary, or the path of their TOML file.
         algorithms: As for :func:`plan`, like the arguments that follow.
         references: As there.
         seeds: How many.
         out: Folder of the comparison.
-        listener: Told how it goes; nobody by default.
+        listener: Told how it goes; by default as for :func:`fednlp.run`.
 
     Raises:
         FednlpError: What was wrong, and what to do about it; runs that are done stay.
     """
-    if not isinstance(experiment, Experiment):
-        experiment = config.load(experiment)
-    listener = listener or Silent()
+    experiment = config.as_experiment(experiment)
+    listener = listener or default_listener()
     runs = plan(experiment, algorithms, references or [], seeds, out)
     done = sum(planned.state == "done" for planned in runs)
     if done:

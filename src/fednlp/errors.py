@@ -15,13 +15,24 @@ The command line prints the message and nothing else.
     └── MissingDependency  an optional library; the message names the command that installs it
 """
 
+from collections.abc import Sequence
+
 
 class FednlpError(Exception):
     """The root of everything fednlp raises on purpose."""
 
 
 class ConfigError(FednlpError):
-    """An experiment says something that cannot be; lists every mistake at once."""
+    """An experiment says something that cannot be; lists every mistake at once.
+
+    Args:
+        message: For a person.
+        problems: The mistakes one by one; the message alone if left out.
+    """
+
+    def __init__(self, message: str, problems: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.problems = list(problems) or [message]
 
 
 class DataError(FednlpError):

@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -75,20 +75,27 @@ class Silent:
         """Say nothing."""
 
 
+def default_listener() -> Listener:
+    """Return who is told of a run where the caller names nobody: a notebook's output, or nobody."""
+    from fednlp.live import Terminal, in_notebook
+
+    return Terminal() if in_notebook() else Silent()
+
+
 def run(
-    experiment: Experiment | str | Path,
+    experiment: Experiment | Mapping[str, Any] | str | Path,
     out: str | Path | None = None,
     *,
-    overrides: tuple[str, ...] = (),
+    overrides: Sequence[str] = (),
     listener: Listener | None = None,
 ) -> RunDir:
     """Run an experiment from its start.
 
     Args:
-        experiment: A configuration, or the path of its TOML file.
+        experiment: A configuration, its sections as a dictionary, or the path of its TOML file.
         out: The run directory to make; by default ``runs/<name>-<hash>``.
         overrides: ``"a.b=c"`` settings over a file's.
-        listener: Told how it goes; nobody by default.
+        listener: Told how it goes; by default a progress bar in a notebook, and nobody elsewhere.
 
     Returns:
         The run directory.
@@ -96,12 +103,12 @@ def run(
     Raises:
         FednlpError: What was wrong, and what to do about it.
     """
-    if not isinstance(experiment, Experiment):
+    if isinstance(experiment, (str, Path)):
         experiment = config.load(experiment, overrides)
     elif overrides:
         raise RunError("overrides belong to an experiment file; change the configuration itself instead")
-    experiment = experiment.resolved()
-    listener = listener or Silent()
+    experiment = config.as_experiment(experiment).resolved()
+    listener = listener or default_listener()
     folder = None if out is None else Path(out)
     refuse_taken(folder)
     require_trackers(experiment.report.report_to)
@@ -128,12 +135,12 @@ def resume(
         folder: The run directory.
         expected: If given, must be the experiment of that run.
         workers: Another number of workers than before; it changes the speed alone.
-        listener: Told how it goes.
+        listener: Told how it goes; by default as for :func:`run`.
 
     Raises:
         RunError: No run directory, other settings, other data, or a checkpoint that cannot be read.
     """
-    directory, listener = RunDir(Path(folder)), listener or Silent()
+    directory, listener = RunDir(Path(folder)), listener or default_listener()
     experiment = directory.experiment()
     if expected is not None and (changed := config.differences(experiment, expected.resolved())):
         raise RunError(
@@ -196,6 +203,13 @@ def _pool(experiment: Experiment) -> Pool:
 def _workers(experiment: Experiment) -> int:
     """Return how many processes work: as asked; or one a GPU; or one a core, but no more than clients at once."""
     wanted = experiment.runtime.workers
+    if any(name.startswith("__main__:") for _, name in config.own_code(experiment)):
+        if wanted > 1:
+            raise ConfigError(
+                f"runtime.workers = {wanted}: what a notebook or a script defines lies in its own process alone: write "
+                "it into a file, or say runtime.workers = 1"
+            )
+        return 1
     if pick_device(experiment.runtime.device).type != "cpu":
         return wanted or 1
     if experiment.algorithm.name == "centralised" and experiment.evaluation.every >= experiment.num_rounds:

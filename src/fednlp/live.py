@@ -49,6 +49,12 @@ def curve(values: list[float], height: int = 6) -> list[str]:
     return lines
 
 
+def in_notebook() -> bool:
+    """Return whether this is the process of a notebook's kernel."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
 class Terminal:
     """A listener that writes to the terminal.
 
@@ -69,7 +75,7 @@ class Terminal:
             TextColumn("[dim]{task.completed}/{task.total}"),
             console=self.console,
             transient=True,
-            disable=not self.console.is_terminal,
+            disable=not (self.console.is_terminal or self.console.is_jupyter),
         )
         self._task: TaskID | None = None
         self._rounds = 0

@@ -163,7 +163,7 @@ def plan(experiment: Experiment, limits: Limits, say: Say, step: Step) -> Planne
             listener = _Listener(Silent().say if runs else say, step)
             done = run(one, place, listener=listener)
             metric = done.read_json("summary.json")["metric"]
-            found = runs[candidate] = _read(done.rounds(), metric, limits.target)
+            found = runs[candidate] = _read(done.round_lines(), metric, limits.target)
             say(_said(candidate, found, metric, limits))
             return Outcome(found.accuracy, found.seconds_to_target)
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
 
@@ -35,6 +35,10 @@ from fednlp.disk import atomic, cannot_write, locked, writing
 from fednlp.errors import RunError
 from fednlp.federated.params import Layout
 from fednlp.federated.state import State
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 
 def saving(folder: Path) -> AbstractContextManager[None]:
@@ -83,6 +87,42 @@ class RunDir:
         """Whether the run came to its end, and was not stopped before."""
         return (self.folder / "summary.json").is_file() and bool(self.read_json("summary.json")["finished"])
 
+    @property
+    def rounds(self) -> "DataFrame":
+        """rounds.jsonl as a pandas frame, a row a round (:mod:`fednlp.reports.notebook`)."""
+        from fednlp.reports.notebook import rounds_frame
+
+        return rounds_frame(self.folder)
+
+    @property
+    def clients(self) -> "DataFrame":
+        """clients.csv as a pandas frame, a row a client."""
+        from fednlp.reports.notebook import clients_frame
+
+        return clients_frame(self.folder)
+
+    @property
+    def summary(self) -> "DataFrame":
+        """summary.json as a pandas frame of one row."""
+        from fednlp.reports.notebook import summary_frame
+
+        return summary_frame(self.folder)
+
+    def plot(self) -> "Figure":
+        """Return the learning curve as a matplotlib figure."""
+        from fednlp.reports.notebook import curve_figure
+
+        return curve_figure(self.folder)
+
+    def _repr_html_(self) -> str | None:
+        """Return what a notebook shows of the run; None, for plain text, where there is nothing to read yet."""
+        from fednlp.reports.notebook import run_page
+
+        try:
+            return run_page(self.folder)
+        except RunError:
+            return None
+
     def experiment(self) -> Experiment:
         """Read back the configuration.
 
@@ -121,7 +161,7 @@ class RunDir:
             file.flush()
             os.fsync(file.fileno())
 
-    def rounds(self, upto: int | None = None) -> list[dict[str, Any]]:
+    def round_lines(self, upto: int | None = None) -> list[dict[str, Any]]:
         """Return the lines of rounds.jsonl (a line that was cut short ends them), up to a round."""
         lines: list[dict[str, Any]] = []
         path = self.folder / "rounds.jsonl"
@@ -141,7 +181,7 @@ class RunDir:
         Raises:
             RunError: A line of a round that the checkpoint holds is missing.
         """
-        lines = self.rounds(upto)
+        lines = self.round_lines(upto)
         if [line["round"] for line in lines] != list(range(1, upto + 1)):
             raise RunError(
                 f"{self.folder / 'rounds.jsonl'} lacks lines of the {upto} rounds done: start the run anew"
@@ -205,7 +245,7 @@ def create(experiment: Experiment, out: Path | None) -> RunDir:
         stem = Path("runs") / f"{experiment.name}-{settings_hash(experiment)}"
         candidates = (stem if n == 1 else stem.with_name(f"{stem.name}-{n}") for n in range(1, 1_000_000))
         out = next(path for path in candidates if not path.exists())
-    with saving(out):
+    with writing(out, "choose another place with --out"):
         (out / "checkpoint").mkdir(parents=True, exist_ok=True)
         (out / "resolved.toml").write_text(config.dump(experiment), encoding="utf-8")
     return RunDir(out)

@@ -3,9 +3,11 @@
 import signal
 import sys
 from types import FrameType
+from typing import Annotated
 
 import typer
 
+from fednlp import __version__
 from fednlp.cli import data, device, inspect, plan, prompts, runs
 from fednlp.errors import FednlpError
 
@@ -16,6 +18,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (runs.run, runs.compare, runs.report, runs.evaluate, runs.predict):
     app.command()(command)
@@ -25,6 +28,22 @@ app.command()(data.partition)
 app.add_typer(data.app, name="data")
 app.add_typer(prompts.app, name="prompts")
 app.add_typer(device.app, name="device")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"fednlp {__version__}")
+        raise typer.Exit
+
+
+_VERSION = typer.Option(
+    "--version", callback=_show_version, is_eager=True, help="Print the version of fednlp and end."
+)
+
+
+@app.callback()
+def options(version: Annotated[bool, _VERSION] = False) -> None:
+    """Take what goes before a command."""
 
 
 def main() -> None:

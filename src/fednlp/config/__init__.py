@@ -1,6 +1,27 @@
 """A typed experiment, from and to TOML: unknown keys get their nearest match, all mistakes come at once."""
 
-from fednlp.config.files import canonical, differences, dump, load, parse, with_algorithm, with_method
+from fednlp.config.files import (
+    as_experiment,
+    canonical,
+    differences,
+    dump,
+    load,
+    parse,
+    with_algorithm,
+    with_method,
+)
 from fednlp.config.schema import Experiment
+from fednlp.config.together import own_code
 
-__all__ = ["Experiment", "canonical", "differences", "dump", "load", "parse", "with_algorithm", "with_method"]
+__all__ = [
+    "Experiment",
+    "as_experiment",
+    "canonical",
+    "differences",
+    "dump",
+    "load",
+    "own_code",
+    "parse",
+    "with_algorithm",
+    "with_method",
+]

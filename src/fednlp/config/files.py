@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import ValidationError
 
-from fednlp.config.mistakes import explain, report
+from fednlp.config.mistakes import report
 from fednlp.config.schema import Experiment
 from fednlp.config.sections import REFERENCES, Server
 from fednlp.errors import ConfigError
@@ -72,9 +71,7 @@ def load(path: str | Path, overrides: Iterable[str] = (), full: bool = False) ->
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        nearby = difflib.get_close_matches(path.stem, [p.stem for p in path.parent.glob("*.toml")], n=1)
-        hint = f"; did you mean {path.parent / nearby[0]}.toml?" if nearby else ""
-        raise ConfigError(f"there is no experiment file {path}{hint}") from None
+        raise ConfigError(f"there is no experiment file {path}{_near_experiments(path)}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"{path} is not readable as TOML: {error}") from None
     document.setdefault("name", _name_of(path))
@@ -90,6 +87,17 @@ def load(path: str | Path, overrides: Iterable[str] = (), full: bool = False) ->
     )
     problems = [problem for override in overrides if (problem := _apply(document, override))]
     return parse(document, str(path), problems)
+
+
+def as_experiment(given: Experiment | Mapping[str, Any] | str | Path) -> Experiment:
+    """Return an experiment from a value, its sections as a dictionary, or the path of its file.
+
+    Raises:
+        ConfigError: It says something wrong; every mistake is listed.
+    """
+    if isinstance(given, Experiment):
+        return given
+    return load(given) if isinstance(given, (str, Path)) else parse(given)
 
 
 def _over(document: dict[str, Any], larger: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,6 +127,17 @@ def _shipped(path: Path) -> Path:
     inside = Path(__file__).parent.parent / "experiments" / f"{path.stem}.toml"
     is_name = path in {Path(path.stem), Path("experiments") / inside.name}
     return inside if is_name and not path.is_file() and inside.is_file() else path
+
+
+def _near_experiments(path: Path) -> str:
+    """Return what else could be meant by the path of a file that is not there."""
+    beside = difflib.get_close_matches(path.stem, [p.stem for p in path.parent.glob("*.toml")], n=1)
+    if beside:
+        return f"; did you mean {path.parent / beside[0]}.toml?"
+    shipped = sorted(p.stem for p in (Path(__file__).parent.parent / "experiments").glob("*.toml"))
+    near = difflib.get_close_matches(path.stem, shipped, n=1)
+    known = f"did you mean {near[0]}?" if near else f"fednlp comes with {', '.join(shipped)}"
+    return f"; {known}"
 
 
 def _make_way(document: dict[str, Any], changes: Mapping[str, Any]) -> None:
@@ -161,12 +180,11 @@ def parse(
     """
     found = list(problems)
     try:
-        experiment = Experiment.model_validate(dict(document))
-    except ValidationError as error:
-        found += [explain(dict(detail), Experiment) for detail in error.errors()]
-        raise ConfigError(report(where, found)) from None
+        experiment = Experiment(**document)
+    except ConfigError as error:
+        found += error.problems
     if found:
-        raise ConfigError(report(where, found))
+        raise ConfigError(report(where, found), found)
     return experiment
 
 

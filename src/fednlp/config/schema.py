@@ -1,11 +1,11 @@
 """A typed experiment: its sections, every default written out, and paths that hold from anywhere."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, JsonValue
+from pydantic import BaseModel, Field, JsonValue, ValidationError
 
 from fednlp.config import together
-from fednlp.config.mistakes import report
+from fednlp.config.mistakes import explain, report
 from fednlp.config.sections import (
     Algorithm,
     Client,
@@ -62,6 +62,21 @@ class Experiment(Section):
     report: Report = Report()
     variant: str | None = None
     variants: Annotated[dict[VariantName, dict[str, JsonValue]], Field(default_factory=dict)]
+
+    def __init__(self, /, **sections: Any) -> None:
+        """Check the sections, given as values or as dictionaries.
+
+        Raises:
+            ConfigError: Every mistake, one a line; its ``problems`` are these, one by one.
+
+        >>> Experiment(data={"name": "20news"}, client={"learning_rate": 1e-3}).client.learning_rate
+        0.001
+        """
+        try:
+            super().__init__(**sections)
+        except ValidationError as error:
+            found = [explain(dict(detail), Experiment) for detail in error.errors()]
+            raise ConfigError(report("the experiment", found), found) from None
 
     def resolved(self) -> "Experiment":
         """Return the experiment with every default of its algorithm written out, and paths made absolute.

@@ -154,7 +154,8 @@ def federate(
         on_round: Called after each round with its report and its metrics.
 
     Raises:
-        ConfigError: A client's data has no length, or FedProx meets a trainer that does not know it.
+        ConfigError: ``algorithm`` is none, a client's data has no length, or FedProx meets a trainer that does not
+            know it.
         TooFewClients: Fewer than ``algorithm.min_clients`` clients came through a round.
 
     >>> class Mean:
@@ -167,6 +168,10 @@ def federate(
     >>> federate(Mean(), [[1.0], [4.0, 4.0, 4.0]], fedavg(2), num_rounds=1, test_data=3.25).tests
     {1: {'error': 0.0}}
     """
+    if not isinstance(algorithm, Algorithm):
+        raise ConfigError(
+            f"algorithm is {algorithm!r}: build one, for example fednlp.fedavg(clients_per_round=2)"
+        )
     values = list(clients.values()) if isinstance(clients, Mapping) else list(clients)
     try:
         sizes = [len(data) for data in values]

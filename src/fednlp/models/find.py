@@ -1,5 +1,6 @@
 """From what ``name_or_path`` says to a folder (or hub name) that transformers can load."""
 
+from fednlp.data.names import did_you_mean
 from fednlp.data.sources import fetch, named_model
 from fednlp.disk import expanded
 from fednlp.errors import ModelError
@@ -44,4 +45,7 @@ def find_model(name_or_path: str) -> str:
         return str(encoder_decoder(find_model(first), find_model(second)))
     if path.exists() or name_or_path.startswith((".", "/", "~")):
         raise ModelError(f"there is no model folder {name_or_path}; known names: {', '.join(ALL_NAMES)}")
+    near = did_you_mean(name_or_path, ALL_NAMES)
+    if near and "/" not in name_or_path:
+        raise ModelError(f"there is no model {name_or_path!r}: {near}known names: {', '.join(ALL_NAMES)}")
     return name_or_path
