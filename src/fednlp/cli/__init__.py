@@ -6,7 +6,7 @@ from types import FrameType
 
 import typer
 
-from fednlp.cli import data, device, inspect, plan, prompts, runs
+from fednlp.cli import data, device, inspect, plan, predict, prompts, runs
 from fednlp.errors import FednlpError
 
 app = typer.Typer(
@@ -17,7 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (runs.run, runs.compare, runs.report, runs.evaluate, runs.predict):
+for command in (runs.run, runs.compare, runs.report, predict.evaluate, predict.predict):
     app.command()(command)
 app.command()(inspect.inspect)
 app.command()(plan.plan)
