@@ -13,7 +13,7 @@ from fednlp.config import Experiment
 from fednlp.reports.read import read_run
 from fednlp.reports.render import to_rich, to_text
 from fednlp.reports.table import Table as ComparisonTable
-from fednlp.reports.units import duration, human_bytes, metric_title, plural
+from fednlp.reports.units import human_bytes, human_seconds, metric_title, plural
 from fednlp.rundir import RunDir
 from fednlp.tables import add_scores, clients_table, decile_text, show
 
@@ -114,9 +114,9 @@ class Terminal:
         if "secure" in line:
             added = line["secure"]
             parts.append(f"secure +{human_bytes(added['bytes'])} +{added['seconds']:.1f} s")
-        parts.append(duration(line["seconds"]))
+        parts.append(human_seconds(line["seconds"]))
         if left is not None:
-            parts.append(f"{duration(left)} left")
+            parts.append(f"{human_seconds(left)} left")
         self._progress.console.print("  ".join(parts), markup=False, soft_wrap=True)
         if "aborted" in line:
             self._progress.console.print(
@@ -147,7 +147,7 @@ class Terminal:
             show(self.console, table)
             self.console.print()
         show(self.console, closing_table(summary))
-        self.console.print(f"run directory: {run.folder}", markup=False)
+        self.console.print(f"run directory: {run.folder}", markup=False, soft_wrap=True)
 
     def close(self) -> None:
         """Take the bar away."""
@@ -209,7 +209,7 @@ def closing_table(summary: dict[str, Any]) -> Table:
         table.add_row("memory a client", f"{human_bytes(summary['client_memory_bytes'])} (predicted)")
     if "secure" in summary:
         table.add_row(*_secure_row(summary))
-    table.add_row("rounds, time", f"{summary['rounds']}, {duration(summary['seconds'])}")
+    table.add_row("rounds, time", f"{summary['rounds']}, {human_seconds(summary['seconds'])}")
     if "privacy" in summary:
         promise = summary["privacy"]
         found = "infinite" if promise["epsilon"] is None else f"{promise['epsilon']:.3g}"

@@ -80,6 +80,8 @@ def predictions(
     Raises:
         RunError: The task gives no probabilities.
     """
+    if probabilities:
+        trained.require_probabilities()
     for chunk in _chunks(asked.rows):
         rows = [row for _, row in chunk]
         features = Features.in_memory(trained.encode(rows))

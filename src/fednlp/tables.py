@@ -8,12 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fednlp.reports.client_table import MOST_CLIENTS, marks_of
 from fednlp.reports.read import ClientTable
 from fednlp.reports.units import clean, metric_title, plural
 from fednlp.tasks.labels import LabelScores
-
-MOST_CLIENTS = 20
-"""Up to so many clients are shown one by one."""
 
 _MOST_LABELS = 40
 _LARGEST_MATRIX = 12
@@ -47,11 +45,9 @@ def add_scores(table: Table, scores: Mapping[str, float]) -> None:
         table.add_row(f"test {metric_title(name)}", f"{value:.4f}")
 
 
-def _columns(head: str, *numbers: str, title: str | None = None) -> Table:
+def _columns(head: str, *numbers: str) -> Table:
     """Return an empty table: names to the left, numbers to the right."""
-    table = Table(
-        box=None, pad_edge=False, header_style="dim", title=title, title_justify="left", title_style=""
-    )
+    table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column(head)
     for number in numbers:
         table.add_column(number, justify="right")
@@ -70,11 +66,11 @@ def label_tables(scores: LabelScores) -> list[Table]:
 
 def _by_label(scores: LabelScores) -> Table:
     order = list(range(len(scores.labels)))
-    title = None
+    head = "label"
     if len(order) > _MOST_LABELS:
         order = sorted(order, key=lambda place: scores.f1[place])[:_MOST_LABELS]
-        title = f"the {_MOST_LABELS} labels of lowest F1, of {len(scores.labels)}; --json has all"
-    table = _columns("label", "precision", "recall", "F1", "support", title=title)
+        head = f"label ({_MOST_LABELS} of lowest F1, of {len(scores.labels)}; --json has all)"
+    table = _columns(head, "precision", "recall", "F1", "support")
     for place in order:
         values = (part[place] for part in (scores.precision, scores.recall, scores.f1))
         table.add_row(
@@ -116,7 +112,8 @@ def clients_table(clients: ClientTable, metric: str) -> Table | None:
         return None
     more = [("after own steps", clients.final_scores)] if final else []
     columns = [(f"test {metric_title(metric)}", clients.scores), *more]
-    table = _columns("client", "training", "test", *(head for head, _ in columns), "")
+    table = _columns("client", "training", "test", *(head for head, _ in columns))
+    table.add_column("")
     marks = marks_of(last)
     for place in range(len(clients)):
         table.add_row(
@@ -126,18 +123,6 @@ def clients_table(clients: ClientTable, metric: str) -> Table | None:
             marks[place],
         )
     return table
-
-
-def marks_of(scores: np.ndarray) -> list[str]:
-    """Return ``"best"`` and ``"worst"`` at the places of the highest and lowest of scores that are not all equal.
-
-    >>> marks_of(np.array([0.5, np.nan, 0.25, 0.5]))
-    ['best', '', 'worst', 'best']
-    """
-    known = scores[np.isfinite(scores)]
-    if not len(known) or known.min() == known.max():
-        return [""] * len(scores)
-    return ["best" if s == known.max() else "worst" if s == known.min() else "" for s in scores.tolist()]
 
 
 def _name(text: str) -> Text:

@@ -92,6 +92,7 @@ def compare(
     from fednlp.comparison import plan
     from fednlp.live import Terminal, show_table
     from fednlp.reports import across_table, compare_table, read_run, write_report, write_table
+    from fednlp.reports.client_table import clients_table
     from fednlp.reports.groups import algorithm_title
 
     overrides = [*(changes or []), *([f"model.name_or_path={json.dumps(model)}"] if model else [])]
@@ -112,6 +113,10 @@ def compare(
         found[settings.name] = groups
         show_table(compare_table(groups))
         pages += write_report([planned.folder for planned in runs], folder / "report")
+        by_client = clients_table(groups)
+        if by_client is not None:
+            show_table(by_client)
+            pages += write_table(by_client, folder / "report", "clients")
     if len(found) > 1:
         for part in ("global", "personal", "final"):
             table = across_table(found, part)
