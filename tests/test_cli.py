@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import io
 import json
 import os
 import re
@@ -74,6 +75,11 @@ def refused(fednlp: Type) -> Callable[..., str]:
         return message[0]
 
     return type_it
+
+
+def csv_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 @pytest.fixture
@@ -715,23 +721,139 @@ def test_two_experiments_of_one_name(refused: Callable[..., str], toml: Path) ->
     assert "two experiments are named" in refused("compare", toml, toml)
 
 
-def test_evaluate_and_predict(fednlp: Type, refused: Callable[..., str], toml: Path, texts: Path) -> None:
-    assert fednlp("run", toml, "--out", "out").code == 0
-    scores = json.loads(fednlp("evaluate", "out", "--json").out)
-    assert scores == pytest.approx(json.loads(Path("out/summary.json").read_text())["evaluation"]["global"])
-    said = fednlp("evaluate", "out", "--data", texts, "--out", "predictions.jsonl")
-    assert "test accuracy" in said.out
+@pytest.fixture(scope="module")
+def trained(document: Document, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run directory of two short rounds."""
+    from fednlp.experiment import run
+
+    changes = {"num_rounds": 2, "clients_per_round": 2, "client.max_steps": 2}
+    return run(config.parse(document(changes)), tmp_path_factory.mktemp("trained") / "out").folder
+
+
+def test_evaluate(fednlp: Type, refused: Callable[..., str], here: Path, trained: Path, texts: Path) -> None:
+    scores = json.loads(fednlp("evaluate", trained, "--json").out)
+    by_label, unknown = scores.pop("by_label"), scores.pop("unknown_labels")
+    summary = json.loads((trained / "summary.json").read_text())
+    assert scores == pytest.approx(summary["evaluation"]["global"])
+    assert by_label == json.loads((trained / "by_label.json").read_text())
+    assert unknown == {}
+    said = fednlp("evaluate", trained, "--data", texts, "--out", "predictions.jsonl")
     lines = [json.loads(line) for line in Path("predictions.jsonl").read_text().splitlines()]
     assert len(lines) == 200
     right = sum(line["prediction"] == line["label"] for line in lines)
-    assert f"{right / 200:.4f}" in said.out
-    told = fednlp("predict", "out", "word1 arts1 arts2", "sports0 sports1").out.splitlines()
+    assert f"test accuracy  {right / 200:.4f}\n" in said.out
+    assert lines[3]["site"] == "site3"
+    assert all(0.25 <= line["probability"] <= 1 for line in lines)
+    assert fednlp("evaluate", trained, "--data", texts, "--out", "predictions.csv").code == 0
+    rows = csv_of(Path("predictions.csv"))
+    assert list(rows[0]) == ["text", "label", "site", "example", "prediction", "probability"]
+    assert [row["prediction"] for row in rows] == [line["prediction"] for line in lines]
+    assert "there is no nowhere.csv" in refused("evaluate", trained, "--data", "nowhere.csv")
+    assert ".csv, .tsv or .jsonl" in refused("evaluate", trained, "--out", "predictions.xlsx")
+    again = refused("evaluate", trained, "--data", "predictions.csv", "--out", "more.csv")
+    assert "the data have one of that name" in again
+
+
+def test_evaluate_shows_labels(fednlp: Type, trained: Path) -> None:
+    """A row a label, and the confusion matrix, whose columns go by number; no line ends in blanks."""
+    said = fednlp("evaluate", trained).out
+    found = json.loads((trained / "by_label.json").read_text())
+    for place, label in enumerate(found["labels"]):
+        values = [f"{found[part][place]:.4f}" for part in ("precision", "recall", "f1")]
+        rows = [line.split() for line in said.splitlines()]
+        assert [label, *values, str(found["support"][place])] in rows
+        assert [str(place + 1), label, *map(str, found["confusion"][place])] in rows
+    assert all(line == line.rstrip() for line in said.splitlines())
+
+
+def test_a_label_that_the_model_does_not_know(fednlp: Type, here: Path, trained: Path) -> None:
+    (here / "rare.csv").write_text("text,label\nword1 arts1,arts\nword2,rheuma\nword3,rheuma\n")
+    said = fednlp("evaluate", trained, "--data", "rare.csv", "--json")
+    assert "2 rows with a label that the model does not know ('rheuma')" in said.err
+    assert json.loads(said.out)["unknown_labels"] == {"rheuma": 2}
+    assert sum(json.loads(said.out)["by_label"]["support"]) == 1
+
+
+def test_predict_texts(fednlp: Type, refused: Callable[..., str], trained: Path) -> None:
+    told = fednlp("predict", trained, "word1 arts1 arts2", "sports0 sports1").out.splitlines()
     assert set(told) <= {"arts", "economy", "science", "sports"}
     assert len(told) == 2
-    assert "write column=text" in refused("predict", "out", "word1", "--with", "context")
-    assert "no such column" in refused("predict", "out", "word1", "--with", "context=a")
+    assert "write column=text" in refused("predict", trained, "word1", "--with", "context")
+    assert "no such column" in refused("predict", trained, "word1", "--with", "context=a")
     assert "no run directory" in refused("predict", "nowhere", "word1")
-    assert "there is no nowhere.csv" in refused("evaluate", "out", "--data", "nowhere.csv")
+    assert "text 2 is empty" in refused("predict", trained, "word1", " ")
+    assert "is not UTF-8" in refused("predict", trained, "word1 \udcff")
+    assert "--in and texts" in refused("predict", trained, "word1", "--in", "some.csv")
+    assert "give the file with --in" in refused("predict", trained, "word1", "--text", "note")
+
+
+def test_predict_what_is_piped(
+    fednlp: Type, refused: Callable[..., str], trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pipe(text: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+
+    expected = fednlp("predict", trained, "word1 arts1", "sports0").out
+    for words in ((), ("-",)):
+        pipe(b"word1 arts1\n\nsports0")
+        assert fednlp("predict", trained, *words).out == expected
+    pipe(b"\n")
+    assert "there is no text to predict" in refused("predict", trained)
+    pipe(b"word1\n\xff\n")
+    assert "standard input, line 2, is not UTF-8" in refused("predict", trained)
+
+
+def test_predict_probabilities(fednlp: Type, trained: Path) -> None:
+    """Of all labels or the likeliest, the first of which is the prediction; they sum to 1."""
+    (line,) = fednlp("predict", trained, "arts1", "--probabilities", "--json").out.splitlines()
+    found = json.loads(line)
+    shares = list(found["probabilities"].values())
+    assert found["text"] == "arts1"
+    assert set(found["probabilities"]) == {"arts", "economy", "science", "sports"}
+    assert shares == sorted(shares, reverse=True)
+    assert sum(shares) == pytest.approx(1, abs=1e-5)
+    assert next(iter(found["probabilities"])) == found["prediction"]
+    two = ", ".join(f"{label} {share:.4f}" for label, share in list(found["probabilities"].items())[:2])
+    assert fednlp("predict", trained, "arts1", "--top", "2").out == f"{two}\n"
+
+
+def test_predict_a_file(fednlp: Type, refused: Callable[..., str], here: Path, trained: Path) -> None:
+    (here / "notes.csv").write_text('id,note\n07,"arts1, word1"\n8,\n9,sports0\n')
+    assert "no column 'text'" in refused("predict", trained, "--in", "notes.csv")
+    wrong = refused("predict", trained, "--in", "notes.csv", "--text", "nte")
+    assert "no column 'nte': did you mean 'note'?" in wrong
+    said = fednlp(
+        "predict", trained, "--in", "notes.csv", "--text", "note", "--out", "p.csv", "--probabilities"
+    )
+    assert "1 row without a text, the first is notes.csv:3" in said.err
+    assert "written p.csv: 3 rows" in said.err
+    rows = csv_of(here / "p.csv")
+    labels = ("arts", "economy", "science", "sports")
+    assert list(rows[0]) == ["id", "note", "prediction", *(f"probability_{label}" for label in labels)]
+    assert [row["id"] for row in rows] == ["07", "8", "9"]
+    for row in rows:
+        assert row["prediction"] == max(labels, key=lambda label: float(row[f"probability_{label}"]))
+    printed = fednlp("predict", trained, "--in", "notes.csv", "--text", "note").out.splitlines()
+    assert printed == [row["prediction"] for row in rows]
+    fednlp("predict", trained, "--in", "notes.csv", "--text", "note", "--out", "p.tsv", "--top", "9")
+    assert "label_4\tprobability_4" in (here / "p.tsv").read_text()
+    taken = refused("predict", trained, "--in", "p.csv", "--text", "note", "--out", "q.csv")
+    assert "'prediction', and the data have one" in taken
+    assert not (here / "q.csv").exists()
+    assert "there is no file" in refused("predict", trained, "--in", "nots.csv", "--out", "q.csv")
+    assert ".csv, .tsv or .jsonl" in refused("predict", trained, "word1", "--out", "q.xlsx")
+
+
+def test_a_long_file_is_predicted_in_pieces(fednlp: Type, here: Path, trained: Path) -> None:
+    """Values of JSON lines stay what they are, whatever piece they are of; a later object may bring a column."""
+    rows: list[dict[str, Any]] = [{"id": number, "text": f"word{number % 9} arts1"} for number in range(1100)]
+    rows[1000]["more"] = [1, None]
+    (here / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert fednlp("predict", trained, "--in", "long.jsonl", "--out", "out.jsonl").code == 0
+    found = [json.loads(line) for line in (here / "out.jsonl").read_text().splitlines()]
+    assert [{key: row[key] for key in row if key != "prediction"} for row in found] == rows
+    assert fednlp("predict", trained, "--in", "long.jsonl", "--out", "out.csv").code == 0
+    assert csv_of(here / "out.csv")[1000]["more"] == "[1, null]"
 
 
 def test_data_list_and_info(fednlp: Type, refused: Callable[..., str]) -> None:

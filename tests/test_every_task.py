@@ -3,17 +3,20 @@
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fednlp
+from fednlp.asking import asked_of_file, asked_of_texts
 from fednlp.config import parse
-from fednlp.errors import ConfigError, DataError
-from fednlp.inference import evaluate_run, predict_texts
+from fednlp.errors import ConfigError, DataError, RunError
+from fednlp.inference import open_trained
+from fednlp.prediction import predict_texts, predictions, write_predictions
 from fednlp.rundir import RunDir
+from fednlp.scoring import evaluate_run
 
 NAMES = ("anna", "berlin", "carla", "delhi")
 WORDS = [f"word{i}" for i in range(30)]
@@ -193,10 +196,19 @@ def test_the_model_that_is_written_scores_as_the_run_did(
 ) -> None:
     run = run_of(name)
     scores = evaluate_run(run.folder, out=tmp_path / "predictions.jsonl")
-    assert scores == pytest.approx(run.read_json("summary.json")["evaluation"]["global"], abs=1e-6)
+    assert scores.metrics == pytest.approx(run.read_json("summary.json")["evaluation"]["global"], abs=1e-6)
+    assert (scores.labels is not None) is (name in ("tagging", "pairs"))
+    assert (run.folder / "by_label.json").exists() is (scores.labels is not None)
+    if scores.labels is not None:
+        assert asdict(scores.labels) == run.read_json("by_label.json")
     lines = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
     assert len(lines) == run.read_json("environment.json")["data"]["test"]
     assert all({"example", "prediction"} <= set(line) for line in lines)
+    assert all(("probability" in line) is (name == "pairs") for line in lines)
+    if name == "tagging":
+        assert [[one["word"] for one in line["prediction"]] for line in lines] == [
+            line["words"] for line in lines
+        ]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -215,9 +227,39 @@ def test_it_answers(name: str, run_of: Callable[[str], RunDir]) -> None:
     assert len(answers) == 2
     assert answers[0] == answers[1]
     if name == "tagging":
-        assert len(answers[0].split()) == 3
+        assert [word.rsplit("/", 1)[0] for word in answers[0].split()] == case.ask.split()
     if name == "answering":
         assert answers[0] in case.beside["context"]
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "pairs"])
+def test_probabilities_are_of_labels_alone(name: str, run_of: Callable[[str], RunDir]) -> None:
+    case, trained = CASES[name], open_trained(run_of(name).folder)
+    asked = asked_of_texts(trained, [case.ask], case.beside)
+    with pytest.raises(RunError, match=f"{case.task} gives no probabilities"):
+        next(predictions(trained, asked, probabilities=True))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_file_is_predicted_with_its_own_columns(
+    name: str, run_of: Callable[[str], RunDir], made: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """JSON lines keep every value as it is; the predictions are those of evaluate."""
+    trained = open_trained(run_of(name).folder)
+    count = write_predictions(tmp_path / "out.jsonl", trained, asked_of_file(trained, made(name)))
+    lines, rows = (
+        [json.loads(line) for line in p.read_text().splitlines()]
+        for p in (tmp_path / "out.jsonl", made(name))
+    )
+    assert count == len(rows) == 120
+    found = [line.pop("prediction") for line in lines]
+    assert lines == rows
+    evaluate_run(run_of(name).folder, made(name), tmp_path / "all.jsonl")
+    expected = [json.loads(line)["prediction"] for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    if name in ("regression", "language"):
+        assert found == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    else:
+        assert found == expected
 
 
 @pytest.mark.parametrize("name", ["tagging", "generation", "writing", "language"])
@@ -300,4 +342,4 @@ def test_adapters_alone_travel(made: Callable[[str], Path], tiny_model: Path, tm
     assert all("query.weight" in name or "value.weight" in name for name in changed), changed
     assert (one.model / "adapter" / "adapter_config.json").is_file()
     scores = evaluate_run(one.folder)
-    assert scores == pytest.approx(one.read_json("summary.json")["evaluation"]["global"], abs=1e-6)
+    assert scores.metrics == pytest.approx(one.read_json("summary.json")["evaluation"]["global"], abs=1e-6)

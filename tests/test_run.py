@@ -436,6 +436,7 @@ FILES = {
     "partition.npz",
     "rounds.jsonl",
     "clients.csv",
+    "by_label.json",
     "labels.json",
     "summary.json",
     "checkpoint/lock",
@@ -454,7 +455,9 @@ def test_a_run_directory_holds_what_is_promised(method: str, whole: Callable[[st
     run = whole(method)
     found = {str(path.relative_to(run.folder)) for path in run.folder.rglob("*") if path.is_file()}
     # Clients alone end in as many models as there are clients, none of which is the run's.
-    assert found == {name for name in FILES if method != "local" or not name.startswith("model/")}
+    assert found == {
+        name for name in FILES if method != "local" or not name.startswith(("model/", "by_label"))
+    }
     lines, summary = lines_of(run), summary_of(run)
     keys = {"round", "cohort", "train_loss", "steps", "examples", "bytes_up", "bytes_down", "seconds"}
     federated = {"tensors_up", "tensors_down", "parameters_up"}
@@ -466,6 +469,9 @@ def test_a_run_directory_holds_what_is_promised(method: str, whole: Callable[[st
     assert set(last["global"]) == {"accuracy", "macro_f1", "mcc", "loss"}
     assert set(last["personal"]) == {"accuracy", "accuracy_worst_decile", "accuracy_std", "clients"}
     assert summary["evaluation"] == last
+    if method != "local":
+        confusion = np.array(run.read_json("by_label.json")["confusion"])
+        assert np.trace(confusion) / confusion.sum() == pytest.approx(last["global"]["accuracy"])
     assert summary["rounds"] == len(lines)
     assert summary["finished"] is True
     assert (summary["algorithm"], summary["seed"], summary["name"]) == (method, 0, "tiny")
@@ -513,7 +519,7 @@ def test_every_client_is_counted(whole: Callable[[str], RunDir]) -> None:
 
 
 def test_personal_scores_are_those_of_the_clients(whole: Callable[[str], RunDir]) -> None:
-    """Weighted mean, worst tenth and spread, from clients.csv; a partition of the test set keeps its accuracy."""
+    """Weighted mean, worst decile and spread, from clients.csv; a partition of the test set keeps its accuracy."""
     run = whole("fedyogi")
     rows = [row for row in csv_rows(run.folder / "clients.csv") if row["accuracy"]]
     scores = np.array([float(row["accuracy"]) for row in rows])

@@ -19,9 +19,9 @@ from fednlp.assembly import gather, local_training, recipe, share_out
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, RunError
 from fednlp.experiment import Listener
-from fednlp.inference import evaluate_run
 from fednlp.models import pretrained_model
 from fednlp.rundir import RunDir
+from fednlp.scoring import evaluate_run
 from fednlp.training.local import Begin, train_client
 from fednlp.training.replica import flat_weights
 from fednlp.training.side import LocalSide, personal_names

@@ -37,6 +37,7 @@ from fednlp.models.peft_options import virtual_tokens
 from fednlp.own_code import is_own, load
 from fednlp.partition import Partition, make_partition
 from fednlp.partitionfile import read_partition_file
+from fednlp.reports.units import plural
 from fednlp.tasks import TASKS, task_class
 from fednlp.tasks.base import Task
 from fednlp.training.optimizers import LocalTraining
@@ -69,7 +70,7 @@ def gather(experiment: Experiment, say: Say) -> Pieces:
     """
     data = open_data(experiment)
     if data.dropped:
-        say(f"{data.dropped:,} rows of {data.name} are left out: {data.dropped_why}")
+        say(f"{plural(data.dropped, 'row')} of {data.name} left out: {data.dropped_why}")
     source = model_source(experiment, data, say)
     tokenizer = load_tokenizer(source)
     place = experiment.task.wanted or data.task
@@ -188,7 +189,7 @@ def features_of(
     if features is not None:
         return features
     table = data.train if split == "train" else data.test
-    say(f"tokenising {table.num_rows:,} {split} examples of {data.name} (once; kept in {folder})")
+    say(f"tokenising {plural(table.num_rows, f'{split} example')} of {data.name} (once; kept in {folder})")
     batches = row_batches(table, columns)
     with writing(folder.parent):
         return write_features(folder, (task.encode(rows, tokenizer, limit) for rows in batches))

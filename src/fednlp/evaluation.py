@@ -43,6 +43,8 @@ def evaluate(course: "Course", last: bool = False) -> dict[str, dict[str, Any]]:
     else:
         outcomes = _global(course)
         scores["global"] = course.side.scored(outcomes) or {}
+        if last:
+            course.by_label = course.side.by_label(outcomes)
         side = course.side
         course.client_scores = scores_by_owner(side.task, side.test_features, course.partition, outcomes)
     if options.personal:
@@ -64,7 +66,10 @@ def _at_the_end(course: "Course") -> dict[str, dict[str, Any]]:
             course.matrix = matrix(course, [r["by_owner"] for r in results])
     else:
         course.matrix = matrix(course, [])  # all clients have the server's model
-    return {"final": personal_scores(course, _own(course, results))} if steps else {}
+    if not steps:
+        return {}
+    course.final_scores = _own(course, results)
+    return {"final": personal_scores(course, course.final_scores)}
 
 
 def matrix(course: "Course", engines: list[list[float | None]]) -> dict[str, Any]:
@@ -144,17 +149,15 @@ def personal_scores(course: "Course", own: np.ndarray) -> dict[str, Any]:
 
 
 def write_clients(path: Path, course: "Course") -> None:
-    """Write clients.csv: sizes and last own score of every client."""
+    """Write clients.csv: sizes and last own score of every client, and that after its own final steps."""
     train, test = np.diff(course.partition.train_offsets), np.diff(course.partition.test_offsets)
-    names = course.partition.client_names
+    names, metric = course.partition.client_names, course.side.task.metric
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["client", "name", "train_examples", "test_examples", course.side.task.metric])
+    writer.writerow(["client", "name", "train_examples", "test_examples", metric, f"{metric}_final"])
     for client in range(course.partition.num_clients):
-        score = course.client_scores[client]
-        name = names[client] if names else ""
-        writer.writerow(
-            [client, name, train[client], test[client], "" if np.isnan(score) else f"{score:.6f}"]
-        )
+        scores = (course.client_scores[client], course.final_scores[client])
+        shown = ("" if np.isnan(score) else f"{score:.6f}" for score in scores)
+        writer.writerow([client, names[client] if names else "", train[client], test[client], *shown])
     with atomic(path, remedy(path.parent)) as file:
         file.write(text.getvalue().encode())

@@ -271,8 +271,10 @@ def _rounds(directory: RunDir, course: Course, listener: Listener) -> None:
             course.lines.append(line)
             with saving(directory.folder):
                 directory.append_round(line)
-                if "personal" in line.get("evaluation", {}):
+                if line.get("evaluation", {}).keys() & {"personal", "final"}:
                     write_clients(directory.folder / "clients.csv", course)
+                if course.by_label is not None:
+                    directory.write_json("by_label.json", asdict(course.by_label))
                 course.side.participant.sync()
                 directory.save_state(course.state)
             for tracker in trackers:

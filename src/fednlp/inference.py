@@ -1,8 +1,6 @@
-"""Use the model of a run: score it on other data, write its predictions, or ask it about a text."""
+"""Load the model that a run ended with, or the one of a client of it."""
 
-import json
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,22 +9,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from fednlp.assembly import exchange_options, local_training, open_data
+from fednlp.assembly import exchange_options, local_training
 from fednlp.config import Experiment
 from fednlp.config.sections import REFERENCES
-from fednlp.data import TextData, load_data
-from fednlp.data.features import Features, row_batches, write_features
-from fednlp.data.schema import SCHEMAS
-from fednlp.disk import atomic
-from fednlp.errors import DataError, RunError
+from fednlp.data.features import Features
+from fednlp.errors import RunError
 from fednlp.federated.store import ClientStore
 from fednlp.models import load_tokenizer, longest_text, pretrained_model
 from fednlp.models.peft_options import virtual_tokens
 from fednlp.models.prompt_tuning import with_saved_prompt
 from fednlp.partition import Partition
 from fednlp.rundir import RunDir
-from fednlp.tasks import TASKS, task_from
+from fednlp.tasks import task_from
 from fednlp.tasks.base import Outcome, Row, Task
+from fednlp.tasks.labels import defined_together
 from fednlp.training.batches import evaluation_batches
 from fednlp.training.client import begin_of, exchange_from, record_fields
 from fednlp.training.replica import Replica
@@ -55,16 +51,46 @@ class Trained:
 
     def predict(self, features: Features, step: Step = lambda done, of, what: None) -> list[Outcome]:
         """Predict every example, the longest first."""
+        return list(self._batches(features, self.task.predict, step))
+
+    @property
+    def knows_probabilities(self) -> bool:
+        """Whether the task gives the probability of each label."""
+        return defined_together(self.task, "predict_with_probabilities", "predict")
+
+    def require_probabilities(self) -> None:
+        """Refuse a task that gives no probabilities of labels.
+
+        Raises:
+            RunError: It gives none.
+        """
+        if not self.knows_probabilities:
+            raise RunError(
+                f"{self.task.name} gives no probabilities of labels: leave out --probabilities and --top"
+            )
+
+    def predict_with_probabilities(
+        self, features: Features, step: Step = lambda done, of, what: None
+    ) -> list[tuple[Outcome, np.ndarray]]:
+        """Predict every example, and give each label's probability for those of each outcome.
+
+        Raises:
+            RunError: The task has none.
+        """
+        self.require_probabilities()
+        predict = self.task.predict_with_probabilities  # type: ignore[attr-defined]
+        return list(self._batches(features, predict, step))
+
+    def _batches(self, features: Features, predict: Callable[..., Any], step: Step) -> Iterator[Any]:
         numbers = np.arange(len(features))
         batches = evaluation_batches(
             numbers, features.lengths(numbers), self.experiment.evaluation.batch_size
         )
-        outcomes = []
-        with torch.inference_mode():
-            for done, batch in enumerate(batches, 1):
-                outcomes.append(self.task.predict(self.model, features, batch, self.device))
-                step(done, len(batches), "batches")
-        return outcomes
+        for done, batch in enumerate(batches, 1):
+            with torch.inference_mode():
+                found = predict(self.model, features, batch, self.device)
+            step(done, len(batches), "batches")
+            yield found
 
 
 def open_trained(folder: str | Path, client: str | None = None) -> Trained:
@@ -127,134 +153,3 @@ def _client_number(partition: Partition, client: str) -> int:
     if client.isdecimal() and int(client) < partition.num_clients:
         return int(client)
     raise RunError(f"--client {client}: there are clients 0 to {partition.num_clients - 1}")
-
-
-def evaluate_run(
-    folder: str | Path,
-    path: str | Path | None = None,
-    out: Path | None = None,
-    say: Callable[[str], None] = lambda text: None,
-    step: Step = lambda done, of, what: None,
-    client: str | None = None,
-) -> dict[str, float]:
-    """Score the model of a run on a file, or on the run's own test set.
-
-    Args:
-        folder: The run directory.
-        path: A file of the task, with the columns that the run's own data have; None for the run's test set.
-        out: Where to write the predictions as JSON lines, if anywhere.
-        say: Told what takes time, and what was left out.
-        step: Told how far the predictions are.
-        client: Whose model, where clients have their own.
-
-    Returns:
-        The task's metrics, and the mean loss.
-
-    Raises:
-        FednlpError: What was wrong, and what to do about it.
-    """
-    trained = open_trained(folder, client)
-    data, numbers, table = _examples(trained.experiment, trained.place, path)
-    if data.dropped:
-        say(f"{data.dropped:,} rows are left out: {data.dropped_why}")
-    columns = {name: own for name, own in data.columns.items() if own in table.column_names}
-    with tempfile.TemporaryDirectory() as scratch:
-        batches = row_batches(table.take(numbers), columns)
-        features = write_features(Path(scratch) / "features", (trained.encode(rows) for rows in batches))
-        outcomes = trained.predict(features, step)
-        found = [n for outcome in outcomes for n in outcome.numbers]
-        predictions = [p for outcome in outcomes for p in outcome.predictions]
-        order = np.argsort(found, kind="stable")
-        predictions = [predictions[place] for place in order]
-        everyone = np.arange(len(features))
-        scores = trained.task.metrics(predictions, features, everyone)
-    weight = sum(outcome.weight for outcome in outcomes)
-    scores |= {"loss": sum(outcome.loss for outcome in outcomes) / weight if weight else 0.0}
-    if out is not None:
-        target = SCHEMAS[data.task].target
-        truth = table.column(columns[target]).take(numbers).to_pylist() if target else None
-        with atomic(out, "choose another --out") as file:
-            for place, line in enumerate(_lines(trained.task, predictions, numbers, target, truth)):
-                file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
-                step(place + 1, len(predictions), "lines")
-    return scores
-
-
-def _examples(
-    experiment: Experiment, place: str, path: str | Path | None
-) -> tuple[TextData, np.ndarray, Any]:
-    """Return the data, the example numbers to predict, and the table that holds them."""
-    if path is None:
-        data = open_data(experiment)
-        return data, data.test_numbers, data.test
-    wanted = experiment.data
-    named = wanted.path is not None
-    data = load_data(
-        path=path,
-        task=place if place in TASKS else None,
-        text=wanted.text if named else "text",
-        label=wanted.label if named else "label",
-        columns=wanted.columns if named else None,
-        invalid=wanted.invalid,
-    )
-    return data, np.arange(data.train.num_rows, dtype=np.int64), data.train
-
-
-def _lines(
-    task: Task, predictions: Sequence[Any], numbers: np.ndarray, target: str | None, truth: list[Any] | None
-) -> Iterator[dict[str, Any]]:
-    for place, prediction in enumerate(predictions):
-        line = {"example": int(numbers[place]), "prediction": task.shown(prediction)}
-        yield line if truth is None else line | {str(target): truth[place]}
-
-
-def predict_texts(
-    folder: str | Path, texts: Sequence[str], beside: Mapping[str, str], client: str | None = None
-) -> list[Any]:
-    """Ask the model of a run about texts.
-
-    Args:
-        folder: The run directory.
-        texts: The text, the words with spaces between them, the question, or the source, one an example.
-        beside: Further columns, the same for every text: ``text_pair``, or the ``context`` of questions.
-        client: Whose model, where clients have their own.
-
-    Returns:
-        A prediction for each text, as a person reads it.
-
-    Raises:
-        DataError: A column is missing, or has no part in the task.
-        RunError: The folder holds no model.
-    """
-    trained = open_trained(folder, client)
-    rows = [row_of(trained.task.name, text, beside) for text in texts]
-    features = Features.in_memory(trained.encode(rows))
-    answers: dict[int, Any] = {}
-    for outcome in trained.predict(features):
-        answers |= dict(zip(outcome.numbers, outcome.predictions, strict=True))
-    return [trained.task.shown(answers[number]) for number in range(len(texts))]
-
-
-def row_of(task: str, text: str, beside: Mapping[str, str]) -> Row:
-    """Return the row of a text whose target is not known.
-
-    >>> row_of("token-classification", "Angela Merkel spoke", {})
-    {'words': '["Angela", "Merkel", "spoke"]', 'tags': '["O", "O", "O"]'}
-    """
-    schema = SCHEMAS.get(task, SCHEMAS["text-classification"])
-    first = "question" if task == "question-answering" else schema.inputs[0]
-    allowed = [name for name in (*schema.inputs, *schema.optional) if name not in (first, "references", "id")]
-    strange = [name for name in beside if name not in allowed]
-    if strange:
-        known = f"there is {', '.join(allowed)}" if allowed else "there is none"
-        raise DataError(f"--with {strange[0]}: {task} has no such column beside {first}: {known}")
-    lacking = [name for name in schema.inputs if name != first and name not in beside]
-    if lacking:
-        raise DataError(f"{task} needs {lacking[0]} too: add --with {lacking[0]}=TEXT")
-    row: Row = {first: text, **beside}
-    if schema.kind == "tags":
-        words = text.split()
-        row = {first: json.dumps(words), "tags": json.dumps(["O"] * len(words))}
-    elif schema.target is not None:
-        row[schema.target] = {"answers": "[]", "score": "0"}.get(schema.kind, "")
-    return row

@@ -1,7 +1,6 @@
 """What the terminal shows of a run: a line a round, a closing table, a learning curve."""
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -11,35 +10,28 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from fednlp.config import Experiment
+from fednlp.reports.read import read_run
 from fednlp.reports.render import to_rich, to_text
 from fednlp.reports.table import Table as ComparisonTable
-from fednlp.reports.units import human_bytes, metric_title
+from fednlp.reports.units import human_bytes, human_seconds, metric_title, plural
 from fednlp.rundir import RunDir
+from fednlp.tables import add_scores, clients_table, decile_text, show
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
-def duration(seconds: float) -> str:
-    """Return a time as a person says it.
-
-    >>> duration(75)
-    '1 min 15 s'
-    """
-    if seconds < 60:
-        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
-
-
 def curve(values: list[float], height: int = 6) -> list[str]:
-    """Draw values as a text chart, the highest at the top; one column a value.
+    """Draw values as a text chart, the highest at the top; one column a value. Equal values make one line.
 
     >>> print("\\n".join(curve([0, 1, 2], height=1)))
     2.000 ┤▁▅█
+    >>> print("\\n".join(curve([0.3375, 0.3375])))
+    0.338 ┤▄▄
     """
     top, bottom = max(values), min(values)
-    span = (top - bottom) or 1.0
+    span = top - bottom
+    if not span:
+        return [f"{top:5.3f} ┤{'▄' * len(values)}"]
     levels = [round((value - bottom) / span * (height * 8 - 1)) for value in values]
     lines = []
     for row in range(height - 1, -1, -1):
@@ -72,7 +64,7 @@ class Terminal:
         self._progress = Progress(
             TextColumn("[dim]{task.description}"),
             BarColumn(bar_width=24),
-            TextColumn("[dim]{task.completed}/{task.total}"),
+            TextColumn("[dim]{task.fields[count]}"),
             console=self.console,
             transient=True,
             disable=not (self.console.is_terminal or self.console.is_jupyter),
@@ -92,7 +84,8 @@ class Terminal:
         self._curve, self._metric = [], run.read_json("environment.json")["data"]["metric"]
         self.console.print(
             f"{experiment.name}: {experiment.algorithm.name} on {experiment.data.name or experiment.data.path}, "
-            f"{experiment.model.name_or_path}, {rounds} rounds{f', {done} done' if done else ''} -> {run.folder}",
+            f"{experiment.model.name_or_path}, {plural(rounds, 'round')}{f', {done} done' if done else ''} "
+            f"-> {run.folder}",
             style="bold",
             markup=False,
             soft_wrap=True,
@@ -102,12 +95,13 @@ class Terminal:
     def begin(self) -> None:
         """Show a bar, which :meth:`step` moves."""
         self._progress.start()
-        self._task = self._progress.add_task("", total=None)
+        self._task = self._progress.add_task("", total=None, count="")
 
-    def step(self, done: int, of: int, what: str) -> None:
-        """Move the bar of the round in progress."""
+    def step(self, done: int, of: int | None, what: str) -> None:
+        """Move the bar of what is in progress; ``of`` is None where its end is not known."""
         if self._task is not None:
-            self._progress.update(self._task, completed=done, total=of, description=what)
+            count = f"{done:,}" if of is None else f"{done}/{of}"
+            self._progress.update(self._task, completed=done, total=of, description=what, count=count)
 
     def round(self, line: dict[str, Any], left: float | None) -> None:
         """Print the round's line."""
@@ -120,15 +114,15 @@ class Terminal:
             parts.append(f"{metric_title(name)} {scores['global'][name]:.3f}")
             self._curve.append((line["round"], scores["global"][name]))
         if scores.get("personal", {}).get(name) is not None:
-            parts.append(f"worst tenth {scores['personal'][f'{name}_worst_decile']:.3f}")
+            parts.append(f"worst decile {scores['personal'][f'{name}_worst_decile']:.3f}")
         if line["bytes_up"]:
             parts.append(f"up {human_bytes(line['bytes_up'])} down {human_bytes(line['bytes_down'])}")
         if "secure" in line:
             added = line["secure"]
             parts.append(f"secure +{human_bytes(added['bytes'])} +{added['seconds']:.1f} s")
-        parts.append(f"{line['seconds']:.1f} s")
+        parts.append(human_seconds(line["seconds"]))
         if left is not None:
-            parts.append(f"{duration(left)} left")
+            parts.append(f"{human_seconds(left)} left")
         self._progress.console.print("  ".join(parts), markup=False, soft_wrap=True)
         if "aborted" in line:
             self._progress.console.print(
@@ -154,8 +148,12 @@ class Terminal:
             first, last = str(self._curve[0][0]), str(self._curve[-1][0])
             width = stretch * len(self._curve)
             self.console.print(" " * 8 + first + last.rjust(max(1, width - len(first) + 1)))
-        self.console.print(closing_table(summary))
-        self.console.print(f"run directory: {run.folder}", markup=False)
+        table = clients_table(read_run(run.folder).clients, self._metric)
+        if table is not None:
+            show(self.console, table)
+            self.console.print()
+        show(self.console, closing_table(summary))
+        self.console.print(f"run directory: {run.folder}", markup=False, soft_wrap=True)
 
     def close(self) -> None:
         """Take the bar away."""
@@ -192,35 +190,20 @@ def show_table(table: ComparisonTable) -> None:
         print(to_text(table))
 
 
-def score_table(scores: Mapping[str, float]) -> Table:
-    """Return the metrics of one evaluation."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="dim")
-    table.add_column()
-    _add_scores(table, scores)
-    return table
-
-
-def _add_scores(table: Table, scores: Mapping[str, float]) -> None:
-    for name, value in scores.items():
-        table.add_row(f"test {metric_title(name)}", f"{value:.4f}")
-
-
 def closing_table(summary: dict[str, Any]) -> Table:
     """Return the table that ends a run."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim")
     table.add_column()
     scores = summary["evaluation"]
-    _add_scores(table, scores.get("global", {}))
+    add_scores(table, scores.get("global", {}))
     baseline = summary["baseline"]
     table.add_row("baseline", f"{baseline[summary['metric']]:.4f} ({baseline['name']})")
     metric = summary["metric"]
     for part, said in (("personal", "clients' own tests"), ("final", "after own steps")):
         own = scores.get(part, {})
         if own.get(metric) is not None:
-            text = f"{own[metric]:.4f} (worst tenth {own[f'{metric}_worst_decile']:.4f}, "
-            table.add_row(said, text + f"spread {own[f'{metric}_std']:.4f}, {own['clients']} clients)")
+            table.add_row(said, decile_text(own, metric))
     best = summary["best"]
     if best:
         said = "best round, own tests" if summary.get("personalised") else "best round"
@@ -232,7 +215,7 @@ def closing_table(summary: dict[str, Any]) -> Table:
         table.add_row("memory a client", f"{human_bytes(summary['client_memory_bytes'])} (predicted)")
     if "secure" in summary:
         table.add_row(*_secure_row(summary))
-    table.add_row("rounds, time", f"{summary['rounds']}, {duration(summary['seconds'])}")
+    table.add_row("rounds, time", f"{summary['rounds']}, {human_seconds(summary['seconds'])}")
     if "privacy" in summary:
         promise = summary["privacy"]
         found = "infinite" if promise["epsilon"] is None else f"{promise['epsilon']:.3g}"
@@ -250,5 +233,5 @@ def _secure_row(summary: dict[str, Any]) -> tuple[str, str]:
     share = 100 * added["seconds"] / seconds if seconds else 0.0
     text = f"{human_bytes(added['bytes'])} and {added['seconds']:.1f} s added ({share:.0f} % of the time)"
     if added["aborted"]:
-        text += f", {added['aborted']} rounds without a sum"
+        text += f", {plural(added['aborted'], 'round')} without a sum"
     return added["protocol"], text

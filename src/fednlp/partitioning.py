@@ -8,6 +8,7 @@ from fednlp.assembly import open_data, share_out
 from fednlp.config import Experiment
 from fednlp.data.schema import SCHEMAS
 from fednlp.partitionfile import write_partition_file
+from fednlp.reports.units import plural
 
 
 def partition_source(
@@ -59,8 +60,8 @@ def describe(report: dict[str, Any]) -> str:
     options = ", ".join(f"{key} {value}" for key, value in report["options"].items() if key != "clients")
     lines = [
         f"{report['data']}: {report['source']}",
-        f"{report['method']} ({options}): {report['clients']:,} clients, {report['train_examples']:,} training and "
-        f"{report['test_examples']:,} test examples",
+        f"{report['method']} ({options}): {plural(report['clients'], 'client')}, {report['train_examples']:,} training "
+        f"and {plural(report['test_examples'], 'test example')}",
         line("all clients", report),
         line("first tenth", report["first_tenth"]),
         line("last tenth", report["last_tenth"]),

@@ -244,12 +244,12 @@ def _read(lines: list[dict[str, Any]], metric: str, target: float) -> Tried:
 
 
 def _said(candidate: Candidate, found: Tried, metric: str, limits: Limits) -> str:
-    from fednlp.reports.units import human_seconds, metric_title, metric_value
+    from fednlp.reports.units import human_seconds, metric_title, metric_value, plural
 
-    what = f"top {candidate.depth} layers, {candidate.capacity} in full: {metric_title(metric)} "
+    what = f"top {plural(candidate.depth, 'layer')}, {candidate.capacity} in full: {metric_title(metric)} "
     what += metric_value(metric, found.accuracy)
     if found.seconds_to_target is None:
-        return f"{what}, target not reached in {limits.rounds} rounds"
+        return f"{what}, target not reached in {plural(limits.rounds, 'round')}"
     return f"{what}, target after {human_seconds(found.seconds_to_target)}"
 
 

@@ -6,6 +6,7 @@ task.json          the task as it was trained, for evaluate and predict
 partition.npz      who holds which examples
 rounds.jsonl       one line a round
 clients.csv        each client's sizes and last own score
+by_label.json      scores by label on the global test set, and the confusion matrix
 labels.json        client x label counts, for small federations
 matrix.json        every model's score on every client's tests, if asked for
 checkpoint/        what a resumed run needs

@@ -178,8 +178,8 @@ def test_the_terminal_ends_with_them() -> None:
         return {str(name): str(value) for name, value in zip(names, values, strict=True)}
 
     found = rows({"personal": own, "final": own | {"accuracy": 0.75}})
-    assert found["clients' own tests"] == "0.6000 (worst tenth 0.1000, spread 0.2000, 7 clients)"
-    assert found["after own steps"] == "0.7500 (worst tenth 0.1000, spread 0.2000, 7 clients)"
+    assert found["clients' own tests"] == "0.6000 (worst decile 0.1000, spread 0.2000, 7 clients)"
+    assert found["after own steps"] == "0.7500 (worst decile 0.1000, spread 0.2000, 7 clients)"
     assert "after own steps" not in rows({"personal": own})
     assert "memory a client" not in found
     summary["client_memory_bytes"] = 412_345_678

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fednlp import __version__
-from fednlp.cli import data, device, inspect, plan, prompts, runs
+from fednlp.cli import data, device, inspect, plan, predict, prompts, runs
 from fednlp.errors import FednlpError
 
 app = typer.Typer(
@@ -20,7 +20,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (runs.run, runs.compare, runs.report, runs.evaluate, runs.predict):
+for command in (runs.run, runs.compare, runs.report, predict.evaluate, predict.predict):
     app.command()(command)
 app.command()(inspect.inspect)
 app.command()(plan.plan)

@@ -60,8 +60,10 @@ def exported(
 ) -> None:
     """Write a data set as the original FedNLP's exchange file."""
     from fednlp.data import export_data, load_data
+    from fednlp.reports.units import plural
 
-    print(f"written {out}: {export_data(load_data(**_origin(source, path)), out):,} examples")
+    count = export_data(load_data(**_origin(source, path)), out)
+    print(f"written {out}: {plural(count, 'example')}")
 
 
 def partition(

@@ -145,13 +145,15 @@ def _falls(found: "Planned") -> list[str]:
 
 
 def _short(one: Any) -> str:
+    from fednlp.reports.units import plural
+
     plan, score = one.candidate, one.outcome.accuracy
-    return f"{score:.3f} with {plan.depth} layers, {plan.capacity} in full"
+    return f"{score:.3f} with {plural(plan.depth, 'layer')}, {plan.capacity} in full"
 
 
 def _why(found: "Planned") -> str:
     """Say why there is no plan, and what to do."""
-    from fednlp.reports.units import human_bytes
+    from fednlp.reports.units import human_bytes, plural
 
     if not found.decisions:
         assert found.budget is not None
@@ -162,6 +164,6 @@ def _why(found: "Planned") -> str:
         )
     best = max(found.decisions, key=lambda one: one.outcome.accuracy)
     return (
-        f"no plan reaches {found.limits.target:g} in {found.limits.rounds} rounds; the best is {_short(best)}: lower "
-        "--target, or raise --rounds"
+        f"no plan reaches {found.limits.target:g} in {plural(found.limits.rounds, 'round')}; the best is "
+        f"{_short(best)}: lower --target, or raise --rounds"
     )

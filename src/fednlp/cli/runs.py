@@ -1,4 +1,4 @@
-"""fednlp run, compare, report, evaluate, predict."""
+"""fednlp run, compare, report."""
 
 import json
 from pathlib import Path
@@ -92,6 +92,7 @@ def compare(
     from fednlp.comparison import plan
     from fednlp.live import Terminal, show_table
     from fednlp.reports import across_table, compare_table, read_run, write_report, write_table
+    from fednlp.reports.client_table import clients_table
     from fednlp.reports.groups import algorithm_title
 
     overrides = [*(changes or []), *([f"model.name_or_path={json.dumps(model)}"] if model else [])]
@@ -112,6 +113,10 @@ def compare(
         found[settings.name] = groups
         show_table(compare_table(groups))
         pages += write_report([planned.folder for planned in runs], folder / "report")
+        by_client = clients_table(groups)
+        if by_client is not None:
+            show_table(by_client)
+            pages += write_table(by_client, folder / "report", "clients")
     if len(found) > 1:
         for part in ("global", "personal", "final"):
             table = across_table(found, part)
@@ -160,56 +165,3 @@ def report(
 
     for path in write_report(runs, out or runs[0] / "report", target):
         print(path)
-
-
-_RUN = typer.Argument(help="A run directory.")
-_CLIENT = typer.Option(help="Whose model, by number or name, where clients have models of their own.")
-
-
-def evaluate(
-    run: Annotated[Path, _RUN],
-    data: Annotated[
-        Path | None, typer.Option(help="A file of the task; the run's own test set if left out.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Where to write the predictions, a JSON line each.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
-    client: Annotated[str | None, _CLIENT] = None,
-) -> None:
-    """Score the model of a run, and write its predictions."""
-    from fednlp.inference import evaluate_run
-    from fednlp.live import Terminal, score_table
-
-    with Terminal(again="type the command again") as terminal:
-        terminal.begin()
-        scores = evaluate_run(run, data, out, terminal.say, terminal.step, client)
-        terminal.close()
-        if as_json:
-            print(json.dumps(scores, indent=1))
-        else:
-            terminal.console.print(score_table(scores))
-        if out is not None:
-            terminal.say(f"written {out}")
-
-
-def predict(
-    run: Annotated[Path, _RUN],
-    texts: Annotated[list[str], typer.Argument(help="Texts, questions, sources: one prediction each.")],
-    beside: Annotated[
-        list[str] | None,
-        typer.Option("--with", help="A further column, e.g. --with context='...' for a question."),
-    ] = None,
-    client: Annotated[str | None, _CLIENT] = None,
-) -> None:
-    """Ask the model of a run about a text."""
-    from fednlp.inference import predict_texts
-
-    further = {}
-    for one in beside or []:
-        key, equals, value = one.partition("=")
-        if not equals:
-            raise ConfigError(f"--with {one}: write column=text, for example --with context='...'")
-        further[key.strip()] = value
-    for prediction in predict_texts(run, texts, further, client):
-        print(prediction if isinstance(prediction, str) else json.dumps(prediction, ensure_ascii=False))

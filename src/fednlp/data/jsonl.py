@@ -40,6 +40,16 @@ def json_rows(path: Path, roles: Mapping[str, str]) -> tuple[Sequence[str], Iter
     return columns, _rows(path, columns, roles)
 
 
+def json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each object of a file as it is, after its place for people.
+
+    Raises:
+        DataError: What is wrong in which line.
+    """
+    for number, item in _objects(path):
+        yield f"{path}:{number}", item
+
+
 def _names(path: Path, objects: Iterator[tuple[int, dict[str, Any]]]) -> Sequence[str]:
     columns = list(dict.fromkeys(name for _, item in objects for name in item))
     if not columns:

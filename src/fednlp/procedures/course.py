@@ -14,6 +14,7 @@ from fednlp.federated.state import State
 from fednlp.federated.sums import BURST, count_bad
 from fednlp.partition import Partition
 from fednlp.runtime.pool import Pool
+from fednlp.tasks.labels import LabelScores
 from fednlp.training.side import LocalSide
 
 
@@ -51,6 +52,8 @@ class Course:
 
     def __post_init__(self) -> None:
         self.client_scores = np.full(self.partition.num_clients, np.nan)
+        self.final_scores = self.client_scores.copy()
+        self.by_label: LabelScores | None = None
         self.matrix: dict[str, Any] | None = None
 
     def due(self, rounds: int) -> bool:

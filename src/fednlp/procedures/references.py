@@ -16,6 +16,7 @@ from fednlp.errors import TooFewClients
 from fednlp.evaluation import drawn_clients, personal_scores
 from fednlp.federated.sums import count_bad
 from fednlp.procedures.course import Course, evaluated, require_whole
+from fednlp.reports.units import plural
 from fednlp.seeds import generator, torch_stream
 from fednlp.training.batches import epoch_batches
 from fednlp.training.optimizers import make_optimizer, make_schedule, remember, restore, set_rate
@@ -130,9 +131,9 @@ def _visits(experiment: Experiment, clients: int) -> int:
 def _effort(experiment: Experiment, visits: int) -> str:
     options = experiment.client
     return (
-        f"{visits * options.max_steps} steps"
+        plural(visits * options.max_steps, "step")
         if options.max_steps > 0
-        else f"{visits * options.num_train_epochs} epochs"
+        else plural(visits * options.num_train_epochs, "epoch")
     )
 
 
@@ -150,7 +151,8 @@ class Alone:
         effort = _effort(experiment, visits)
         self.tried = set(drawn_clients(course))
         course.note = (
-            f"each client alone, {effort}; the global test is the mean of {len(self.tried)} clients' models"
+            f"each client alone, {effort}; the global test is the mean of the models of "
+            f"{plural(len(self.tried), 'client')}"
         )
 
     def round(self) -> dict[str, Any]:

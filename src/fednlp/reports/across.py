@@ -6,7 +6,7 @@ from typing import Literal
 from fednlp.reports.groups import Groups, metric_of
 from fednlp.reports.read import Run, lookup
 from fednlp.reports.table import Column, Row, Stat, Table, stat_of
-from fednlp.reports.units import is_share, metric_title
+from fednlp.reports.units import is_share, metric_title, plural
 from fednlp.reports.words import partition_words
 
 Part = Literal["global", "personal", "final"]
@@ -57,5 +57,5 @@ def _described(name: str, run: Run) -> str:
     baseline = lookup(summary, "baseline.name")
     data = lookup(summary, "data.name", "unknown data")
     said = f"{name}: {summary.get('task', 'text-classification')} on {data}, {summary.get('model')}"
-    said += f"; {partition_words(run.config)}; {len(run.rounds)} rounds"
+    said += f"; {partition_words(run.config)}; {plural(len(run.rounds), 'round')}"
     return said + (f"; baseline: {baseline}" if baseline else "")

@@ -15,18 +15,23 @@ from numpy.typing import NDArray
 
 from fednlp.errors import RunError
 
+_CLIENT_COLUMNS = ("client", "name", "train_examples", "test_examples")
 REFERENCES = ("centralised", "chained", "local")
 
 
 @dataclass(frozen=True, eq=False)
 class ClientTable:
-    """The clients after the last evaluation, one position each; the score is NaN without test examples."""
+    """The clients after the last evaluation, one position each; a score that was not measured is NaN.
+
+    Scores are those of the model that the client would use, final scores those after its own final steps.
+    """
 
     ids: NDArray[np.int64]
     names: tuple[str, ...]
     train_examples: NDArray[np.int64]
     test_examples: NDArray[np.int64]
     scores: NDArray[np.float64]
+    final_scores: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -238,13 +243,15 @@ def _read_clients(path: Path) -> ClientTable:
     text = path.read_bytes().decode("utf-8", "replace") if path.is_file() else ""
     # A row without its line end is still being written.
     reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))
+    metric = next((name for name in reader.fieldnames or () if name not in _CLIENT_COLUMNS), "")
     rows = []
     try:
         for row in reader:
             counts = int(row["client"]), int(row["train_examples"]), int(row["test_examples"])
-            rows.append((*counts, row["name"] or "", float(list(row.values())[4] or "nan")))
-    except (KeyError, IndexError, ValueError, TypeError, csv.Error) as error:
+            own, final = (float(row.get(key) or "nan") for key in (metric, f"{metric}_final"))
+            rows.append((*counts, row["name"] or "", own, final))
+    except (KeyError, ValueError, TypeError, OverflowError, csv.Error) as error:
         raise RunError(f"{path}:{reader.line_num} is damaged ({error}); run the experiment again") from error
     ids, train, test = (np.array([row[i] for row in rows], dtype=np.int64) for i in range(3))
-    scores = np.array([row[4] for row in rows], dtype=np.float64)
-    return ClientTable(ids, tuple(row[3] for row in rows), train, test, scores)
+    scores, finals = (np.array([row[i] for row in rows], dtype=np.float64) for i in (4, 5))
+    return ClientTable(ids, tuple(row[3] for row in rows), train, test, scores, finals)

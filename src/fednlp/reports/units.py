@@ -86,12 +86,16 @@ def human_bytes(value: float) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """Return a length of time in the unit that suits it.
+    """Return a length of time as a person says it, in the unit or the two units that suit it.
 
     >>> human_seconds(1.94), human_seconds(185), human_seconds(7500)
-    ('1.94 s', '3.08 min', '2.08 h')
+    ('1.94 s', '3 min 5 s', '2 h 5 min')
     """
-    return _in_unit(seconds, *time_unit(seconds))
+    if not math.isfinite(seconds) or seconds < 60:
+        return _in_unit(seconds, "s", 1.0)
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
 def _in_unit(value: float, unit: str, size: float) -> str:
@@ -142,3 +146,12 @@ def metric_value(metric: str, value: object) -> str:
     if not isinstance(value, int | float) or not math.isfinite(value):
         return DASH
     return f"{100 * value:.1f} %" if is_share(metric) else f"{value:.4g}"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> plural(1, "round"), plural(2, "round"), plural(0, "epoch"), plural(12000, "client")
+    ('1 round', '2 rounds', '0 epochs', '12,000 clients')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fednlp.data.features import Features
 from fednlp.tasks.base import Batch, Outcome, Row
 from fednlp.tasks.inputs import class_settings, encode_texts, model_inputs, padded_inputs, padding_of, share
+from fednlp.tasks.labels import LabelScores, class_scores
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,15 @@ class TextClassification:
     ) -> Outcome:
         """Return the likeliest label of each text. Texts with an unknown label add nothing to the loss."""
         batch = self.collate(features, numbers, device)
+        return _outcome(numbers, self.logits(model, batch).float(), batch["labels"])
+
+    def predict_with_probabilities(
+        self, model: nn.Module, features: Features, numbers: np.ndarray, device: torch.device
+    ) -> tuple[Outcome, np.ndarray]:
+        """Return what :meth:`predict` does, and each label's probability, float32 (texts, labels)."""
+        batch = self.collate(features, numbers, device)
         logits = self.logits(model, batch).float()
-        loss = F.cross_entropy(logits, batch["labels"], reduction="sum", ignore_index=-1)
-        return Outcome(numbers.tolist(), logits.argmax(1).tolist(), float(loss), len(numbers))
+        return _outcome(numbers, logits, batch["labels"]), torch.softmax(logits, dim=1).cpu().numpy()
 
     def probabilities(
         self, model: nn.Module, features: Features, numbers: np.ndarray, device: torch.device
@@ -104,6 +111,11 @@ class TextClassification:
                 "mcc": float(matthews_corrcoef(truth, guess)),
             }
 
+    def by_label(self, predictions: Sequence[Any], features: Features, numbers: np.ndarray) -> LabelScores:
+        """Return precision, recall, F1 and support of each label, and the confusion matrix."""
+        truth, guess = features.values("label")[numbers], np.asarray(predictions, np.int64)
+        return class_scores(self.labels, truth, guess)
+
     def statistics(self, predictions: Sequence[Any], features: Features, numbers: np.ndarray) -> np.ndarray:
         """Return 1 for each right label and 0 for each wrong one, and a count of 1."""
         right = features.values("label")[numbers] == np.asarray(predictions)
@@ -124,3 +136,8 @@ class TextClassification:
         """Return the label's name."""
         label: str = self.labels[prediction]
         return label
+
+
+def _outcome(numbers: np.ndarray, logits: Tensor, labels: Tensor) -> Outcome:
+    loss = F.cross_entropy(logits, labels, reduction="sum", ignore_index=-1)
+    return Outcome(numbers.tolist(), logits.argmax(1).tolist(), float(loss), len(numbers))

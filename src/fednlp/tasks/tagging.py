@@ -15,6 +15,7 @@ from fednlp.data.features import Features
 from fednlp.errors import ConfigError, ModelError
 from fednlp.tasks.base import Batch, Outcome, Row
 from fednlp.tasks.inputs import class_settings, model_inputs, padded_inputs, padding_of, share
+from fednlp.tasks.labels import LabelScores, span_scores
 from fednlp.tasks.spans import counts
 
 _IGNORED = -100
@@ -141,6 +142,11 @@ class TokenClassification:
             "accuracy": float(share(hits, words)),
             "unread_words": float(share(unread, words)),
         }
+
+    def by_label(self, predictions: Sequence[Any], features: Features, numbers: np.ndarray) -> LabelScores:
+        """Return precision, recall, F1 and support of the spans of each type."""
+        gold = _gold(features, numbers)
+        return span_scores(self.labels, gold, predictions, strict=self.scheme == "strict")
 
     def statistics(self, predictions: Sequence[Any], features: Features, numbers: np.ndarray) -> np.ndarray:
         """Return each sentence's number of right, predicted and gold spans."""

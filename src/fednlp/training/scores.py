@@ -11,7 +11,7 @@ from fednlp.tasks.base import Outcome, Task
 
 def scored(task: Task, features: Features, outcomes: Sequence[Outcome]) -> dict[str, float] | None:
     """Return the task's metrics and the mean loss over outcomes; None where there are no examples."""
-    numbers, predictions = _joined(outcomes)
+    numbers, predictions = joined(outcomes)
     if not len(numbers):
         return None
     weight = sum(outcome.weight for outcome in outcomes)
@@ -23,7 +23,7 @@ def scores_by_owner(
     task: Task, features: Features, partition: Partition, outcomes: Sequence[Outcome]
 ) -> np.ndarray:
     """Return the score on each client's own test examples, float64; NaN where none of them was predicted."""
-    numbers, predictions = _joined(outcomes)
+    numbers, predictions = joined(outcomes)
     statistics = task.statistics(predictions, features, numbers)
     places = np.full(len(features), -1, dtype=np.int64)
     places[numbers] = np.arange(len(numbers))
@@ -36,6 +36,7 @@ def scores_by_owner(
     return np.where(predicted, task.score(np.stack(columns, axis=-1)), np.nan)
 
 
-def _joined(outcomes: Sequence[Outcome]) -> tuple[np.ndarray, list[object]]:
+def joined(outcomes: Sequence[Outcome]) -> tuple[np.ndarray, list[object]]:
+    """Return the examples of all outcomes, and their predictions."""
     numbers = np.array([n for outcome in outcomes for n in outcome.numbers], dtype=np.int64)
     return numbers, [p for outcome in outcomes for p in outcome.predictions]

@@ -24,13 +24,14 @@ from fednlp.models.terms import parse_train
 from fednlp.partition import Partition
 from fednlp.tasks import task_from
 from fednlp.tasks.base import Outcome
+from fednlp.tasks.labels import LabelScores, by_label
 from fednlp.training.batches import evaluation_batches
 from fednlp.training.client import Participant, exchange_from
 from fednlp.training.local import Begin, Trained, train_client
 from fednlp.training.memory import Memory, memory_folder
 from fednlp.training.optimizers import LocalTraining
 from fednlp.training.replica import Replica
-from fednlp.training.scores import scored, scores_by_owner
+from fednlp.training.scores import joined, scored, scores_by_owner
 
 _HIDDEN = -1
 """The label of a text that nobody has labelled."""
@@ -334,6 +335,11 @@ class LocalSide:
     def scored(self, outcomes: list[Outcome]) -> dict[str, float] | None:
         """Return the task's metrics and the mean loss over outcomes; None where there are no examples."""
         return scored(self.task, self.test_features, outcomes)
+
+    def by_label(self, outcomes: list[Outcome]) -> LabelScores | None:
+        """Return the scores by label over outcomes; None where there are no examples, or no labels."""
+        numbers, predictions = joined(outcomes)
+        return by_label(self.task, predictions, self.test_features, numbers) if len(numbers) else None
 
 
 def _stacks(groups: list[str]) -> tuple[str, ...]:

@@ -1,0 +1,165 @@
+"""fednlp evaluate, predict."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fednlp.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from fednlp.live import Terminal
+    from fednlp.prediction import Prediction
+
+_RUN = typer.Argument(help="A run directory.")
+_CLIENT = typer.Option(help="Whose model, by number or name, where clients have models of their own.")
+
+
+def evaluate(
+    run: Annotated[Path, _RUN],
+    data: Annotated[
+        Path | None, typer.Option(help="A file of the task; the run's own test set if left out.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where to write every row with its prediction: .csv, .tsv or .jsonl."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
+    client: Annotated[str | None, _CLIENT] = None,
+) -> None:
+    """Score the model of a run, in all and label by label, and write its predictions."""
+    from fednlp.scoring import evaluate_run
+    from fednlp.tables import label_tables, score_table, show
+
+    with _terminal(as_json) as terminal:
+        terminal.begin()
+        scores = evaluate_run(run, data, out, terminal.say, terminal.step, client)
+        terminal.close()
+        if as_json:
+            print(json.dumps(scores.as_json(), indent=1, ensure_ascii=False))
+        else:
+            show(terminal.console, score_table(scores.metrics))
+            for table in label_tables(scores.labels) if scores.labels else []:
+                terminal.console.print()
+                show(terminal.console, table)
+        if out is not None:
+            terminal.say(f"written {out}")
+
+
+def _terminal(aside: bool) -> "Terminal":
+    """Return a terminal; it writes to standard error where standard output is for something else."""
+    from rich.console import Console
+
+    from fednlp.live import Terminal
+
+    return Terminal("type the command again", Console(stderr=aside, highlight=False))
+
+
+def predict(
+    run: Annotated[Path, _RUN],
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(help="Texts, questions, sources; '-' or none: the lines of standard input."),
+    ] = None,
+    table: Annotated[
+        Path | None, typer.Option("--in", help="A file whose rows are predicted: .csv, .tsv, .jsonl, .txt.")
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(help="The column of that file with the text; by default as in training.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write the rows with predictions: .csv, .tsv or .jsonl.")
+    ] = None,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Give the probability of each label.")
+    ] = False,
+    top: Annotated[
+        int | None, typer.Option(min=1, help="Give the probabilities of so many labels, the likeliest.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each text.")] = False,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option("--with", help="A further column, e.g. --with context='...' for a question."),
+    ] = None,
+    client: Annotated[str | None, _CLIENT] = None,
+) -> None:
+    """Ask the model of a run about texts: typed, piped, or the rows of a file."""
+    if table is not None and texts:
+        raise ConfigError("--in and texts do not go together: leave out one of them")
+    if table is None and text is not None:
+        raise ConfigError("--text names a column of a file: give the file with --in")
+    further = _further(beside or [])
+    if table is None and not texts and sys.stdin.isatty():
+        raise ConfigError("there is no text: type one, pipe some in, or give a file with --in")
+    from fednlp.asking import asked_of_file, asked_of_texts
+    from fednlp.inference import open_trained
+    from fednlp.prediction import predictions, write_predictions
+    from fednlp.reports.units import plural
+
+    with _terminal(True) as terminal:
+        trained = open_trained(run, client)
+        if table is None:
+            asked = asked_of_texts(trained, _typed(texts or ["-"]), further)
+        else:
+            asked = asked_of_file(trained, table, text, further, terminal.say)
+        wanted = probabilities or top is not None
+        if out is None:
+            for one in predictions(trained, asked, probabilities=wanted, top=top):
+                print(_json(one) if as_json else _shown(one))
+            return
+        terminal.begin()
+
+        def done(rows: int) -> None:
+            terminal.step(rows, None, "rows")
+
+        count = write_predictions(out, trained, asked, probabilities=wanted, top=top, done=done)
+        terminal.close()
+        terminal.say(f"written {out}: {plural(count, 'row')}")
+
+
+def _further(beside: list[str]) -> dict[str, str]:
+    further = {}
+    for one in beside:
+        key, equals, value = one.partition("=")
+        if not equals:
+            raise ConfigError(f"--with {one}: write column=text, for example --with context='...'")
+        further[key.strip()] = value
+    return further
+
+
+def _typed(texts: list[str]) -> Iterator[str]:
+    """Yield texts, and in place of each ``-`` the lines of standard input that are not blank."""
+    for text in texts:
+        if text == "-":
+            yield from _piped()
+        else:
+            yield text
+
+
+def _piped() -> Iterator[str]:
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+        except UnicodeDecodeError:
+            raise DataError(
+                f"standard input, line {number}, is not UTF-8: convert it, e.g. with iconv"
+            ) from None
+        if text:
+            yield text
+
+
+def _json(one: "Prediction") -> str:
+    shares = {} if one.probabilities is None else {"probabilities": one.probabilities}
+    return json.dumps({**one.row, "prediction": one.value, **shares}, ensure_ascii=False)
+
+
+def _shown(one: "Prediction") -> str:
+    """Return a line for a person: the prediction, or the labels with their probabilities."""
+    from fednlp.reports.units import clean
+
+    if one.probabilities is None:
+        return clean(one.text)
+    return ", ".join(f"{clean(label)} {share:.4f}" for label, share in one.probabilities.items())

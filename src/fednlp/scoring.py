@@ -1,0 +1,204 @@
+"""Score the model of a run on other data: in all, label by label, and row by row in a file."""
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fednlp.assembly import open_data
+from fednlp.config import Experiment
+from fednlp.data import TextData, load_data
+from fednlp.data.columns import LISTS
+from fednlp.data.features import row_batches, write_features
+from fednlp.data.records import check_table, is_json, table_writer
+from fednlp.data.schema import SCHEMAS
+from fednlp.inference import Step, Trained, open_trained
+from fednlp.prediction import PREDICTION, check_free, readable, text_of
+from fednlp.reports.units import plural
+from fednlp.tasks import TASKS
+from fednlp.tasks.labels import LabelScores, by_label
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ADDED = ("example", PREDICTION, "probability")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How a model does on some data.
+
+    Attributes:
+        metrics: The task's metrics, and the mean loss.
+        labels: Scores by label, of tasks that have labels.
+        unknown: How often each label occurs that the model does not know.
+    """
+
+    metrics: dict[str, float]
+    labels: LabelScores | None = None
+    unknown: dict[str, int] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the metrics, and ``by_label`` and ``unknown_labels`` where there are any."""
+        found: dict[str, Any] = dict(self.metrics)
+        if self.labels is not None:
+            found |= {"by_label": asdict(self.labels), "unknown_labels": self.unknown}
+        return found
+
+
+def evaluate_run(
+    folder: str | Path,
+    path: str | Path | None = None,
+    out: Path | None = None,
+    say: Callable[[str], None] = lambda text: None,
+    step: Step = lambda done, of, what: None,
+    client: str | None = None,
+) -> Scores:
+    """Score the model of a run on a file, or on the run's own test set.
+
+    Args:
+        folder: The run directory.
+        path: A file of the task, with the columns that the run's own data have; None for the run's test set.
+        out: Where to write each row with its prediction, if anywhere: CSV, TSV or JSON lines by its ending.
+        say: Told what takes time, and what was left out or is not known.
+        step: Told how far the predictions are.
+        client: Whose model, where clients have their own.
+
+    Raises:
+        FednlpError: What was wrong, and what to do about it.
+    """
+    if out is not None:
+        check_table(out)
+    trained = open_trained(folder, client)
+    data, numbers, table = _examples(trained.experiment, trained.place, path)
+    if data.dropped:
+        say(f"{plural(data.dropped, 'row')} left out: {data.dropped_why}")
+    if out is not None:
+        check_free(table.column_names, _ADDED)
+    table = table.take(numbers)
+    columns = {name: own for name, own in data.columns.items() if own in table.column_names}
+    scores, predictions, probabilities = _scored(trained, table, columns, step, likely=out is not None)
+    if scores.labels is not None:
+        scores = replace(scores, unknown=dict(_unknown(trained, data, table)))
+        if scores.unknown:
+            say(_unknown_text(scores.unknown, SCHEMAS[data.task].kind == "tags"))
+    if out is not None:
+        added = [name for name in _ADDED if name != "probability" or probabilities is not None]
+        with table_writer(out, [*table.column_names, *added]) as write:
+            done = 0
+            for rows in _lines(trained, table, columns, numbers, predictions, probabilities, is_json(out)):
+                write(rows)
+                done += len(rows)
+                step(done, len(predictions), "lines")
+    return scores
+
+
+def _examples(
+    experiment: Experiment, place: str, path: str | Path | None
+) -> tuple[TextData, np.ndarray, "pa.Table"]:
+    """Return the data, the example numbers to predict, and the table that holds them."""
+    if path is None:
+        data = open_data(experiment)
+        return data, data.test_numbers, data.test
+    wanted = experiment.data
+    named = wanted.path is not None
+    data = load_data(
+        path=path,
+        task=place if place in TASKS else None,
+        text=wanted.text if named else "text",
+        label=wanted.label if named else "label",
+        columns=wanted.columns if named else None,
+        invalid=wanted.invalid,
+    )
+    return data, np.arange(data.train.num_rows, dtype=np.int64), data.train
+
+
+def _scored(
+    trained: Trained, table: "pa.Table", columns: Mapping[str, str], step: Step, *, likely: bool
+) -> tuple[Scores, list[Any], np.ndarray | None]:
+    """Return the scores, each row's prediction, and its probability where it is asked for and there is one."""
+    probabilities = np.zeros(table.num_rows) if likely and trained.knows_probabilities else None
+    predictions: list[Any] = [None] * table.num_rows
+    loss = weight = 0.0
+    with tempfile.TemporaryDirectory() as scratch:
+        batches = row_batches(table, columns)
+        features = write_features(Path(scratch) / "features", (trained.encode(rows) for rows in batches))
+        if probabilities is None:
+            outcomes = trained.predict(features, step)
+        else:
+            both = trained.predict_with_probabilities(features, step)
+            outcomes = [outcome for outcome, _ in both]
+            for outcome, shares in both:
+                probabilities[outcome.numbers] = shares.max(1)
+        for outcome in outcomes:
+            loss, weight = loss + outcome.loss, weight + outcome.weight
+            for number, prediction in zip(outcome.numbers, outcome.predictions, strict=True):
+                predictions[number] = prediction
+        everyone = np.arange(len(features))
+        metrics = trained.task.metrics(predictions, features, everyone)
+        labels = by_label(trained.task, predictions, features, everyone)
+    return Scores(metrics | {"loss": loss / weight if weight else 0.0}, labels), predictions, probabilities
+
+
+def _unknown(trained: Trained, data: TextData, table: "pa.Table") -> Counter[str]:
+    """Count the labels, or tags, that the model does not know."""
+    target = SCHEMAS[data.task].target
+    known = set(trained.task.labels)  # type: ignore[attr-defined]
+    values = table.column(data.columns[str(target)]).value_counts().to_pylist()
+    found: Counter[str] = Counter()
+    for value in values:
+        names = json.loads(value["values"] or "[]") if target == "tags" else [value["values"] or ""]
+        for name in names:
+            if name not in known:
+                found[name] += value["counts"]
+    return found
+
+
+def _unknown_text(unknown: Mapping[str, int], tags: bool) -> str:
+    """Say how many rows have a label that the model does not know, and what that does to the scores."""
+    names = ", ".join(repr(name) for name in list(unknown)[:5]) + (" ..." if len(unknown) > 5 else "")
+    count = sum(unknown.values())
+    if tags:
+        return f"warning: {plural(count, 'word')} with a tag that the model does not know ({names}): always wrong"
+    return (
+        f"warning: {plural(count, 'row')} with a label that the model does not know ({names}): always wrong, and in "
+        "macro F1 one more label, of F1 0"
+    )
+
+
+def _lines(
+    trained: Trained,
+    table: "pa.Table",
+    columns: Mapping[str, str],
+    numbers: np.ndarray,
+    predictions: Sequence[Any],
+    probabilities: np.ndarray | None,
+    json_lines: bool,
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield rows for a file: their own columns, their number, what is predicted, and how probable that is."""
+    lists = {own for name, own in columns.items() if name in LISTS} if json_lines else set()
+    place = 0
+    for rows in row_batches(table, {name: name for name in table.column_names}):
+        lines = []
+        for row in rows:
+            task_row = {name: row[own] for name, own in columns.items()}
+            value = readable(trained, predictions[place], task_row)
+            line: dict[str, Any] = {
+                **{name: _parsed(own) if name in lists else own for name, own in row.items()},
+                "example": int(numbers[place]),
+                PREDICTION: value if json_lines else text_of(value),
+            }
+            if probabilities is not None:
+                line["probability"] = round(float(probabilities[place]), 6)
+            lines.append(line)
+            place += 1
+        yield lines
+
+
+def _parsed(value: str | None) -> Any:
+    return None if value is None else json.loads(value)
