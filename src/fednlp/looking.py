@@ -8,7 +8,7 @@ from fednlp.data.look import Look, look
 from fednlp.data.odd_texts import CutOff, Holders
 from fednlp.data.textdata import TextData
 from fednlp.partition import Partition
-from fednlp.tasks.truncation import truncation
+from fednlp.tasks.truncation import CUTTING, truncation
 
 
 def look_at(experiment: Experiment, pieces: Pieces, partition: Partition) -> Look:
@@ -29,7 +29,10 @@ def holders_of(data: TextData, partition: Partition) -> Holders:
     return Holders(owners, partition.client_names)
 
 
-def _cut_off(experiment: Experiment, pieces: Pieces) -> CutOff:
+def _cut_off(experiment: Experiment, pieces: Pieces) -> CutOff | None:
+    """Return what the model does not read; None for tasks that read whole texts, and for the user's own."""
+    if pieces.place not in CUTTING:
+        return None
     data, task, tokenizer = pieces.data, pieces.task, pieces.tokenizer
     found = truncation(data, "train", data.train_numbers, pieces.train, task, tokenizer) + truncation(
         data, "test", data.test_numbers, pieces.test, task, tokenizer

@@ -1,6 +1,6 @@
 """How much of the texts a model does not read because they are too long."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ CUTTING = frozenset(
         "prompt-classification",
     }
 )
-"""The tasks that cut an input at its end; the others read all of it, in windows or blocks."""
+"""The tasks of fednlp that cut an input at its end; the others read all of it, in windows or blocks."""
 
 _SAMPLE = 256
 _NO_LIMIT = 1 << 30
@@ -63,25 +63,24 @@ def truncation(
         split: Which table.
         numbers: Examples of it.
         features: Of the table, as ``task.encode`` made them.
-        task: One of :data:`CUTTING`; for any other nothing is cut.
+        task: One of :data:`CUTTING`.
         tokenizer: The model's.
     """
-    lengths = _read_lengths(features)[numbers]
-    total = Truncation(of_texts=len(numbers), of_tokens=float(lengths.sum()))
-    if task.name not in CUTTING or not len(numbers):
-        return total
+    if not len(numbers):
+        return Truncation()
+    lengths = _read_lengths(features, task)[numbers]
     longest = numbers[lengths == lengths.max()]
     sample = longest[np.unique(np.linspace(0, len(longest) - 1, _SAMPLE).astype(np.int64))]
     columns = data.columns_in(split)
     table = (data.train if split == "train" else data.test).take(sample)
     rows = [row for batch in row_batches(table, columns) for row in batch]
-    whole = _read_lengths(Features.in_memory(task.encode(rows, tokenizer, _NO_LIMIT)))
+    whole = _read_lengths(Features.in_memory(task.encode(rows, tokenizer, _NO_LIMIT)), task)
     missing = np.maximum(whole - lengths.max(), 0)
     scale = len(longest) / len(sample)
     cut, tokens = float((missing > 0).sum() * scale), float(missing.sum() * scale)
-    return replace(total, texts=cut, tokens=tokens, of_tokens=total.of_tokens + tokens)
+    return Truncation(cut, tokens, len(numbers), float(lengths.sum()) + tokens)
 
 
-def _read_lengths(features: Features) -> np.ndarray:
-    """Return the tokens of each example's input; what is written behind a prompt is not counted."""
-    return features.arrays.get("prompt", features.all_lengths)
+def _read_lengths(features: Features, task: Task) -> np.ndarray:
+    """Return the tokens of each example's input, without those that are to be written behind it."""
+    return features.values("prompt") if task.name == "text-generation" else features.all_lengths
