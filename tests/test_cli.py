@@ -864,4 +864,61 @@ def test_data_list_and_info(fednlp: Type, refused: Callable[..., str]) -> None:
     known = json.loads(fednlp("data", "info", "20news", "--json").out)
     assert (known["task"], known["train"], known["test"]) == ("text-classification", 11293, 7528)
     assert "20 Newsgroups" in fednlp("data", "info", "20news").out
-    assert "did you mean" in refused("data", "info", "20new")
+    message = refused("data", "info", "20new")
+    assert "did you mean '20news'?" in message
+    assert "fednlp data list" in message
+    assert len(message) < 250
+
+
+def test_data_info_of_a_file(fednlp: Type, refused: Callable[..., str], here: Path, texts: Path) -> None:
+    """How it is read, figures and oddities; other columns, a test file and settings as they are typed elsewhere."""
+    said = fednlp("data", "info", texts)
+    assert (said.code, said.err) == (0, "")
+    for part in (
+        "text-classification",
+        "160 training and 40 test examples",
+        "economy",
+        "Latin 100 %",
+        "site",
+    ):
+        assert part in said.out
+    made_of = (here / "pairs.csv", here / "test.csv")
+    for path in made_of:
+        path.write_text("a,b\n" + "".join(f"one {n},other {n}\n" for n in range(20)))
+    options = ["--columns", "source=a", "--columns", "target=b", "--task", "text-generation"]
+    known = json.loads(fednlp("data", "info", made_of[0], "--test", made_of[1], *options, "--json").out)
+    assert (known["task"], known["columns"]) == ("text-generation", {"source": "a", "target": "b"})
+    assert [(one["kind"], one["count"]) for one in known["oddities"]] == [("in-train-and-test", 20)]
+    assert "test_fraction" in refused("data", "info", texts, "--set", "data.test_fraction=2")
+    assert "did you mean data.text?" in refused("data", "info", texts, "--set", "data.tex=3")
+    assert "there is no" in refused("data", "info", "mine.csv")
+
+
+def test_data_info_of_a_known_data_set_with_its_files(fednlp: Type, here: Path) -> None:
+    """What is known of it, then what is in its files."""
+    for name in ("TREC.train.all", "TREC.test.all"):
+        (here / name).write_text(
+            "".join(f"{'DESC' if n % 2 else 'HUM'} who is {name} {n}\n" for n in range(20))
+        )
+    said = fednlp("data", "info", "trec", "--path", here).out
+    assert "TREC question types" in said
+    assert "20 training and 20 test examples" in said
+
+
+def test_run_and_partition_say_how_the_data_were_read(fednlp: Type, toml: Path, texts: Path) -> None:
+    """A run says it once, before its rounds, and keeps it; going on does not say it again."""
+    said = fednlp("run", toml, "--out", "out", "--set", "model.max_length=8")
+    lines = said.out.splitlines()
+    first = next(
+        n for n, line in enumerate(lines) if line.startswith("data: texts read as text-classification")
+    )
+    assert lines[first + 1].startswith("labels: 4: ")
+    assert lines[first + 2].startswith("lengths: median 8, 95 % 8, longest 8 tokens")
+    assert any("longer than the 8 tokens that the model reads" in line for line in lines)
+    assert sum(line.startswith(("data: ", "labels: ", "lengths: ", "warning: ")) for line in lines) <= 8
+    kept = json.loads(Path("out/data.json").read_text())
+    assert (kept["train"], kept["tokens"]["longest"]) == (160, 8)
+    assert "cut-off" in [oddity["kind"] for oddity in kept["oddities"]]
+    assert "word1" not in Path("out/data.json").read_text()
+    assert "data: " not in fednlp("run", "--resume", "out").out
+    assert "data: texts read as" in fednlp("partition", texts, "--clients", 4).err

@@ -419,7 +419,14 @@ def test_killed_before_the_first_round(
 ) -> None:
     """Of a run that was killed at any moment of its start, resume makes the whole run."""
     whole_folder = whole("fedopt").folder
-    first = ["resolved.toml", "partition.npz", "checkpoint/test.npy", "environment.json", "labels.json"]
+    first = [
+        "resolved.toml",
+        "partition.npz",
+        "data.json",
+        "checkpoint/test.npy",
+        "environment.json",
+        "labels.json",
+    ]
     for count in range(1, len(first) + 1):
         folder = tmp_path / str(count)
         (folder / "checkpoint").mkdir(parents=True)
@@ -432,6 +439,7 @@ def test_killed_before_the_first_round(
 FILES = {
     "resolved.toml",
     "environment.json",
+    "data.json",
     "task.json",
     "partition.npz",
     "rounds.jsonl",

@@ -20,6 +20,7 @@ from fednlp.data.schema import SCHEMAS
 from fednlp.errors import ConfigError, RunError, TooFewClients
 from fednlp.evaluation import write_clients
 from fednlp.federated.state import State
+from fednlp.looking import look_at
 from fednlp.models import pretrained_model, save_model
 from fednlp.partition import Partition
 from fednlp.procedures import Course, procedure_of
@@ -118,7 +119,7 @@ def run(
         model = _start_model(experiment, pieces)
         directory = create(experiment, folder)
         with directory.alone():
-            _write_start(directory, pieces, partition)
+            _write_start(directory, experiment, pieces, partition, listener)
             return _go_on(directory, experiment, pieces, partition, model, pool, listener)
 
 
@@ -165,7 +166,7 @@ def resume(
         model = _start_model(experiment, pieces)
         if partition is None:
             partition = _shared_out(experiment, pieces, listener)
-            _write_start(directory, pieces, partition)
+            _write_start(directory, experiment, pieces, partition, listener)
         return _go_on(directory, experiment, pieces, partition, model, pool, listener)
 
 
@@ -298,11 +299,17 @@ def _trackers(directory: RunDir, experiment: Experiment) -> Iterator[list[Any]]:
             tracker.close()
 
 
-def _write_start(directory: RunDir, pieces: Pieces, partition: Partition) -> None:
-    """Write what a run begins with, and what reports show of data and partition."""
+def _write_start(
+    directory: RunDir, experiment: Experiment, pieces: Pieces, partition: Partition, listener: Listener
+) -> None:
+    """Say how the data were read; write what a run begins with, and what reports show of data and partition."""
+    look = look_at(experiment, pieces, partition)
+    for line in look.lines():
+        listener.say(line)
     with saving(directory.folder):
         (directory.folder / "checkpoint").mkdir(exist_ok=True)
         partition.save(directory.partition)
+        directory.write_json("data.json", look.values(texts=False))
         _write_facts(directory, pieces, partition)
 
 

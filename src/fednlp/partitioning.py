@@ -6,7 +6,9 @@ from typing import Any
 
 from fednlp.assembly import open_data, share_out
 from fednlp.config import Experiment
+from fednlp.data.look import look
 from fednlp.data.schema import SCHEMAS
+from fednlp.looking import holders_of
 from fednlp.partitionfile import write_partition_file
 from fednlp.reports.units import plural
 
@@ -20,7 +22,7 @@ def partition_source(
         experiment: Its ``[data]``, ``[partition]`` and seed are used.
         out: Where to write the index, if anywhere.
         plots: Folder for the four pictures and their tables, if wanted.
-        say: Told what takes time.
+        say: Told what takes time, how the data were read, and what is odd about them.
 
     Raises:
         FednlpError: The data or the partition cannot be had; the message says why.
@@ -46,6 +48,8 @@ def partition_source(
     if plots is not None:
         files = save_plots(plots, overview(partition, labels, names))
         report["plots"] = [str(path) for path in files]
+    for line in look(data, holders_of(data, partition)).lines():
+        say(line)
     return report
 
 

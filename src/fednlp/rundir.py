@@ -2,6 +2,7 @@
 
 resolved.toml      the whole configuration
 environment.json   versions and machine, and the fingerprint of the data
+data.json          how the data were read, and what is odd about them
 task.json          the task as it was trained, for evaluate and predict
 partition.npz      who holds which examples
 rounds.jsonl       one line a round

@@ -127,16 +127,16 @@ def test_the_seed_draws_the_test_set(path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, r"^no data: give a name \(20news, agnews, .*\) or path, your own file$"),
+        ({}, r"^no data: give a name that fednlp data list shows, or path, your own file$"),
         (
             {"name": "20New"},
-            r"^unknown data set '20New': did you mean '20news'\? known are 20news, agnews, ",
+            r"^unknown data set '20New': did you mean '20news'\? fednlp data list shows those ",
         ),
         (
             {"name": "zzz"},
-            r"^unknown data set 'zzz': known are 20news, .*; a data set of the hub is named \"owner/",
+            r"^unknown data set 'zzz': fednlp data list shows .*; a data set of the hub is named \"owner/",
         ),
-        ({"name": "zzz", "path": "."}, r"^unknown data set 'zzz': known are "),
+        ({"name": "zzz", "path": "."}, r"^unknown data set 'zzz': fednlp data list shows "),
         ({"name": "bbc", "test_path": "."}, r"^test_path goes with path alone: "),
         ({"path": "PATH", "test_path": "PATH"}, r"^test_path is the training file .*mine.csv: leave it out"),
         (

@@ -2,10 +2,14 @@
 
 import json
 import sys
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from fednlp.data.look import Look
 
 app = typer.Typer(
     help="The data sets that fednlp knows by name.", invoke_without_command=True, rich_markup_mode=None
@@ -37,19 +41,55 @@ def listed() -> None:
 
 @app.command("info")
 def informed(
-    name: Annotated[str, typer.Argument(help="A data set's name.")],
+    source: Annotated[str, typer.Argument(help="A known data set, a file, a folder, or a hub name.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    path: Annotated[str | None, typer.Option(help="A known data set's own files.")] = None,
+    text: Annotated[str, typer.Option(help="Column of the text.")] = "text",
+    label: Annotated[str, typer.Option(help="Column of the label.")] = "label",
+    columns: Annotated[
+        list[str] | None, typer.Option(help="Another column, e.g. source=dialogue; may be repeated.")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="The task, where the columns fit more than one.")] = None,
+    test_path: Annotated[
+        str | None, typer.Option("--test-path", "--test", help="The file of the test set.")
+    ] = None,
+    test_fraction: Annotated[float, typer.Option(help="Held out where there is no test set.")] = 0.2,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of an experiment, e.g. data.invalid=drop.")
+    ] = None,
 ) -> None:
-    """Say all that is known of one."""
-    from fednlp.data import info
+    """Say what is known of a data set, how it is read, what is in it, and what is odd about it."""
+    from fednlp.data import CATALOGUE, info
 
-    known = info(name)
+    known = info(source) if _is_known(source, CATALOGUE) else {}
+    found = None
+    if not known or path is not None or known["cached"]:
+        options = {"text": text, "label": label, "test_path": test_path, "test_fraction": test_fraction}
+        named = [f"data.columns.{one}" for one in columns or ()]
+        document = {"data": _given(_origin(source, path) | options), "task": _given({"name": task})}
+        found = _look(document, [*named, *(set_ or ())])
     if as_json:
-        print(json.dumps(known, indent=1, ensure_ascii=False))
+        print(json.dumps(known | (found.values() if found else {}), indent=1, ensure_ascii=False))
         return
-    width = max(map(len, known))
-    for key, value in known.items():
-        print(f"{key:<{width}}  {'' if value is None else value}")
+    if known:
+        width = max(map(len, known))
+        for key, value in known.items():
+            print(f"{key:<{width}}  {'' if value is None else value}")
+    if found:
+        print(("\n" if known else "") + found.page())
+
+
+def _is_known(source: str, known: Collection[str]) -> bool:
+    """Say whether a source is a name of the catalogue, or can be nothing else and is to be refused as one."""
+    return source in known or not ("/" in source or _is_path(source))
+
+
+def _look(document: dict[str, Any], overrides: Sequence[str]) -> "Look":
+    from fednlp import config
+    from fednlp.assembly import open_data
+    from fednlp.data.look import look
+
+    return look(open_data(config.parse(document, "fednlp data info", overrides)))
 
 
 @app.command("export")

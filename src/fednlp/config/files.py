@@ -4,6 +4,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,7 @@ def load(path: str | Path, overrides: Iterable[str] = (), full: bool = False) ->
         document,
         {key.strip(): _value(text.strip()) for key, _, text in (o.partition("=") for o in overrides)},
     )
-    problems = [problem for override in overrides if (problem := _apply(document, override))]
-    return parse(document, str(path), problems)
+    return parse(document, str(path), overrides)
 
 
 def as_experiment(given: Experiment | Mapping[str, Any] | str | Path) -> Experiment:
@@ -164,9 +164,14 @@ def _make_way(document: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 
 def parse(
-    document: Mapping[str, Any], where: str = "the experiment", problems: Iterable[str] = ()
+    document: Mapping[str, Any], where: str = "the experiment", overrides: Iterable[str] = ()
 ) -> Experiment:
     """Check a nested mapping and return the experiment.
+
+    Args:
+        document: Sections and keys.
+        where: What it is called in messages.
+        overrides: ``"a.b=c"`` settings over it, as for :func:`load`.
 
     Raises:
         ConfigError: Every mistake, one a line.
@@ -178,9 +183,10 @@ def parse(
         ...
     fednlp.errors.ConfigError: the experiment: unknown key num_round; did you mean num_rounds?
     """
-    found = list(problems)
+    changed = deepcopy(dict(document))
+    found = [problem for override in overrides if (problem := _apply(changed, override))]
     try:
-        experiment = Experiment(**document)
+        experiment = Experiment(**changed)
     except ConfigError as error:
         found += error.problems
     if found:

@@ -14,6 +14,7 @@ from fednlp.data.columns import TARGETS, check_columns, columns_of, infer_task, 
 from fednlp.data.files import SUFFIXES, exchange_rows, file_rows, parallel_files, parallel_rows
 from fednlp.data.folders import folder_rows
 from fednlp.data.hub import hub_rows, is_saved, saved_rows
+from fednlp.data.misread import refuse_misread
 from fednlp.data.names import did_you_mean
 from fednlp.data.schema import SCHEMAS
 from fednlp.data.split import hold_out
@@ -72,13 +73,17 @@ def load_data(
         raise DataError(f"unknown task {task!r}: {did_you_mean(task, SCHEMAS)}known are {', '.join(SCHEMAS)}")
     wanted = wanted_columns(columns or {}, text, label)
     shown, opened = _open(name, _path(path), _path(test_path), wanted)
+    guessed = not (task or opened.task)
     task = task or opened.task or infer_task(*_named(opened.train), wanted)
     train, test = (
         stored(rows, view_of(rows, task, wanted, invalid)) if rows else None
         for rows in (opened.train, opened.test)
     )
     assert train is not None
-    return _assemble(shown, opened.source, task, train, test, wanted, invalid, test_fraction, seed)
+    data = _assemble(shown, opened.source, task, train, test, wanted, invalid, test_fraction, seed)
+    if guessed:
+        refuse_misread(data)
+    return data
 
 
 def _path(given: str | Path | None) -> Path | None:
@@ -96,7 +101,7 @@ def _open(
         train, test = hub_rows(name, _targets(wanted))
         return name, Opened(train, test, train.shown)
     if path is None:
-        raise DataError(f"no data: give a name ({', '.join(CATALOGUE)}) or path, your own file")
+        raise DataError("no data: give a name that fednlp data list shows, or path, your own file")
     train, test, task = _open_path(path, wanted)
     if test_path is not None:
         if test_path.resolve() == path.resolve():

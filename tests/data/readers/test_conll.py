@@ -124,7 +124,7 @@ def test_wikiner_lines(write: Write) -> None:
 
 
 FAULTS = {
-    "EU B-ORG\nlonely\n": ":2: 1 columns: there must be a word in column 0 and a tag in -1",
+    "EU B-ORG\nlonely\n": ":2: the line has 1 column: write the word in column 1 and its tag in the last column",
     "EU\tB-ORG\n\tO\n": ":2: the word or the tag is missing",
     "EU\t\n": ":1: the word or the tag is missing",
 }
@@ -142,7 +142,9 @@ def test_options_that_do_not_fit(write: Write) -> None:
     path = write("a.conll", "EU B-ORG\n")
     with pytest.raises(DataError, match="there is no tagging scheme 'bio': choose from auto"):
         list(conll(path, scheme="bio"))
-    with pytest.raises(DataError, match=":1: 2 columns: there must be a word in column 0 and a tag in 5"):
+    with pytest.raises(
+        DataError, match=":1: the line has 2 columns: write the word in column 1 and its tag in column 6"
+    ):
         list(conll(path, tag=5))
     with pytest.raises(DataError, match=":1: the word 'EU' does not begin with 'en:'"):
         list(conll(path, prefix="en:"))

@@ -28,12 +28,12 @@ def entry(name: str) -> Entry:
     """Return a data set of the catalogue.
 
     Raises:
-        DataError: There is none of that name; with the nearest, and all there are.
+        DataError: There is none of that name; with the nearest.
     """
     if name not in CATALOGUE:
         raise DataError(
-            f"unknown data set {name!r}: {did_you_mean(name, CATALOGUE)}known are {', '.join(CATALOGUE)}; "
-            f'a data set of the hub is named "owner/name", and your own file is given by path'
+            f"unknown data set {name!r}: {did_you_mean(name, CATALOGUE)}fednlp data list shows those that are "
+            f'known; a data set of the hub is named "owner/name", and your own file is given by path'
         )
     return CATALOGUE[name]
 

@@ -141,11 +141,22 @@ def _sentences(path: Path, word: int, tag: int, prefix: str) -> Iterator[tuple[i
         yield start, sentence
 
 
+def _too_few(count: int, word: int, tag: int) -> str:
+    """Say that a line lacks its word or its tag; people count columns from 1."""
+    named = {-1: "the last column"}
+    places = [
+        named.get(one, f"column {one + 1}" if one >= 0 else f"column {-one} from the end")
+        for one in (word, tag)
+    ]
+    there = f"the line has {count} column{'' if count == 1 else 's'}"
+    return f"{there}: write the word in {places[0]} and its tag in {places[1]}"
+
+
 def _cells(line: str, where: str, word: int, tag: int, prefix: str) -> tuple[str, str]:
     cells = line.split("\t") if "\t" in line else _BLANKS.split(line.strip(" "))
     count = len(cells)
     if count < 2 or not (-count <= word < count and -count <= tag < count):
-        raise DataError(f"{where}: {count} columns: there must be a word in column {word} and a tag in {tag}")
+        raise DataError(f"{where}: {_too_few(count, word, tag)}")
     found, name = cells[word].strip(" "), cells[tag].strip(" ")
     if not found.startswith(prefix):
         raise DataError(f"{where}: the word {found[:40]!r} does not begin with {prefix!r}, as all others do")

@@ -1,0 +1,86 @@
+"""How much of the texts a model does not read because they are too long."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fednlp.data.features import Features, row_batches
+from fednlp.data.textdata import Split, TextData
+from fednlp.tasks.base import Task
+
+CUTTING = frozenset(
+    {
+        "text-classification",
+        "text-regression",
+        "token-classification",
+        "sequence-to-sequence",
+        "text-generation",
+        "prompt-classification",
+    }
+)
+"""The tasks of fednlp that cut an input at its end; the others read all of it, in windows or blocks."""
+
+_SAMPLE = 256
+_NO_LIMIT = 1 << 30
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """What is cut off.
+
+    Attributes:
+        texts: Examples that are cut; estimated where more than 256 of them fill the model.
+        tokens: Tokens that are cut off, estimated likewise.
+        of_texts: All examples.
+        of_tokens: All tokens, with those that are cut off.
+    """
+
+    texts: float = 0.0
+    tokens: float = 0.0
+    of_texts: int = 0
+    of_tokens: float = 0.0
+
+    def __add__(self, other: "Truncation") -> "Truncation":
+        return Truncation(
+            self.texts + other.texts,
+            self.tokens + other.tokens,
+            self.of_texts + other.of_texts,
+            self.of_tokens + other.of_tokens,
+        )
+
+
+def truncation(
+    data: TextData, split: Split, numbers: np.ndarray, features: Features, task: Task, tokenizer: Any
+) -> Truncation:
+    """Return what is cut off of some examples.
+
+    Only texts as long as the longest can have been cut; of these at most 256, evenly spaced, are tokenised
+    again without a limit.
+
+    Args:
+        data: The data set.
+        split: Which table.
+        numbers: Examples of it.
+        features: Of the table, as ``task.encode`` made them.
+        task: One of :data:`CUTTING`.
+        tokenizer: The model's.
+    """
+    if not len(numbers):
+        return Truncation()
+    lengths = _read_lengths(features, task)[numbers]
+    longest = numbers[lengths == lengths.max()]
+    sample = longest[np.unique(np.linspace(0, len(longest) - 1, _SAMPLE).astype(np.int64))]
+    columns = data.columns_in(split)
+    table = (data.train if split == "train" else data.test).take(sample)
+    rows = [row for batch in row_batches(table, columns) for row in batch]
+    whole = _read_lengths(Features.in_memory(task.encode(rows, tokenizer, _NO_LIMIT)), task)
+    missing = np.maximum(whole - lengths.max(), 0)
+    scale = len(longest) / len(sample)
+    cut, tokens = float((missing > 0).sum() * scale), float(missing.sum() * scale)
+    return Truncation(cut, tokens, len(numbers), float(lengths.sum()) + tokens)
+
+
+def _read_lengths(features: Features, task: Task) -> np.ndarray:
+    """Return the tokens of each example's input, without those that are to be written behind it."""
+    return features.values("prompt") if task.name == "text-generation" else features.all_lengths
