@@ -15,18 +15,23 @@ from numpy.typing import NDArray
 
 from fednlp.errors import RunError
 
+_CLIENT_COLUMNS = ("client", "name", "train_examples", "test_examples")
 REFERENCES = ("centralised", "chained", "local")
 
 
 @dataclass(frozen=True, eq=False)
 class ClientTable:
-    """The clients after the last evaluation, one position each; the score is NaN without test examples."""
+    """The clients after the last evaluation, one position each; a score that was not measured is NaN.
+
+    Scores are those of the model that the client would use, final scores those after its own final steps.
+    """
 
     ids: NDArray[np.int64]
     names: tuple[str, ...]
     train_examples: NDArray[np.int64]
     test_examples: NDArray[np.int64]
     scores: NDArray[np.float64]
+    final_scores: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -129,9 +134,9 @@ def read_run(folder: str | Path) -> Run:
     return Run(
         folder=folder,
         config=_read_config(folder / "resolved.toml"),
-        environment=_read_json(folder / "environment.json") or {},
+        environment=read_json(folder / "environment.json") or {},
         rounds=_read_rounds(folder / "rounds.jsonl"),
-        summary=_read_json(folder / "summary.json"),
+        summary=read_json(folder / "summary.json"),
         clients=_read_clients(folder / "clients.csv"),
     )
 
@@ -143,7 +148,7 @@ def read_labels(run: Run) -> LabelCounts | None:
         RunError: ``labels.json`` is damaged.
     """
     path = run.folder / "labels.json"
-    data = _read_json(path)
+    data = read_json(path)
     if data is None:
         return None
     try:
@@ -205,7 +210,12 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise RunError(f"{path} is damaged ({error}); run the experiment again") from error
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return a JSON object from a file, or None where there is no such file.
+
+    Raises:
+        RunError: The file is damaged.
+    """
     if not path.is_file():
         return None
     try:
@@ -238,13 +248,15 @@ def _read_clients(path: Path) -> ClientTable:
     text = path.read_bytes().decode("utf-8", "replace") if path.is_file() else ""
     # A row without its line end is still being written.
     reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))
-    rows = []
+    metric = next((name for name in reader.fieldnames or () if name not in _CLIENT_COLUMNS), "")
+    rows: list[tuple[Any, ...]] = []
     try:
         for row in reader:
             counts = int(row["client"]), int(row["train_examples"]), int(row["test_examples"])
-            rows.append((*counts, row["name"] or "", float(list(row.values())[4] or "nan")))
-    except (KeyError, IndexError, ValueError, TypeError, csv.Error) as error:
+            scores = (float(row.get(key) or "nan") for key in (metric, f"{metric}_final"))
+            rows.append((*counts, row["name"] or "", *scores))
+    except (KeyError, ValueError, TypeError, OverflowError, csv.Error) as error:
         raise RunError(f"{path}:{reader.line_num} is damaged ({error}); run the experiment again") from error
     ids, train, test = (np.array([row[i] for row in rows], dtype=np.int64) for i in range(3))
-    scores = np.array([row[4] for row in rows], dtype=np.float64)
-    return ClientTable(ids, tuple(row[3] for row in rows), train, test, scores)
+    own, final = (np.array([row[i] for row in rows], dtype=np.float64) for i in (4, 5))
+    return ClientTable(ids, tuple(row[3] for row in rows), train, test, own, final)
