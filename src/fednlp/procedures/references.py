@@ -129,11 +129,10 @@ def _visits(experiment: Experiment, clients: int) -> int:
 
 def _effort(experiment: Experiment, visits: int) -> str:
     options = experiment.client
-    return (
-        f"{visits * options.max_steps} steps"
-        if options.max_steps > 0
-        else f"{visits * options.num_train_epochs} epochs"
+    count, what = (
+        (options.max_steps, "step") if options.max_steps > 0 else (options.num_train_epochs, "epoch")
     )
+    return f"{visits * count} {what}{'' if visits * count == 1 else 's'}"
 
 
 class Alone:

@@ -203,7 +203,7 @@ function setScales(chart, shown) {
 function drawAxes(chart, height) {
   const { left, right, top, bottom } = chart.area;
   shape(chart.svg, "text", { x: 0, y: 14, class: "title" }, chart.title);
-  for (const y of ticks(chart.y0, chart.y1, (bottom - top) / 45, false)) {
+  for (const y of ticks(chart.y0, chart.y1, (bottom - top) / 36, false)) {
     shape(chart.svg, "path", { class: "grid", d: `M${left},${chart.py(y)}H${right}` });
     shape(chart.svg, "text", { x: left - 7, y: chart.py(y) + 4, "text-anchor": "end" }, shortNumber(y));
   }
