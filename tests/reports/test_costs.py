@@ -136,14 +136,19 @@ def test_the_costs_of_84_percent_on_mrpc_in_fedsplitbert_come_out(new_run: NewRu
         scores = [*np.linspace(0.6, 0.83, rounds - 1), 0.841, 0.87]
         lines = [_scored(score, size // 2, size // 2) for score in scores]
         groups[label] = [_written(new_run(label, algorithm=label.lower()), *lines)]
-    _, *tables = _grids(groups, 0.84)
-    assert len(tables) == 2
-    for table in tables:
-        assert _column(table, "Sent") == [sent for _, _, sent, _ in published.values()]
-        assert _column(table, "Gain") == [gain for _, _, _, gain in published.values()]
-        assert _column(table, "Rounds") == [str(rounds) for _, rounds, _, _ in published.values()]
-        assert set(_column(table, "Accuracy reached")) == {"84.0 %"}
-        assert "Simulated time" not in table.heads
+    _, table = _grids(groups, 0.84)
+    assert _column(table, "Sent") == [sent for _, _, sent, _ in published.values()]
+    assert _column(table, "Gain") == [gain for _, _, _, gain in published.values()]
+    assert _column(table, "Rounds") == [str(rounds) for _, rounds, _, _ in published.values()]
+    assert set(_column(table, "Accuracy reached")) == {"84.0 %"}
+    assert "Simulated time" not in table.heads
+
+
+def test_one_algorithm_alone_has_no_gain(new_run: NewRun) -> None:
+    _, table = _grids({"A": [_written(new_run(), _scored(0.5), _scored(0.9))]}, 0.8)
+    assert "Gain" not in table.heads
+    assert not any("Gain" in note for note in table.notes)
+    assert all(len(row) == len(table.heads) for row in table.rows)
 
 
 def test_seeds_that_did_not_reach_a_target_are_told_and_references_left_out(new_run: NewRun) -> None:
@@ -163,7 +168,7 @@ def test_seeds_that_did_not_reach_a_target_are_told_and_references_left_out(new_
     assert _column(table, "Algorithm") == ["A", "B"]
     assert _column(table, "Seeds") == ["2 of 3", "0 of 1"]
     assert _column(table, "Sent") == ["2.02 ± 0.01 GB", "–"]
-    assert _column(table, "Simulated time") == ["60 s", "–"]
+    assert _column(table, "Simulated time") == ["1 min", "–"]
 
 
 def test_without_a_target_every_share_has_a_row_an_algorithm(new_run: NewRun) -> None:
@@ -210,16 +215,16 @@ def test_a_written_report_takes_the_target(new_run: NewRun, tmp_path: Path) -> N
 def test_a_curve_against_simulated_time_ends_at_the_mean_total_of_the_seeds(new_run: NewRun) -> None:
     runs = [read_run(new_run(f"r{s}", seed=s, counted=True)) for s in range(3)]
     for metric in ("global.accuracy", "personal.accuracy"):
-        figure = plots.against_simulated_seconds({"A": runs}, metric)
-        assert figure is not None
-        (line,) = figure.axes[0].get_lines()
+        chart = plots.against_simulated_seconds({"A": runs}, metric)
+        assert chart is not None
+        (line,) = chart.lines
         found = plots.band(runs, metric)
         assert found is not None
-        np.testing.assert_allclose(line.get_ydata(), 100 * found.mean)
+        np.testing.assert_allclose(line.y, 100 * found.mean)
         mean = np.mean([run.total("simulated_seconds") for run in runs])
-        assert figure.axes[0].get_xlabel() == "Simulated time so far (min)"
-        assert np.asarray(line.get_xdata())[-1] == pytest.approx(mean / 60)
-        assert len(figure.axes[0].collections) == 1
+        assert chart.xlabel == "Simulated time so far (min)"
+        assert line.x[-1] == pytest.approx(mean / 60)
+        assert line.spread is not None
 
 
 def test_what_has_no_simulated_time_is_no_curve_and_colours_stay(new_run: NewRun) -> None:
@@ -228,12 +233,12 @@ def test_what_has_no_simulated_time_is_no_curve_and_colours_stay(new_run: NewRun
         "new": [read_run(new_run("new", counted=True))],
         "all": [read_run(new_run("all", algorithm="centralised"))],
     }
-    figure = plots.against_simulated_seconds(groups, "global.accuracy")
-    assert figure is not None
-    lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
+    chart = plots.against_simulated_seconds(groups, "global.accuracy")
+    assert chart is not None
+    lines = {line.label: line for line in chart.lines}
     assert set(lines) == {"new", "all"}
-    assert lines["new"].get_color() == SERIES[1]
-    assert list(lines["all"].get_xdata()) == [0, 1]
+    assert lines["new"].look["color"] == SERIES[1]
+    assert list(lines["all"].x) == []
     assert plots.against_simulated_seconds({"old": groups["old"]}, "global.accuracy") is None
     assert plots.against_simulated_seconds({"all": groups["all"]}, "global.accuracy") is None
 

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fednlp.reports import plots, style
+from fednlp.reports.charts import Chart, draw
 from fednlp.reports.read import Run, curve, read_run
 
 NewRun = Callable[..., Path]
@@ -29,8 +30,9 @@ def groups(new_run: NewRun) -> dict[str, list[Run]]:
     }
 
 
-def _lines(figure: Any) -> dict[str, Any]:
-    (axes,) = figure.axes
+def _lines(chart: Chart | None) -> dict[str, Any]:
+    assert chart is not None
+    (axes,) = draw(chart).axes
     return {line.get_label(): line for line in axes.get_lines()}
 
 
@@ -52,9 +54,7 @@ def test_the_band_is_mean_and_sample_deviation_over_the_rounds_all_seeds_measure
 
 
 def test_learning_curves_draw_the_means_in_percent(groups: dict[str, list[Run]]) -> None:
-    figure = plots.learning_curves(groups, "global.accuracy")
-    assert figure is not None
-    lines = _lines(figure)
+    lines = _lines(plots.learning_curves(groups, "global.accuracy"))
     for name in ("fedavg", "fedopt", "centralised"):
         found = plots.band(groups[name], "global.accuracy")
         assert found is not None
@@ -77,8 +77,8 @@ def test_each_algorithm_has_one_colour_in_every_figure_and_references_are_dashed
         plots.against_seconds(groups, "global.accuracy"),
         plots.client_curves(groups, "accuracy"),
     ]
-    for figure in drawn:
-        lines = _lines(figure)
+    for chart in drawn:
+        lines = _lines(chart)
         colours = {name: line.get_color() for name, line in lines.items()}
         assert colours["fedavg"] == style.SERIES[0]
         assert colours["fedopt"] == style.SERIES[1]
@@ -97,18 +97,18 @@ def test_a_reference_that_sends_nothing_is_a_level_line_against_bytes(groups: di
 
 
 def test_a_curve_against_bytes_ends_at_what_the_run_sent(groups: dict[str, list[Run]]) -> None:
-    figure = plots.against_bytes({"fedavg": groups["fedavg"]}, "global.accuracy")
-    assert figure is not None
-    (line,) = _lines(figure).values()
+    chart = plots.against_bytes({"fedavg": groups["fedavg"]}, "global.accuracy")
+    assert chart is not None
+    (line,) = _lines(chart).values()
     run = groups["fedavg"][0]
-    assert figure.axes[0].get_xlabel().endswith("(GB)")
+    assert chart.xlabel.endswith("(GB)")
     assert line.get_xdata()[-1] == pytest.approx((run.total("bytes_up") + run.total("bytes_down")) / 1e9)
 
 
 def test_a_curve_against_seconds_uses_the_mean_time_of_the_seeds(groups: dict[str, list[Run]]) -> None:
-    figure = plots.against_seconds({"fedopt": groups["fedopt"]}, "global.accuracy")
-    assert figure is not None
-    (line,) = _lines(figure).values()
+    chart = plots.against_seconds({"fedopt": groups["fedopt"]}, "global.accuracy")
+    assert chart is not None
+    (line,) = _lines(chart).values()
     assert line.get_xdata()[-1] == pytest.approx(
         statistics.mean(r.total("seconds") for r in groups["fedopt"])
     )
@@ -123,9 +123,9 @@ def test_the_histogram_counts_every_client_with_test_examples(groups: dict[str, 
 
 
 def test_sorted_clients_are_the_quantiles(groups: dict[str, list[Run]]) -> None:
-    figure = plots.client_curves({"fedopt": groups["fedopt"][:1]}, "accuracy")
-    assert figure is not None
-    (line,) = _lines(figure).values()
+    chart = plots.client_curves({"fedopt": groups["fedopt"][:1]}, "accuracy")
+    assert chart is not None
+    (line,) = _lines(chart).values()
     accuracy = 100 * groups["fedopt"][0].clients.scores
     assert [line.get_ydata()[i] for i in (0, 100, 200)] == pytest.approx(
         [accuracy.min(), np.median(accuracy), accuracy.max()]
@@ -137,13 +137,13 @@ def test_nothing_measured_is_no_figure(new_run: NewRun) -> None:
     (folder / "rounds.jsonl").write_text("")
     (folder / "clients.csv").unlink()
     runs = {"A": [read_run(folder)]}
-    for draw in (
+    for chart_of in (
         plots.learning_curves,
         plots.against_bytes,
         plots.against_seconds,
         plots.client_curves,
     ):
-        assert draw(runs, "accuracy") is None
+        assert chart_of(runs, "accuracy") is None
     assert plots.loss_curves(runs) is None
     assert plots.client_histogram(runs["A"], "accuracy") is None
     assert plots.client_histogram([], "accuracy") is None
@@ -153,9 +153,9 @@ def test_a_loss_that_is_not_finite_is_drawn_as_far_as_it_is(new_run: NewRun) -> 
     folder = new_run(rounds=3)
     text = '{"round": 1, "train_loss": 2.0}\n{"round": 2, "train_loss": NaN}\n{"round": 3, "train_loss": Infinity}\n'
     (folder / "rounds.jsonl").write_text(text)
-    figure = plots.loss_curves({"A": [read_run(folder)]})
-    assert figure is not None
-    assert "<svg" in style.svg(figure, "loss", "Loss")
+    chart = plots.loss_curves({"A": [read_run(folder)]})
+    assert chart is not None
+    assert "<svg" in style.svg(draw(chart), "loss", "Loss")
 
 
 def test_more_algorithms_than_colours_still_look_different(new_run: NewRun) -> None:
@@ -188,8 +188,9 @@ def test_names_are_never_mathematics(name: str) -> None:
 
 
 def test_an_svg_keeps_its_ids_to_itself_and_follows_the_page(groups: dict[str, list[Run]]) -> None:
-    figure = plots.learning_curves(groups, "global.accuracy")
-    assert figure is not None
+    chart = plots.learning_curves(groups, "global.accuracy")
+    assert chart is not None
+    figure = draw(chart)
     one, two = style.svg(figure, "one", "a"), style.svg(figure, "two", "b")
     ids = [set(re.findall(r' id="([^"]*)"', markup)) for markup in (one, two)]
     assert ids[0]
@@ -205,9 +206,9 @@ def test_an_svg_keeps_its_ids_to_itself_and_follows_the_page(groups: dict[str, l
 
 
 def test_png_files_are_of_the_size_asked_for(groups: dict[str, list[Run]], tmp_path: Path) -> None:
-    figure = plots.learning_curves(groups, "global.accuracy")
-    assert figure is not None
-    data = style.save_png(figure, tmp_path / "a.png", dpi=100).read_bytes()
+    chart = plots.learning_curves(groups, "global.accuracy")
+    assert chart is not None
+    data = style.save_png(draw(chart), tmp_path / "a.png", dpi=100).read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     assert (int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")) == (720, 420)
 

@@ -1,9 +1,14 @@
 """Reports: one page that stands alone and the same as Markdown; hostile names stay text."""
 
+import base64
+import hashlib
+import json
 import re
 from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -12,12 +17,14 @@ from hypothesis import strategies as st
 
 from fednlp.errors import RunError
 from fednlp.reports import write_report
-from fednlp.reports.document import Code, Document, Facts, Grid, Section, Text
+from fednlp.reports.charts import Chart, Line, draw
+from fednlp.reports.document import Code, Document, Facts, Fold, Grid, Heat, Picture, Section, Text
 from fednlp.reports.html import to_html
 from fednlp.reports.markdown import to_markdown
 
 NewRun = Callable[..., Path]
 
+SCRIPT = files("fednlp.reports").joinpath("report.js").read_text(encoding="utf-8")
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 HOSTILE = "\"><script>alert(1)</script><img src=x onerror=alert(2)></style></title>'&amp; $x$ `|` \u202e[a](http://b)"
 
@@ -30,6 +37,7 @@ class Page(HTMLParser):
         self.open: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.text: list[str] = []
+        self.scripts: list[str] = []
         self.feed(markup)
         self.close()
         assert self.open == []
@@ -46,19 +54,33 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if "style" not in self.open:
+        if "script" in self.open:
+            self.scripts.append(data)
+        elif "style" not in self.open:
             self.text.append(data)
 
 
 def check_alone(page: Page) -> None:
-    """Refuse whatever would run, or come from elsewhere."""
+    """Refuse whatever would run, other than the page's own script, or come from elsewhere."""
+    *data, script = (attributes for tag, attributes in page.tags if tag == "script")
+    assert all(attributes == {"type": "application/json"} for attributes in data)
+    assert script == {}
+    assert page.scripts[-1] == SCRIPT
+    assert len(page.scripts) == len(data) + 1
+    for text in page.scripts[:-1]:
+        assert not set("<>&\u2028\u2029") & set(text)
+        json.loads(text)
+    (policy,) = (a["content"] for t, a in page.tags if t == "meta" and "http-equiv" in a)
+    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    assert policy is not None
+    assert policy.startswith(f"default-src 'none'; script-src 'sha256-{digest}'; ")
     for tag, attributes in page.tags:
-        assert tag not in {"script", "iframe", "object", "embed", "link", "base", "form"}
+        assert tag not in {"iframe", "object", "embed", "link", "base", "form"}
         for key, value in attributes.items():
             assert not key.startswith("on")
             if key in {"src", "href", "xlink:href", "action", "data"}:
                 assert value is not None
-                assert value.startswith(("#", "data:image/png;base64,"))
+                assert value.startswith(("#", "data:image/png;base64,") if tag != "a" else "./")
             if key != "aria-label":
                 assert "://" not in (value or "")
 
@@ -109,7 +131,7 @@ def test_the_same_runs_give_the_same_bytes(folders: list[Path], tmp_path: Path) 
 
 
 def test_a_report_of_one_run_shows_every_metric_and_its_clients(new_run: NewRun, tmp_path: Path) -> None:
-    folder = new_run(rounds=3, environment={"platform": "Linux-test"})
+    folder = new_run(rounds=3, clients=30, environment={"platform": "Linux-test"})
     paths = write_report([folder], tmp_path / "out")
     text = " ".join(Page(paths[0].read_text(encoding="utf-8")).text)
     for said in ("Global test macro F1", "Global test MCC", "Linux-test", "0.0005", "4,388,756", "AdamW"):
@@ -122,6 +144,52 @@ def test_a_report_of_one_run_shows_every_metric_and_its_clients(new_run: NewRun,
         "clients-histogram.png",
         "partition-label-heatmap.png",
     } <= names
+
+
+def test_a_page_links_to_each_run_directory_wherever_it_lies(new_run: NewRun, tmp_path: Path) -> None:
+    names = ("a b", "javascript:alert(1)", 'x" onclick="y', "100%", "ü#?")
+    runs = [new_run(name, seed=seed) for seed, name in enumerate(names)]
+    page = Page(write_report(runs, tmp_path / "deep" / "out")[0].read_text(encoding="utf-8"))
+    check_alone(page)
+    links = [attributes["href"] or "" for tag, attributes in page.tags if tag == "a"]
+    assert [unquote(link) for link in links] == [f"./../../{name}/" for name in names]
+
+
+def test_the_same_curve_is_drawn_once(new_run: NewRun, tmp_path: Path) -> None:
+    folder = new_run()
+    alike = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for line in alike:
+        line["evaluation"]["personal"]["accuracy"] = line["evaluation"]["global"]["accuracy"]
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in alike))
+    names = {path.stem for path in write_report([folder], tmp_path / "out")}
+    assert {"curve-global", "curve-loss", "cost-bytes", "cost-time"} <= names
+    assert not {"curve-personal", "cost-bytes-personal", "cost-time-personal"} & names
+
+
+def test_the_headline_says_which_method_is_shown_and_why(folders: list[Path], tmp_path: Path) -> None:
+    markup = write_report(folders, tmp_path / "out")[0].read_text(encoding="utf-8")
+    (headline,) = re.findall(r'<p class="headline">(.*?)</p>', markup)
+    assert re.fullmatch(
+        r"Fed\w+: best of 3 methods by global test accuracy after the last round, mean over 2 seeds.*\.",
+        headline,
+    )
+    alone = write_report(folders[:2], tmp_path / "alone")[0].read_text(encoding="utf-8")
+    assert 'class="headline"' not in alone
+    assert 'class="best"' in markup
+    assert 'class="best"' not in alone
+
+
+def test_a_chart_whose_names_are_hostile_is_data(tmp_path: Path) -> None:
+    name = f"</script><!--{HOSTILE}\u2028"
+    look = {"color": "#0072b2", "marker": "o", "linewidth": 2.0}
+    lines = [Line(name, look, (0.5, float("nan")), (1, 2), (1, 2)), Line("b", look, (1.0,))]
+    chart = Chart(name, name, lines)
+    section = Section("s", [Picture("p", name, draw(chart), chart)])
+    page = Page(to_html(Document("t", "l", "", [], [section])))
+    check_alone(page)
+    data = json.loads(page.scripts[0])
+    assert data["lines"][0]["label"].startswith("</script><!--")
+    assert data["lines"][0]["y"] == [0.5, None]
 
 
 def test_markdown_shows_figures_that_are_there(folders: list[Path], tmp_path: Path) -> None:
@@ -153,6 +221,9 @@ def test_hostile_names_stay_text(new_run: NewRun, tmp_path: Path) -> None:
     )
     with (folder / "rounds.jsonl").open("a") as file:
         file.write('{"round": 7, "dropped": [{"client": 1, "reason": "<script>\\ud800</script>"}]}\n')
+    by_label = {"labels": [HOSTILE, "b"], "support": [1, 2], "confusion": [[1, 0], [0, 2]]}
+    by_label |= {key: [0.5, 1.0] for key in ("precision", "recall", "f1")}
+    (folder / "by_label.json").write_text(json.dumps(by_label), encoding="utf-8")
     paths = write_report([folder], tmp_path / "out")
     page = Page(paths[0].read_text(encoding="utf-8"))
     check_alone(page)
@@ -212,10 +283,11 @@ def _document(names: Sequence[str]) -> Document:
         Text(a),
         Facts([(a, b), (c, a)]),
         Grid([a, b], [[b, c], [c, a]], [c]),
-        Grid([a, b], [[b, c]], words=True),
-        Code(f"{a}\n{b}", "toml", fold=c),
+        Grid([a, b], [[b, c]], words=True, best=[(0, 1)]),
+        Heat([a, b], [[1, 2], [3, 0]], c),
+        Fold(c, [Code(f"{a}\n{b}", "toml")]),
     )
-    return Document(a, b, [(b, c)], [Section(c, blocks)])
+    return Document(a, b, f"{c}.", [(b, c)], [Section(c, blocks)])
 
 
 names = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), min_size=3, max_size=3)

@@ -130,11 +130,9 @@ def _visits(experiment: Experiment, clients: int) -> int:
 
 def _effort(experiment: Experiment, visits: int) -> str:
     options = experiment.client
-    return (
-        plural(visits * options.max_steps, "step")
-        if options.max_steps > 0
-        else plural(visits * options.num_train_epochs, "epoch")
-    )
+    if options.max_steps > 0:
+        return plural(visits * options.max_steps, "step")
+    return plural(visits * options.num_train_epochs, "epoch")
 
 
 class Alone:

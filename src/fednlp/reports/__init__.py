@@ -63,7 +63,7 @@ def write_report(
     tables = {"table": compare_table(groups), **matrix_tables(groups)}
     out = Path(out)
     page, text = out / "report.html", out / "report.md"
-    html, markdown = to_html(document), to_markdown(document)
+    html, markdown = to_html(document, out), to_markdown(document)
     with writing(out, "choose another folder with --out"):
         page.write_text(html, encoding="utf-8")
         text.write_text(markdown, encoding="utf-8")

@@ -5,16 +5,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from fednlp.reports import plots
+from fednlp.reports.best import best_cells, best_row
+from fednlp.reports.charts import draw
+from fednlp.reports.clients import client_blocks
 from fednlp.reports.costs import cost_blocks
-from fednlp.reports.document import Block, Code, Document, Facts, Grid, Picture, Section, Text
+from fednlp.reports.document import Block, Code, Document, Facts, Fold, Grid, Picture, Section, Text
 from fednlp.reports.groups import Groups, differing, flatten, group_runs, metric_of, settings, without_seeds
+from fednlp.reports.labels import label_blocks
 from fednlp.reports.matrix import matrix_blocks
 from fednlp.reports.partitions import partition_blocks
+from fednlp.reports.parts import shown_parts
 from fednlp.reports.pulled import pulled_blocks
 from fednlp.reports.read import Run
 from fednlp.reports.render import cell_text, grid
 from fednlp.reports.sweep import sweep_blocks
-from fednlp.reports.table import Row, compare_table
+from fednlp.reports.table import Row, Table, compare_table
 from fednlp.reports.travel import own_models
 from fednlp.reports.units import (
     DASH,
@@ -41,21 +46,24 @@ def build(runs: Sequence[Run], target: float | None = None) -> Document:
     """Put together the report of one or several runs; see :func:`fednlp.reports.write_report` for the target."""
     groups = group_runs(runs)
     runs = [run for group in groups.values() for run in group]
+    table = compare_table(groups)
+    best, why = best_row(groups, table)
     sections = [
-        Section("Results", list(_results(groups))),
+        Section("Results", list(_results(groups, table))),
         Section("Learning curves", list(_learning(groups))),
-        Section("Clients", list(_clients(groups))),
+        Section("Labels", list(label_blocks(groups))),
+        Section("Clients", list(client_blocks(groups))),
         Section("Bytes and time", list(cost_blocks(groups, target))),
         Section("What was sent", list(pulled_blocks(groups))),
         Section("Data and model", [_data_and_model(runs)]),
         Section("Partition", list(partition_blocks(runs))),
         Section("Configuration", list(_configuration(groups))),
         Section("Reproduce", list(_reproduce(runs))),
-        Section("Environment", [_environment(runs)]),
+        Section("Environment", [Fold("Versions and machine", [_environment(runs)])]),
     ]
     title = ", ".join(dict.fromkeys(run.name for run in runs))
     shown = [section for section in sections if section.blocks]
-    return Document(title, _lead(groups), _tiles(groups), shown)
+    return Document(title, _lead(groups), why, _tiles(groups, best, table), shown)
 
 
 def _lead(groups: Groups) -> str:
@@ -69,19 +77,17 @@ def _lead(groups: Groups) -> str:
     return f"{what} Compared: {', '.join(groups)}."
 
 
-def _tiles(groups: Groups) -> list[tuple[str, str]]:
-    """The main figures: of the run, or of the best algorithm of a comparison."""
-    table = compare_table(groups)
-    scored = [row for row in table.rows if row.cells["global"] and not row.reference] or list(table.rows)
-    best = max(scored, key=_global_mean)
-    of = f", {best.label}" if len(groups) > 1 else ""
+def _tiles(groups: Groups, best: Row, table: Table) -> list[tuple[str, str]]:
+    """Return the main figures of the run, or of the best method of a comparison."""
     metric = metric_of(groups)
     unit = " (%)" if is_share(metric) else ""
     named = {key: said.format(metric=metric_title(metric) + unit, unit=unit) for key, said in _TILES.items()}
+    if "personal" not in shown_parts({best.label: groups[best.label]}, metric):
+        del named["personal"]
     tiles = [
-        (f"{named[column.key]}{of}", cell_text(column, best.cells[column.key]))
+        (named[column.key], cell_text(column, best.cells[column.key]))
         for column in table.columns
-        if column.key in _TILES and best.cells[column.key]
+        if column.key in named and best.cells[column.key]
     ]
     clients = dict.fromkeys(count_words(_clients_of(run)) for run in groups[best.label])
     return [*tiles, ("Clients", "; ".join(clients)), ("Seeds", str(best.seeds))]
@@ -92,17 +98,11 @@ def _clients_of(run: Run) -> int | None:
     return int(known) if known else None
 
 
-def _global_mean(row: Row) -> float:
-    stat = row.cells["global"]
-    return stat.mean if stat else -1.0
-
-
-def _results(groups: Groups) -> Iterator[Block]:
-    table = compare_table(groups)
+def _results(groups: Groups, table: Table) -> Iterator[Block]:
     heads, rows = grid(table)
-    yield Grid(heads, rows, [table.caption, *table.notes])
+    yield Grid(heads, rows, [table.caption, *table.notes], best=best_cells(table))
     if len(groups) == 1:
-        yield from _all_metrics(next(iter(groups.values())))
+        yield Fold("Every metric of the last evaluation", list(_all_metrics(next(iter(groups.values())))))
     yield from matrix_blocks(groups)
     yield from sweep_blocks(groups)
 
@@ -138,30 +138,15 @@ def _learning(groups: Groups) -> Iterator[Block]:
     how = " Mean over the seeds; the band is one standard deviation." if seeds > 1 else ""
     name = metric_of(groups)
     said = capital(metric_title(name))
-    for metric, file, caption in (
-        (f"global.{name}", "curve-global", f"{said} on the whole test set after each round."),
-        (f"personal.{name}", "curve-personal", f"{said} on the clients' own tests, mean by test examples."),
-        ("train_loss", "curve-loss", "Mean training loss of the clients of each round."),
-    ):
-        figure = plots.learning_curves(groups, metric)
-        if figure is not None:
-            yield Picture(file, caption + how, figure)
-
-
-def _clients(groups: Groups) -> Iterator[Block]:
-    metric = metric_of(groups)
-    curves = plots.client_curves(groups, metric)
-    if curves is not None:
-        caption = (
-            "Every client on its own test examples after the last evaluation, sorted from worst to best."
-        )
-        yield Picture("clients-sorted", caption, curves)
-    if len(groups) == 1:
-        histogram = plots.client_histogram(next(iter(groups.values())), metric)
-        if histogram is not None:
-            yield Picture(
-                "clients-histogram", f"Number of clients that reach a {metric_title(metric)}.", histogram
-            )
+    charts = [
+        (f"{part}.{name}", f"curve-{part}", f"{said} after each round, {where}.")
+        for part, where in shown_parts(groups, name).items()
+    ]
+    loss = ("train_loss", "curve-loss", "Mean training loss of the clients of each round.")
+    for metric, file, caption in (*charts, loss):
+        chart = plots.learning_curves(groups, metric)
+        if chart is not None:
+            yield Picture(file, caption + how, draw(chart), chart)
 
 
 def _data_and_model(runs: Sequence[Run]) -> Block:
@@ -191,14 +176,14 @@ def _configuration(groups: Groups) -> Iterator[Block]:
     seeds = sorted({run.seed for runs in groups.values() for run in runs})
     varied = differing([dict(flatten(run.config)) for runs in groups.values() for run in runs])
     rest = [(key, _value(value)) for key, value in flatten(first.config) if key not in ("seed", *varied)]
-    yield Facts([("seed", ", ".join(map(str, seeds))), *rest])
+    yield Fold("All settings", [Facts([("seed", ", ".join(map(str, seeds))), *rest])])
 
 
 def _reproduce(runs: Sequence[Run]) -> Iterator[Block]:
     yield Text("Each run again, from its own resolved configuration:")
     yield Code("\n".join(_command(run) for run in runs), "sh")
     text = (runs[0].folder / "resolved.toml").read_text(encoding="utf-8")
-    yield Code(text, "toml", fold=f"resolved.toml of {runs[0].folder.resolve().name}")
+    yield Fold(f"resolved.toml of {runs[0].folder.resolve().name}", [Code(text, "toml")])
 
 
 def _command(run: Run) -> str:

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fednlp.errors import RunError
 from fednlp.reports import plots
+from fednlp.reports.charts import Chart, draw
 from fednlp.reports.document import Block, Grid, Picture, Text
 from fednlp.reports.groups import Groups, group_reference, metric_of
+from fednlp.reports.parts import shown_parts
 from fednlp.reports.read import Run, curve, running_total
 from fednlp.reports.render import cell_text
 from fednlp.reports.table import Column, Stat, client_memory, stat_of
@@ -23,16 +24,12 @@ from fednlp.reports.units import (
     metric_value,
 )
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 SHARES = (0.5, 0.8, 0.9, 0.95)
 """Which shares of the best final figure are asked for where no target is given."""
 
 _MOST_DROPPED = 20
 _SIMULATED = "simulated_seconds"
 _MEMORY = "memory"
-_PARTS = {"global": "on the whole test set", "personal": "on the clients' own tests"}
 
 
 def cost_blocks(groups: Groups, target: float | None = None) -> Iterator[Block]:
@@ -45,8 +42,7 @@ def cost_blocks(groups: Groups, target: float | None = None) -> Iterator[Block]:
     _check_target(metric, target)
     yield from _pictures(groups, metric)
     yield from _totals(groups)
-    for part in _PARTS:
-        yield from _reached(groups, part, metric, target)
+    yield from _reached_blocks(groups, metric, target)
     yield from _dropped(groups)
 
 
@@ -103,18 +99,18 @@ def _check_target(metric: str, target: float | None) -> None:
 def _pictures(groups: Groups, metric: str) -> Iterator[Block]:
     sent = any(run.total("bytes_up") + run.total("bytes_down") for runs in groups.values() for run in runs)
     said = capital(metric_title(metric))
-    drawn: list[tuple[str, str, Callable[[Groups, str], Figure | None]]] = [
+    drawn: list[tuple[str, str, Callable[[Groups, str], Chart | None]]] = [
         ("cost-simulated", "the time that the rounds would have taken", plots.against_simulated_seconds),
         ("cost-time", "the time spent", plots.against_seconds),
     ]
     if sent:
         drawn.insert(0, ("cost-bytes", "what went over the wire", plots.against_bytes))
-    for file, against, draw in drawn:
-        for part, where in _PARTS.items():
-            figure = draw(groups, f"{part}.{metric}")
-            if figure is not None:
+    for file, against, chart_of in drawn:
+        for part, where in shown_parts(groups, metric).items():
+            chart = chart_of(groups, f"{part}.{metric}")
+            if chart is not None:
                 name = file if part == "global" else f"{file}-{part}"
-                yield Picture(name, f"{said} {where} against {against}.", figure)
+                yield Picture(name, f"{said} {where}, against {against}.", draw(chart), chart)
 
 
 def _totals(groups: Groups) -> Iterator[Block]:
@@ -131,7 +127,8 @@ def _totals(groups: Groups) -> Iterator[Block]:
     notes = [said] if (said := _priced(everyone)) else []
     if any(_knows(run, _MEMORY) for run in everyone):
         notes.append("Memory: what a client takes at its peak, predicted; the libraries come on top.")
-    yield Grid(["Algorithm", "Seed", *(head for head, _ in columns)], rows, notes)
+    folders = [run.folder for run in everyone]
+    yield Grid(["Algorithm", "Seed", *(head for head, _ in columns)], rows, notes, folders=folders)
 
 
 def _knows(run: Run, key: str) -> bool:
@@ -188,29 +185,35 @@ def _priced(runs: Sequence[Run]) -> str:
     return f"Simulated time: every round as long as its slowest client; {', '.join(parts)}." if parts else ""
 
 
-def _reached(groups: Groups, part: str, metric: str, target: float | None) -> Iterator[Block]:
+def _reached_blocks(groups: Groups, metric: str, target: float | None) -> Iterator[Block]:
+    federated = {label: runs for label, runs in groups.items() if not group_reference(runs)}
+    for part, where in shown_parts(federated, metric).items() if federated else ():
+        yield from _reached(federated, f"{part}.{metric}", where, target)
+
+
+def _reached(federated: Groups, key: str, where: str, target: float | None) -> Iterator[Block]:
     """Yield what each algorithm had sent when it first reached a quality (FedSplitBERT, Table VI)."""
-    key = f"{part}.{metric}"
-    federated = {
-        label: runs
-        for label, runs in groups.items()
-        if not group_reference(runs) and any(_final(run, key) is not None for run in runs)
+    metric = key.split(".")[-1]
+    measured = {
+        label: runs for label, runs in federated.items() if any(_final(run, key) is not None for run in runs)
     }
     shares = [f" ({100 * share:g} % of the best)" for share in SHARES]
-    wanted = dict(zip(targets(federated, key), shares, strict=False)) if target is None else {target: ""}
-    if not federated or not wanted:
+    wanted = dict(zip(targets(measured, key), shares, strict=False)) if target is None else {target: ""}
+    if not measured or not wanted:
         return
-    timed = any(run.counted(_SIMULATED) for runs in federated.values() for run in runs)
-    rows = [row for value, of in wanted.items() for row in _target_rows(federated, key, value, of, timed)]
-    heads = ["Algorithm", f"{capital(metric_title(metric))} reached", "Seeds", "Sent", "Gain", "Rounds"]
+    timed = any(run.counted(_SIMULATED) for runs in measured.values() for run in runs)
+    rows = [row for value, of in wanted.items() for row in _target_rows(measured, key, value, of, timed)]
+    gain = ["Gain"] if len(measured) > 1 else []
+    heads = ["Algorithm", f"{capital(metric_title(metric))} reached", "Seeds", "Sent", *gain, "Rounds"]
     which = (
         "that share of the best algorithm's final figure" if target is None else "the target that was given"
     )
     notes = [
-        f"{capital(metric_title(metric))} {_PARTS[part]}: bytes up and down, rounds and time by the evaluation that "
+        f"{capital(metric_title(metric))} {where}: bytes up and down, rounds and time by the evaluation that "
         f"first reached {which}; mean ± standard deviation over the seeds that reached it, rounds as a range.",
-        "Gain: the bytes of the algorithm that sent most for it, over these.",
     ]
+    if gain:
+        notes.append("Gain: the bytes of the algorithm that sent most for it, over these.")
     yield Grid(heads + ["Simulated time"] * timed, rows, notes)
 
 
@@ -227,7 +230,7 @@ def _target_rows(groups: Groups, key: str, target: float, of: str, timed: bool) 
             metric_value(key.split(".")[-1], target) + of,
             f"{len(ones)} of {len(found[label])}",
             cell_text(Column("sent", "", "bytes"), stat),
-            digits(most / stat.mean) if stat and stat.mean else DASH,
+            *([digits(most / stat.mean) if stat and stat.mean else DASH] if len(groups) > 1 else []),
             cell_text(Column("rounds", "", "count"), _stat([float(one.rounds) for one in ones])),
         ]
         yield cells + [cell_text(Column("simulated", "", "seconds"), _stat(seconds))] * timed

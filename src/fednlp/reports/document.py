@@ -1,8 +1,11 @@
 """The parts of a report, before they become HTML or Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from fednlp.reports.charts import Chart
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,33 +27,64 @@ class Facts:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: first column to the left, the others are numbers unless ``words`` says otherwise."""
+    """A table: first column to the left, the others are numbers unless ``words`` says otherwise.
+
+    Attributes:
+        heads: A heading a column.
+        rows: The cells.
+        notes: Remarks under the table.
+        words: The cells are text.
+        best: Cells to mark as the best, (row, column).
+        folders: The run directory that each row is about, for a page to link to; empty where rows are not runs.
+    """
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
     words: bool = False
+    best: Collection[tuple[int, int]] = ()
+    folders: Sequence[Path] = ()
+
+
+@dataclass(frozen=True)
+class Heat:
+    """A square table of counts, true labels down and predicted labels across, shaded by each row's shares."""
+
+    labels: Sequence[str]
+    counts: Sequence[Sequence[int]]
+    caption: str
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure; ``name`` is a word that no other picture of the document has."""
+    """A figure; ``name`` is a word that no other picture of the document has.
+
+    With its ``chart`` a page draws it itself, to be explored.
+    """
 
     name: str
     caption: str
     figure: "Figure"
+    chart: Chart | None = None
 
 
 @dataclass(frozen=True)
 class Code:
-    """Something to copy; under a fold where ``fold`` names it."""
+    """Something to copy."""
 
     text: str
     language: str = ""
-    fold: str | None = None
 
 
-Block = Text | Facts | Grid | Picture | Code
+@dataclass(frozen=True)
+class Fold:
+    """What only some want to read: its title, and the rest on demand."""
+
+    title: str
+    blocks: "Sequence[Block]"
+
+
+Block = Text | Facts | Grid | Heat | Picture | Code | Fold
 
 
 @dataclass(frozen=True)
@@ -63,9 +97,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """A report: the main figures in front, then its sections."""
+    """A report: the main figures (``tiles``) in front, with whose they are and why, then its sections."""
 
     title: str
     lead: str
+    headline: str
     tiles: Sequence[tuple[str, str]]
     sections: Sequence[Section]

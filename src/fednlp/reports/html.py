@@ -1,113 +1,112 @@
-"""A report as one HTML page that needs nothing else: no script, no network, light and dark, on paper too."""
+"""A report as one HTML page that needs nothing else: no network, light and dark, on paper, and without scripts too."""
 
-from collections.abc import Sequence
+import base64
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from functools import cache
 from html import escape
+from importlib.resources import files
+from itertools import groupby
+from pathlib import Path
+from urllib.parse import quote
 
-from fednlp.reports.document import Block, Code, Document, Facts, Grid, Picture, Section, Text
+from fednlp.reports.charts import chart_json
+from fednlp.reports.document import Block, Code, Document, Facts, Fold, Grid, Heat, Picture, Section, Text
 from fednlp.reports.style import svg
 from fednlp.reports.units import clean
 
-# Nothing may be loaded or run, whatever a name in the data would like.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-
-_LIGHT = """--page:#ffffff; --card:#f5f7f9; --ink:#1b1f24; --muted:#5f6a74; --grid:#e1e5e9; --paper:#fefefe;
---s0:#0072b2; --s1:#d55e00; --s2:#009e73; --s3:#cc79a7; --s4:#e69f00; --s5:#56b4e9;"""
-_DARK = """--page:#14171a; --card:#1d2226; --ink:#e6e9ec; --muted:#9aa5af; --grid:#2f363c; --paper:#14171a;
---s0:#4ba3e3; --s1:#f0803c; --s2:#2cc295; --s3:#e29cc4; --s4:#f0b73e; --s5:#8cd0f5;"""
-_STYLE = f"""
-:root {{ color-scheme: light dark; {_LIGHT} }}
-@media screen and (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}
-* {{ box-sizing: border-box; }}
-body {{ margin: 0 auto; padding: 2.5rem 1.25rem 4rem; max-width: 62rem;
-  background: var(--page); color: var(--ink);
-  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }}
-h1 {{ font-size: 1.9rem; line-height: 1.2; margin: 0 0 .5rem; overflow-wrap: anywhere; }}
-h2 {{ font-size: 1.25rem; margin: 3rem 0 1rem; padding-top: 1rem; border-top: 1px solid var(--grid); }}
-p {{ margin: .5rem 0 1rem; max-width: 46rem; overflow-wrap: anywhere; }}
-.lead, figcaption, .notes, footer {{ color: var(--muted); }}
-.tiles {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(11rem, 1fr)); gap: .75rem;
-  margin: 1.5rem 0; }}
-.tiles div {{ background: var(--card); border-radius: .5rem; padding: .8rem 1rem; }}
-.tiles dt {{ font-size: .8rem; line-height: 1.3; color: var(--muted); }}
-.tiles dd {{ margin: .25rem 0 0; font-size: 1.3rem; font-weight: 600; font-variant-numeric: tabular-nums; }}
-.wide {{ overflow-x: auto; margin: 1rem 0; }}
-table {{ border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }}
-.wide > table {{ min-width: 60%; }}
-th, td {{ padding: .4rem .9rem .4rem 0; text-align: left; vertical-align: top;
-  border-bottom: 1px solid var(--grid); }}
-thead th {{ color: var(--muted); font-weight: 500; vertical-align: bottom; line-height: 1.3; }}
-tbody th {{ font-weight: 500; }}
-.numbers td, .numbers thead th + th {{ text-align: right; white-space: nowrap; }}
-.numbers thead th {{ white-space: normal; min-width: 4.5rem; }}
-.facts th {{ color: var(--muted); white-space: nowrap; width: 1%; padding-right: 2rem; }}
-.facts td {{ overflow-wrap: anywhere; }}
-figure {{ margin: 1.25rem 0 2rem; max-width: 46rem; }}
-figure svg {{ display: block; width: 100%; height: auto; }}
-figure svg text {{ font-family: inherit !important; }}
-figure svg * {{ stroke-linejoin: round; stroke-linecap: butt; }}
-figcaption, .notes {{ font-size: .875rem; margin-top: .5rem; }}
-.notes p {{ margin: .25rem 0; }}
-pre {{ background: var(--card); border-radius: .5rem; padding: .9rem 1rem; overflow-x: auto;
-  font: .8125rem/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }}
-summary {{ cursor: pointer; color: var(--muted); }}
-footer {{ margin-top: 3rem; font-size: .8125rem; }}
-@media print {{
-  body {{ max-width: none; padding: 0; font-size: 10.5pt; }}
-  h2 {{ break-after: avoid; }}
-  figure, .tiles div, tr {{ break-inside: avoid; }}
-  pre {{ white-space: pre-wrap; overflow-wrap: anywhere; }}
-  .wide {{ overflow: visible; }}
-  .tiles div, pre {{ border: 1px solid var(--grid); }}
-}}
-"""
+_HINT = (
+    "Charts: point at a line for its values, click a name to switch a method off, drag to zoom "
+    "(or Ctrl and the wheel), double-click to see everything again."
+)
+_DARK_CELL = 0.6
+_BEST = "Bold: the best of the methods; references do not count."
 
 
-def to_html(document: Document) -> str:
-    """Return a document as one self-contained HTML page."""
-    body = "\n".join(_section(section) for section in document.sections)
-    title = _text(document.title)
+def to_html(document: Document, folder: str | Path | None = None) -> str:
+    """Return a document as one self-contained HTML page.
+
+    Args:
+        document: A report.
+        folder: Where the page will lie, so that it can link to the run directories; None for no links.
+    """
+    at = Path(folder).resolve() if folder is not None else None
+    body = "\n".join(_section(section, at) for section in document.sections)
+    title, script = _text(document.title), _asset("report.js")
+    headline = f'<p class="headline">{_text(document.headline)}</p>\n' if document.headline else ""
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
-<style>{_STYLE}</style>
+<style>{_asset("report.css")}</style>
 </head>
 <body>
 <header>
 <h1>{title}</h1>
 <p class="lead">{_text(document.lead)}</p>
-{_tiles(document.tiles)}
+{headline}{_tiles(document.tiles)}
+<p class="hint" hidden>{_HINT}</p>
 </header>
 <main>
 {body}
 </main>
 <footer>Written by fednlp from the run directories alone.</footer>
+<script>{script}</script>
 </body>
 </html>
 """
 
 
-def _section(section: Section) -> str:
-    blocks = "\n".join(_block(block) for block in section.blocks)
-    return f"<section>\n<h2>{_text(section.title)}</h2>\n{blocks}\n</section>"
+@cache
+def _asset(name: str) -> str:
+    return files("fednlp.reports").joinpath(name).read_text(encoding="utf-8")
 
 
-def _block(block: Block) -> str:
+def _policy(script: str) -> str:
+    """Allow this one script and nothing else, whatever a name in the data would like."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _section(section: Section, at: Path | None) -> str:
+    return f"<section>\n<h2>{_text(section.title)}</h2>\n{_blocks(section.blocks, at)}\n</section>"
+
+
+def _blocks(blocks: Sequence[Block], at: Path | None) -> str:
+    """Return blocks one under the other, pictures that follow each other side by side where there is room."""
+    return "\n".join(_runs(blocks, at))
+
+
+def _runs(blocks: Sequence[Block], at: Path | None) -> Iterator[str]:
+    for pictures, some in groupby(blocks, key=lambda block: isinstance(block, Picture)):
+        inside = "\n".join(_block(block, at) for block in some)
+        yield f'<div class="charts">\n{inside}\n</div>' if pictures else inside
+
+
+def _block(block: Block, at: Path | None) -> str:
     match block:
         case Text():
             return f"<p>{_text(block.text)}</p>"
         case Facts():
             return _facts(block)
         case Grid():
-            return _grid(block)
+            return _grid(block, at)
+        case Heat():
+            return _heat(block)
         case Picture():
             return _picture(block)
         case Code():
-            code = f"<pre><code>{_lines(block.text)}</code></pre>"
-            return code if block.fold is None else _fold(block.fold, code)
+            return f"<pre><code>{_lines(block.text)}</code></pre>"
+        case Fold():
+            inside = _blocks(block.blocks, at)
+            return f"<details>\n<summary>{_text(block.title)}</summary>\n{inside}\n</details>"
 
 
 def _tiles(tiles: Sequence[tuple[str, str]]) -> str:
@@ -119,31 +118,76 @@ def _facts(facts: Facts) -> str:
     rows = "\n".join(
         f'<tr><th scope="row">{_text(name)}</th><td>{_text(value)}</td></tr>' for name, value in facts.pairs
     )
-    return f'<div class="wide"><table class="facts"><tbody>\n{rows}\n</tbody></table></div>'
+    return _wide(f'<table class="facts"><tbody>\n{rows}\n</tbody></table>')
 
 
-def _grid(block: Grid) -> str:
-    heads = "".join(f'<th scope="col">{_text(head)}</th>' for head in block.heads)
-    rows = "\n".join(_row(row) for row in block.rows)
+def _grid(block: Grid, at: Path | None) -> str:
+    rows = "\n".join(
+        _row(row, {column for line, column in block.best if line == number}, _link(block, number, at))
+        for number, row in enumerate(block.rows)
+    )
     kind = "words" if block.words else "numbers"
-    table = f'<table class="{kind}"><thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>'
-    notes = "".join(f"<p>{_text(note)}</p>" for note in block.notes)
-    return f'<div class="wide">{table}</div>' + (f'\n<div class="notes">{notes}</div>' if notes else "")
+    table = f'<table class="{kind}">{_heads(block.heads)}\n<tbody>\n{rows}\n</tbody></table>'
+    notes = "".join(f"<p>{_text(note)}</p>" for note in [*block.notes, *([_BEST] if block.best else [])])
+    return _wide(table) + (f'\n<div class="notes">{notes}</div>' if notes else "")
 
 
-def _row(row: Sequence[str]) -> str:
-    first, *rest = row
-    cells = "".join(f"<td>{_text(cell)}</td>" for cell in rest)
-    return f'<tr><th scope="row">{_text(first)}</th>{cells}</tr>'
+def _wide(table: str) -> str:
+    """Let a table scroll by itself, by keys too."""
+    return f'<div class="wide" tabindex="0">{table}</div>'
+
+
+def _heads(heads: Sequence[str]) -> str:
+    cells = "".join(f'<th scope="col"><span>{_text(head)}</span></th>' for head in heads)
+    return f"<thead><tr>{cells}</tr></thead>"
+
+
+def _row(row: Sequence[str], best: set[int], link: str | None) -> str:
+    first, *rest = map(_text, row)
+    head = f'<a href="{link}">{first}</a>' if link else first
+    cells = "".join(
+        f'<td class="best">{cell}</td>' if number in best else f"<td>{cell}</td>"
+        for number, cell in enumerate(rest, start=1)
+    )
+    return f'<tr><th scope="row">{head}</th>{cells}</tr>'
+
+
+def _link(block: Grid, row: int, at: Path | None) -> str | None:
+    """Return the way from the page to a row's run directory; relative, so that both can move together."""
+    if at is None or not block.folders:
+        return None
+    path = os.fsencode(os.path.relpath(block.folders[row].resolve(), at))
+    return escape(f"./{quote(path)}/")
+
+
+def _heat(block: Heat) -> str:
+    rows = "\n".join(
+        f'<tr><th scope="row">{_text(label)}</th>{_heat_cells(counts, number)}</tr>'
+        for number, (label, counts) in enumerate(zip(block.labels, block.counts, strict=True))
+    )
+    table = f'<table class="heat">{_heads(["True label", *block.labels])}\n<tbody>\n{rows}\n</tbody></table>'
+    return f'{_wide(table)}\n<div class="notes"><p>{_text(block.caption)}</p></div>'
+
+
+def _heat_cells(counts: Sequence[int], diagonal: int) -> str:
+    total = sum(counts) or 1
+    cells = []
+    for number, count in enumerate(counts):
+        share = min(1.0, max(0.0, count / total))
+        classes = ["full"] * (share > _DARK_CELL) + ["right"] * (number == diagonal)
+        kind = f' class="{" ".join(classes)}"' if classes else ""
+        cells.append(f'<td{kind} style="--share:{share:.2f}">{f"{count:,}" if count else ""}</td>')
+    return "".join(cells)
 
 
 def _picture(picture: Picture) -> str:
-    drawn = svg(picture.figure, picture.name, picture.caption)
-    return f"<figure>\n{drawn}\n<figcaption>{_text(picture.caption)}</figcaption>\n</figure>"
-
-
-def _fold(name: str, inside: str) -> str:
-    return f"<details>\n<summary>{_text(name)}</summary>\n{inside}\n</details>"
+    still = f'<div class="still">{svg(picture.figure, picture.name, picture.caption)}</div>'
+    caption = f"<figcaption>{_text(picture.caption)}</figcaption>"
+    if picture.chart is None:
+        return f"<figure>\n{still}\n{caption}\n</figure>"
+    data = f'<script type="application/json">{chart_json(picture.chart)}</script>'
+    name = _text(picture.name)
+    return f'<figure class="chart" data-name="{name}">\n{still}\n{caption}\n{data}\n</figure>'
 
 
 def _text(text: str) -> str:

@@ -1,9 +1,9 @@
 """A report as Markdown, its figures as PNG files beside it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fednlp.reports.document import Block, Code, Document, Facts, Grid, Picture, Text
+from fednlp.reports.document import Block, Code, Document, Facts, Fold, Grid, Heat, Picture, Text
 from fednlp.reports.markdown_text import escape, fence, table
 from fednlp.reports.style import save_png
 
@@ -11,6 +11,8 @@ from fednlp.reports.style import save_png
 def to_markdown(document: Document, figures: str = "figures") -> str:
     """Return a document as Markdown that shows ``figures/<name>.png``."""
     parts = [f"# {escape(document.title)}\n", f"{escape(document.lead)}\n"]
+    if document.headline:
+        parts.append(f"{escape(document.headline)}\n")
     parts.append(table(["", ""], document.tiles))
     for section in document.sections:
         parts.append(f"## {escape(section.title)}\n")
@@ -22,10 +24,16 @@ def save_figures(document: Document, folder: str | Path) -> list[Path]:
     """Write every figure of a document as ``<name>.png`` into a folder (made where it is missing)."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    pictures = [
-        block for section in document.sections for block in section.blocks if isinstance(block, Picture)
-    ]
+    pictures = [picture for section in document.sections for picture in _pictures(section.blocks)]
     return [save_png(picture.figure, folder / f"{picture.name}.png") for picture in pictures]
+
+
+def _pictures(blocks: Sequence[Block]) -> Iterator[Picture]:
+    for block in blocks:
+        if isinstance(block, Picture):
+            yield block
+        elif isinstance(block, Fold):
+            yield from _pictures(block.blocks)
 
 
 def _block(block: Block, figures: str) -> str:
@@ -42,5 +50,13 @@ def _block(block: Block, figures: str) -> str:
             caption = escape(block.caption)
             return f"![{caption}]({figures}/{block.name}.png)\n\n*{caption}*\n"
         case Code():
-            title = f"{escape(block.fold)}:\n\n" if block.fold else ""
-            return title + fence(block.text, block.language)
+            return fence(block.text, block.language)
+        case Heat():
+            rows = [
+                [label, *map(str, counts)] for label, counts in zip(block.labels, block.counts, strict=True)
+            ]
+            heads = ["True label", *block.labels]
+            return f"{table(heads, rows, range(1, len(heads)))}\n- {escape(block.caption)}\n"
+        case Fold():
+            inside = "\n".join(_block(one, figures) for one in block.blocks)
+            return f"{escape(block.title)}:\n\n{inside}"

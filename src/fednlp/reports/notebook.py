@@ -59,14 +59,15 @@ def curve_figure(folder: Path) -> "Figure":
     Raises:
         RunError: No round was evaluated.
     """
+    from fednlp.reports.charts import draw
     from fednlp.reports.groups import group_runs
     from fednlp.reports.plots import learning_curves
 
     run = read_run(folder)
     for part in ("global", "personal"):
-        figure = learning_curves(group_runs([run]), f"{part}.{run.metric}")
-        if figure is not None:
-            return figure
+        chart = learning_curves(group_runs([run]), f"{part}.{run.metric}")
+        if chart is not None:
+            return draw(chart)
     raise RunError(f"{folder} has no evaluated round to plot")
 
 

@@ -1,4 +1,4 @@
-"""The pictures of a comparison: learning curves, cost, and how the clients fare."""
+"""The charts of a comparison: learning curves, cost, and how the clients fare."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fednlp.reports.charts import Chart, Line
 from fednlp.reports.groups import Groups, group_reference
 from fednlp.reports.read import Run, curve, running_total
 from fednlp.reports.style import INK, PAPER, SERIES, drawing, legend, looks, new_axes
 from fednlp.reports.units import bytes_unit, capital, is_share, metric_title, metric_value, time_unit
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _QUANTILES = np.linspace(0, 1, 201)
@@ -43,32 +43,32 @@ def band(runs: Sequence[Run], metric: str) -> Band | None:
         return Band(np.array(rounds, dtype=np.int64), values.mean(axis=0), std)
 
 
-def learning_curves(groups: Groups, metric: str) -> "Figure | None":
-    """Draw a metric over the rounds, mean line and band over seeds; None where nothing was measured."""
+def learning_curves(groups: Groups, metric: str) -> Chart | None:
+    """Return a metric over the rounds, mean line and band over seeds; None where nothing was measured."""
     return _curves(groups, metric, "Round", lambda _runs, rounds: rounds.astype(np.float64), whole=True)
 
 
-def loss_curves(groups: Groups) -> "Figure | None":
-    """Draw the training loss over the rounds."""
+def loss_curves(groups: Groups) -> Chart | None:
+    """Return the training loss over the rounds."""
     return learning_curves(groups, "train_loss")
 
 
-def against_bytes(groups: Groups, metric: str) -> "Figure | None":
-    """Draw a metric against the bytes sent so far, up and down; what sends nothing is a level line."""
+def against_bytes(groups: Groups, metric: str) -> Chart | None:
+    """Return a metric against the bytes sent so far, up and down; what sends nothing is a level line."""
     unit, size = bytes_unit(_largest(groups, "bytes_up", "bytes_down"))
     return _curves(
         groups, metric, f"Sent so far, up and down ({unit})", _spent(size, "bytes_up", "bytes_down")
     )
 
 
-def against_seconds(groups: Groups, metric: str) -> "Figure | None":
-    """Draw a metric against the time spent so far."""
+def against_seconds(groups: Groups, metric: str) -> Chart | None:
+    """Return a metric against the time spent so far."""
     unit, size = time_unit(_largest(groups, "seconds"))
     return _curves(groups, metric, f"Time so far ({unit})", _spent(size, "seconds"))
 
 
-def against_simulated_seconds(groups: Groups, metric: str) -> "Figure | None":
-    """Draw a metric against the time that the rounds would have taken on the priced devices and network.
+def against_simulated_seconds(groups: Groups, metric: str) -> Chart | None:
+    """Return a metric against the time that the rounds would have taken on the priced devices and network.
 
     A reference, which has no such time, is a level line; None where no algorithm has it.
     """
@@ -81,23 +81,25 @@ def against_simulated_seconds(groups: Groups, metric: str) -> "Figure | None":
     return _curves(shown, metric, f"Simulated time so far ({unit})", _spent(size, key), among=groups)
 
 
-def client_curves(groups: Groups, metric: str) -> "Figure | None":
-    """Draw, for each group, the clients from worst to best: share of the clients against their own score."""
-    spread = {label: _client_quantiles(runs) for label, runs in groups.items()}
-    if not any(quantiles is not None for quantiles in spread.values()):
+def client_curves(groups: Groups, metric: str) -> Chart | None:
+    """Return, for each group, the clients from worst to best: share of the clients against their own score."""
+    known = {label: found for label, runs in groups.items() if (found := _client_quantiles(runs)) is not None}
+    if not known:
         return None
-    with drawing():
-        scale = 100.0 if is_share(metric) else 1.0
-        title = f"Test {metric_title(metric)} of the clients, worst to best{_percent(metric)}"
-        figure, axes = new_axes(title, "Clients (%)")
-        for label, look in looks(groups).items():
-            quantiles = spread[label]
-            if quantiles is not None:
-                axes.plot(100 * _QUANTILES, scale * quantiles, label=label, **(look | {"marker": None}))
-        axes.set_xlim(0, 100)
-        _bounded(axes.set_ylim, [quantiles for quantiles in spread.values() if quantiles is not None], metric)
-        legend(figure, axes)
-    return figure
+    scale, drawn = (100.0 if is_share(metric) else 1.0), looks(groups)
+    places = (100 * _QUANTILES).tolist()
+    lines = [
+        Line(label, drawn[label], (scale * found).tolist(), places, places) for label, found in known.items()
+    ]
+    return Chart(
+        f"Test {metric_title(metric)} of the clients, worst to best{_percent(metric)}",
+        "Clients (%)",
+        lines,
+        unit=" %" if is_share(metric) else "",
+        step="Clients (%)",
+        x_range=(0, 100),
+        y_range=(0, 100) if _is_whole(metric, list(known.values())) else (None, None),
+    )
 
 
 def client_histogram(runs: Sequence[Run], metric: str) -> "Figure | None":
@@ -138,26 +140,20 @@ def _curves(
     where: _Abscissa,
     whole: bool = False,
     among: Groups | None = None,
-) -> "Figure | None":
-    """Draw the groups, each as it looks ``among`` those of the other figures."""
-    bands = {label: _band_shown(runs, metric) for label, runs in groups.items()}
-    if not any(bands.values()):
+) -> Chart | None:
+    """Return the groups' lines, each with the look that it has ``among`` those of the other charts."""
+    bands = {label: found for label, runs in groups.items() if (found := _band_shown(runs, metric))}
+    if not bands:
         return None
-    scale = 100.0 if is_share(metric.split(".")[-1]) and "." in metric else 1.0
-    with drawing():
-        figure, axes = new_axes(_title(metric), xlabel)
-        for label, look in looks(among or groups).items():
-            points = bands.get(label)
-            if points is not None:
-                _line(axes, where(groups[label], points.rounds), points, scale, label, look)
-        if whole:
-            axes.locator_params(axis="x", integer=True)
-        axes.set_xlim(left=0)
-        axes.margins(y=0.08)
-        if scale == 100.0 and all(points.mean.min() >= 0 for points in bands.values() if points):
-            axes.set_ylim(bottom=0)
-        legend(figure, axes)
-    return figure
+    share = "." in metric and is_share(metric.split(".")[-1])
+    scale, drawn = (100.0 if share else 1.0), looks(among or groups)
+    lines = [
+        _line(where(groups[label], points.rounds), points, scale, label, drawn[label])
+        for label, points in bands.items()
+    ]
+    floor = 0 if share and all(points.mean.min() >= 0 for points in bands.values()) else None
+    unit = " %" if share else ""
+    return Chart(_title(metric), xlabel, lines, unit=unit, whole=whole, y_range=(floor, None))
 
 
 def _band_shown(runs: Sequence[Run], metric: str) -> Band | None:
@@ -169,19 +165,13 @@ def _band_shown(runs: Sequence[Run], metric: str) -> Band | None:
     return Band(found.rounds[-1:], found.mean[-1:], std) if "." in metric else None
 
 
-def _line(
-    axes: "Axes", x: NDArray[np.float64], points: Band, scale: float, label: str, look: dict[str, Any]
-) -> None:
-    """Draw one group; a reference that stands at one place only (no rounds, no bytes) is a level line."""
-    mean = scale * points.mean
+def _line(x: NDArray[np.float64], points: Band, scale: float, label: str, look: dict[str, Any]) -> Line:
+    """Return one group; a reference that stands at one place only (no rounds, no bytes) is a level line."""
+    mean = (scale * points.mean).tolist()
     if "marker" not in look and not np.ptp(x):
-        axes.axhline(mean[-1], label=label, **(look | {"marker": None}))
-        return
-    few = look | {"markersize": 4} if len(x) <= 12 else look | {"marker": None}
-    axes.plot(x, mean, label=label, **few)
-    if points.std is not None:
-        spread = scale * points.std
-        axes.fill_between(x, mean - spread, mean + spread, color=look["color"], alpha=0.16, linewidth=0)
+        return Line(label, look, mean[-1:])
+    spread = None if points.std is None else (scale * points.std).tolist()
+    return Line(label, look, mean, x.tolist(), points.rounds.tolist(), spread)
 
 
 def _title(metric: str) -> str:

@@ -134,9 +134,9 @@ def read_run(folder: str | Path) -> Run:
     return Run(
         folder=folder,
         config=_read_config(folder / "resolved.toml"),
-        environment=_read_json(folder / "environment.json") or {},
+        environment=read_json(folder / "environment.json") or {},
         rounds=_read_rounds(folder / "rounds.jsonl"),
-        summary=_read_json(folder / "summary.json"),
+        summary=read_json(folder / "summary.json"),
         clients=_read_clients(folder / "clients.csv"),
     )
 
@@ -148,7 +148,7 @@ def read_labels(run: Run) -> LabelCounts | None:
         RunError: ``labels.json`` is damaged.
     """
     path = run.folder / "labels.json"
-    data = _read_json(path)
+    data = read_json(path)
     if data is None:
         return None
     try:
@@ -210,7 +210,12 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise RunError(f"{path} is damaged ({error}); run the experiment again") from error
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return a JSON object from a file, or None where there is no such file.
+
+    Raises:
+        RunError: The file is damaged.
+    """
     if not path.is_file():
         return None
     try:

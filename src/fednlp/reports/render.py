@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fednlp.reports import markdown_text
 from fednlp.reports.table import Column, Row, Stat, Table
-from fednlp.reports.units import DASH, bytes_unit, clean, digits, places, time_unit
+from fednlp.reports.units import DASH, bytes_unit, clean, human_bytes, human_seconds, places, time_unit
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -57,9 +57,10 @@ def cell_text(column: Column, stat: Stat | None) -> str:
         low, high = min(stat.values), max(stat.values)
         return f"{low:.0f}" if low == high else f"{low:.0f}–{high:.0f}"
     if column.kind in ("bytes", "seconds"):
+        if not std:
+            return human_bytes(mean) if column.kind == "bytes" else human_seconds(mean)
         unit, size = bytes_unit(mean) if column.kind == "bytes" else time_unit(mean)
-        shown = f"{mean / size:.{places(mean / size)}f} ± {std / size:.{places(mean / size)}f}" if std else ""
-        return f"{shown or digits(mean / size)} {unit}"
+        return f"{mean / size:.{places(mean / size)}f} ± {std / size:.{places(mean / size)}f} {unit}"
     scale, decimals = {"share": (100, 1), "points": (1, 1)}.get(column.kind, (1, 3))
     spread = "" if std is None else f" ± {scale * std:.{decimals}f}"
     return f"{scale * mean:.{decimals}f}{spread}"

@@ -26,6 +26,7 @@ THEME = {INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--paper"} | {
     colour: f"--s{i}" for i, colour in enumerate(SERIES)
 }
 _WIDTH = 7.2
+_WIDEST, _THINNEST = 4.0, 1.6
 _SVG = "{http://www.w3.org/2000/svg}"
 _XLINK = "{http://www.w3.org/1999/xlink}"
 
@@ -80,17 +81,20 @@ def quiet(axes: "Axes", title: str, xlabel: str) -> None:
 
 
 def looks(groups: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
-    """Return how each group is drawn: one colour an algorithm, references dashed in grey."""
+    """Return how each group is drawn: one colour and marker an algorithm, references dashed in grey."""
     drawn: dict[str, dict[str, Any]] = {}
     count = 0
+    methods = sum(not group_reference(runs) for runs in groups.values())
     for label, runs in groups.items():
         reference = group_reference(runs)
         if reference:
             dashes = _DASHES.get(reference, (0, (4, 2)))
             drawn[label] = {"color": MUTED, "linestyle": dashes, "linewidth": 1.6}
         else:
-            marker = _MARKERS[count // len(SERIES) % len(_MARKERS)]
-            drawn[label] = {"color": SERIES[count % len(SERIES)], "marker": marker, "linewidth": 2.0}
+            marker = _MARKERS[(count + count // len(SERIES)) % len(_MARKERS)]
+            # Each is thinner than the one under it, so that of two that coincide both are seen.
+            width = max(_THINNEST, _WIDEST - 0.8 * count) if methods > 1 else 2.0
+            drawn[label] = {"color": SERIES[count % len(SERIES)], "marker": marker, "linewidth": width}
             count += 1
     return drawn
 
