@@ -83,7 +83,7 @@ class Terminal:
     def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
         """Print what is about to be run."""
         self._rounds, self._folder = rounds, run.folder
-        self._curve, self._metric = [], run.read_json("environment.json")["data"]["metric"]
+        self._curve, self._metric = [], run.read_json("environment.json")["data"].get("metric", "accuracy")
         self.console.print(
             f"{experiment.name}: {experiment.algorithm.name} on {experiment.data.name or experiment.data.path}, "
             f"{experiment.model.name_or_path}, {rounds} rounds{f', {done} done' if done else ''} -> {run.folder}",
