@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fednlp.disk import atomic
+from fednlp.plaintext import csv_text
 from fednlp.rundir import remedy
 from fednlp.seeds import generator
 from fednlp.tasks.base import Outcome
@@ -152,7 +153,7 @@ def write_clients(path: Path, course: "Course") -> None:
     writer.writerow(["client", "name", "train_examples", "test_examples", course.side.task.metric])
     for client in range(course.partition.num_clients):
         score = course.client_scores[client]
-        name = names[client] if names else ""
+        name = csv_text(names[client]) if names else ""
         writer.writerow(
             [client, name, train[client], test[client], "" if np.isnan(score) else f"{score:.6f}"]
         )

@@ -25,7 +25,7 @@ from fednlp.models.peft_options import virtual_tokens
 from fednlp.models.prompt_tuning import with_saved_prompt
 from fednlp.partition import Partition
 from fednlp.rundir import RunDir
-from fednlp.tasks import TASKS, task_from
+from fednlp.tasks import TASKS, require_trusted, task_from
 from fednlp.tasks.base import Outcome, Row, Task
 from fednlp.training.batches import evaluation_batches
 from fednlp.training.client import begin_of, exchange_from, record_fields
@@ -67,15 +67,18 @@ class Trained:
         return outcomes
 
 
-def open_trained(folder: str | Path, client: str | None = None) -> Trained:
+def open_trained(folder: str | Path, client: str | None = None, task: str | None = None) -> Trained:
     """Load the model of a run, finished or stopped.
 
     Args:
         folder: The run directory.
         client: Where clients have models of their own: whose to load, by number or name.
+        task: The run's task. Needed where that is a class of the user's own, ``"module:Class"``, since nothing is
+            imported that only a run directory names.
 
     Raises:
-        RunError: The folder is no run directory, its run has written no model yet, or there is no such client.
+        RunError: The folder is no run directory, its run has written no model yet, there is no such client, or the
+            task is another or only the run directory names it.
     """
     run = RunDir(Path(folder))
     experiment = run.experiment()
@@ -84,15 +87,16 @@ def open_trained(folder: str | Path, client: str | None = None) -> Trained:
         why = "clients alone share none" if alone else "its run is not at its end: go on with --resume"
         raise RunError(f"{folder} holds no model: {why}")
     known = run.read_json("task.json")
+    require_trusted(folder, known["task"], task)
     fields, source = dict(known["fields"]), str(run.model)
     if "tokenizer" in fields:
         fields["tokenizer"] = source
-    task = task_from(known["task"], fields)
+    made = task_from(known["task"], fields)
     device = pick_device(experiment.runtime.device)
-    model = pretrained_model(source, task.model_class, task.settings(), {}, experiment.seed)
+    model = pretrained_model(source, made.model_class, made.settings(), {}, experiment.seed)
     model = with_saved_prompt(model, run.model)
     _become(run, experiment, model.to(device).eval(), client)
-    return Trained(experiment, known["task"], task, model, load_tokenizer(source), device)
+    return Trained(experiment, known["task"], made, model, load_tokenizer(source), device)
 
 
 def _become(run: RunDir, experiment: Experiment, model: nn.Module, client: str | None) -> None:
@@ -136,6 +140,7 @@ def evaluate_run(
     say: Callable[[str], None] = lambda text: None,
     step: Step = lambda done, of, what: None,
     client: str | None = None,
+    task: str | None = None,
 ) -> dict[str, float]:
     """Score the model of a run on a file, or on the run's own test set.
 
@@ -146,6 +151,7 @@ def evaluate_run(
         say: Told what takes time, and what was left out.
         step: Told how far the predictions are.
         client: Whose model, where clients have their own.
+        task: As for :func:`open_trained`.
 
     Returns:
         The task's metrics, and the mean loss.
@@ -153,7 +159,7 @@ def evaluate_run(
     Raises:
         FednlpError: What was wrong, and what to do about it.
     """
-    trained = open_trained(folder, client)
+    trained = open_trained(folder, client, task)
     data, numbers, table = _examples(trained.experiment, trained.place, path)
     if data.dropped:
         say(f"{data.dropped:,} rows are left out: {data.dropped_why}")
@@ -209,7 +215,11 @@ def _lines(
 
 
 def predict_texts(
-    folder: str | Path, texts: Sequence[str], beside: Mapping[str, str], client: str | None = None
+    folder: str | Path,
+    texts: Sequence[str],
+    beside: Mapping[str, str],
+    client: str | None = None,
+    task: str | None = None,
 ) -> list[Any]:
     """Ask the model of a run about texts.
 
@@ -218,6 +228,7 @@ def predict_texts(
         texts: The text, the words with spaces between them, the question, or the source, one an example.
         beside: Further columns, the same for every text: ``text_pair``, or the ``context`` of questions.
         client: Whose model, where clients have their own.
+        task: As for :func:`open_trained`.
 
     Returns:
         A prediction for each text, as a person reads it.
@@ -226,7 +237,7 @@ def predict_texts(
         DataError: A column is missing, or has no part in the task.
         RunError: The folder holds no model.
     """
-    trained = open_trained(folder, client)
+    trained = open_trained(folder, client, task)
     rows = [row_of(trained.task.name, text, beside) for text in texts]
     features = Features.in_memory(trained.encode(rows))
     answers: dict[int, Any] = {}

@@ -18,6 +18,15 @@ def clean(text: object) -> str:
     )
 
 
+def clean_lines(text: str) -> str:
+    """Return text with every line made harmless by :func:`clean`.
+
+    >>> clean_lines("two\\nlines\\x1b[2J")
+    'two\\nlines\ufffd[2J'
+    """
+    return "\n".join(clean(line) for line in text.split("\n"))
+
+
 def csv_text(text: str) -> str:
     """Return text for a cell of a CSV file: what a spreadsheet would take for a formula gets an apostrophe.
 

@@ -7,10 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from fednlp.errors import ConfigError
+from fednlp.plaintext import clean
 
 _EXPERIMENT = typer.Argument(help="An experiment file, or the name of one that comes with fednlp.")
 _MODEL = typer.Option(help="bert-tiny, minilm, smollm2, a model folder or a hub name.")
 _FULL = typer.Option("--full", help="The experiment's full size, for a GPU, in place of its laptop size.")
+_TASK = typer.Option(
+    help="The task. A run directory that names a class, module:Class, needs it named here too: its code is run."
+)
 _SET = typer.Option("--set", help="Change a setting, e.g. --set client.learning_rate=3e-4; may be repeated.")
 
 
@@ -21,6 +25,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="The run directory to make.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run directory.")] = None,
     model: Annotated[str | None, _MODEL] = None,
+    task: Annotated[str | None, _TASK] = None,
     full: Annotated[bool, _FULL] = False,
     seed: Annotated[int | None, typer.Option(help="The experiment's seed.")] = None,
     workers: Annotated[
@@ -34,7 +39,9 @@ def run(
 
     short = {"model.name_or_path": model, "seed": seed, "runtime.workers": workers}
     overrides = [*(changes or []), *(f"{key}={json.dumps(v)}" for key, v in short.items() if v is not None)]
+    named = [] if task is None else [f"task.name={json.dumps(task)}"]
     if resume is None:
+        overrides += named
         with Terminal() as terminal:
             runs.run(config.load(experiment, overrides, full), out, listener=terminal)
         return
@@ -46,11 +53,11 @@ def run(
     typed = context.get_parameter_source("experiment")
     expected = None
     if typed is not None and typed.name == "COMMANDLINE":
-        expected = config.load(experiment, settings, full)
+        expected = config.load(experiment, [*settings, *named], full)
     elif settings:
         raise ConfigError(f"a resumed run keeps its settings: leave out {', '.join(settings)}, or start anew")
     with Terminal() as terminal:
-        runs.resume(resume, expected=expected, workers=workers, listener=terminal)
+        runs.resume(resume, expected=expected, task=task, workers=workers, listener=terminal)
 
 
 def _number(key: str, change: str) -> int:
@@ -176,6 +183,7 @@ def evaluate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
     client: Annotated[str | None, _CLIENT] = None,
+    task: Annotated[str | None, _TASK] = None,
 ) -> None:
     """Score the model of a run, and write its predictions."""
     from fednlp.inference import evaluate_run
@@ -183,7 +191,7 @@ def evaluate(
 
     with Terminal(again="type the command again") as terminal:
         terminal.begin()
-        scores = evaluate_run(run, data, out, terminal.say, terminal.step, client)
+        scores = evaluate_run(run, data, out, terminal.say, terminal.step, client, task)
         terminal.close()
         if as_json:
             print(json.dumps(scores, indent=1))
@@ -201,6 +209,7 @@ def predict(
         typer.Option("--with", help="A further column, e.g. --with context='...' for a question."),
     ] = None,
     client: Annotated[str | None, _CLIENT] = None,
+    task: Annotated[str | None, _TASK] = None,
 ) -> None:
     """Ask the model of a run about a text."""
     from fednlp.inference import predict_texts
@@ -211,5 +220,6 @@ def predict(
         if not equals:
             raise ConfigError(f"--with {one}: write column=text, for example --with context='...'")
         further[key.strip()] = value
-    for prediction in predict_texts(run, texts, further, client):
-        print(prediction if isinstance(prediction, str) else json.dumps(prediction, ensure_ascii=False))
+    for prediction in predict_texts(run, texts, further, client, task):
+        said = prediction if isinstance(prediction, str) else json.dumps(prediction, ensure_ascii=False)
+        print(clean(said))

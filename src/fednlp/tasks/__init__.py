@@ -67,7 +67,7 @@ def require_trusted(folder: object, named: str, task: str | None) -> None:
     """
     if task is not None and task != named:
         raise RunError(f'{folder} is a run of the task "{named}", not of "{task}": leave out --task')
-    if task is None and named not in TASKS:
+    if task is None and named not in TASKS and named not in {one.place for one in TASKS.values()}:
         raise RunError(
             f'{folder} names a task class, "{named}", and fednlp runs no code that only a run directory names: '
             f"if you trust it, add --task {named}"
