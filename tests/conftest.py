@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -250,6 +251,14 @@ def stopping() -> Callable[..., AbstractContextManager[Any]]:
             yield Stopper(rounds, pieces)
 
     return context
+
+
+@pytest.fixture(scope="session")
+def mutants() -> ModuleType:
+    """How files may be damaged."""
+    from . import mutants
+
+    return mutants
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ import pytest
 from fednlp import config
 from fednlp.cli import main
 from fednlp.partition import Partition
+from fednlp.prediction import Prediction
 from fednlp.rundir import RunDir
 
 Document = Callable[..., dict[str, Any]]
@@ -721,6 +722,48 @@ def test_two_experiments_of_one_name(refused: Callable[..., str], toml: Path) ->
     assert "two experiments are named" in refused("compare", toml, toml)
 
 
+def test_what_nobody_foresaw_is_one_line(fednlp: Type, toml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says that it is a fault of fednlp, and how to see where; a code of its own tells it from a mistake."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("two\nlines\x1b[2J")
+
+    monkeypatch.setattr("fednlp.config.load", fail)
+    monkeypatch.delenv("FEDNLP_TRACEBACK", raising=False)
+    said = fednlp("run", toml)
+    assert said.code == 70
+    assert said.err.startswith("error: KeyError: ")
+    assert "a fault of fednlp, please report it; set FEDNLP_TRACEBACK=1" in said.err
+    assert len(said.err.splitlines()) == 1
+    monkeypatch.setenv("FEDNLP_TRACEBACK", "1")
+    with pytest.raises(KeyError):
+        fednlp("run", toml)
+
+
+def test_a_terminal_obeys_no_data(
+    fednlp: Type, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, here: Path
+) -> None:
+    """Escapes in labels, in texts, and in what errors quote are shown, not obeyed."""
+    escape = "\x1b]0;pwn\x07\x1b[31m"
+    answers = [escape + "arts", [f"{escape}tag", "\x9b2J"], "two\nlines"]
+    monkeypatch.setattr("fednlp.inference.open_trained", lambda *_: None)
+    monkeypatch.setattr("fednlp.asking.asked_of_texts", lambda *_: None)
+    monkeypatch.setattr(
+        "fednlp.prediction.predictions", lambda *_, **__: [Prediction({}, answer) for answer in answers]
+    )
+    out = fednlp("predict", "run", "text").out
+    assert len(out.splitlines()) == 3
+    assert not {"\x1b", "\x07", "\x9b"} & set(out)
+    (here / f"{escape}.toml").write_text("seed = = 1")
+    assert not {"\x1b", "\x07"} & set(refused("run", f"{escape}.toml"))
+
+
+def test_a_task_that_is_none(refused: Callable[..., str], toml: Path) -> None:
+    assert "is no task" in refused("run", toml, "--out", "out", "--task", "subprocess:Popen")
+    assert "cannot be imported" in refused("run", toml, "--out", "out", "--set", "task.name=no:Task")
+    assert not Path("out").exists()
+
+
 @pytest.fixture(scope="module")
 def trained(document: Document, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run directory of two short rounds."""
@@ -738,6 +781,7 @@ def test_evaluate(fednlp: Type, refused: Callable[..., str], here: Path, trained
     assert by_label == json.loads((trained / "by_label.json").read_text())
     assert unknown == {}
     said = fednlp("evaluate", trained, "--data", texts, "--out", "predictions.jsonl")
+    assert "test accuracy" in said.out
     lines = [json.loads(line) for line in Path("predictions.jsonl").read_text().splitlines()]
     assert len(lines) == 200
     right = sum(line["prediction"] == line["label"] for line in lines)

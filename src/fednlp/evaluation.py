@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fednlp.disk import atomic
+from fednlp.plaintext import csv_text
 from fednlp.rundir import remedy
 from fednlp.seeds import generator
 from fednlp.tasks.base import Outcome
@@ -158,6 +159,8 @@ def write_clients(path: Path, course: "Course") -> None:
     for client in range(course.partition.num_clients):
         scores = (course.client_scores[client], course.final_scores[client])
         shown = ("" if np.isnan(score) else f"{score:.6f}" for score in scores)
-        writer.writerow([client, names[client] if names else "", train[client], test[client], *shown])
+        writer.writerow(
+            [client, csv_text(names[client]) if names else "", train[client], test[client], *shown]
+        )
     with atomic(path, remedy(path.parent)) as file:
         file.write(text.getvalue().encode())

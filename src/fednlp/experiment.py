@@ -28,6 +28,7 @@ from fednlp.reports.trackers import open_trackers, require_trackers, round_numbe
 from fednlp.rundir import RunDir, create, environment, refuse_taken, require_space, saving
 from fednlp.runtime.pool import Pool
 from fednlp.summary import summary_of
+from fednlp.tasks import require_trusted
 from fednlp.training.replica import flat_weights
 from fednlp.training.side import LocalSide, exact_adapters, personal_names, pick_device
 
@@ -127,6 +128,7 @@ def resume(
     folder: str | Path,
     *,
     expected: Experiment | None = None,
+    task: str | None = None,
     workers: int | None = None,
     listener: Listener | None = None,
 ) -> RunDir:
@@ -135,11 +137,14 @@ def resume(
     Args:
         folder: The run directory.
         expected: If given, must be the experiment of that run.
+        task: If given, must be the task that the run names. One of the two is needed where that is a class of the
+            user's own, ``"module:Class"``: nothing is imported that only a run directory names.
         workers: Another number of workers than before; it changes the speed alone.
         listener: Told how it goes; by default as for :func:`run`.
 
     Raises:
-        RunError: No run directory, other settings, other data, or a checkpoint that cannot be read.
+        RunError: No run directory, other settings, other data, a task that only the run directory names, or a
+            checkpoint that cannot be read.
     """
     directory, listener = RunDir(Path(folder)), listener or default_listener()
     experiment = directory.experiment()
@@ -147,6 +152,9 @@ def resume(
         raise RunError(
             f"{folder} is a run of other settings ({'; '.join(changed[:5])}): resume it without them, or start anew"
         )
+    named = experiment.task.wanted
+    if expected is None and (named or task) is not None:
+        require_trusted(folder, named or "inferred from its data", task)
     if workers is not None:
         runtime = experiment.runtime.model_copy(update={"workers": workers})
         experiment = experiment.model_copy(update={"runtime": runtime})

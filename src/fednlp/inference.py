@@ -20,7 +20,7 @@ from fednlp.models.peft_options import virtual_tokens
 from fednlp.models.prompt_tuning import with_saved_prompt
 from fednlp.partition import Partition
 from fednlp.rundir import RunDir
-from fednlp.tasks import task_from
+from fednlp.tasks import require_trusted, task_from
 from fednlp.tasks.base import Outcome, Row, Task
 from fednlp.tasks.labels import defined_together
 from fednlp.training.batches import evaluation_batches
@@ -93,15 +93,18 @@ class Trained:
             yield found
 
 
-def open_trained(folder: str | Path, client: str | None = None) -> Trained:
+def open_trained(folder: str | Path, client: str | None = None, task: str | None = None) -> Trained:
     """Load the model of a run, finished or stopped.
 
     Args:
         folder: The run directory.
         client: Where clients have models of their own: whose to load, by number or name.
+        task: The run's task. Needed where that is a class of the user's own, ``"module:Class"``, since nothing is
+            imported that only a run directory names.
 
     Raises:
-        RunError: The folder is no run directory, its run has written no model yet, or there is no such client.
+        RunError: The folder is no run directory, its run has written no model yet, there is no such client, or the
+            task is another or only the run directory names it.
     """
     run = RunDir(Path(folder))
     experiment = run.experiment()
@@ -110,15 +113,16 @@ def open_trained(folder: str | Path, client: str | None = None) -> Trained:
         why = "clients alone share none" if alone else "its run is not at its end: go on with --resume"
         raise RunError(f"{folder} holds no model: {why}")
     known = run.read_json("task.json")
+    require_trusted(folder, known["task"], task)
     fields, source = dict(known["fields"]), str(run.model)
     if "tokenizer" in fields:
         fields["tokenizer"] = source
-    task = task_from(known["task"], fields)
+    made = task_from(known["task"], fields)
     device = pick_device(experiment.runtime.device)
-    model = pretrained_model(source, task.model_class, task.settings(), {}, experiment.seed)
+    model = pretrained_model(source, made.model_class, made.settings(), {}, experiment.seed)
     model = with_saved_prompt(model, run.model)
     _become(run, experiment, model.to(device).eval(), client)
-    return Trained(experiment, known["task"], task, model, load_tokenizer(source), device)
+    return Trained(experiment, known["task"], made, model, load_tokenizer(source), device)
 
 
 def _become(run: RunDir, experiment: Experiment, model: nn.Module, client: str | None) -> None:

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from fednlp.config import Experiment
+from fednlp.plaintext import clean
 from fednlp.reports.read import read_run
 from fednlp.reports.render import to_rich, to_text
 from fednlp.reports.table import Table as ComparisonTable
@@ -76,16 +77,18 @@ class Terminal:
 
     def say(self, text: str) -> None:
         """Print a sentence."""
-        self.console.print(text, style="dim", markup=False, soft_wrap=True)
+        self.console.print(clean(text), style="dim", markup=False, soft_wrap=True)
 
     def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
         """Print what is about to be run."""
         self._rounds, self._folder = rounds, run.folder
-        self._curve, self._metric = [], run.read_json("environment.json")["data"]["metric"]
+        self._curve, self._metric = [], run.read_json("environment.json")["data"].get("metric", "accuracy")
         self.console.print(
-            f"{experiment.name}: {experiment.algorithm.name} on {experiment.data.name or experiment.data.path}, "
-            f"{experiment.model.name_or_path}, {plural(rounds, 'round')}{f', {done} done' if done else ''} "
-            f"-> {run.folder}",
+            clean(
+                f"{experiment.name}: {experiment.algorithm.name} on {experiment.data.name or experiment.data.path}, "
+                f"{experiment.model.name_or_path}, {plural(rounds, 'round')}{f', {done} done' if done else ''} "
+                f"-> {run.folder}"
+            ),
             style="bold",
             markup=False,
             soft_wrap=True,
@@ -126,13 +129,13 @@ class Terminal:
         self._progress.console.print("  ".join(parts), markup=False, soft_wrap=True)
         if "aborted" in line:
             self._progress.console.print(
-                f"  warning: no sum, the model stays as it was: {line['aborted']}",
+                clean(f"  warning: no sum, the model stays as it was: {line['aborted']}"),
                 style="yellow",
                 markup=False,
             )
         for dropped in line.get("dropped", []):
             self._progress.console.print(
-                f"  warning: client {dropped['client']} was dropped: {dropped['reason']}",
+                clean(f"  warning: client {dropped['client']} was dropped: {dropped['reason']}"),
                 style="yellow",
                 markup=False,
             )

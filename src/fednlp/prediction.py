@@ -44,7 +44,11 @@ class Prediction:
 
 
 def predict_texts(
-    folder: str | Path, texts: Sequence[str], beside: Mapping[str, str], client: str | None = None
+    folder: str | Path,
+    texts: Sequence[str],
+    beside: Mapping[str, str],
+    client: str | None = None,
+    task: str | None = None,
 ) -> list[Any]:
     """Ask the model of a run about texts.
 
@@ -53,6 +57,7 @@ def predict_texts(
         texts: The text, the words with spaces between them, the question, or the source, one an example.
         beside: Further columns, the same for every text: ``text_pair``, or the ``context`` of questions.
         client: Whose model, where clients have their own.
+        task: As for :func:`fednlp.inference.open_trained`.
 
     Returns:
         A prediction for each text, as a person reads it.
@@ -61,7 +66,7 @@ def predict_texts(
         DataError: A text is empty; a column is missing, or has no part in the task.
         RunError: The folder holds no model.
     """
-    trained = open_trained(folder, client)
+    trained = open_trained(folder, client, task)
     found = predictions(trained, asked_of_texts(trained, texts, beside))
     return [one.text if isinstance(one.value, list) else one.value for one in found]
 

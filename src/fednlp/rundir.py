@@ -21,7 +21,6 @@ import json
 import os
 import platform
 import shutil
-import tomllib
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -37,6 +36,7 @@ from fednlp.disk import atomic, cannot_write, locked, writing
 from fednlp.errors import RunError
 from fednlp.federated.params import Layout
 from fednlp.federated.state import State
+from fednlp.runfiles import SavedRound, damaged, parse_json, read_json, read_toml
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,6 +51,11 @@ def saving(folder: Path) -> AbstractContextManager[None]:
 def remedy(folder: Path) -> str:
     """Return what to do when a run cannot be written."""
     return f"choose another place with --out, or go on with: fednlp run --resume {folder}"
+
+
+def start_again(folder: Path) -> str:
+    """Return what to do when a run cannot go on."""
+    return f"start again with: fednlp run {folder / 'resolved.toml'} --out {folder}-again"
 
 
 @dataclass(frozen=True)
@@ -135,26 +140,22 @@ class RunDir:
         if not path.is_file():
             raise RunError(f"{self.folder} is no run directory: it has no resolved.toml")
         try:
-            document = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise RunError(f"{path} cannot be read ({error}): start the run anew") from None
-        return config.parse(document, str(path))
+            return config.parse(read_toml(path), str(path))
+        except (OSError, ValueError) as error:
+            raise damaged(path, error) from None
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file."""
         with atomic(self.folder / name, remedy(self.folder)) as file:
             file.write(json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n")
 
-    def read_json(self, name: str) -> Any:
-        """Read a JSON file.
+    def read_json(self, name: str) -> dict[str, Any]:
+        """Read a JSON file of :data:`fednlp.runfiles.SHAPES`.
 
         Raises:
-            RunError: It is absent or cut short.
+            RunError: It is absent, cut short, or does not hold what it must.
         """
-        try:
-            return json.loads((self.folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise RunError(f"{self.folder / name} cannot be read ({error}): start the run anew") from None
+        return read_json(self.folder / name, start_again(self.folder))
 
     def append_round(self, line: dict[str, Any]) -> None:
         """Add one line to rounds.jsonl and see it to the disk."""
@@ -169,10 +170,10 @@ class RunDir:
         path = self.folder / "rounds.jsonl"
         for text in path.read_bytes().splitlines() if path.is_file() else []:
             try:
-                line = json.loads(text.decode("utf-8"))
+                line = parse_json(text, SavedRound)
             except ValueError:
                 break
-            if not isinstance(line, dict) or line.get("round") != len(lines) + 1:
+            if line["round"] != len(lines) + 1:
                 break
             lines.append(line)
         return [line for line in lines if upto is None or line["round"] <= upto]
@@ -186,7 +187,8 @@ class RunDir:
         lines = self.round_lines(upto)
         if [line["round"] for line in lines] != list(range(1, upto + 1)):
             raise RunError(
-                f"{self.folder / 'rounds.jsonl'} lacks lines of the {upto} rounds done: start the run anew"
+                f"{self.folder / 'rounds.jsonl'} has {len(lines)} whole lines of the {upto} rounds done: "
+                f"{start_again(self.folder)}"
             )
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         with atomic(self.folder / "rounds.jsonl", remedy(self.folder)) as file:
@@ -206,8 +208,15 @@ class RunDir:
         os.replace(temporary, self.state)
 
     def load_state(self, layout: Layout) -> State | None:
-        """Read the checkpoint; None before the first round."""
-        return State.load(self.state, layout) if self.state.is_file() else None
+        """Read the checkpoint; None before the first round.
+
+        Raises:
+            RunError: It cannot be used; the message says how to start again.
+        """
+        try:
+            return State.load(self.state, layout) if self.state.is_file() else None
+        except RunError as error:
+            raise RunError(f"{error}: {start_again(self.folder)}") from None
 
     def alone(self) -> AbstractContextManager[None]:
         """Hold the folder for the time of a block, against every other process.

@@ -58,6 +58,7 @@ def evaluate_run(
     say: Callable[[str], None] = lambda text: None,
     step: Step = lambda done, of, what: None,
     client: str | None = None,
+    task: str | None = None,
 ) -> Scores:
     """Score the model of a run on a file, or on the run's own test set.
 
@@ -68,13 +69,14 @@ def evaluate_run(
         say: Told what takes time, and what was left out or is not known.
         step: Told how far the predictions are.
         client: Whose model, where clients have their own.
+        task: As for :func:`fednlp.inference.open_trained`.
 
     Raises:
         FednlpError: What was wrong, and what to do about it.
     """
     if out is not None:
         check_table(out)
-    trained = open_trained(folder, client)
+    trained = open_trained(folder, client, task)
     data, numbers, table = _examples(trained.experiment, trained.place, path)
     if data.dropped:
         say(f"{plural(data.dropped, 'row')} left out: {data.dropped_why}")

@@ -54,7 +54,7 @@ def _best(evaluated: list[dict[str, Any]], part: str, metric: str) -> dict[str, 
     scored = [
         (line["evaluation"][part][metric], -line["round"])
         for line in evaluated
-        if line["evaluation"].get(part) and line["evaluation"][part][metric] is not None
+        if line["evaluation"].get(part, {}).get(metric) is not None
     ]
     if not scored:
         return None

@@ -6,7 +6,7 @@ import pytest
 from fednlp.errors import ModelError, PartitionError
 from fednlp.partition import PartitionSpec, make_partition
 from fednlp.partition.cluster import cluster_groups
-from fednlp.partition.embed import embed
+from fednlp.partition.embed import _cached, embed
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ball", "goal", "team", "bank", "stock", "price"]
 TEXTS = ["ball goal team", "bank", "stock price bank stock price", "", "team team", "goal bank"]
@@ -91,6 +91,11 @@ def test_what_was_embedded_once_is_read(encoder, cache, monkeypatch):
     ):
         path.write_bytes(damage)
         assert np.array_equal(embed(TEXTS, encoder), first)
+    whole = bytearray(path.read_bytes())
+    for place in range(whole.index(b"PK\x01\x02"), len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        vectors = _cached(path, len(TEXTS))
+        assert vectors is None or np.array_equal(vectors, first)
 
 
 def test_texts_that_join_alike_are_told_apart(encoder, cache):

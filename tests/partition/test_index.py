@@ -1,5 +1,6 @@
 """The index: valid or refused, saved whole, and nothing in a file trusted."""
 
+import contextlib
 import io
 import subprocess
 import sys
@@ -176,6 +177,55 @@ def test_a_damaged_file_is_refused_or_still_a_partition(tmp_path_factory, data):
     except PartitionError:
         return
     assert [array.tolist() for array in arrays_of(part)] == list(GOOD.values())
+
+
+def repacked(path, members, packings=None):
+    """Write a zip file of these members, stored unless said otherwise."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, content in members.items():
+            archive.writestr(member, content, (packings or {}).get(member, zipfile.ZIP_STORED))
+
+
+def members_of(path):
+    with zipfile.ZipFile(written(path)) as archive:
+        return {entry.filename: archive.read(entry) for entry in archive.infolist()}
+
+
+@pytest.mark.parametrize("damage", [0, 4, 20])
+@pytest.mark.parametrize("packing", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_a_member_that_numpy_did_not_pack_is_refused(tmp_path, packing, damage):
+    path, member = tmp_path / "part.npz", "train_indices.npy"
+    repacked(path, members_of(path), {member: packing})
+    content = bytearray(path.read_bytes())
+    if damage:
+        content[content.index(member.encode()) + len(member) + damage] ^= 255
+    path.write_bytes(content)
+    with pytest.raises(PartitionError, match="packed in a way"):
+        Partition.load(path)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("header", ["{'descr': (", "{", "((((", "{'shape': (3,), 'x': \"", "\0", "9" * 5000])
+def test_a_header_that_is_not_closed_is_refused(tmp_path, version, header):
+    path = tmp_path / "part.npz"
+    members = members_of(path)
+    length = len(header).to_bytes(2 if version == 1 else 4, "little")
+    members["train_indices.npy"] = b"\x93NUMPY" + bytes([version, 0]) + length + header.encode()
+    repacked(path, members)
+    with pytest.raises(PartitionError, match="damaged"):
+        Partition.load(path)
+
+
+@given(data=st.data())
+def test_a_damaged_directory_of_members_is_refused_or_as_it_was(tmp_path_factory, data):
+    """The directory at the end of a zip file says how members are packed, encrypted, and how long they are."""
+    path = written(tmp_path_factory.mktemp("flipped") / "part.npz")
+    content = bytearray(path.read_bytes())
+    place = data.draw(st.integers(content.index(b"PK\x01\x02"), len(content) - 1))
+    content[place] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(content)
+    with contextlib.suppress(PartitionError):
+        Partition.load(path)
 
 
 def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):

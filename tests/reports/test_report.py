@@ -265,7 +265,7 @@ def test_a_damaged_partition_is_named(new_run: NewRun, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"partition\.npz is damaged"):
         write_report([folder], tmp_path / "out")
     np.savez(folder / "partition.npz", train_offsets=np.array([0]), test_offsets=np.array([0]))
-    with pytest.raises(RunError, match="train_offsets has no clients"):
+    with pytest.raises(RunError, match=r"partition\.npz is damaged"):
         write_report([folder], tmp_path / "out")
 
 

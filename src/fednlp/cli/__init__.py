@@ -1,5 +1,6 @@
 """The command line: fednlp run, compare, report, evaluate, predict, inspect, partition, data, prompts, device, plan."""
 
+import os
 import signal
 import sys
 from types import FrameType
@@ -10,6 +11,10 @@ import typer
 from fednlp import __version__
 from fednlp.cli import data, device, inspect, plan, predict, prompts, runs
 from fednlp.errors import FednlpError
+from fednlp.plaintext import clean_lines
+
+_FAULT = 70
+"""The exit code of a fault of fednlp itself, as ``EX_SOFTWARE`` of sysexits."""
 
 app = typer.Typer(
     name="fednlp",
@@ -47,19 +52,29 @@ def options(version: Annotated[bool, _VERSION] = False) -> None:
 
 
 def main() -> None:
-    """Run the command line; errors are one message, never a traceback."""
+    """Run the command line; errors are one message, never a traceback unless ``FEDNLP_TRACEBACK=1`` asks for it."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         app()
     except FednlpError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(_failed(str(error)))
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"error: {where}{error.strerror or error}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(_failed(f"{where}{error.strerror or error}"))
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:  # what nobody foresaw
+        if os.environ.get("FEDNLP_TRACEBACK"):
+            raise
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        told = "this is a fault of fednlp, please report it; set FEDNLP_TRACEBACK=1 to see where it happened"
+        sys.exit(_failed(f"{what:.300}: {told}", _FAULT))
+
+
+def _failed(message: str, code: int = 1) -> int:
+    """Print an error, harmless for a terminal whatever data it quotes, and return the exit code."""
+    print(f"error: {clean_lines(message)}", file=sys.stderr)
+    return code
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

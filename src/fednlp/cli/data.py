@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from fednlp.data.look import Look
+from fednlp.plaintext import clean, clean_lines
 
 app = typer.Typer(
     help="The data sets that fednlp knows by name.", invoke_without_command=True, rich_markup_mode=None
@@ -162,8 +163,8 @@ def partition(
         "partition": _given(options),
     }
     settings = config.parse(document, "fednlp partition")
-    report = partition_source(settings, out, plots, lambda said: print(said, file=sys.stderr))
-    print(json.dumps(report, indent=1) if as_json else describe(report))
+    report = partition_source(settings, out, plots, lambda said: print(clean(said), file=sys.stderr))
+    print(json.dumps(report, indent=1) if as_json else clean_lines(describe(report)))
 
 
 def _origin(source: str, path: str | None) -> dict[str, Any]:

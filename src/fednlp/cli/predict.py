@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fednlp.cli.runs import TASK
 from fednlp.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def evaluate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
     client: Annotated[str | None, _CLIENT] = None,
+    task: Annotated[str | None, TASK] = None,
 ) -> None:
     """Score the model of a run, in all and label by label, and write its predictions."""
     from fednlp.scoring import evaluate_run
@@ -36,7 +38,7 @@ def evaluate(
 
     with _terminal(as_json) as terminal:
         terminal.begin()
-        scores = evaluate_run(run, data, out, terminal.say, terminal.step, client)
+        scores = evaluate_run(run, data, out, terminal.say, terminal.step, client, task)
         terminal.close()
         if as_json:
             print(json.dumps(scores.as_json(), indent=1, ensure_ascii=False))
@@ -85,6 +87,7 @@ def predict(
         typer.Option("--with", help="A further column, e.g. --with context='...' for a question."),
     ] = None,
     client: Annotated[str | None, _CLIENT] = None,
+    task: Annotated[str | None, TASK] = None,
 ) -> None:
     """Ask the model of a run about texts: typed, piped, or the rows of a file."""
     if table is not None and texts:
@@ -100,7 +103,7 @@ def predict(
     from fednlp.reports.units import plural
 
     with _terminal(True) as terminal:
-        trained = open_trained(run, client)
+        trained = open_trained(run, client, task)
         if table is None:
             asked = asked_of_texts(trained, _typed(texts or ["-"]), further)
         else:

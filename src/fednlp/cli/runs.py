@@ -11,6 +11,9 @@ from fednlp.errors import ConfigError
 _EXPERIMENT = typer.Argument(help="An experiment file, or the name of one that comes with fednlp.")
 _MODEL = typer.Option(help="bert-tiny, minilm, smollm2, a model folder or a hub name.")
 _FULL = typer.Option("--full", help="The experiment's full size, for a GPU, in place of its laptop size.")
+TASK = typer.Option(
+    help="The task. A run directory that names a class, module:Class, needs it named here too: its code is run."
+)
 _SET = typer.Option("--set", help="Change a setting, e.g. --set client.learning_rate=3e-4; may be repeated.")
 
 
@@ -21,6 +24,7 @@ def run(
     out: Annotated[Path | None, typer.Option(help="The run directory to make.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run directory.")] = None,
     model: Annotated[str | None, _MODEL] = None,
+    task: Annotated[str | None, TASK] = None,
     full: Annotated[bool, _FULL] = False,
     seed: Annotated[int | None, typer.Option(help="The experiment's seed.")] = None,
     workers: Annotated[
@@ -34,7 +38,9 @@ def run(
 
     short = {"model.name_or_path": model, "seed": seed, "runtime.workers": workers}
     overrides = [*(changes or []), *(f"{key}={json.dumps(v)}" for key, v in short.items() if v is not None)]
+    named = [] if task is None else [f"task.name={json.dumps(task)}"]
     if resume is None:
+        overrides += named
         with Terminal() as terminal:
             runs.run(config.load(experiment, overrides, full), out, listener=terminal)
         return
@@ -46,11 +52,11 @@ def run(
     typed = context.get_parameter_source("experiment")
     expected = None
     if typed is not None and typed.name == "COMMANDLINE":
-        expected = config.load(experiment, settings, full)
+        expected = config.load(experiment, [*settings, *named], full)
     elif settings:
         raise ConfigError(f"a resumed run keeps its settings: leave out {', '.join(settings)}, or start anew")
     with Terminal() as terminal:
-        runs.resume(resume, expected=expected, workers=workers, listener=terminal)
+        runs.resume(resume, expected=expected, task=task, workers=workers, listener=terminal)
 
 
 def _number(key: str, change: str) -> int:

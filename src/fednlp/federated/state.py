@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from fednlp.errors import RunError
 from fednlp.federated.params import Layout
+from fednlp.runfiles import Count, Number, Shape, parse_json
 
 
 @dataclass
@@ -54,16 +55,22 @@ class State:
         """
         try:
             with safe_open(str(path), framework="pt") as file:
-                metadata: dict[str, Any] = json.loads((file.metadata() or {})["fednlp"])
+                metadata = parse_json((file.metadata() or {})["fednlp"], _Metadata)
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, KeyError, ValueError, OSError) as error:
-            raise RunError(f"the checkpoint {path} cannot be read ({error}): start the run anew") from None
-        if metadata["layout"] != layout.describe() or tensors["x"].shape != (layout.numel,):
-            raise RunError(f"the checkpoint {path} is of another model: start the run anew")
-        slots = {name.removeprefix("slot."): slot for name, slot in tensors.items() if name != "x"}
-        if not all(bool(torch.isfinite(t).all()) for t in tensors.values() if t.is_floating_point()):
-            raise RunError(
-                f"the checkpoint {path} holds NaN or infinity: lower the learning rate, start anew"
-            )
-        totals, memory = dict(metadata["totals"]), dict(metadata["memory"])
-        return State(int(metadata["round"]), layout, tensors["x"], slots, totals, memory)
+            finite = all(bool(t.isfinite().all()) for t in tensors.values() if t.is_floating_point())
+            x = tensors.pop("x")
+        except Exception as error:  # of an altered file, safetensors and torch raise anything
+            raise RunError(f"the checkpoint {path} cannot be read ({error})") from None
+        if metadata["layout"] != layout.describe() or (x.shape, x.dtype) != ((layout.numel,), torch.float32):
+            raise RunError(f"the checkpoint {path} is of another model")
+        if not finite:
+            raise RunError(f"the checkpoint {path} holds NaN or infinity, as from too high a learning rate")
+        slots = {name.removeprefix("slot."): slot for name, slot in tensors.items()}
+        return State(metadata["round"], layout, x, slots, metadata["totals"], metadata["memory"])
+
+
+class _Metadata(Shape):
+    round: Count
+    layout: str
+    totals: dict[str, Number]
+    memory: dict[str, Any]

@@ -9,6 +9,7 @@ from torch import nn
 from fednlp.errors import ModelError
 from fednlp.models.adapters import is_adapted, save_adapted, with_adapter
 from fednlp.models.explain import explained, quiet
+from fednlp.models.load import empty_model, load_pretrained
 from fednlp.models.settings import apply_overrides, configured, position_limit
 from fednlp.seeds import torch_stream
 
@@ -31,7 +32,7 @@ def load_tokenizer(source: str) -> Any:
     with explained(source):
         from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        tokenizer = load_pretrained(AutoTokenizer, source)
         if not tokenizer.is_fast:
             raise ValueError("its tokenizer has no fast version (tokenizer.json)")
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
@@ -60,7 +61,7 @@ def longest_text(source: str, tokenizer: Any, overrides: Mapping[str, Any] | Non
     with explained(source):
         from transformers import AutoConfig
 
-        config = AutoConfig.from_pretrained(source)
+        config = load_pretrained(AutoConfig, source)
         apply_overrides(config, overrides or {})
         positions = position_limit(config)
     return int(min(limit for limit in (tokenizer.model_max_length, positions) if limit and limit > 0))
@@ -109,16 +110,21 @@ def pretrained_model(
                 raise ModelError(
                     f"[model.peft] adapts a pretrained model, and {source} has no weights: leave it out"
                 )
-            model: nn.Module = auto.from_config(config, dtype=torch.float32)
+            model: nn.Module = empty_model(auto, config, dtype=torch.float32)
             return model
-        model, told = auto.from_pretrained(
-            source, config=config, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True
+        model, told = load_pretrained(
+            auto,
+            source,
+            config=config,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
         )
         _refuse_resized(model, model_class, [key for key, *_ in told["mismatched_keys"]])
         if own_head:
             _refuse_headless(model, source, told["missing_keys"])
         with torch.device("meta"):
-            plan = auto.from_config(config)
+            plan = empty_model(auto, config)
         for name, parameter in plan.named_parameters():
             if not parameter.requires_grad:  # fixed by the architecture, which loading forgets
                 model.get_parameter(name).requires_grad_(False)
@@ -166,7 +172,7 @@ def new_model(
             import transformers
 
             config = configured(source, model_class, settings, overrides)
-            model: nn.Module = getattr(transformers, model_class).from_config(config, dtype=torch.float32)
+            model: nn.Module = empty_model(getattr(transformers, model_class), config, dtype=torch.float32)
             if all(parameter.requires_grad for parameter in model.parameters()):
                 return model
     return pretrained_model(source, model_class, settings, overrides, seed, peft)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fednlp.errors import FednlpError, ModelError
 from fednlp.models.known import ALL_NAMES, LSTM
+from fednlp.models.load import needs_own_code
 
 
 def quiet() -> None:
@@ -43,6 +44,8 @@ def explained(source: str) -> Iterator[None]:
     except FednlpError:
         raise
     except Exception as error:  # loaders of many hands raise anything
+        if "trust_remote_code" in str(error):  # how transformers asks for consent
+            raise needs_own_code(source) from None
         first, *more = str(error).strip().splitlines() or [type(error).__name__]
         reason = f"{first} {more[0].strip()}" if first.endswith(":") and more else first
         if Path(source).exists():

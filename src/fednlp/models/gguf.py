@@ -10,6 +10,7 @@ from fednlp.disk import sha256_of, writing
 from fednlp.errors import MissingDependency, ModelError
 from fednlp.models.cached import made_once, model_cache
 from fednlp.models.explain import explained
+from fednlp.models.load import empty_model, load_pretrained
 
 _MAGIC = b"GGUF"
 
@@ -44,13 +45,13 @@ def _convert(path: Path, folder: Path) -> None:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        where = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-        read = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+        folder_of, name = str(path.parent), path.name
+        read = load_pretrained(AutoModelForCausalLM, folder_of, gguf_file=name, dtype=torch.float32)
         config = read.config
         del config.quantization_config  # the weights are plain numbers now
-        plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        plain = empty_model(AutoModelForCausalLM, config, dtype=torch.float32)
         plain.load_state_dict(read.state_dict())
-        tokenizer = AutoTokenizer.from_pretrained(**where)
+        tokenizer = load_pretrained(AutoTokenizer, folder_of, gguf_file=name)
         with writing(folder):
             plain.save_pretrained(folder)
             tokenizer.save_pretrained(folder)

@@ -7,6 +7,7 @@ from fednlp.disk import sha256_of, writing
 from fednlp.errors import ModelError
 from fednlp.models.cached import cache_key, made_once, model_cache
 from fednlp.models.explain import explained
+from fednlp.models.load import load_pretrained
 from fednlp.models.settings import check_head
 
 
@@ -36,7 +37,7 @@ def _identity(source: str) -> Any:
     with explained(source):
         from transformers import AutoConfig
 
-        return [source, AutoConfig.from_pretrained(source)._commit_hash]
+        return [source, load_pretrained(AutoConfig, source)._commit_hash]
 
 
 def _join(encoder: str, decoder: str, folder: Path) -> None:
@@ -54,7 +55,7 @@ def _join(encoder: str, decoder: str, folder: Path) -> None:
     with explained(encoder):
         first, weights = _half(AutoModel, encoder, "encoder", {})
     with explained(decoder):
-        check_head(AutoConfig.from_pretrained(decoder), "AutoModelForCausalLM")
+        check_head(load_pretrained(AutoConfig, decoder), "AutoModelForCausalLM")
         ways = {"is_decoder": True, "add_cross_attention": True}
         second, others = _half(AutoModelForCausalLM, decoder, "decoder", ways)
         config = EncoderDecoderConfig.from_encoder_decoder_configs(first, second, **_special(tokenizer))
@@ -68,7 +69,7 @@ def _half(auto: Any, source: str, name: str, settings: dict[str, Any]) -> tuple[
     """Load one half; return its configuration and the tensors that its checkpoint really has, under its name."""
     import torch
 
-    model, told = auto.from_pretrained(source, dtype=torch.float32, output_loading_info=True, **settings)
+    model, told = load_pretrained(auto, source, dtype=torch.float32, output_loading_info=True, **settings)
     made_up = set(told["missing_keys"])
     tensors: dict[str, Any] = {}
     seen: set[int] = set()

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fednlp.errors import ModelError
+from fednlp.models.load import load_pretrained
 
 _HEADS = {
     "AutoModelForSequenceClassification": ("classification", "bert-tiny, minilm, bilstm"),
@@ -78,7 +79,7 @@ def configured(
     """
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(source)
+    config = load_pretrained(AutoConfig, source)
     check_head(config, model_class)
     taken = [key for key in overrides if key in settings or key in _OF_THE_TASK]
     if taken:

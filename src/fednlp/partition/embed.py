@@ -5,10 +5,11 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fednlp.npz import read_arrays
 
 Progress = Callable[[int, int], None]
 
@@ -74,13 +75,12 @@ def _key(texts: Sequence[str], source: str, max_length: int) -> str:
 
 
 def _cached(path: Path, rows: int) -> NDArray[np.float32] | None:
-    """Return the vectors in the cache, or None where there are none or the file was damaged (by its CRC)."""
+    """Return the vectors in the cache, or None where there are none or the file was damaged."""
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            vectors = arrays["vectors"]
-    except (OSError, ValueError, EOFError, KeyError, BadZipFile):
+        vectors = read_arrays(path, {"vectors": ("f", 2)})["vectors"]
+    except (OSError, ValueError):
         return None
-    return vectors if vectors.dtype == np.float32 and vectors.ndim == 2 and len(vectors) == rows else None
+    return vectors if vectors.dtype == np.float32 and len(vectors) == rows else None
 
 
 def _encode(

@@ -1,34 +1,21 @@
 """A partition is an index: offsets and example numbers, whatever the number of clients."""
 
-import struct
-import zipfile
-import zlib
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fednlp.errors import PartitionError
+from fednlp.npz import read_arrays
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 _ARRAYS = ("train_offsets", "train_indices", "test_offsets", "test_indices", "client_ids")
-_MALFORMED = (
-    ValueError,
-    KeyError,
-    OSError,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,
-    zlib.error,
-    struct.error,
-)
-# What a file of so many bytes may unpack to: offsets of empty test sets compress well, but not without end.
-_UNPACKED_FLOOR, _UNPACKED_RATIO = 64 << 20, 64
+_KINDS = dict.fromkeys(_ARRAYS, ("iu", 1)) | {"client_names": ("U", 1)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,23 +102,17 @@ class Partition:
             PartitionError: The file is missing, damaged, or no valid partition.
         """
         try:
-            with zipfile.ZipFile(path) as archive:
-                entries = _entries(archive)
-                room = _UNPACKED_FLOOR + _UNPACKED_RATIO * Path(path).stat().st_size
-                arrays = {name: _read(archive, entries, name, "i", room) for name in _ARRAYS}
-                names = None
-                if "client_names" in entries:
-                    names = tuple(_read(archive, entries, "client_names", "U", room).tolist())
-            return cls(**arrays, client_names=names)
+            arrays = read_arrays(path, _KINDS, optional=frozenset({"client_names"}))
+            names = arrays.pop("client_names", None)
+            return cls(**arrays, client_names=None if names is None else tuple(names.tolist()))
         except FileNotFoundError:
             raise PartitionError(
                 f"there is no partition file {path}: make one with fednlp partition"
             ) from None
         except PartitionError as error:
             raise PartitionError(f"{path}: {error}") from None
-        except (zipfile.BadZipFile, MemoryError, *_MALFORMED) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            message = f"{path} is no partition, or is damaged ({reason}): make it again with fednlp partition"
+        except ValueError as error:
+            message = f"{path} is no partition, or is damaged ({error}): make it again with fednlp partition"
             raise PartitionError(message) from None
 
 
@@ -219,39 +200,3 @@ def _check_names(names: tuple[str, ...], clients: int) -> None:
         raise PartitionError(f"client_names holds {len(names)} names for {clients} clients")
     if len(set(names)) != clients or not all(names):
         raise PartitionError("client_names must differ from each other and not be empty")
-
-
-def _entries(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    entries: dict[str, zipfile.ZipInfo] = {}
-    for entry in archive.infolist():
-        name = entry.filename.removesuffix(".npy")
-        if name in entries:
-            raise PartitionError(f"holds {name} twice")
-        entries[name] = entry
-    missing = [name for name in _ARRAYS if name not in entries]
-    if missing:
-        raise PartitionError(f"holds no {', '.join(missing)}")
-    return entries
-
-
-def _read(
-    archive: zipfile.ZipFile, entries: dict[str, zipfile.ZipInfo], name: str, kind: str, room: int
-) -> NDArray[Any]:
-    """Read one flat array, after its header was found to agree with the size of its entry."""
-    entry = entries[name]
-    with archive.open(entry) as file:
-        shape, dtype = _header(file)
-        length = file.tell()
-    if len(shape) != 1 or dtype.kind not in {kind, "u" if kind == "i" else kind}:
-        raise PartitionError(f"{name} must be a flat array, not {dtype} {shape}")
-    if entry.file_size > room or shape[0] * dtype.itemsize != entry.file_size - length:
-        raise PartitionError(f"{name} does not have the length that it claims")
-    with archive.open(entry) as file:
-        return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
-
-
-def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
-    return shape, dtype

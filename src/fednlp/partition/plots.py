@@ -28,6 +28,7 @@ from fednlp.partition.divergence import (
     sample_clients,
 )
 from fednlp.partition.index import FloatArray, IntArray, Partition
+from fednlp.plaintext import csv_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -205,9 +206,9 @@ def _matrix(view: Overview) -> "Figure":
 
 
 def _matrix_rows(view: Overview) -> _Rows:
-    yield ["client", *view.names]
+    yield ["client", *map(csv_text, view.names)]
     for name, row in zip(view.names, divergence_matrix(view.counts), strict=True):
-        yield [name, *(f"{value:.6f}" for value in row)]
+        yield [csv_text(name), *(f"{value:.6f}" for value in row)]
 
 
 def _heatmap(view: Overview) -> "Figure":
@@ -222,9 +223,9 @@ def _heatmap(view: Overview) -> "Figure":
 
 
 def _heatmap_rows(view: Overview) -> _Rows:
-    yield ["client", *view.label_names]
+    yield ["client", *map(csv_text, view.label_names)]
     for name, row in zip(view.names, view.counts.tolist(), strict=True):
-        yield [name, *row]
+        yield [csv_text(name), *row]
 
 
 def _divergence_density(view: Overview) -> "Figure":

@@ -113,7 +113,7 @@ def _from_csv(text: str, source: Path) -> tuple[list[str], list[_Row]]:
 def _from_json(text: str, source: Path) -> tuple[list[str], list[_Row]]:
     try:
         found = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         line = getattr(error, "lineno", 1)
         raise PartitionError(f"{source}:{line} is no JSON: give a list of objects, one a client") from None
     if not isinstance(found, list) or not found or not all(isinstance(row, dict) for row in found):

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.errors import RunError
 from fednlp.reports.best import leaders
 from fednlp.reports.document import Block, Fold, Grid, Heat
 from fednlp.reports.groups import Groups, group_reference
-from fednlp.reports.read import Run, read_json
+from fednlp.reports.read import Run, read_file
 from fednlp.reports.render import cell_text
 from fednlp.reports.table import Column, Stat
+from fednlp.runfiles import damaged
 
 MOST_SQUARE = 30
 """Of so many labels at most the confusion is a square; of more, its largest cells are a list."""
@@ -92,22 +92,20 @@ def by_label(runs: Sequence[Run]) -> ByLabel | None:
 
 def _read(run: Run) -> ByLabel | None:
     path = run.folder / "by_label.json"
-    data = read_json(path)
+    data = read_file(path)
     if data is None:
         return None
+    labels, square = tuple(data["labels"]), data.get("confusion")
     try:
-        labels = tuple(str(label) for label in data["labels"])
         scores = {key: np.array([data[key]], dtype=np.float64).reshape(1, len(labels)) for key in _SCORES}
-        support = tuple(int(count) for count in data["support"])
-        square = data.get("confusion")
         confusion = (
             None if square is None else np.array(square, dtype=np.int64).reshape(len(labels), len(labels))
         )
-        if len(support) != len(labels) or not labels:
+        if len(data["support"]) != len(labels):
             raise ValueError("there must be a support for each label")
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise RunError(f"{path} is damaged ({error}); run the experiment again") from error
-    return ByLabel(labels, scores, support, confusion, 1)
+    except ValueError as error:
+        raise damaged(path, error) from error
+    return ByLabel(labels, scores, tuple(data["support"]), confusion, 1)
 
 
 def _one_method(one: ByLabel) -> Grid:

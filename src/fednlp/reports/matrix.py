@@ -1,18 +1,17 @@
 """Every model of a run on every client's test (dynamic pulling paper, Tables 3, 4 and 6)."""
 
-import json
 import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fednlp.errors import RunError
 from fednlp.reports.document import Block, Grid
 from fednlp.reports.groups import Groups
-from fednlp.reports.read import Run
+from fednlp.reports.read import Run, read_file
 from fednlp.reports.render import grid
 from fednlp.reports.table import Column, Kind, Row, Stat, Table
 from fednlp.reports.units import capital, clean, is_share, metric_title
+from fednlp.runfiles import damaged
 
 SERVER = "server"
 _MEAN = "mean"
@@ -57,17 +56,14 @@ def read_matrix(run: Run) -> Matrix | None:
         RunError: ``matrix.json`` is damaged.
     """
     path = run.folder / "matrix.json"
-    if not path.is_file():
+    data = read_file(path)
+    if data is None:
         return None
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        tests = tuple(str(name) for name in data["tests"])
-        rows = tuple((str(row["model"]), tuple(map(_score, row["scores"]))) for row in data["rows"])
-        if any(len(scores) != len(tests) for _, scores in rows):
-            raise ValueError("a row is not as long as there are tests")
-        return Matrix(str(data["metric"]), tests, rows)
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise RunError(f"{path} is damaged ({error}); run the experiment again") from error
+    tests = tuple(data["tests"])
+    rows = tuple((row["model"], tuple(map(_score, row["scores"]))) for row in data["rows"])
+    if any(len(scores) != len(tests) for _, scores in rows):
+        raise damaged(path, ValueError("a row is not as long as there are tests"))
+    return Matrix(data["metric"], tests, rows)
 
 
 def matrix_tables(groups: Groups) -> dict[str, Table]:
@@ -115,12 +111,8 @@ def matrix_blocks(groups: Groups) -> Iterator[Block]:
         yield Grid(heads, rows[:_LONGEST], notes)
 
 
-def _score(value: object) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError("a score is no number")
-    return float(value) if math.isfinite(value) else None
+def _score(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)
 
 
 def _columns(matrix: Matrix) -> tuple[str, tuple[str, ...]]:

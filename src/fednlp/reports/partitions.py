@@ -1,14 +1,11 @@
 """How the examples were shared out: sizes of the clients, and the pictures of the partition."""
 
-import zlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fednlp.errors import PartitionError, RunError
+from fednlp.partition import Partition
 from fednlp.reports.document import Block, Grid, Picture
 from fednlp.reports.groups import settings, without_seeds
 from fednlp.reports.read import Run, read_labels
@@ -36,23 +33,16 @@ def partition_blocks(runs: Sequence[Run]) -> Iterator[Block]:
 
 
 def _sizes_row(run: Run) -> list[str]:
-    cells = [_told(run)]
-    for i, split in enumerate(("train", "test")):
-        sizes = np.diff(_offsets(run.folder / "partition.npz", f"{split}_offsets"))
+    cells, path = [_told(run)], run.folder / "partition.npz"
+    try:
+        partition = Partition.load(path)
+    except PartitionError as error:
+        raise RunError(f"{path} is damaged: run the experiment again") from error
+    for i, offsets in enumerate((partition.train_offsets, partition.test_offsets)):
+        sizes = np.diff(offsets)
         cells += [f"{len(sizes):,}"] if i == 0 else []
         cells += [f"{value:,.0f}" for value in (sizes.min(), np.median(sizes), sizes.max())]
     return cells
-
-
-def _offsets(path: Path, key: str) -> NDArray[np.int64]:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            offsets = np.asarray(arrays[key], dtype=np.int64)
-        if offsets.ndim != 1 or len(offsets) < 2:
-            raise ValueError(f"{key} has no clients")
-    except (OSError, KeyError, ValueError, TypeError, EOFError, BadZipFile, zlib.error) as error:
-        raise RunError(f"{path} is damaged ({error}); run the experiment again") from error
-    return offsets
 
 
 def _pictures(run: Run, name: str) -> Iterator[Block]:

@@ -2,8 +2,6 @@
 
 import csv
 import io
-import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fednlp.errors import RunError
+from fednlp.plaintext import text_of_csv
+from fednlp.runfiles import Round, damaged, parse_json, read_json, read_toml
 
 _CLIENT_COLUMNS = ("client", "name", "train_examples", "test_examples")
 REFERENCES = ("centralised", "chained", "local")
@@ -134,9 +134,9 @@ def read_run(folder: str | Path) -> Run:
     return Run(
         folder=folder,
         config=_read_config(folder / "resolved.toml"),
-        environment=read_json(folder / "environment.json") or {},
+        environment=read_file(folder / "environment.json") or {},
         rounds=_read_rounds(folder / "rounds.jsonl"),
-        summary=read_json(folder / "summary.json"),
+        summary=read_file(folder / "summary.json"),
         clients=_read_clients(folder / "clients.csv"),
     )
 
@@ -148,17 +148,17 @@ def read_labels(run: Run) -> LabelCounts | None:
         RunError: ``labels.json`` is damaged.
     """
     path = run.folder / "labels.json"
-    data = read_json(path)
+    data = read_file(path)
     if data is None:
         return None
+    names = tuple(data["labels"])
     try:
-        names = tuple(str(name) for name in data["labels"])
         train, test = (
             np.array(data[split], dtype=np.int64).reshape(-1, len(names)) for split in ("train", "test")
         )
-        return LabelCounts(names, train, test)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise RunError(f"{path} is damaged ({error}); run the experiment again") from error
+    except ValueError as error:  # rows of other lengths
+        raise damaged(path, error) from error
+    return LabelCounts(names, train, test)
 
 
 def lookup(data: Mapping[str, Any], key: str, default: Any = None) -> Any:
@@ -204,27 +204,38 @@ def running_total(run: Run, *keys: str) -> dict[int, float]:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
+    """Read the configuration; settings of an older or a newer version may stand there."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RunError(f"{path} is damaged ({error}); run the experiment again") from error
+        config = read_toml(path)
+        _require_types(config)
+    except (OSError, ValueError) as error:
+        raise damaged(path, error) from error
+    return config
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Return a JSON object from a file, or None where there is no such file.
+def _require_types(config: Mapping[str, Any]) -> None:
+    """Refuse a setting of another type than it has; those that are unknown here, and words that are, may stay."""
+    from pydantic import ValidationError
+
+    from fednlp.config import Experiment
+
+    try:
+        Experiment.model_validate(config)
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            unknown_word = detail["type"] == "literal_error" and isinstance(detail["input"], str)
+            if detail["type"].endswith(("_type", "literal_error")) and not unknown_word:
+                place = ".".join(map(str, detail["loc"]))
+                raise ValueError(f"{place}: {detail['msg']}") from None
+
+
+def read_file(path: Path) -> dict[str, Any] | None:
+    """Read one of the JSON files of a run directory; None where the run did not write it.
 
     Raises:
-        RunError: The file is damaged.
+        RunError: It is damaged.
     """
-    if not path.is_file():
-        return None
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise RunError(f"{path} is damaged ({error}); run the experiment again") from error
-    if not isinstance(data, dict):
-        raise RunError(f"{path} is damaged (not a JSON object); run the experiment again")
-    return data
+    return read_json(path) if path.is_file() else None
 
 
 def _read_rounds(path: Path) -> tuple[dict[str, Any], ...]:
@@ -232,15 +243,15 @@ def _read_rounds(path: Path) -> tuple[dict[str, Any], ...]:
     rounds: dict[int, dict[str, Any]] = {}
     for number, line in enumerate(lines, start=1):
         try:
-            data = json.loads(line)
-            # A round that a resumed run did again stands in for the earlier line.
-            rounds[int(data["round"])] = data
-        except (ValueError, KeyError, TypeError) as error:
+            data = parse_json(line, Round)
+        except ValueError as error:
             if number == len(lines):
                 break
             raise RunError(
                 f"{path}:{number} is damaged ({error}); resume from a copy, or run again"
             ) from error
+        # A round that a resumed run did again stands in for the earlier line.
+        rounds[data["round"]] = data
     return tuple(rounds[number] for number in sorted(rounds))
 
 
@@ -253,9 +264,11 @@ def _read_clients(path: Path) -> ClientTable:
     try:
         for row in reader:
             counts = int(row["client"]), int(row["train_examples"]), int(row["test_examples"])
+            if not all(0 <= count < 2**63 for count in counts):
+                raise ValueError("a number out of range")
             own, final = (float(row.get(key) or "nan") for key in (metric, f"{metric}_final"))
-            rows.append((*counts, row["name"] or "", own, final))
-    except (KeyError, ValueError, TypeError, OverflowError, csv.Error) as error:
+            rows.append((*counts, text_of_csv(row["name"] or ""), own, final))
+    except (KeyError, IndexError, ValueError, TypeError, csv.Error) as error:
         raise RunError(f"{path}:{reader.line_num} is damaged ({error}); run the experiment again") from error
     ids, train, test = (np.array([row[i] for row in rows], dtype=np.int64) for i in range(3))
     scores, finals = (np.array([row[i] for row in rows], dtype=np.float64) for i in (4, 5))

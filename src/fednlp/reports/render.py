@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fednlp.plaintext import csv_text
 from fednlp.reports import markdown_text
 from fednlp.reports.table import Column, Row, Stat, Table
 from fednlp.reports.units import DASH, bytes_unit, clean, human_bytes, human_seconds, places, time_unit
@@ -116,15 +117,18 @@ def to_rich(table: Table, title: str | None = None) -> "RichTable":
 
 
 def to_csv(table: Table) -> str:
-    """Return the table as CSV: numbers unrounded (shares of one, bytes, seconds), mean and spread apart."""
+    """Return the table as CSV: numbers unrounded (shares of one, bytes, seconds), mean and spread apart.
+
+    What a spreadsheet would take for a formula begins with an apostrophe.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     numbers = [f"{column.key}_{part}" for column in table.columns for part in ("mean", "std")]
-    writer.writerow([table.head.lower(), "reference", "seeds", *numbers])
+    writer.writerow([table.head.lower(), "reference", "seeds", *map(csv_text, numbers)])
     for row in table.rows:
         cells = [row.cells[column.key] for column in table.columns]
         flat = [part for stat in cells for part in ((stat.mean, stat.std) if stat else (None, None))]
-        writer.writerow([clean(row.label), row.reference, row.seeds, *flat])
+        writer.writerow([csv_text(clean(row.label)), csv_text(row.reference or ""), row.seeds, *flat])
     return out.getvalue()
 
 

@@ -2,6 +2,8 @@
 
 import math
 
+from fednlp.plaintext import clean as clean
+
 _STEPS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 _CLOCK = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 _PLAIN_METRICS = ("loss", "perplexity", "bleu", "mse")
@@ -47,15 +49,6 @@ def capital(text: str) -> str:
     'Label shift, alpha 1'
     """
     return text[:1].upper() + text[1:]
-
-
-def clean(text: object) -> str:
-    """Return text on one line with every control, surrogate or direction-changing character replaced.
-
-    >>> clean("two\\nlines")
-    'two lines'
-    """
-    return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in str(text))
 
 
 def bytes_unit(value: float) -> tuple[str, float]:

@@ -4,33 +4,71 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fednlp.errors import ConfigError
+from fednlp.errors import ConfigError, RunError
 from fednlp.tasks.names import TASKS
 
 if TYPE_CHECKING:
     from fednlp.tasks.base import Task
 
-__all__ = ["TASKS", "task_class", "task_from"]
+__all__ = ["TASKS", "require_trusted", "task_class", "task_from"]
 
 
 def task_class(name: str) -> "type[Task]":
     """Return the class of a formulation by its name in ``TASKS``, or by ``"module:Class"``, imported only now.
 
     Raises:
-        ConfigError: There is no such module or class.
+        ConfigError: There is no such module or class, or it is no task.
     """
+    from fednlp.tasks.fields import lacks
+
     place = TASKS[name].place if name in TASKS else name
     module, _, inside = place.partition(":")
     try:
-        found: type[Task] = getattr(import_module(module), inside)
-    except (ImportError, AttributeError, ValueError) as error:
+        found: Any = getattr(import_module(module), inside)
+    except Exception as error:  # a module of the user's own raises anything
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ConfigError(
-            f'task.name = "{name}" cannot be imported ({error}): write "module:Class"'
+            f'task.name = "{name}" cannot be imported ({reason}): write "module:Class"'
         ) from None
-    return found
+    lacking = lacks(found)
+    if lacking is not None:
+        raise ConfigError(f'task.name = "{name}" is no task: {lacking}; see docs/add-a-task.md')
+    kind: type[Task] = found
+    return kind
 
 
 def task_from(place: str, fields: Mapping[str, Any]) -> "Task":
-    """Build a task again from its fields as JSON holds them: ``dataclasses.asdict``, with lists for tuples."""
-    made = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
-    return task_class(place)(**made)
+    """Build a task again from its fields as JSON holds them: ``dataclasses.asdict``, with lists for tuples.
+
+    The fields are compared with those of the class before it is called.
+
+    Raises:
+        ConfigError: There is no such task, or these are not its fields.
+    """
+    from fednlp.tasks.fields import misfit
+
+    kind = task_class(place)
+    wrong = misfit(kind, fields)
+    if wrong is not None:
+        raise ConfigError(f"the fields of the task {place} do not fit it: {wrong}")
+    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()})
+
+
+def require_trusted(folder: object, named: str, task: str | None) -> None:
+    """Refuse to import what only a run directory names: it may be a stranger's.
+
+    Args:
+        folder: The run directory.
+        named: The task that it names.
+        task: The task that the user named, if any.
+
+    Raises:
+        RunError: The two differ, or the run directory names a class and the user does not.
+    """
+    if task is not None and task != named:
+        raise RunError(f'{folder} is a run of the task "{named}", not of "{task}": leave out --task')
+    if task is None and named not in TASKS and named not in {one.place for one in TASKS.values()}:
+        raise RunError(
+            f'{folder} names a task class, "{named}", and fednlp runs no code that only a run directory names: '
+            f"if you trust it, add --task {named}"
+        )

@@ -1,0 +1,86 @@
+"""Arrays of an ``.npz`` file that may be damaged or a stranger's: sizes are checked before memory is taken."""
+
+import math
+import zipfile
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# What a file of so many bytes may unpack to: offsets of empty test sets compress well, but not without end.
+_UNPACKED_FLOOR, _UNPACKED_RATIO = 64 << 20, 64
+_PACKED_AS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""How numpy packs; other ways, LZMA above all, may ask for memory without bounds."""
+
+
+def read_arrays(
+    path: str | PathLike[str], kinds: Mapping[str, tuple[str, int]], optional: frozenset[str] = frozenset()
+) -> dict[str, NDArray[Any]]:
+    """Read arrays of a file that ``numpy.savez`` wrote; no object is unpickled.
+
+    Args:
+        path: The file.
+        kinds: The kinds of numpy's data types that are allowed, e.g. ``"iu"``, and the number of dimensions, of each
+            array to read, by name.
+        optional: Names that may be missing.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is damaged, or does not hold these arrays; the message is one line.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = _entries(archive)
+            missing = [name for name in kinds if name not in entries and name not in optional]
+            if missing:
+                raise ValueError(f"holds no {', '.join(missing)}")
+            room = _UNPACKED_FLOOR + _UNPACKED_RATIO * Path(path).stat().st_size
+            return {
+                name: _read(archive, entries[name], name, *kind, room)
+                for name, kind in kinds.items()
+                if name in entries
+            }
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # of a damaged file, zipfile, its decompressors and numpy raise anything
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ValueError(first) from None
+
+
+def _entries(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    entries: dict[str, zipfile.ZipInfo] = {}
+    for entry in archive.infolist():
+        name = entry.filename.removesuffix(".npy")
+        if name in entries:
+            raise ValueError(f"holds {name} twice")
+        entries[name] = entry
+    return entries
+
+
+def _read(
+    archive: zipfile.ZipFile, entry: zipfile.ZipInfo, name: str, kinds: str, dimensions: int, room: int
+) -> NDArray[Any]:
+    """Read one array, after its header was found to agree with the size of its entry."""
+    if entry.compress_type not in _PACKED_AS:
+        raise ValueError(f"{name} is packed in a way that numpy does not")
+    with archive.open(entry) as file:
+        shape, dtype = _header(file)
+        length = file.tell()
+    if len(shape) != dimensions or dtype.kind not in kinds:
+        flat = "a flat array" if dimensions == 1 else f"an array of {dimensions} dimensions"
+        raise ValueError(f"{name} must be {flat}, not {dtype} {shape}")
+    size = math.prod(shape) * dtype.itemsize
+    if min(shape) < 0 or dtype.itemsize == 0 or entry.file_size > room or size != entry.file_size - length:
+        raise ValueError(f"{name} does not have the length that it claims")
+    with archive.open(entry) as file:
+        return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return shape, dtype

@@ -1,0 +1,246 @@
+"""The files of a run directory as data: read, and checked against what they must hold, before anything is done.
+
+A run directory may be damaged, or a stranger's. What is read of one is numbers and words of the shapes below; other
+keys may stand beside these, in older and newer runs. Whatever does not fit is one :class:`RunError`.
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fednlp.errors import RunError
+
+Count = Annotated[int, Field(ge=0)]
+Number = int | float
+Scores = dict[str, dict[str, Number | None]]
+
+_DEEPEST = 32
+_LARGEST = 2**63
+
+
+class Shape(BaseModel):
+    """Keys and types that must fit; other keys are left alone."""
+
+    model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
+
+
+class TaskFile(Shape):
+    """``task.json``."""
+
+    task: str
+    fields: dict[str, Any]
+
+
+class DataFacts(Shape):
+    """What is known of the data."""
+
+    name: str | None = None
+    source: str | None = None
+    fingerprint: str | None = None
+    task: str | None = None
+    metric: str | None = None
+
+
+class Environment(Shape):
+    """``environment.json``."""
+
+    data: DataFacts = DataFacts()
+
+
+class Dropped(Shape):
+    """A client that failed."""
+
+    client: int | None = None
+    reason: str | None = None
+
+
+class SecureFacts(Shape):
+    """What secure aggregation added to a round."""
+
+    bytes: Number = 0
+    seconds: Number = 0
+
+
+class Round(Shape):
+    """A line of ``rounds.jsonl``."""
+
+    round: Annotated[int, Field(ge=1)]
+    cohort: list[int] = []
+    labelling: list[int] = []
+    train_loss: Number | None = None
+    steps: Count = 0
+    examples: Count = 0
+    bytes_up: Count = 0
+    bytes_down: Count = 0
+    tensors_up: Count = 0
+    tensors_down: Count = 0
+    parameters_up: Count = 0
+    labelled: Count = 0
+    simulated_seconds: Number = 0
+    energy_joules: Number = 0
+    seconds: Number = 0
+    evaluation: Scores = {}
+    dropped: list[Dropped] = []
+    secure: SecureFacts = SecureFacts()
+
+
+class SavedRound(Round):
+    """A line of ``rounds.jsonl`` that a run goes on from."""
+
+    cohort: list[int]
+
+
+class Baseline(Shape):
+    """What is possible without a model."""
+
+    name: str
+
+
+class Summary(Shape):
+    """``summary.json``."""
+
+    finished: bool
+    data: DataFacts | None = None
+    clients: Count | None = None
+    evaluation: Scores | None = None
+    best: dict[str, Number | None] | None = None
+    baseline: Baseline | None = None
+    reference: str | None = None
+    bytes_up: Count = 0
+    bytes_down: Count = 0
+    tensors_up: Count = 0
+    tensors_down: Count = 0
+    parameters_up: Count = 0
+    labelled: Count = 0
+    simulated_seconds: Number = 0
+    energy_joules: Number = 0
+    seconds: Number = 0
+
+
+class Labels(Shape):
+    """``labels.json``: client x label counts."""
+
+    labels: list[str]
+    train: list[list[Count]]
+    test: list[list[Count]]
+
+
+class ByLabel(Shape):
+    """``by_label.json``: scores by label."""
+
+    labels: Annotated[list[str], Field(min_length=1)]
+    precision: list[Number]
+    recall: list[Number]
+    f1: list[Number]
+    support: list[Count]
+    confusion: list[list[Count]] | None = None
+
+
+class MatrixRow(Shape):
+    """One model's scores."""
+
+    model: str
+    scores: list[Number | None]
+
+
+class Matrix(Shape):
+    """``matrix.json``."""
+
+    metric: str
+    tests: list[str]
+    rows: list[MatrixRow]
+
+
+SHAPES: Mapping[str, type[Shape]] = {
+    "task.json": TaskFile,
+    "environment.json": Environment,
+    "by_label.json": ByLabel,
+    "summary.json": Summary,
+    "labels.json": Labels,
+    "matrix.json": Matrix,
+}
+"""What each file must hold."""
+
+
+def read_json(path: Path, remedy: str = "run the experiment again") -> dict[str, Any]:
+    """Read one of :data:`SHAPES`.
+
+    Args:
+        path: The file.
+        remedy: What to do if it does not, for the end of the message.
+
+    Raises:
+        RunError: It is absent, cut short, or does not fit.
+    """
+    try:
+        return parse_json(path.read_bytes(), SHAPES[path.name])
+    except (OSError, ValueError) as error:
+        raise damaged(path, error, remedy) from error
+
+
+def parse_json(text: bytes | str, shape: type[Shape]) -> dict[str, Any]:
+    """Return the JSON object of a text, as it stands there.
+
+    Raises:
+        ValueError: It is none, or does not fit; the message is one line.
+    """
+    try:
+        value = json.loads(text if isinstance(text, str) else text.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    _require_plain(value)
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    try:
+        shape.model_validate(value)
+    except ValidationError as error:
+        raise ValueError(_first(error)) from None
+    return value
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises:
+        ValueError: It is no TOML; the message is one line.
+        OSError: It cannot be read.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    _require_plain(document)
+    return document
+
+
+def damaged(path: Path, error: Exception, remedy: str = "run the experiment again") -> RunError:
+    """Return the error for a file of a run directory that cannot be used."""
+    return RunError(f"{path} is damaged ({error}): {remedy}")
+
+
+def _first(error: ValidationError) -> str:
+    """Return the first mistake in words: where, and what is wrong there."""
+    detail = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in detail["loc"])
+    return f"{place}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
+
+
+def _require_plain(value: Any) -> None:
+    """Refuse what no run writes, and what later steps could stumble over: deep nesting, and numbers beyond 64 bits."""
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        if depth > _DEEPEST:
+            raise ValueError("it is nested too deep")
+        if any(isinstance(one, int) and not -_LARGEST <= one < _LARGEST for one in level):
+            raise ValueError("it has a number beyond 64 bits")
+        level = [
+            inner
+            for one in level
+            if isinstance(one, Mapping | list)
+            for inner in (one.values() if isinstance(one, Mapping) else one)
+        ]

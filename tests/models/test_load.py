@@ -1,0 +1,98 @@
+"""A model is numbers and words: code that comes with one is never run, whatever standard input says."""
+
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fednlp.errors import ModelError
+from fednlp.models import load_tokenizer, longest_text, pretrained_model
+
+CLASSIFIER = "AutoModelForSequenceClassification"
+EVIL = """
+from pathlib import Path
+Path(__file__).with_name("PWNED").touch()
+Path({marker!r}).touch()
+class Evil:
+    pass
+"""
+
+
+@pytest.fixture
+def consent(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """Standard input that says yes to everything."""
+    said = io.StringIO("y\n" * 9)
+    monkeypatch.setattr("sys.stdin", said)
+    return said
+
+
+@pytest.fixture
+def folder(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the tiny model with a module of its own that leaves a file behind when it is imported."""
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    copied = shutil.copytree(tiny_model, tmp_path / "evil")
+    (copied / "code.py").write_text(EVIL.format(marker=str(tmp_path / "MARK")))
+    return copied
+
+
+def change(path: Path, **settings: Any) -> None:
+    """Set keys of a JSON file."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
+def load(folder: Path) -> None:
+    """Load all that a run loads."""
+    tokenizer = load_tokenizer(str(folder))
+    longest_text(str(folder), tokenizer)
+    pretrained_model(str(folder), CLASSIFIER, {"num_labels": 2}, {}, seed=0)
+
+
+def nothing_ran(folder: Path, consent: io.StringIO, out: str) -> bool:
+    """Say whether the code was not run, and nobody was asked for consent."""
+    return not [*folder.parent.rglob("PWNED"), *folder.parent.rglob("MARK")] and (consent.tell(), out) == (
+        0,
+        "",
+    )
+
+
+def test_a_model_of_its_own_code_is_refused_in_one_line(
+    folder: Path, consent: io.StringIO, capsys: pytest.CaptureFixture[str]
+) -> None:
+    auto = {"AutoConfig": "code.Evil", CLASSIFIER: "code.Evil", "AutoTokenizer": ["code.Evil", "code.Evil"]}
+    change(folder / "config.json", model_type="evil", auto_map=auto)
+    for step in (lambda: load(folder), lambda: pretrained_model(str(folder), CLASSIFIER, {}, {}, seed=0)):
+        with pytest.raises(ModelError, match=r"needs code of its own .* fednlp runs no code") as caught:
+            step()
+        assert "\n" not in str(caught.value)
+    assert nothing_ran(folder, consent, capsys.readouterr().out)
+
+
+def test_a_tokenizer_of_its_own_code_is_refused(
+    folder: Path, consent: io.StringIO, capsys: pytest.CaptureFixture[str]
+) -> None:
+    auto = {"AutoTokenizer": ["code.Evil", "code.Evil"]}
+    change(folder / "tokenizer_config.json", tokenizer_class="Evil", auto_map=auto)
+    change(folder / "config.json", model_type="evil", auto_map={"AutoConfig": "code.Evil"})
+    with pytest.raises(ModelError, match="needs code of its own"):
+        load_tokenizer(str(folder))
+    assert nothing_ran(folder, consent, capsys.readouterr().out)
+
+
+def test_code_beside_a_known_architecture_is_left_alone(
+    folder: Path, consent: io.StringIO, capsys: pytest.CaptureFixture[str]
+) -> None:
+    auto = {"AutoConfig": "code.Evil", "AutoModel": "code.Evil", CLASSIFIER: "code.Evil"}
+    change(folder / "config.json", auto_map=auto)
+    change(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["code.Evil", "code.Evil"]})
+    load(folder)
+    assert nothing_ran(folder, consent, capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+def test_kernels_of_a_hub_repository_are_refused(folder: Path, key: str) -> None:
+    change(folder / "config.json", **{key: "kernels-community/flash-attn2"})
+    with pytest.raises(ModelError, match="attention kernels kernels-community/flash-attn2"):
+        load(folder)

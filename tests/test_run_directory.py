@@ -1,0 +1,175 @@
+"""A run directory is data, never a program: a stranger's runs nothing, and damage is one line."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fednlp
+from fednlp.config import Experiment, parse
+from fednlp.errors import FednlpError, RunError
+from fednlp.federated.params import Layout
+from fednlp.inference import evaluate_run, open_trained, predict_texts
+from fednlp.rundir import RunDir
+
+Document = Callable[..., dict[str, Any]]
+Stopping = Callable[..., AbstractContextManager[Any]]
+CLASS = "task_of_mine:Mine"
+SMALL = {"num_rounds": 2, "clients_per_round": 2, "client.max_steps": 2}
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A module with a task of the user's own: text classification under another name."""
+    folder = tmp_path_factory.mktemp("modules")
+    (folder / "task_of_mine.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from fednlp.tasks.classification import TextClassification\n"
+        "@dataclass(frozen=True)\n"
+        "class Mine(TextClassification):\n"
+        "    name: str = 'mine'\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield
+        sys.modules.pop("task_of_mine", None)
+
+
+@pytest.fixture(scope="module")
+def plain(document: Document, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of a task that fednlp knows."""
+    return fednlp.run(parse(document(SMALL)), tmp_path_factory.mktemp("plain") / "run").folder
+
+
+@pytest.fixture
+def settings_of_mine(mine: None, document: Document) -> Experiment:
+    """An experiment with a task of the user's own."""
+    return parse(document(SMALL | {"task.name": CLASS}))
+
+
+@pytest.fixture
+def stranger(plain: Path, tmp_path: Path) -> Path:
+    """A copy of a run that may be changed."""
+    return shutil.copytree(plain, tmp_path / "stranger")
+
+
+@pytest.mark.parametrize(
+    ("task", "fields"),
+    [
+        ("subprocess:Popen", {"args": ["touch", "PWNED"]}),
+        ("os:system", {"command": "touch PWNED"}),
+        ("builtins:exec", {"object": "open('PWNED', 'w')"}),
+        (CLASS, {}),
+    ],
+)
+def test_a_strangers_task_is_not_even_imported(
+    task: str, fields: dict[str, Any], stranger: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fednlp.tasks.import_module", None)
+    (stranger / "task.json").write_text(json.dumps({"task": task, "fields": fields}))
+    for use in (lambda: predict_texts(stranger, ["a"], {}), lambda: evaluate_run(stranger)):
+        with pytest.raises(RunError, match=f"names a task class, .{task}.* add --task {task}") as caught:
+            use()
+        assert "\n" not in str(caught.value)
+    assert not (here / "PWNED").exists()
+
+
+def test_a_strangers_task_that_the_user_names_is_a_task_or_nothing(stranger: Path, here: Path) -> None:
+    """Even then nothing is called that is no task."""
+    said = {"task": "subprocess:Popen", "fields": {"args": ["touch", "PWNED"]}}
+    (stranger / "task.json").write_text(json.dumps(said))
+    with pytest.raises(FednlpError, match="is no task"):
+        open_trained(stranger, task="subprocess:Popen")
+    assert not (here / "PWNED").exists()
+
+
+def test_the_task_that_is_named_is_that_of_the_run(plain: Path) -> None:
+    assert open_trained(plain, task="text-classification").place == "text-classification"
+    with pytest.raises(RunError, match='is a run of the task "text-classification", not of "mine:Task"'):
+        open_trained(plain, task="mine:Task")
+    with pytest.raises(RunError, match="leave out --task"):
+        fednlp.resume(plain, task="mine:Task")
+
+
+def test_a_class_of_ones_own_is_named_to_go_on_and_to_predict(
+    settings_of_mine: Experiment, stopping: Stopping, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    with stopping(rounds=1) as listener:
+        fednlp.run(settings_of_mine, folder, listener=listener)
+    with pytest.raises(RunError, match=f"add --task {CLASS}"):
+        fednlp.resume(folder)
+    fednlp.resume(folder, task=CLASS)
+    assert RunDir(folder).finished
+    fednlp.resume(folder, expected=settings_of_mine)
+    with pytest.raises(RunError, match=f"add --task {CLASS}"):
+        predict_texts(folder, ["arts0"], {})
+    assert open_trained(folder, task=CLASS).task.name == "mine"
+
+
+def test_code_in_a_strangers_model_is_not_run(stranger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = stranger / "model"
+    (model / "evil.py").write_text(f"open({str(stranger / 'PWNED')!r}, 'w')\n")
+    auto = {"AutoConfig": "evil.C", "AutoModelForSequenceClassification": "evil.M"}
+    config = json.loads((model / "config.json").read_text()) | {"model_type": "evil", "auto_map": auto}
+    (model / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with pytest.raises(FednlpError, match="fednlp runs no code"):
+        predict_texts(stranger, ["a"], {})
+    assert not (stranger / "PWNED").exists()
+
+
+@given(data=st.data())
+@settings(max_examples=40)
+def test_a_damaged_task_is_one_line_or_a_task(
+    plain: Path, mutants: ModuleType, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("task")
+    for name in ("resolved.toml", "task.json"):
+        shutil.copy(plain / name, folder / name)
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text("{}")
+    mutants.damage(data.draw, folder / "task.json")
+    with pytest.raises(FednlpError) as caught:  # of the model, if not of the task
+        open_trained(folder)
+    assert "\n" not in str(caught.value)
+
+
+@given(data=st.data(), name=st.sampled_from(["resolved.toml", "summary.json", "rounds.jsonl"]))
+@settings(max_examples=40)
+def test_what_a_resumed_run_reads(
+    plain: Path,
+    mutants: ModuleType,
+    tmp_path_factory: pytest.TempPathFactory,
+    data: st.DataObject,
+    name: str,
+) -> None:
+    folder = tmp_path_factory.mktemp("resume")
+    for known in ("resolved.toml", "summary.json", "rounds.jsonl"):
+        shutil.copy(plain / known, folder / known)
+    mutants.damage(data.draw, folder / name)
+    run = RunDir(folder)
+    try:
+        run.experiment()
+        assert isinstance(run.finished, bool)
+        lines = run.keep_rounds(2)
+        fednlp.costs.totals(lines)
+    except FednlpError:
+        return
+    assert [line["round"] for line in lines] == [1, 2]
+
+
+def test_a_damaged_checkpoint_says_how_to_start_again(stranger: Path) -> None:
+    (stranger / "checkpoint" / "state.safetensors").write_bytes(b"\xff" * 99)
+    with pytest.raises(RunError) as caught:
+        RunDir(stranger).load_state(Layout.of({}))
+    command = f"fednlp run {stranger / 'resolved.toml'} --out {stranger}-again"
+    assert str(caught.value).endswith(f"start again with: {command}")
