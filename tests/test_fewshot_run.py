@@ -298,6 +298,21 @@ def test_without_any_gold_label_what_the_model_says_is_the_beginning(
     assert outcome(fednlp.resume(tmp_path / "run", workers=2)) == outcome(whole)
 
 
+def test_a_round_without_a_step_has_no_change_of_base_weights_to_send(
+    experiment: Make, tiny_model: Path, tmp_path: Path
+) -> None:
+    changes = prompted(tiny_model, tmp_path / "model", "BertForMaskedLM")
+    changes |= {
+        "fewshot": FEW | {"gold": 0, "n": 2},
+        "model": changes["model"] | {"peft": {"method": "lora", "r": 2, "averaging": "exact"}},
+        "num_rounds": 2,
+    }
+    first, second = lines_of(fednlp.run(experiment(changes), tmp_path / "run"))
+    assert "aborted" in first
+    message = first["bytes_down"] / len(first["labelling"])
+    assert second["bytes_down"] == message * len({*second["cohort"], *second["labelling"]})
+
+
 def test_a_prompt_asks_only_what_a_head_has_learnt(
     experiment: Make, tiny_model: Path, tmp_path: Path
 ) -> None:

@@ -196,6 +196,21 @@ def test_bytes_are_those_of_the_messages(whole: Callable[[str], RunDir]) -> None
         assert summary[key] == sum(line[key] for line in lines_of(whole("sparse")))
 
 
+def test_exact_averaging_sends_adapters_transformed_and_the_rest_as_factors(
+    experiment: Make, tmp_path: Path
+) -> None:
+    """The first message is that of plain LoRA, the second has float32 factors of W's change beside it."""
+    lora = {"method": "lora", "r": 2}
+    found = {}
+    for averaging in ("plain", "exact"):
+        changes = {"model.peft": lora | {"averaging": averaging}, "exchange.down": ["int4"], "num_rounds": 2}
+        found[averaging] = lines_of(fednlp.run(experiment(changes), tmp_path / averaging))
+    plain, exact = found["plain"], found["exact"]
+    assert exact[0]["bytes_down"] == plain[0]["bytes_down"]
+    assert exact[0]["train_loss"] == plain[0]["train_loss"]  # the base weights are not rounded either way
+    assert exact[1]["bytes_down"] > plain[1]["bytes_down"]
+
+
 def test_pulling_sends_what_it_says(whole: Callable[[str], RunDir]) -> None:
     for method in ("low", "high", "random"):
         for line in lines_of(whole(method)):
