@@ -175,6 +175,20 @@ def test_a_model_of_whom(whole: Callable[[str], RunDir]) -> None:
         evaluate_run(whole("frozen").folder, client="0")
 
 
+def test_neither_a_full_disk_nor_remembering_nothing_changes_a_bit(
+    whole: Callable[[str], RunDir], experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fednlp.training import states
+
+    forgetful = experiment(METHODS["frozen"] | {"runtime.remember": False})
+    assert torch.equal(x_of(fednlp.run(forgetful, tmp_path / "forgetful")), x_of(whole("frozen")))
+    monkeypatch.setattr(states, "_LEAVE_FREE", 2**80)
+    monkeypatch.setenv("FEDNLP_CACHE", str(tmp_path / "cache"))
+    full = fednlp.run(experiment(METHODS["frozen"]), tmp_path / "full")
+    assert not list((tmp_path / "cache" / "states").glob("*/index-*.bin"))
+    assert torch.equal(x_of(full), x_of(whole("frozen")))
+
+
 def test_frozen_stays_and_is_saved(whole: Callable[[str], RunDir], tiny_model: Path) -> None:
     start = load_file(tiny_model / "model.safetensors")
     end = load_file(whole("frozen").model / "model.safetensors")

@@ -150,7 +150,7 @@ class Replica:
         layout: Of the shared tensors, which the flat global model is made of.
         personal: Of each client's own tensors.
         bottom: The frozen layers from the embeddings up, if any.
-        memory: Of what these make of texts; None to run them every time.
+        memory: Of what these make of texts; None to run them batch by batch.
     """
 
     def __init__(

@@ -129,8 +129,8 @@ class LocalSide:
         derived = [pair.base for pair in adapters]
         self.replica = Replica(model, pick_device(recipe.device), by_rows, personal, derived)
         self.layout: Layout = self.replica.layout
-        if self.replica.bottom is not None and recipe.remember and self.task.name not in _DRAWN:
-            folder = memory_folder(self.replica.bottom, cache_dir())
+        if self.replica.bottom is not None and self.task.name not in _DRAWN:
+            folder = memory_folder(self.replica.bottom, cache_dir()) if recipe.remember else None
             self.replica.memory = Memory(self.replica.bottom, folder, 0)
         self.train_features = _opened(recipe.train_features)
         same = recipe.test_features == recipe.train_features
