@@ -199,6 +199,22 @@ def test_the_model_that_is_written_scores_as_the_run_did(
     assert all({"example", "prediction"} <= set(line) for line in lines)
 
 
+def test_a_masked_language_model_scores_as_the_run_did(
+    made: Callable[[str], Path], tiny_model: Path, tmp_path: Path
+) -> None:
+    """The held-out texts have other numbers in the run than by themselves, and the same tokens are hidden."""
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    AutoModelForMaskedLM.from_pretrained(tiny_model).save_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(tiny_model, mask_token="poison").save_pretrained(tmp_path / "model")
+    task = {"name": "masked-lm", "mlm_probability": 0.3}
+    document = settings_of("language", made("language"), tmp_path / "model")
+    document |= {"task": task, "model": {"name_or_path": str(tmp_path / "model"), "max_length": 16}}
+    run = fednlp.run(parse(document), tmp_path / "run")
+    found = run.read_json("summary.json")["evaluation"]["global"]
+    assert evaluate_run(run.folder) == pytest.approx(found, rel=1e-5)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_scored_on_a_file_whole(
     name: str, run_of: Callable[[str], RunDir], made: Callable[[str], Path], tmp_path: Path
