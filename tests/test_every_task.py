@@ -199,6 +199,36 @@ def test_the_model_that_is_written_scores_as_the_run_did(
     assert all({"example", "prediction"} <= set(line) for line in lines)
 
 
+def test_a_missing_score_is_said_and_nothing_fails(
+    made: Callable[[str], Path], tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Scores that are all the same have no correlation with anything; here all of the test set."""
+    from rich.console import Console
+
+    from fednlp.live import Terminal
+    from fednlp.reports import write_report
+
+    rows = [json.loads(line) | {"score": 2.5} for line in made("regression").read_text().splitlines()[:20]]
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    document = settings_of("regression", made("regression"), tiny_model)
+    document["data"] |= {"test_path": str(tmp_path / "test.jsonl")}
+    run = fednlp.run(parse(document), tmp_path / "run", listener=Terminal(console=Console(width=120)))
+    assert "test Pearson" in (said := capsys.readouterr().out)
+    assert "not defined" in said
+    summary = run.read_json("summary.json")
+    assert (
+        summary["evaluation"]["global"]["pearson"]
+        is summary["baseline"]["pearson"]
+        is summary["best"]
+        is None
+    )
+    assert summary["evaluation"]["personal"] == dict.fromkeys(summary["evaluation"]["personal"]) | {
+        "clients": 0
+    }
+    write_report([run.folder], tmp_path / "report")
+    assert evaluate_run(run.folder)["pearson"] is None
+
+
 def test_a_masked_language_model_scores_as_the_run_did(
     made: Callable[[str], Path], tiny_model: Path, tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ from fednlp.tasks.base import Outcome, Row, Task
 from fednlp.training.batches import evaluation_batches
 from fednlp.training.client import begin_of, exchange_from, record_fields
 from fednlp.training.replica import Replica
+from fednlp.training.scores import Scores, defined, mean_loss
 from fednlp.training.side import personal_names, pick_device
 
 Step = Callable[[int, int, str], None]
@@ -136,7 +137,7 @@ def evaluate_run(
     say: Callable[[str], None] = lambda text: None,
     step: Step = lambda done, of, what: None,
     client: str | None = None,
-) -> dict[str, float]:
+) -> Scores:
     """Score the model of a run on a file, or on the run's own test set.
 
     Args:
@@ -148,7 +149,7 @@ def evaluate_run(
         client: Whose model, where clients have their own.
 
     Returns:
-        The task's metrics, and the mean loss.
+        The task's metrics, and the mean loss; None where the examples do not define one.
 
     Raises:
         FednlpError: What was wrong, and what to do about it.
@@ -167,9 +168,8 @@ def evaluate_run(
         order = np.argsort(found, kind="stable")
         predictions = [predictions[place] for place in order]
         everyone = np.arange(len(features))
-        scores = trained.task.metrics(predictions, features, everyone)
-    weight = sum(outcome.weight for outcome in outcomes)
-    scores |= {"loss": sum(outcome.loss for outcome in outcomes) / weight if weight else 0.0}
+        scores = defined(trained.task.metrics(predictions, features, everyone))
+    scores["loss"] = mean_loss(outcomes)
     if out is not None:
         target = SCHEMAS[data.task].target
         truth = table.column(columns[target]).take(numbers).to_pylist() if target else None

@@ -110,7 +110,7 @@ class Terminal:
             parts.append(f"loss {line['train_loss']:.3f}")
         scores = line.get("evaluation", {})
         name = self._metric
-        if name in scores.get("global", {}):
+        if scores.get("global", {}).get(name) is not None:
             parts.append(f"{metric_title(name)} {scores['global'][name]:.3f}")
             self._curve.append((line["round"], scores["global"][name]))
         if scores.get("personal", {}).get(name) is not None:
@@ -186,7 +186,7 @@ def show_table(table: ComparisonTable) -> None:
         print(to_text(table))
 
 
-def score_table(scores: Mapping[str, float]) -> Table:
+def score_table(scores: Mapping[str, float | None]) -> Table:
     """Return the metrics of one evaluation."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim")
@@ -195,9 +195,13 @@ def score_table(scores: Mapping[str, float]) -> Table:
     return table
 
 
-def _add_scores(table: Table, scores: Mapping[str, float]) -> None:
+def _add_scores(table: Table, scores: Mapping[str, float | None]) -> None:
     for name, value in scores.items():
-        table.add_row(f"test {metric_title(name)}", f"{value:.4f}")
+        table.add_row(f"test {metric_title(name)}", _four_digits(value))
+
+
+def _four_digits(value: float | None) -> str:
+    return "not defined" if value is None else f"{value:.4f}"
 
 
 def closing_table(summary: dict[str, Any]) -> Table:
@@ -208,7 +212,7 @@ def closing_table(summary: dict[str, Any]) -> Table:
     scores = summary["evaluation"]
     _add_scores(table, scores.get("global", {}))
     baseline = summary["baseline"]
-    table.add_row("baseline", f"{baseline[summary['metric']]:.4f} ({baseline['name']})")
+    table.add_row("baseline", f"{_four_digits(baseline[summary['metric']])} ({baseline['name']})")
     metric = summary["metric"]
     for part, said in (("personal", "clients' own tests"), ("final", "after own steps")):
         own = scores.get(part, {})

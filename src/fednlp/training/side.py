@@ -30,7 +30,7 @@ from fednlp.training.local import Begin, Trained, train_client
 from fednlp.training.memory import Memory, memory_folder
 from fednlp.training.optimizers import LocalTraining
 from fednlp.training.replica import Replica
-from fednlp.training.scores import scored, scores_by_owner
+from fednlp.training.scores import Scores, scored, scores_by_owner
 
 _HIDDEN = -1
 """The label of a text that nobody has labelled."""
@@ -331,7 +331,7 @@ class LocalSide:
             "global": self.scored(everyone),
         }
 
-    def scored(self, outcomes: list[Outcome]) -> dict[str, float] | None:
+    def scored(self, outcomes: list[Outcome]) -> Scores | None:
         """Return the task's metrics and the mean loss over outcomes; None where there are no examples."""
         return scored(self.task, self.test_features, outcomes)
 
