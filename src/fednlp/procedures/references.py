@@ -78,7 +78,7 @@ class Centralised:
                     torch.nn.utils.clip_grad_norm_(parameters, self.options.max_grad_norm)
                 if rate is not None:
                     set_rate(optimizer, rate(step))
-                optimizer.step()
+                side.replica.step(optimizer)
                 loss_sum += loss.detach().cpu() * len(numbers)
                 seen += len(numbers)
                 course.step(step - first + 1, self.steps, "steps")
