@@ -211,6 +211,52 @@ def test_the_model_that_is_written_scores_as_the_run_did(
         ]
 
 
+def test_a_missing_score_is_said_and_nothing_fails(
+    made: Callable[[str], Path], tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Scores that are all the same have no correlation with anything; here all of the test set."""
+    from rich.console import Console
+
+    from fednlp.live import Terminal
+    from fednlp.reports import write_report
+
+    rows = [json.loads(line) | {"score": 2.5} for line in made("regression").read_text().splitlines()[:20]]
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    document = settings_of("regression", made("regression"), tiny_model)
+    document["data"] |= {"test_path": str(tmp_path / "test.jsonl")}
+    run = fednlp.run(parse(document), tmp_path / "run", listener=Terminal(console=Console(width=120)))
+    assert "test Pearson" in (said := capsys.readouterr().out)
+    assert "not defined" in said
+    summary = run.read_json("summary.json")
+    assert (
+        summary["evaluation"]["global"]["pearson"]
+        is summary["baseline"]["pearson"]
+        is summary["best"]
+        is None
+    )
+    assert summary["evaluation"]["personal"] == dict.fromkeys(summary["evaluation"]["personal"]) | {
+        "clients": 0
+    }
+    write_report([run.folder], tmp_path / "report")
+    assert evaluate_run(run.folder)["pearson"] is None
+
+
+def test_a_masked_language_model_scores_as_the_run_did(
+    made: Callable[[str], Path], tiny_model: Path, tmp_path: Path
+) -> None:
+    """The held-out texts have other numbers in the run than by themselves, and the same tokens are hidden."""
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    AutoModelForMaskedLM.from_pretrained(tiny_model).save_pretrained(tmp_path / "model")
+    AutoTokenizer.from_pretrained(tiny_model, mask_token="poison").save_pretrained(tmp_path / "model")
+    task = {"name": "masked-lm", "mlm_probability": 0.3}
+    document = settings_of("language", made("language"), tmp_path / "model")
+    document |= {"task": task, "model": {"name_or_path": str(tmp_path / "model"), "max_length": 16}}
+    run = fednlp.run(parse(document), tmp_path / "run")
+    found = run.read_json("summary.json")["evaluation"]["global"]
+    assert evaluate_run(run.folder) == pytest.approx(found, rel=1e-5)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_scored_on_a_file_whole(
     name: str, run_of: Callable[[str], RunDir], made: Callable[[str], Path], tmp_path: Path

@@ -261,6 +261,34 @@ def test_gold_labels_that_are_not_trusted_are_not_counted(experiment: Make, tmp_
     assert lines[-1]["labels"]["gold"] < 100
 
 
+def test_every_trial_of_a_search_begins_with_the_same_trusted_clients(
+    experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome, stopping: Stopping
+) -> None:
+    """What a trial flags is put back with the model; here each check flags the first client that is left."""
+    monkeypatch.setattr("fednlp.procedures.fewshot.suspects", lambda clients, *rest: clients[:1])
+    few = METHODS["search"]["fewshot"] | {"check": True, "gold": 40}
+    changes = METHODS["search"] | {"fewshot": few, "num_rounds": 13, "evaluation.every": 13}
+    whole = fednlp.run(experiment(changes), tmp_path / "whole")
+    begun: dict[str, list[tuple[list[int] | None, int]]] = {}
+    for line in lines_of(whole):
+        if line["pacing"]["phase"] == "trial":
+            found = line.get("flagged"), line["labels"]["gold"]
+            begun.setdefault(str(line["pacing"]["pace"]), []).append(found)
+    first, *others = [trial[0] for trial in begun.values()]
+    assert first[0]
+    assert others == [first] * len(others)
+    assert len(others) >= 1
+    with stopping(rounds=3, pieces=1) as listener:
+        fednlp.run(experiment(changes), tmp_path / "run", listener=listener)
+    assert outcome(fednlp.resume(tmp_path / "run")) == outcome(whole)
+
+
+def test_gold_labels_cannot_be_checked_by_layers_that_nobody_shares(experiment: Make, tmp_path: Path) -> None:
+    changes = {"fewshot": FEW | {"check": True}, "model.train": {"personal": "head"}}
+    with pytest.raises(ConfigError, match=r"leave fewshot\.check out"):
+        fednlp.run(experiment(changes), tmp_path / "run")
+
+
 def prompted(tiny_model: Path, folder: Path, kind: str) -> dict[str, Any]:
     """Return changes that ask a tiny BERT with a kind of head for one word a label."""
     import torch
@@ -296,6 +324,21 @@ def test_without_any_gold_label_what_the_model_says_is_the_beginning(
     with stopping(rounds=1, pieces=0) as listener:
         fednlp.run(experiment(changes), tmp_path / "run", listener=listener)
     assert outcome(fednlp.resume(tmp_path / "run", workers=2)) == outcome(whole)
+
+
+def test_a_round_without_a_step_has_no_change_of_base_weights_to_send(
+    experiment: Make, tiny_model: Path, tmp_path: Path
+) -> None:
+    changes = prompted(tiny_model, tmp_path / "model", "BertForMaskedLM")
+    changes |= {
+        "fewshot": FEW | {"gold": 0, "n": 2},
+        "model": changes["model"] | {"peft": {"method": "lora", "r": 2, "averaging": "exact"}},
+        "num_rounds": 2,
+    }
+    first, second = lines_of(fednlp.run(experiment(changes), tmp_path / "run"))
+    assert "aborted" in first
+    message = first["bytes_down"] / len(first["labelling"])
+    assert second["bytes_down"] == message * len({*second["cohort"], *second["labelling"]})
 
 
 def test_a_prompt_asks_only_what_a_head_has_learnt(

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 import fednlp
 from fednlp import config
@@ -22,6 +23,8 @@ from fednlp.config import Experiment
 from fednlp.errors import ConfigError, MissingDependency, ModelError, RunError
 from fednlp.experiment import Listener, Silent
 from fednlp.federated import uniform_cohort
+from fednlp.inference import predict_texts
+from fednlp.models import load_tokenizer, longest_text
 from fednlp.partition import Partition
 from fednlp.rundir import RunDir
 
@@ -945,11 +948,23 @@ def test_labels_of_any_script(
     assert json.loads((run.folder / "labels.json").read_text())["labels"] == sorted(names.values())
 
 
-def test_features_are_made_once(experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second run tokenises nothing: neither the training nor a test file of its own."""
+def test_features_are_made_once(
+    experiment: Make, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second run tokenises nothing, also where the tokenizer's file pads and cuts, which its first call undoes."""
     monkeypatch.setenv("FEDNLP_CACHE", str(tmp_path / "cache"))
     shutil.copy(experiment().data.path or "", tmp_path / "test.csv")
-    changes = {"data.test_path": str(tmp_path / "test.csv"), "num_rounds": 1}
+    shutil.copytree(tiny_model, tmp_path / "model")
+    file = tmp_path / "model" / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.enable_padding(length=20)
+    tokenizer.enable_truncation(20)
+    tokenizer.save(str(file))
+    changes = {
+        "data.test_path": str(tmp_path / "test.csv"),
+        "model.name_or_path": str(tmp_path / "model"),
+        "num_rounds": 1,
+    }
     said: list[str] = []
 
     class Heard(Silent):
@@ -957,10 +972,27 @@ def test_features_are_made_once(experiment: Make, tmp_path: Path, monkeypatch: p
             said.append(text)
 
     fednlp.run(experiment(changes), tmp_path / "one", listener=Heard())
-    assert sum("tokenising" in text for text in said) == 2
+    found = [" ".join(text.split()[:4]) for text in said if "tokenising" in text]
+    assert found == ["tokenising 200 training examples", "tokenising 200 test examples"]
     said.clear()
     fednlp.run(experiment(changes), tmp_path / "two", listener=Heard())
     assert not any("tokenising" in text for text in said)
+    fednlp.run(experiment({"num_rounds": 1, "model.max_length": 31}), tmp_path / "held-out", listener=Heard())
+    assert any(text.startswith("tokenising 200 training and test examples") for text in said)
+
+
+def test_a_pipeline_cuts_texts_as_the_run_did(experiment: Make, tmp_path: Path) -> None:
+    """And a run that begins from this run's model may read longer texts again."""
+    from transformers import pipeline
+
+    first = experiment({"num_rounds": 1, "model.max_length": 6})
+    run = fednlp.run(first, tmp_path / "run")
+    texts = ["word1 " * 4 + f"{label}1 " * 30 for label in ("arts", "economy", "science", "sports")]
+    classify = pipeline("text-classification", model=str(run.model), device="cpu")
+    found = [said["label"] for said in classify(texts, truncation=True)]
+    assert len(classify.tokenizer(texts[0], truncation=True)["input_ids"]) == 6
+    assert found == predict_texts(run.folder, texts, {})
+    assert longest_text(str(run.model), load_tokenizer(str(run.model))) == 64
 
 
 def save_decoder(folder: Path, tiny_model: Path, padding: str | None) -> Path:

@@ -175,6 +175,20 @@ def test_a_model_of_whom(whole: Callable[[str], RunDir]) -> None:
         evaluate_run(whole("frozen").folder, client="0")
 
 
+def test_neither_a_full_disk_nor_remembering_nothing_changes_a_bit(
+    whole: Callable[[str], RunDir], experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fednlp.training import states
+
+    forgetful = experiment(METHODS["frozen"] | {"runtime.remember": False})
+    assert torch.equal(x_of(fednlp.run(forgetful, tmp_path / "forgetful")), x_of(whole("frozen")))
+    monkeypatch.setattr(states, "_LEAVE_FREE", 2**80)
+    monkeypatch.setenv("FEDNLP_CACHE", str(tmp_path / "cache"))
+    full = fednlp.run(experiment(METHODS["frozen"]), tmp_path / "full")
+    assert not list((tmp_path / "cache" / "states").glob("*/index-*.bin"))
+    assert torch.equal(x_of(full), x_of(whole("frozen")))
+
+
 def test_frozen_stays_and_is_saved(whole: Callable[[str], RunDir], tiny_model: Path) -> None:
     start = load_file(tiny_model / "model.safetensors")
     end = load_file(whole("frozen").model / "model.safetensors")
@@ -194,6 +208,21 @@ def test_bytes_are_those_of_the_messages(whole: Callable[[str], RunDir]) -> None
     summary = json.loads((whole("sparse").folder / "summary.json").read_text())
     for key in ("bytes_up", "bytes_down", "tensors_up", "tensors_down", "parameters_up"):
         assert summary[key] == sum(line[key] for line in lines_of(whole("sparse")))
+
+
+def test_exact_averaging_sends_adapters_transformed_and_the_rest_as_factors(
+    experiment: Make, tmp_path: Path
+) -> None:
+    """The first message is that of plain LoRA, the second has float32 factors of W's change beside it."""
+    lora = {"method": "lora", "r": 2}
+    found = {}
+    for averaging in ("plain", "exact"):
+        changes = {"model.peft": lora | {"averaging": averaging}, "exchange.down": ["int4"], "num_rounds": 2}
+        found[averaging] = lines_of(fednlp.run(experiment(changes), tmp_path / averaging))
+    plain, exact = found["plain"], found["exact"]
+    assert exact[0]["bytes_down"] == plain[0]["bytes_down"]
+    assert exact[0]["train_loss"] == plain[0]["train_loss"]  # the base weights are not rounded either way
+    assert exact[1]["bytes_down"] > plain[1]["bytes_down"]
 
 
 def test_pulling_sends_what_it_says(whole: Callable[[str], RunDir]) -> None:

@@ -180,19 +180,24 @@ def features_of(
     data: TextData, split: Split, place: str, task: Task, tokenizer: Any, limit: int, say: Say
 ) -> Features:
     """Open a split's features, made once for a text, a task, a tokenizer and a length, and kept in the cache."""
-    columns = data.columns_in(split)
-    tokenizer.backend_tokenizer.no_truncation()  # what an earlier split set; it is not part of the vocabulary
-    vocabulary = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+    columns, vocabulary = data.columns_in(split), _vocabulary(tokenizer)
     key = json.dumps([data.fingerprint, split, place, asdict(task), vocabulary, limit, columns])  # type: ignore[call-overload]
     folder = cache_dir() / "features" / hashlib.sha256(key.encode()).hexdigest()[:32]
     features = open_features(folder)
     if features is not None:
         return features
     table = data.train if split == "train" else data.test
-    say(f"tokenising {plural(table.num_rows, f'{split} example')} of {data.name} (once; kept in {folder})")
+    which = "training and test" if data.held_out else {"train": "training", "test": "test"}[split]
+    say(f"tokenising {plural(table.num_rows, f'{which} example')} of {data.name} (once; kept in {folder})")
     batches = row_batches(table, columns)
     with writing(folder.parent):
         return write_features(folder, (task.encode(rows, tokenizer, limit) for rows in batches))
+
+
+def _vocabulary(tokenizer: Any) -> str:
+    """Return the digest of how a tokenizer cuts texts: without padding and truncation, which each call sets anew."""
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    return hashlib.sha256(json.dumps(state | {"padding": None, "truncation": None}).encode()).hexdigest()
 
 
 def share_out(experiment: Experiment, data: TextData, say: Say) -> Partition:

@@ -17,7 +17,7 @@ from fednlp.plaintext import csv_text
 from fednlp.rundir import remedy
 from fednlp.seeds import generator
 from fednlp.tasks.base import Outcome
-from fednlp.training.scores import scores_by_owner
+from fednlp.training.scores import mean_scores, scores_by_owner
 
 if TYPE_CHECKING:
     from fednlp.procedures import Course
@@ -38,8 +38,7 @@ def evaluate(course: "Course", last: bool = False) -> dict[str, dict[str, Any]]:
         tried = drawn_clients(course) if last else []
         results = _engines(course, tried, own=options.personal)
         if tried:
-            found = [r["global"] for r in results if r["global"]]
-            scores["global"] = {key: float(np.mean([one[key] for one in found])) for key in found[0]}
+            scores["global"] = mean_scores([r["global"] for r in results if r["global"]])
         course.client_scores = _own(course, results)
     else:
         outcomes = _global(course)
@@ -118,7 +117,7 @@ def _engines(course: "Course", everyone: list[int], own: bool, steps: int = 0) -
 
 
 def _own(course: "Course", results: list[dict[str, Any]]) -> np.ndarray:
-    """Return each client's score on its own test examples; NaN where it has none."""
+    """Return each client's score on its own test examples; NaN where these do not define one."""
     scores = np.full(course.partition.num_clients, np.nan)
     for result in results:
         if result["own"] is not None:
@@ -131,11 +130,11 @@ def personal_scores(course: "Course", own: np.ndarray) -> dict[str, Any]:
 
     Args:
         course: The run.
-        own: A score a client, NaN where it has none.
+        own: A score a client, NaN where its test examples do not define one: it is left out of all figures.
 
     Returns:
         ``accuracy``: mean weighted by test examples; ``accuracy_worst_decile``: mean over the worst tenth
-        of the clients; ``accuracy_std``: spread over the clients; ``clients``: how many have test examples.
+        of the clients; ``accuracy_std``: spread over the clients; ``clients``: how many have a score.
     """
     metric = course.side.task.metric
     keys = (metric, f"{metric}_worst_decile", f"{metric}_std")

@@ -366,6 +366,6 @@ def _finish(
         if course.experiment.algorithm.name != "local":
             course.side.replica.load_for_evaluation(course.state.x)
             card = model_card(summary, course.experiment.model_dump(exclude_none=True), known)
-            save_model(course.side.replica.model, pieces.tokenizer, directory.model, card)
+            save_model(course.side.replica.model, pieces.tokenizer, directory.model, card, pieces.longest)
         directory.write_json("summary.json", summary)
     listener.finished(directory, summary)

@@ -16,7 +16,7 @@ from fednlp.reports.render import to_rich, to_text
 from fednlp.reports.table import Table as ComparisonTable
 from fednlp.reports.units import human_bytes, human_seconds, metric_title, plural
 from fednlp.rundir import RunDir
-from fednlp.tables import add_scores, clients_table, decile_text, show
+from fednlp.tables import add_scores, clients_table, decile_text, four_digits, show
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -113,7 +113,7 @@ class Terminal:
             parts.append(f"loss {line['train_loss']:.3f}")
         scores = line.get("evaluation", {})
         name = self._metric
-        if name in scores.get("global", {}):
+        if scores.get("global", {}).get(name) is not None:
             parts.append(f"{metric_title(name)} {scores['global'][name]:.3f}")
             self._curve.append((line["round"], scores["global"][name]))
         if scores.get("personal", {}).get(name) is not None:
@@ -201,7 +201,7 @@ def closing_table(summary: dict[str, Any]) -> Table:
     scores = summary["evaluation"]
     add_scores(table, scores.get("global", {}))
     baseline = summary["baseline"]
-    table.add_row("baseline", f"{baseline[summary['metric']]:.4f} ({baseline['name']})")
+    table.add_row("baseline", f"{four_digits(baseline[summary['metric']])} ({baseline['name']})")
     metric = summary["metric"]
     for part, said in (("personal", "clients' own tests"), ("final", "after own steps")):
         own = scores.get(part, {})

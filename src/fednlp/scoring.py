@@ -22,6 +22,7 @@ from fednlp.prediction import PREDICTION, check_free, readable, text_of
 from fednlp.reports.units import plural
 from fednlp.tasks import TASKS
 from fednlp.tasks.labels import LabelScores, by_label
+from fednlp.training.scores import defined
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,12 +35,12 @@ class Scores:
     """How a model does on some data.
 
     Attributes:
-        metrics: The task's metrics, and the mean loss.
+        metrics: The task's metrics, and the mean loss; None where the examples do not define one.
         labels: Scores by label, of tasks that have labels.
         unknown: How often each label occurs that the model does not know.
     """
 
-    metrics: dict[str, float]
+    metrics: dict[str, float | None]
     labels: LabelScores | None = None
     unknown: dict[str, int] = field(default_factory=dict)
 
@@ -142,9 +143,10 @@ def _scored(
             for number, prediction in zip(outcome.numbers, outcome.predictions, strict=True):
                 predictions[number] = prediction
         everyone = np.arange(len(features))
-        metrics = trained.task.metrics(predictions, features, everyone)
+        metrics = defined(trained.task.metrics(predictions, features, everyone))
         labels = by_label(trained.task, predictions, features, everyone)
-    return Scores(metrics | {"loss": loss / weight if weight else 0.0}, labels), predictions, probabilities
+    metrics["loss"] = loss / weight if weight else None
+    return Scores(metrics, labels), predictions, probabilities
 
 
 def _unknown(trained: Trained, data: TextData, table: "pa.Table") -> Counter[str]:
@@ -168,8 +170,8 @@ def _unknown_text(unknown: Mapping[str, int], tags: bool) -> str:
     if tags:
         return f"warning: {plural(count, 'word')} with a tag that the model does not know ({names}): always wrong"
     return (
-        f"warning: {plural(count, 'row')} with a label that the model does not know ({names}): always wrong, and in "
-        "macro F1 one more label, of F1 0"
+        f"warning: {plural(count, 'row')} with a label that the model does not know ({names}): wrong in accuracy, and "
+        "left out of the other scores"
     )
 
 

@@ -8,6 +8,7 @@ from fednlp.config import Experiment
 from fednlp.config.sections import REFERENCES
 from fednlp.costs import totals
 from fednlp.procedures import Course
+from fednlp.training.scores import defined
 
 
 def summary_of(course: Course, data: dict[str, Any], stopped: str | None) -> dict[str, Any]:
@@ -85,4 +86,4 @@ def _baseline(course: Course) -> dict[str, Any]:
         train = train.with_values("label", examples, labels)
     numbers = np.load(side.recipe.test_numbers)
     name, predictions = side.task.baseline(train, examples, side.test_features, numbers)
-    return {"name": name, **side.task.metrics(predictions, side.test_features, numbers)}
+    return {"name": name, **defined(side.task.metrics(predictions, side.test_features, numbers))}

@@ -30,7 +30,7 @@ def show(console: Console, table: Table) -> None:
         console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
 
 
-def score_table(scores: Mapping[str, float]) -> Table:
+def score_table(scores: Mapping[str, float | None]) -> Table:
     """Return the metrics of one evaluation."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim")
@@ -39,10 +39,15 @@ def score_table(scores: Mapping[str, float]) -> Table:
     return table
 
 
-def add_scores(table: Table, scores: Mapping[str, float]) -> None:
+def add_scores(table: Table, scores: Mapping[str, float | None]) -> None:
     """Add a row for each metric."""
     for name, value in scores.items():
-        table.add_row(f"test {metric_title(name)}", f"{value:.4f}")
+        table.add_row(f"test {metric_title(name)}", four_digits(value))
+
+
+def four_digits(value: float | None) -> str:
+    """Return a score as it is shown, also where the examples do not define one."""
+    return "not defined" if value is None else f"{value:.4f}"
 
 
 def _columns(head: str, *numbers: str) -> Table:

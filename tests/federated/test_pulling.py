@@ -31,6 +31,19 @@ def test_low_and_high_are_complementary(moved: list[float], share: float, of: st
     assert np.array_equal(low, ~high)
 
 
+@pytest.mark.parametrize("of", ["tensors", "parameters"])
+def test_shares_are_exact(of: str) -> None:
+    """Of n equal tensors, floor(share n) are low, and all others are high with the rest of the share."""
+    for count in (*range(1, 61), 100, 200, 300):
+        layout, moved = equal_tensors(count), np.arange(count, dtype=np.float64)
+        for percent in range(1, 100):
+            low = choose(Pull("low", percent / 100, of), layout, moved, KEY)
+            high = choose(Pull("high", (100 - percent) / 100, of), layout, moved, KEY)
+            drawn = choose(Pull("random", percent / 100, of), layout, moved, KEY)
+            assert low.sum() == drawn.sum() == percent * count // 100
+            assert np.array_equal(low, ~high)
+
+
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=30, unique=True))
 def test_the_threshold_is_the_median(moved: list[float]) -> None:
     """DP_l = {d < theta} and DP_g = {d >= theta} with theta the upper median of d."""

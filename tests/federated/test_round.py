@@ -167,6 +167,7 @@ def test_fedprox_needs_a_trainer_that_knows_it() -> None:
         federate(trainer, some_clients([2]), fedprox(1, mu=0.1))
 
 
+@pytest.mark.filterwarnings("ignore:steps. whole numbers")
 def test_statistics_are_averaged_and_whole_numbers_stay() -> None:
     class Counting(Linear):
         buffer_names = ("seen",)
@@ -198,3 +199,61 @@ def test_bytes_are_those_of_the_safetensors_message(shapes: list[list[int]]) -> 
     tensors = {f"layer.{i}": torch.zeros(shape) for i, shape in enumerate(shapes)}
     layout = Layout.of({name: (tuple(t.shape), "parameter") for name, t in tensors.items()})
     assert layout.message_bytes == len(save(tensors))
+
+
+class Counter:
+    """A live state with a weight and a counter, which slows its training down from step to step."""
+
+    def __init__(self) -> None:
+        self.state = {"w": torch.zeros(1), "n": torch.tensor(0)}
+
+    def get_model_params(self) -> dict[str, torch.Tensor]:
+        return self.state
+
+    def set_model_params(self, params: dict[str, torch.Tensor]) -> None:
+        for name, value in params.items():
+            self.state[name].copy_(value)
+
+    def train(self, data: list[float]) -> None:
+        for value in data:
+            self.state["n"] += 1
+            self.state["w"] += (value - self.state["w"]) / self.state["n"]
+
+    def test(self, data: Any) -> dict[str, float]:
+        return {}
+
+
+def test_integers_of_one_client_do_not_reach_another() -> None:
+    """Not even where the trainer hands out its live tensors; so the order of equal clients does not matter."""
+    clients = [[1.0, 2.0, 3.0], [5.0, 6.0, 7.0]]
+    one = federate(Counter(), clients, fedavg(2), num_rounds=2).params
+    other = federate(Counter(), clients[::-1], fedavg(2), num_rounds=2).params
+    assert int(one["n"]) == int(other["n"]) == 0
+    assert torch.equal(one["w"], other["w"])
+
+
+class Mean:
+    """A mean that begins from a value of the test's."""
+
+    def __init__(self, params: dict[str, Any]) -> None:
+        self.params = params
+
+    def get_model_params(self) -> dict[str, Any]:
+        return self.params
+
+    def set_model_params(self, params: dict[str, torch.Tensor]) -> None:
+        self.params = dict(params)
+
+    def train(self, data: list[float]) -> None:
+        self.params["w"] = sum(data) / len(data)
+
+    def test(self, data: Any) -> dict[str, float]:
+        return {}
+
+
+def test_whole_numbers_are_not_trained_without_a_word() -> None:
+    with pytest.raises(ConfigError, match=r"nothing to average: write 0\.0 in place of 0"):
+        federate(Mean({"w": 0}), [[1.0]], fedavg(1))
+    with pytest.warns(UserWarning, match="n: whole numbers are not averaged"):
+        found = federate(Mean({"w": 0.0, "n": 3}), [[2.0]], fedavg(1), num_rounds=1).params
+    assert (float(found["w"]), int(found["n"])) == (2.0, 3)

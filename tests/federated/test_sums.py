@@ -112,3 +112,13 @@ def test_long_tensors_are_summed_in_pieces_without_a_seam() -> None:
     total = ExactSum(layout)
     total.add(1.0, update)
     assert torch.equal(mean(total, 1.0), update.double().mul(2.0**40).round().mul(2.0**-40).float())
+
+
+@given(share=st.floats(1e-5, 1.0), values=st.lists(st.floats(-100, 100, width=32), min_size=7, max_size=7))
+def test_a_tensor_that_one_client_alone_sends_is_known_to_the_unit_over_its_share(
+    share: float, values: list[float]
+) -> None:
+    total, update = ExactSum(PLAIN), torch.tensor(values)
+    total.add(share, update)
+    bound = 2.0**-41 / share + 1e-7 * update.double().abs()  # half a unit, and the float32 of the mean
+    assert ((mean(total, share).double() - update.double()).abs() <= bound).all()

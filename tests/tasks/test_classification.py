@@ -133,21 +133,44 @@ def test_metrics_are_those_of_scikit_learn(drawn: list[tuple[int, int]]) -> None
     features = Features.in_memory([{"input_ids": [1], "label": label} for label in truth])
     numbers = np.arange(len(drawn))
     metrics = task.metrics(guess, features, numbers)
-    report = classification_report(truth, guess, output_dict=True, zero_division=0)
     assert metrics["accuracy"] == pytest.approx(np.mean(np.equal(truth, guess)), abs=1e-9)
+    sums = task.statistics(guess, features, numbers)
+    assert sums.shape == (len(drawn), 2)
+    assert float(task.score(sums.sum(0))) == pytest.approx(metrics["accuracy"], abs=1e-9)
+    drawn = [pair for pair in drawn if pair[0] >= 0]  # an unknown label is no class
+    if not drawn:
+        assert np.isnan([metrics["macro_f1"], metrics["mcc"]]).all()
+        return
+    truth, guess = ([pair[side] for pair in drawn] for side in (0, 1))
+    report = classification_report(truth, guess, output_dict=True, zero_division=0)
     assert metrics["macro_f1"] == pytest.approx(report["macro avg"]["f1-score"], abs=1e-9)
-    matrix = confusion_matrix(truth, guess, labels=[-1, 0, 1, 2, 3]).astype(float)
+    matrix = confusion_matrix(truth, guess, labels=[0, 1, 2, 3]).astype(float)
     rows, columns, n = matrix.sum(1), matrix.sum(0), matrix.sum()
     below = np.sqrt((n**2 - rows @ rows) * (n**2 - columns @ columns))  # Gorodkin 2004
     above = matrix.trace() * n - rows @ columns
     assert metrics["mcc"] == pytest.approx(above / below if below else 0.0, abs=1e-9)
-    sums = task.statistics(guess, features, numbers)
-    assert sums.shape == (len(drawn), 2)
-    assert float(task.score(sums.sum(0))) == pytest.approx(metrics["accuracy"], abs=1e-9)
+
+
+def test_texts_with_an_unknown_label_are_wrong_and_change_neither_loss_nor_macro_f1(
+    tokenizer: Any, model_for: Callable[..., Any], predicted: Callable[..., Any]
+) -> None:
+    known, strange = pairs(12), [row | {"label": "unheard"} for row in pairs(12)]
+    model, found = model_for(TASK), []
+    for rows in (known, known + strange):
+        features = Features.in_memory(TASK.encode(rows, tokenizer, 32))
+        outcome = predicted(TASK, model, features)
+        metrics = TASK.metrics(outcome.predictions, features, np.arange(len(rows)))
+        found.append(metrics | {"loss": outcome.loss / outcome.weight})
+    one, both = found
+    assert both["accuracy"] == pytest.approx(one["accuracy"] / 2)
+    assert {name: both[name] for name in ("macro_f1", "mcc", "loss")} == pytest.approx(
+        {name: one[name] for name in ("macro_f1", "mcc", "loss")}, rel=1e-5
+    )
 
 
 def test_nothing_scores_nothing(features: Features) -> None:
-    assert set(TASK.metrics([], features, np.arange(0)).values()) == {0.0}
+    found = TASK.metrics([], features, np.arange(0))
+    np.testing.assert_equal(found, {"accuracy": 0.0, "macro_f1": np.nan, "mcc": np.nan})
     assert TASK.score(np.zeros((3, 2))).tolist() == [0.0] * 3
 
 

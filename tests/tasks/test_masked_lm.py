@@ -126,6 +126,16 @@ def test_in_evaluation_an_examples_gaps_are_its_own(
         first += -(-int(features.all_lengths[number]) // 12)
 
 
+def test_in_evaluation_a_texts_gaps_are_the_same_in_any_file(tokenizer: Any, task: MaskedLM) -> None:
+    """They do not depend on where the text stands in its table, nor on the other texts."""
+    rows = [{"text": " ".join(np.random.default_rng(n).choice(WORDS, 30))} for n in range(5)]
+    whole, part = (Features.in_memory(task.encode(some, tokenizer, 12)) for some in (rows, rows[2:]))
+    one, other = task.collate(whole, np.arange(2, 5), CPU), task.collate(part, np.arange(3), CPU)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    gaps = [task.collate(whole, np.array([number]), CPU)["places"].tolist() for number in range(5)]
+    assert len(set(map(tuple, gaps))) == 5
+
+
 def test_the_shares_are_those_of_the_paper(tokenizer: Any, task: MaskedLM) -> None:
     """15 % of the words; of these 80 % hidden, 10 % left, 10 % random (1 in 25 of which is the word itself)."""
     features = features_of(task, tokenizer, [200] * 100, 64)

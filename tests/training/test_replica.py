@@ -13,7 +13,7 @@ from torch import nn
 from fednlp.federated.sums import ExactSum
 from fednlp.models import new_model, pretrained_model
 from fednlp.training.optimizers import LocalTraining, make_optimizer
-from fednlp.training.replica import Replica, flat_weights, is_decayed, layout_of
+from fednlp.training.replica import Replica, decayed_names, flat_weights, layout_of
 
 WORDS = 23
 
@@ -132,6 +132,46 @@ def test_training_equals_plain_pytorch(options: LocalTraining, seed: int, used: 
             same(value, expected[name], exact[name], f"{name}, by rows {by_rows}")
 
 
+class Idle(Toy):
+    """A toy with one layer that nothing reaches, and one that only every second batch does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused, self.sometimes, self.calls = nn.Linear(4, 4), nn.Linear(4, 4), 0
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        mean = self.norm(self.words(ids).mean(1))
+        return self.out(self.sometimes(mean) if self.calls % 2 else mean)
+
+
+def test_weight_decay_leaves_alone_what_has_no_gradient() -> None:
+    """As PyTorch does, where such a parameter's gradient is None."""
+    options = LocalTraining("sgd", 0.3, weight_decay=0.5)
+    draw = torch.Generator().manual_seed(0)
+    ids, labels = torch.randint(0, WORDS, (16, 5), generator=draw), torch.randint(0, 2, (16,), generator=draw)
+    torch.manual_seed(0)
+    model = Idle()
+    start, by_hand = copy.deepcopy(model.state_dict()), copy.deepcopy(model)
+    expected, exact = (
+        plain(by_hand, options, ids, labels),
+        plain(copy.deepcopy(model).double(), options, ids, labels),
+    )
+    x = flat_weights(model)
+    replica = Replica(model, torch.device("cpu"), False, decaying=True)
+    replica.load(x)
+    optimizer = make_optimizer(options, replica.groups)
+    replica.model.train()
+    for batch, label in steps(ids, labels):
+        replica.zero_grad()
+        nn.functional.cross_entropy(replica.model(batch), label).backward()
+        replica.step(optimizer)
+    replica.store(x)
+    for name, value in replica.layout.views(x).items():
+        same(value, expected[name], exact[name], name)
+    assert torch.equal(replica.layout.views(x)["unused.weight"], start["unused.weight"])
+
+
 def test_untouched_words_do_not_move_and_are_not_reported() -> None:
     model = toy()
     x = flat_weights(model)
@@ -159,7 +199,9 @@ def test_layout_handles_every_tensor_by_name() -> None:
     assert layout.entries[-1].name == layout.table == "words.weight"
 
 
-@pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta", "gpt2", "llama", "t5", "bart", "lstm"])
+@pytest.mark.parametrize(
+    "kind", ["bert", "distilbert", "roberta", "gpt2", "llama", "mpt", "t5", "bart", "lstm"]
+)
 def test_weight_decay_is_that_of_the_trainer_of_transformers(kind: str) -> None:
     import transformers
     from transformers.trainer_pt_utils import get_parameter_names
@@ -175,7 +217,7 @@ def test_weight_decay_is_that_of_the_trainer_of_transformers(kind: str) -> None:
     # Trainer.get_decay_parameter_names
     patterns = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
     expected = set(get_parameter_names(model, [nn.LayerNorm], patterns))
-    assert {n for n, _ in model.named_parameters(remove_duplicate=False) if is_decayed(n)} == expected
+    assert decayed_names(model) == expected
 
 
 def test_a_tied_embedding_is_never_taken_by_rows() -> None:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from fednlp.errors import RunError
-from fednlp.federated.lora import LoraPair
-from fednlp.federated.message import pack, unpack
+from fednlp.federated.lora import LoraPair, change_shapes
+from fednlp.federated.message import message_bytes, pack, unpack
 from fednlp.federated.params import Entry, Layout
 from fednlp.federated.pulling import Pull
 from fednlp.federated.sums import count_bad
@@ -83,11 +83,7 @@ def send(
         chosen: A bool for each entry of the layout; None to send all.
         owed: What earlier messages lost, with feedback; None for nothing.
     """
-    entries = [
-        e
-        for number, e in enumerate(layout.entries)
-        if number not in layout.derived and (chosen is None or chosen[number])
-    ]
+    entries = _transformed(layout, chosen)
     received = torch.zeros(layout.numel)
     if not entries:
         return Sent(received, 0, owed)
@@ -117,15 +113,17 @@ def send(
 def broadcast(exchange: Exchange, layout: Layout, x: Tensor, key: Key) -> Tensor:
     """Return the global model as clients unpack it: ``x`` itself where nothing is transformed.
 
+    Derived entries arrive as they are: what they changed by travels in full precision (:func:`bytes_down`).
+
     Raises:
         RunError: It holds numbers that the transforms cannot.
     """
     if not exchange.down.steps or not layout.entries:
         return x
-    shapes = entry_shapes(layout.entries)
-    message = pack(exchange.down.encode(layout.views(x), key))
+    views, shapes = layout.views(x), entry_shapes(_transformed(layout))
+    message = pack(exchange.down.encode({name: views[name] for name in shapes}, key))
     arrived = exchange.down.decode(unpack(message, exchange.down.shapes(shapes)), shapes, key)
-    flat = layout.flatten(arrived)
+    flat = layout.flatten(views | arrived)
     if count_bad(flat) > count_bad(x):
         raise RunError(
             "the model holds numbers that exchange.down cannot: say bfloat16 in place of float16, or lower the "
@@ -134,13 +132,25 @@ def broadcast(exchange: Exchange, layout: Layout, x: Tensor, key: Key) -> Tensor
     return flat
 
 
-def bytes_down(exchange: Exchange, layout: Layout, chosen: np.ndarray | None = None) -> int:
+def bytes_down(exchange: Exchange, layout: Layout, chosen: np.ndarray | None = None, ranks: int = 0) -> int:
     """Return the length of the message that a client gets at the start of a round.
 
     Args:
         exchange: How.
         layout: Of the global model.
-        chosen: Which entries it gets; None for all.
+        chosen: Which entries it gets; None for all. Derived ones never travel themselves.
+        ranks: How far the base weights of exactly averaged adapters moved since the client's last message
+            (:func:`fednlp.federated.lora.change_ranks`).
     """
-    entries = [e for number, e in enumerate(layout.entries) if chosen is None or chosen[number]]
-    return exchange.down.message_bytes(entry_shapes(entries)) if entries else 0
+    shapes = dict(exchange.down.shapes(entry_shapes(_transformed(layout, chosen))))
+    shapes |= change_shapes(layout, exchange.adapters, ranks)
+    return message_bytes(shapes) if shapes else 0
+
+
+def _transformed(layout: Layout, chosen: np.ndarray | None = None) -> list[Entry]:
+    """Return the entries that are chosen and not derived."""
+    return [
+        entry
+        for number, entry in enumerate(layout.entries)
+        if number not in layout.derived and (chosen is None or chosen[number])
+    ]

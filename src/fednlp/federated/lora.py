@@ -35,12 +35,12 @@ import torch
 from torch import Tensor
 
 from fednlp.errors import ConfigError
-from fednlp.federated.params import Layout, message_length
+from fednlp.federated.message import Shapes
+from fednlp.federated.params import Layout
 from fednlp.federated.server import ServerOptimizer
 
 FROZEN_A = r"\.lora_A\."
 """Regular expression of the parameters that FFA-LoRA leaves as they were drawn."""
-_FLOAT = 4
 
 
 @dataclass(frozen=True)
@@ -141,37 +141,37 @@ def exact_step(layout: Layout, x: Tensor, mean: Tensor, pairs: Sequence[LoraPair
         model[pair.base].copy_(model[pair.base].double() + found[pair.base].double() - own)
 
 
-def exact_bytes(layout: Layout, pairs: Sequence[LoraPair], cohort: int, missed: int = 1) -> tuple[int, int]:
-    """Return the bytes that exact averaging takes for one client and round, up and down.
+def change_ranks(clients: int, lossy: bool = False) -> int:
+    """Return the rank of what one round changes the base weights by, at most and as a multiple of r.
 
-    Up go all tensors but the base weights. Down goes, beside these, what W changed by: as two factors, whose rank
-    is at most (cohort - 1) r a round, or W itself where that is less. A client that has slept needs the changes of
-    all rounds that it missed.
+    Args:
+        clients: That were averaged; 0 for a round without a step.
+        lossy: Whether the clients began from an A and B that ``exchange.down`` had rounded. The mean of theirs is
+            then not the server's, and their products differ from its product by up to 2 r ranks more.
+
+    >>> [change_ranks(clients) for clients in (0, 1, 2, 9)], change_ranks(1, lossy=True)
+    ([0, 0, 1, 8], 2)
+    """
+    return clients - 1 + 2 * lossy if clients else 0
+
+
+def change_shapes(layout: Layout, pairs: Sequence[LoraPair], ranks: int) -> Shapes:
+    """Return the shapes of what travels of the base weights' change: two factors, or W itself where that is less.
 
     Args:
         layout: What lies where.
         pairs: The adapters.
-        cohort: Clients that were averaged.
-        missed: Rounds since the client got its last model, this one included.
+        ranks: Sum of :func:`change_ranks` over the rounds since the client got its last model.
 
-    >>> layout = Layout.of({n: (s, "parameter") for n, s in [("a", (1, 9)), ("b", (9, 1)), ("w", (9, 9))]})
-    >>> pairs = [LoraPair("a", "b", "w", 1.0)]
-    >>> [exact_bytes(layout, pairs, cohort) for cohort in (1, 2, 9)]
-    [(200, 200), (200, 392), (200, 580)]
+    >>> shapes = {"a": ((1, 9), "parameter"), "b": ((9, 1), "parameter"), "w": ((9, 9), "derived")}
+    >>> [list(change_shapes(Layout.of(shapes), [LoraPair("a", "b", "w", 1.0)], ranks)) for ranks in (0, 1, 8)]
+    [[], ['w.B', 'w.A'], ['w']]
     """
     shapes = {entry.name: entry.shape for entry in layout.entries}
-    bases = {pair.base for pair in pairs}
-    up = {name: shape for name, shape in shapes.items() if name not in bases}
-    down = dict(up)
-    for pair in pairs:
-        rank = (cohort - 1) * shapes[pair.a][0] * missed
+    sent: dict[str, tuple[int, ...]] = {}
+    for pair in pairs if ranks else ():
+        rank, whole = ranks * shapes[pair.a][0], shapes[pair.base]
         factors = {f"{pair.base}.B": (shapes[pair.b][0], rank), f"{pair.base}.A": (rank, shapes[pair.a][1])}
-        whole = shapes[pair.base]
         cheaper = sum(map(math.prod, factors.values())) < math.prod(whole)
-        if rank:
-            down |= factors if cheaper else {pair.base: whole}
-    return _message(up), _message(down)
-
-
-def _message(shapes: dict[str, tuple[int, ...]]) -> int:
-    return message_length({name: (shape, "F32", _FLOAT) for name, shape in shapes.items()})
+        sent |= factors if cheaper else {pair.base: whole}
+    return {name: (shape, torch.float32) for name, shape in sent.items()}

@@ -13,6 +13,7 @@ is taken for each group of tensors (encoder, decoder) apart, since these vary at
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 from torch import Tensor
@@ -22,6 +23,8 @@ from fednlp.federated.transforms import Key
 from fednlp.seeds import generator
 
 RULES = ("all", "low", "high", "random")
+_FINEST = 10**6
+"""The largest denominator of a share."""
 
 
 @dataclass(frozen=True)
@@ -74,26 +77,27 @@ def choose(pull: Pull, layout: Layout, moved: np.ndarray, key: Key) -> np.ndarra
     if pull.rule == "all":
         return ~chosen
     groups: Sequence[str] = pull.groups or [""] * len(moved)
+    share = Fraction(pull.share).limit_denominator(_FINEST)  # 0.9 is 9/10: floats lose or gain a tensor
     rng = generator(key.seed, "pull", key.round, key.client)
     for group in dict.fromkeys(groups):
         members = np.flatnonzero(np.array([one == group for one in groups]))
         order = members[np.argsort(moved[members], kind="stable")]
         match pull.rule:
             case "low":
-                chosen[order[: _first(pull, layout, order, pull.share)]] = True
+                chosen[order[: _first(pull, layout, order, share)]] = True
             case "high":
-                chosen[order[_first(pull, layout, order, 1 - pull.share) :]] = True
+                chosen[order[_first(pull, layout, order, 1 - share) :]] = True
             case "random":
                 drawn = rng.permutation(members)
-                chosen[drawn[: _first(pull, layout, drawn, pull.share)]] = True
+                chosen[drawn[: _first(pull, layout, drawn, share)]] = True
             case _:
                 raise ValueError(f"unknown rule {pull.rule}: choose from {', '.join(RULES)}")
     return chosen
 
 
-def _first(pull: Pull, layout: Layout, order: np.ndarray, share: float) -> int:
+def _first(pull: Pull, layout: Layout, order: np.ndarray, share: Fraction) -> int:
     """Return how many of the first tensors make up a share, rounded down."""
     if pull.of == "tensors":
         return math.floor(share * len(order))
     sizes = np.cumsum([layout.entries[number].numel for number in order])
-    return int(np.searchsorted(sizes, math.floor(share * sizes[-1]), side="right"))
+    return int(np.searchsorted(sizes, math.floor(share * int(sizes[-1])), side="right"))

@@ -5,6 +5,11 @@ and on how many workers there are. Here every weighted update is rounded once to
 and added as a 64-bit integer. Integers add exactly, so the sum is the same for every order, every
 number of workers and every grouping, and memory is O(model), whatever the size of the cohort.
 2^-40 is about 1e-12, far below the spacing of float32 weights (1e-9 and more for weights above 0.01).
+
+The mean divides the sum by the share of the weights that went into it, so it is known to 2^-40 / share. Where
+all clients send a tensor, the share is above 1/2. Where clients choose what they send
+(:mod:`fednlp.federated.pulling`), a tensor that only a client with 1e-5 of the cohort's weight sends is known to
+1e-7. Who will send what is not known when the first update is added, so no finer unit can be chosen beforehand.
 """
 
 import math

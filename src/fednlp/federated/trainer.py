@@ -1,6 +1,7 @@
 """Federate a trainer that somebody wrote for one process and one client."""
 
 import logging
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -132,6 +133,27 @@ def named_tensors(params: Params) -> dict[str, Tensor]:
     return tensors
 
 
+def _start(params: Params) -> dict[str, Tensor]:
+    """Return copies of a trainer's first values, which its training does not reach.
+
+    Raises:
+        ConfigError: None of them is floating-point.
+    """
+    start = {name: value.clone() for name, value in named_tensors(params).items()}
+    if not any(value.is_floating_point() for value in start.values()):
+        raise ConfigError(
+            "get_model_params() gave no floating-point value, so there is nothing to average: write 0.0 in place of 0"
+        )
+    whole = [name for name, value in params.items() if type(value) is int]
+    if whole:
+        warnings.warn(
+            f"{', '.join(whole)}: whole numbers are not averaged and stay as they are; for a parameter write 0.0 in "
+            "place of 0",
+            stacklevel=3,
+        )
+    return start
+
+
 def federate(
     trainer: Trainer,
     clients: Sequence[Any] | Mapping[Any, Any],
@@ -154,8 +176,8 @@ def federate(
         on_round: Called after each round with its report and its metrics.
 
     Raises:
-        ConfigError: ``algorithm`` is none, a client's data has no length, or FedProx meets a trainer that does not
-            know it.
+        ConfigError: ``algorithm`` is none, a client's data has no length, no value is floating-point, or FedProx
+            meets a trainer that does not know it.
         TooFewClients: Fewer than ``algorithm.min_clients`` clients came through a round.
 
     >>> class Mean:
@@ -179,7 +201,7 @@ def federate(
         raise ConfigError("a client's data must have a length: it is the client's weight") from None
     if not values:
         raise ConfigError("there are no clients: give at least one client's data")
-    start = named_tensors(trainer.get_model_params())
+    start = _start(trainer.get_model_params())
     runtime = _Trainers(trainer, values, algorithm, start)
     state = State(0, runtime.layout, runtime.layout.flatten(start))
     state.slots = algorithm.server.init(runtime.layout)

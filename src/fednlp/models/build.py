@@ -1,5 +1,6 @@
 """Load a model and its tokenizer with the right head, or build the same architecture to be filled in."""
 
+import copy
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from fednlp.seeds import torch_stream
 _WEIGHTS = (".safetensors", ".bin", ".index.json", ".h5", ".msgpack", ".pt", ".pth", ".ckpt")
 """How files of weights end, also of kinds that cannot be loaded: a folder with one is no empty architecture."""
 _TARGET = "target"
+_READABLE = "fednlp_longest_text"
+"""Where the tokenizer of a run's model keeps the model_max_length that it had before the run."""
 _SIZED_BY_LABELS = (
     "AutoModelForSequenceClassification",
     "AutoModelForTokenClassification",
@@ -53,6 +56,8 @@ def target_tokenizer(source: str) -> Any | None:
 def longest_text(source: str, tokenizer: Any, overrides: Mapping[str, Any] | None = None) -> int:
     """Return how many tokens a model can read at most, by its own word and its tokenizer's.
 
+    The tokenizer of a run's model cuts texts as the run did (:func:`save_model`). What counts is what it was before.
+
     Args:
         source: From :func:`find_model`.
         tokenizer: From :func:`load_tokenizer`.
@@ -64,7 +69,11 @@ def longest_text(source: str, tokenizer: Any, overrides: Mapping[str, Any] | Non
         config = load_pretrained(AutoConfig, source)
         apply_overrides(config, overrides or {})
         positions = position_limit(config)
-    return int(min(limit for limit in (tokenizer.model_max_length, positions) if limit and limit > 0))
+    return int(min(limit for limit in (_own_limit(tokenizer), positions) if limit and limit > 0))
+
+
+def _own_limit(tokenizer: Any) -> int:
+    return int(tokenizer.init_kwargs.get(_READABLE, tokenizer.model_max_length))
 
 
 def has_weights(source: str) -> bool:
@@ -178,19 +187,36 @@ def new_model(
     return pretrained_model(source, model_class, settings, overrides, seed, peft)
 
 
-def save_model(model: nn.Module, tokenizer: Any, folder: Path, card: str) -> None:
+def save_model(model: nn.Module, tokenizer: Any, folder: Path, card: str, longest: int | None = None) -> None:
     """Write a model folder that ``from_pretrained`` reads, with its tokenizer and card.
 
     Adapters are merged into it, and lie in its folder ``adapter`` as well. A tokenizer of targets goes with the
     one given to a folder of its own, as :func:`target_tokenizer` finds it.
+
+    Args:
+        model: To be written.
+        tokenizer: Its own.
+        folder: Where to.
+        card: The text of its ``README.md``.
+        longest: The tokens after which the run cut texts. The tokenizer that is written says so, and
+            ``pipeline(..., truncation=True)`` cuts there too. None to leave it as it is.
     """
     quiet()
     if is_adapted(model):
         save_adapted(model, folder)
     else:
         model.save_pretrained(folder)  # type: ignore[operator]
-    save_tokenizers(tokenizer, target_tokenizer(tokenizer.name_or_path), folder)
+    written = tokenizer if longest is None else _cutting(tokenizer, longest)
+    save_tokenizers(written, target_tokenizer(tokenizer.name_or_path), folder)
     (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _cutting(tokenizer: Any, longest: int) -> Any:
+    """Return a copy of a tokenizer that cuts texts, where asked to, after so many tokens."""
+    cutting = copy.deepcopy(tokenizer)
+    cutting.init_kwargs[_READABLE] = _own_limit(tokenizer)
+    cutting.model_max_length = longest
+    return cutting
 
 
 def save_tokenizers(tokenizer: Any, targets: Any | None, folder: Path) -> None:

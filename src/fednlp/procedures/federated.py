@@ -11,8 +11,8 @@ from fednlp.assembly import algorithm_of, prices_of
 from fednlp.costs import Spent, both, round_line
 from fednlp.errors import ConfigError, SecureAbort, TooFewClients
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.exchange import broadcast
-from fednlp.federated.lora import check_exact, exact_bytes, exact_step
+from fednlp.federated.exchange import broadcast, bytes_down
+from fednlp.federated.lora import change_ranks, check_exact, exact_step
 from fednlp.federated.params import Layout
 from fednlp.federated.round import Gathered, Reply, run_round, sent_entries
 from fednlp.federated.state import State
@@ -103,9 +103,9 @@ class Federated:
             for line in self.course.lines
             if reply.client in line["cohort"] or reply.client in line.get("labelling", [])
         ]
-        missed = self.course.lines[max(seen, default=1) - 1 :]
-        answered = sum(len(line["cohort"]) - len(line.get("dropped", [])) - 1 for line in missed)
-        _, down = exact_bytes(layout, exchange.adapters, answered + 1)
+        missed, lossy = self.course.lines[max(seen, default=1) - 1 :], bool(exchange.down.steps)
+        ranks = sum(change_ranks(_averaged(line), lossy) for line in missed)
+        down = bytes_down(exchange, layout, ranks=ranks)
         return replace(reply, bytes_down=down, tensors_down=len(layout.entries))
 
     def train(
@@ -237,6 +237,11 @@ class Federated:
         if report.dropped:
             line["dropped"] = [{"client": reply.client, "reason": reply.error} for reply in report.dropped]
         return evaluated(course, line, self.rounds)
+
+
+def _averaged(line: dict[str, Any]) -> int:
+    """Return how many clients' updates a round's step was made of; 0 where there was none."""
+    return 0 if "aborted" in line else len(line["cohort"]) - len(line.get("dropped", []))
 
 
 def spent(layout: Layout, reply: Reply) -> Spent:

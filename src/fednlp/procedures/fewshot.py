@@ -44,9 +44,12 @@ class FewShot(Federated):
         course.state.memory.setdefault("labellings", 0)
         course.gold = self.known.numbers, self.known.labels
         course.facts["fewshot"] = self.known.facts()
-        course.state.memory.setdefault("flagged", [])
-        self.usable, self.held = self.known.usable.copy(), self.known.counts()
-        self._distrust(course.state.memory["flagged"])
+        if self.fewshot.check and course.side.replica.personal.numel:
+            raise ConfigError(
+                "fewshot.check asks the server's model, whose personal layers (model.train) no client has trained: "
+                "share everything, or leave fewshot.check out"
+            )
+        self.trust_all_but(course.state.memory.setdefault("flagged", []))
         self._labelling: list[int] = []
         self._found: dict[int, list[list[Any]]] = {}
 
@@ -121,6 +124,11 @@ class FewShot(Federated):
         memory["flagged"] = sorted({*memory["flagged"], *found})
         self._distrust(found)
         return found
+
+    def trust_all_but(self, flagged: list[int]) -> None:
+        """Take the gold labels of all clients for labels, but for those of flagged ones."""
+        self.usable, self.held = self.known.usable.copy(), self.known.counts()
+        self._distrust(flagged)
 
     def _distrust(self, clients: list[int]) -> None:
         """Take the gold labels of clients for unlabelled texts from here on."""

@@ -87,14 +87,19 @@ class Paced(FewShot):
         return labelling, batch, float(line.get("simulated_seconds", max(labelling or 0.0, trained)))
 
     def _swap(self) -> None:
-        """Remember all that training changes, put back what is remembered, forget what is no longer needed."""
+        """Remember all that a trial changes, put back what is remembered, forget what is no longer needed."""
         state, order = self.course.state, self.order
+        flagged = state.memory.setdefault("flagged_before", {})
         own = {"x": state.x, **{n: t for n, t in state.slots.items() if not n.startswith(_KEPT)}}
         if order.remember is not None:
             for name, tensor in own.items():
                 state.slots[f"{_KEPT}.{order.remember}.{name}"] = tensor.clone()
+            flagged[order.remember] = state.memory["flagged"]
         if order.restore is not None:
             for name, tensor in own.items():
                 tensor.copy_(state.slots[f"{_KEPT}.{order.restore}.{name}"])
+            state.memory["flagged"] = flagged[order.restore]
+            self.trust_all_but(state.memory["flagged"])
         for name in [n for n in state.slots if n.startswith(_KEPT) and n.split(".")[2] not in order.keep]:
             del state.slots[name]
+        state.memory["flagged_before"] = {n: clients for n, clients in flagged.items() if n in order.keep}

@@ -20,6 +20,7 @@ from fednlp.reports.units import plural
 from fednlp.seeds import generator, torch_stream
 from fednlp.training.batches import epoch_batches
 from fednlp.training.optimizers import make_optimizer, make_schedule, remember, restore, set_rate
+from fednlp.training.scores import mean_scores
 
 
 class Centralised:
@@ -78,7 +79,7 @@ class Centralised:
                     torch.nn.utils.clip_grad_norm_(parameters, self.options.max_grad_norm)
                 if rate is not None:
                     set_rate(optimizer, rate(step))
-                optimizer.step()
+                side.replica.step(optimizer)
                 loss_sum += loss.detach().cpu() * len(numbers)
                 seen += len(numbers)
                 course.step(step - first + 1, self.steps, "steps")
@@ -190,11 +191,12 @@ class Alone:
         everyone = [one for earlier in [*course.lines, line] for one in earlier["alone"]]
         for one in everyone:
             if one["own"]:
-                course.client_scores[one["client"]] = one["own"][course.side.task.metric]
+                score = one["own"][course.side.task.metric]
+                course.client_scores[one["client"]] = np.nan if score is None else score
         tried = [one["global"] for one in everyone if one["global"]]
         line["evaluation"] = (
             {"personal": personal_scores(course, course.client_scores)} if job["try_own"] else {}
         )
         if tried:
-            line["evaluation"]["global"] = {key: float(np.mean([t[key] for t in tried])) for key in tried[0]}
+            line["evaluation"]["global"] = mean_scores(tried)
         return line

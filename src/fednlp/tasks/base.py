@@ -93,7 +93,7 @@ class Task(Protocol):
     def metrics(
         self, predictions: Sequence[Any], features: Features, numbers: np.ndarray
     ) -> dict[str, float]:
-        """Score predictions over a whole evaluation set."""
+        """Score predictions over a whole evaluation set; NaN for a metric that the set does not define."""
 
     def statistics(self, predictions: Sequence[Any], features: Features, numbers: np.ndarray) -> np.ndarray:
         """Return what each example adds to the metric, float64 (examples, k): see :meth:`score`."""
@@ -101,6 +101,7 @@ class Task(Protocol):
     def score(self, sums: np.ndarray) -> np.ndarray:
         """Return :attr:`metric` from summed statistics, (..., k) to (...): of a client, or of everyone.
 
+        It is NaN where the examples do not define it: such a client is left out of the means over clients.
         ``score(statistics(...).sum(0))`` equals ``metrics(...)[metric]``.
         """
 

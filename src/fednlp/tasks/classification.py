@@ -1,5 +1,6 @@
 """Text classification: one text or a pair of texts, one label."""
 
+import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ class TextClassification:
     def predict(
         self, model: nn.Module, features: Features, numbers: np.ndarray, device: torch.device
     ) -> Outcome:
-        """Return the likeliest label of each text. Texts with an unknown label add nothing to the loss."""
+        """Return the likeliest label of each text. The loss is that of the texts whose label is known."""
         batch = self.collate(features, numbers, device)
         return _outcome(numbers, self.logits(model, batch).float(), batch["labels"])
 
@@ -97,16 +98,23 @@ class TextClassification:
     def metrics(
         self, predictions: Sequence[Any], features: Features, numbers: np.ndarray
     ) -> dict[str, float]:
-        """Return accuracy, macro-F1 and Matthews correlation (scikit-learn), over the whole set."""
+        """Return accuracy, macro-F1 and Matthews correlation (scikit-learn), over the whole set.
+
+        A text with an unknown label is predicted wrongly. It has no class, so macro-F1 and Matthews correlation
+        are those of the other texts, and NaN where there are none.
+        """
         from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
-        if not len(numbers):
-            return dict.fromkeys(("accuracy", "macro_f1", "mcc"), 0.0)
         truth, guess = features.values("label")[numbers], np.asarray(predictions)
+        known = truth >= 0
+        accuracy = float(accuracy_score(truth, guess)) if len(numbers) else 0.0
+        if not known.any():
+            return {"accuracy": accuracy, "macro_f1": math.nan, "mcc": math.nan}
+        truth, guess = truth[known], guess[known]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a client with one label is nothing unusual here
             return {
-                "accuracy": float(accuracy_score(truth, guess)),
+                "accuracy": accuracy,
                 "macro_f1": float(f1_score(truth, guess, average="macro", zero_division=0)),
                 "mcc": float(matthews_corrcoef(truth, guess)),
             }
@@ -140,4 +148,4 @@ class TextClassification:
 
 def _outcome(numbers: np.ndarray, logits: Tensor, labels: Tensor) -> Outcome:
     loss = F.cross_entropy(logits, labels, reduction="sum", ignore_index=-1)
-    return Outcome(numbers.tolist(), logits.argmax(1).tolist(), float(loss), len(numbers))
+    return Outcome(numbers.tolist(), logits.argmax(1).tolist(), float(loss), int((labels >= 0).sum()))

@@ -73,20 +73,20 @@ def class_scores(labels: Sequence[str], truth: np.ndarray, guess: np.ndarray) ->
 
     Args:
         labels: Their names.
-        truth: The right class of each example, int64; -1 for one that is not among the labels, which makes
-            its prediction a wrong one.
+        truth: The right class of each example, int64; examples with -1, a label that is not among these, are left
+            out, as in macro F1.
         guess: The predicted class of each example, int64.
 
     >>> class_scores(["a", "b"], np.array([0, 0, 1]), np.array([0, 1, 1])).confusion
     [[1, 1], [0, 1]]
     """
     count = len(labels)
-    known = truth >= 0
-    support, predicted = (np.bincount(ids, minlength=count) for ids in (truth[known], guess))
+    truth, guess = truth[truth >= 0], guess[truth >= 0]
+    support, predicted = (np.bincount(ids, minlength=count) for ids in (truth, guess))
     right = np.bincount(truth[truth == guess], minlength=count)
     confusion = None
     if count <= LARGEST_CONFUSION:
-        pairs = np.bincount(truth[known] * count + guess[known], minlength=count * count)
+        pairs = np.bincount(truth * count + guess, minlength=count * count)
         confusion = pairs.reshape(count, count).tolist()
     return _scores(labels, right, predicted, support, confusion)
 

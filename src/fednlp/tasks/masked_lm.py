@@ -1,5 +1,6 @@
 """Masked language modelling: a text with some tokens hidden, which are predicted from all the others."""
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -16,7 +17,7 @@ from fednlp.tasks.inputs import moved, padding_of
 from fednlp.tasks.language import LanguageModelling
 
 _EVALUATION = 0x6D6C6D
-"""Seeds, with an example's number, what is hidden of it in evaluation."""
+"""Seeds, with the digest of a text's tokens, what is hidden of it in evaluation."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class MaskedLM(LanguageModelling):
 
     Each token is chosen with probability ``mlm_probability``, special tokens never, and at least one of a
     text. In training a chosen token becomes the mask token (80 %), a random one (10 %), or stays (10 %); in
-    evaluation it becomes the mask token, and the choice is a function of the example's number.
+    evaluation it becomes the mask token, and the choice is a function of the text's tokens.
 
     Args:
         mask: Id of the mask token.
@@ -90,7 +91,7 @@ class MaskedLM(LanguageModelling):
     ) -> Batch:
         """Return a row a block: ``input_ids``, ``attention_mask``, ``places``, ``labels`` and ``owners``."""
         words, lengths = features.words(numbers), features.lengths(numbers)
-        draws = torch.rand(len(words)).numpy() if training else _fixed(numbers, lengths)
+        draws = torch.rand(len(words)).numpy() if training else _fixed(words, lengths)
         hidden = self._chosen(words, lengths, draws)
         read = self._replaced(words, hidden) if training else np.where(hidden, self.mask, words)
         starts, widths, owners = cut(lengths, features.values("block")[numbers], overlap=0)
@@ -125,7 +126,13 @@ class MaskedLM(LanguageModelling):
         return replaced
 
 
-def _fixed(numbers: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return draws in [0, 1) for every token, the same for an example whatever the batch."""
-    pairs = zip(numbers.tolist(), lengths.tolist(), strict=True)
-    return np.concatenate([np.random.default_rng([_EVALUATION, n]).random(length) for n, length in pairs])
+def _fixed(words: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return draws in [0, 1) for every token, the same for a text whatever its batch, its number and its file."""
+    ends = np.cumsum(lengths)
+    texts = [words[end - length : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]
+    return np.concatenate([_generator(text).random(len(text)) for text in texts])
+
+
+def _generator(words: np.ndarray) -> np.random.Generator:
+    digest = hashlib.blake2b(words.astype("<i4").tobytes(), digest_size=16).digest()
+    return np.random.default_rng([_EVALUATION, int.from_bytes(digest, "little")])

@@ -1,5 +1,6 @@
 """Text regression: one text or a pair of texts, one number (e.g. the similarity of STS-B)."""
 
+import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -75,17 +76,16 @@ class TextRegression:
     ) -> dict[str, float]:
         """Return Pearson's and Spearman's correlation (SciPy) and the mean squared error, over the whole set.
 
-        A correlation is 0 where predictions or scores are all the same, or there are fewer than two.
+        A correlation is NaN where there are fewer than two scores, or all are the same: no model could have one.
+        It is 0 where all predictions are the same.
         """
         from scipy.stats import pearsonr, spearmanr
 
         truth, guess = features.values("score")[numbers], _single(predictions)
-        made = {
-            "pearson": 0.0,
-            "spearman": 0.0,
-            "mse": float(np.mean((truth - guess) ** 2)) if len(guess) else 0.0,
-        }
-        if len(guess) > 1 and np.ptp(truth) and np.ptp(guess):
+        varied = len(truth) > 1 and bool(np.ptp(truth))
+        made = dict.fromkeys(("pearson", "spearman"), 0.0 if varied else math.nan)
+        made["mse"] = float(np.mean((truth - guess) ** 2)) if len(guess) else math.nan
+        if varied and np.ptp(guess):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # almost the same is no fault to warn of
                 made["pearson"] = float(np.nan_to_num(pearsonr(truth, guess).statistic))
@@ -107,13 +107,14 @@ class TextRegression:
         return np.stack([np.ones(len(x)), x, y, upper, square - upper, y * y, x * y], axis=1)
 
     def score(self, sums: np.ndarray) -> np.ndarray:
-        """Return Pearson's correlation."""
+        """Return Pearson's correlation: NaN where the scores do not vary, 0 where the predictions do not."""
         n, x, y, upper, lower, yy, xy = np.moveaxis(np.asarray(sums, np.float64), -1, 0)
         spread_x, spread_y = _spread(n, x, upper, lower), n * yy - y * y
-        known = (spread_x > 0) & (spread_y > _CONSTANT * n * yy)
+        varied = spread_y > _CONSTANT * n * yy
+        known = (spread_x > 0) & varied
         below = np.sqrt(np.where(known, spread_x, 1.0)) * np.sqrt(np.where(known, spread_y, 1.0))
-        correlation: np.ndarray = np.where(known, np.clip((n * xy - x * y) / below, -1.0, 1.0), 0.0)
-        return correlation
+        correlation = np.where(known, np.clip((n * xy - x * y) / below, -1.0, 1.0), 0.0)
+        return np.where(varied, correlation, np.nan)
 
     def baseline(
         self, train: Features, examples: np.ndarray, test: Features, numbers: np.ndarray

@@ -104,7 +104,7 @@ def train_client(
                 torch.nn.utils.clip_grad_norm_([g.parameter for g in replica.groups], options.max_grad_norm)
             if rate is not None:
                 set_rate(optimizer, rate(step))
-            optimizer.step()
+            replica.step(optimizer)
             losses.append(loss.detach() * len(numbers))
             seen += len(numbers)
     memory = remember(optimizer) if options.keep_memory else {}

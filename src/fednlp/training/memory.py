@@ -2,7 +2,8 @@
 
 The states of a row of tokens are kept on disk (:mod:`fednlp.training.states`), under a digest of the row. They
 are computed of the row alone, a batch of one without padding, so that they do not depend on the batch or the
-process that met it first.
+process that met it first. Where nothing can or shall be kept, they are computed in the same way each time, so
+that a full disk and ``runtime.remember = false`` change no bit of a result.
 """
 
 import hashlib
@@ -59,18 +60,19 @@ class Memory:
 
     Args:
         bottom: From :func:`fednlp.training.bottom.frozen_bottom`.
-        folder: From :func:`memory_folder`.
+        folder: From :func:`memory_folder`; None to keep nothing.
         writer: The number of this process among those of the run.
     """
 
-    def __init__(self, bottom: Bottom, folder: Path, writer: int) -> None:
+    def __init__(self, bottom: Bottom, folder: Path | None, writer: int) -> None:
         self.bottom = bottom
         self._names = list(inspect.signature(bottom.owner.forward).parameters)
-        self.states = States(folder, writer, bottom.width)
+        self.states = None if folder is None else States(folder, writer, bottom.width)
 
     def refresh(self) -> None:
         """Learn what other processes have computed since."""
-        self.states.refresh()
+        if self.states is not None:
+            self.states.refresh()
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -87,7 +89,8 @@ class Memory:
                 yield
         finally:
             hook.remove()
-            self.states.flush()
+            if self.states is not None:
+                self.states.flush()
 
     def _recall(self, owner: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
         """Before the owner of the stack runs: say what its bottom blocks return."""
@@ -108,18 +111,20 @@ class Memory:
         lengths = _lengths(rows)
         if lengths is None:
             return None
-        keys = [_key(rows, row, length) for row, length in enumerate(lengths)]
         made = np.zeros((*rows["input_ids"].shape, self.bottom.width), np.float32)
-        for row, (key, length) in enumerate(zip(keys, lengths, strict=True)):
-            place = self.states.find(key)
-            if place is not None and self.states.read(place, made[row, :length]):
-                continue
-            if not self.states.may_grow:
-                return None
+        for row, length in enumerate(lengths):
             alone = {name: tensor[row : row + 1, :length] for name, tensor in inputs.items()}
-            made[row, :length] = self.bottom.compute(alone)[0].cpu().numpy()
-            self.states.add(key, made[row, :length])
+            self._fill(made[row, :length], _key(rows, row, length), alone)
         return torch.from_numpy(made).to(inputs["input_ids"].device)
+
+    def _fill(self, into: np.ndarray, key: bytes, alone: Mapping[str, Tensor]) -> None:
+        """Write a row's states: those that are kept, or else newly computed ones."""
+        place = None if self.states is None else self.states.find(key)
+        if self.states is not None and place is not None and self.states.read(place, into):
+            return
+        into[:] = self.bottom.compute(alone)[0].cpu().numpy()
+        if self.states is not None:
+            self.states.add(key, into)
 
 
 def _lengths(rows: Mapping[str, np.ndarray]) -> list[int] | None:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from fednlp.federated.params import Kind, Layout
 from fednlp.federated.sums import ExactSum, check_finite, count_bad
@@ -32,14 +33,25 @@ from fednlp.training.memory import Memory
 
 Personal = Collection[str]
 """Names of tensors that each client keeps to itself."""
+_NORMS = ("LayerNorm", "RMSNorm")
 _NOT_DECAYED = re.compile(
     r"bias|layernorm|layer_norm|rmsnorm|(?:^|\.)ln_|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)", re.IGNORECASE
 )
 
 
-def is_decayed(name: str) -> bool:
-    """Say whether weight decay applies: not to biases and norms, as in Hugging Face's Trainer."""
-    return _NOT_DECAYED.search(name) is None
+def decayed_names(model: nn.Module) -> frozenset[str]:
+    """Return the parameters that weight decay applies to: not biases and norms, as in Hugging Face's Trainer.
+
+    A norm is known by its name or by its type, ``nn.LayerNorm``, ``nn.RMSNorm`` or a class that is named after one.
+    """
+    norms = {
+        f"{path}.{name}".lstrip(".")
+        for path, module in model.named_modules()
+        if isinstance(module, nn.LayerNorm) or type(module).__name__.endswith(_NORMS)
+        for name, _ in module.named_parameters(recurse=False)
+    }
+    names = {name for name, _ in model.named_parameters(remove_duplicate=False)} - norms
+    return frozenset(name for name in names if _NOT_DECAYED.search(name) is None)
 
 
 def _word_embedding(model: nn.Module, personal: Personal) -> tuple[str, nn.Embedding] | None:
@@ -105,8 +117,9 @@ def personal_layout(model: nn.Module, personal: Personal) -> Layout:
 def _shapes(model: nn.Module, wanted: Callable[[str], bool]) -> dict[str, tuple[tuple[int, ...], Kind]]:
     shapes: dict[str, tuple[tuple[int, ...], Kind]] = {}
     parameters = [(n, p) for n, p in model.named_parameters() if p.requires_grad and wanted(n)]
-    for decayed in (True, False):
-        shapes |= {n: (tuple(p.shape), "parameter") for n, p in parameters if is_decayed(n) is decayed}
+    decayed = decayed_names(model)
+    for first in (True, False):
+        shapes |= {n: (tuple(p.shape), "parameter") for n, p in parameters if (n in decayed) is first}
     buffers = dict(model.named_buffers())
     shapes |= {n: (tuple(buffers[n].shape), "buffer") for n in _buffers(model)[0] if wanted(n)}
     return shapes
@@ -145,12 +158,13 @@ class Replica:
         by_rows: Whether rows of the word embedding that a client does not use may be left out.
         personal: Names of the parameters and buffers that each client keeps to itself.
         derived: Names of frozen parameters that the server sets.
+        decaying: Whether the optimiser has weight decay, so that :meth:`step` must see what has a gradient.
 
     Attributes:
         layout: Of the shared tensors, which the flat global model is made of.
         personal: Of each client's own tensors.
         bottom: The frozen layers from the embeddings up, if any.
-        memory: Of what these make of texts; None to run them every time.
+        memory: Of what these make of texts; None to run them batch by batch.
     """
 
     def __init__(
@@ -160,6 +174,7 @@ class Replica:
         by_rows: bool,
         personal: Personal = frozenset(),
         derived: Collection[str] = frozenset(),
+        decaying: bool = False,
     ) -> None:
         self.bottom = frozen_bottom(model)
         self.memory: Memory | None = None
@@ -185,14 +200,17 @@ class Replica:
         self._shared, self._own = self._live[: self.layout.dense], self._live[self.layout.dense :]
         self._start = self._shared
         self._table_start: Tensor | None = None
-        self.first_own = self._adopt()
+        self._reached: set[int] = set()
+        self._watched: list[Tensor] = []
+        self.first_own = self._adopt(decaying)
         """The personal tensors of a client that has none yet: as the model was built with them, flat."""
 
-    def _adopt(self) -> Tensor:
+    def _adopt(self, decaying: bool) -> Tensor:
         """Make every tensor of the model a view of the flat buffers; return the personal ones as they were."""
         tensors = dict(self.model.named_parameters(remove_duplicate=False)) | dict(self.model.named_buffers())
         first_own = self.personal.flatten({e.name: tensors[e.name] for e in self.personal.entries})
         stretches: dict[tuple[bool, bool], list[int]] = {}
+        decayed_ones = decayed_names(self.model)
         entries = [(False, 0, e) for e in self.layout.entries if e.name != self.layout.table]
         entries += [(True, self.layout.dense, e) for e in self.personal.entries]
         for own, offset, entry in entries:
@@ -200,8 +218,12 @@ class Replica:
             tensor.data = self._live[place].view(entry.shape)
             if entry.kind == "parameter":
                 tensor.grad = self._gradient[place].view(entry.shape)
-                stretch = stretches.setdefault((own, is_decayed(entry.name)), [place.start, place.stop])
+                decayed = entry.name in decayed_ones
+                stretch = stretches.setdefault((own, decayed), [place.start, place.stop])
                 stretch[1] = place.stop
+                if decaying and decayed:
+                    tensor.register_post_accumulate_grad_hook(self._reach)  # type: ignore[no-untyped-call]
+                    self._watched.append(tensor)
         self._groups: list[Group] = []
         for (_, decayed), (start, stop) in stretches.items():
             flat = nn.Parameter(self._live[start:stop])
@@ -299,8 +321,23 @@ class Replica:
         """Let the frozen bottom's output be remembered, and recalled, for the time of a block."""
         return nullcontext() if self.memory is None else self.memory.listening()
 
+    def _reach(self, tensor: Tensor) -> None:
+        self._reached.add(id(tensor))
+
+    def step(self, optimizer: Optimizer) -> None:
+        """Take an optimiser's step, but leave alone the parameters that no gradient has reached.
+
+        PyTorch passes over a parameter without a gradient. In the flat buffer it has one of zeros, and weight decay
+        would shrink it.
+        """
+        alone = [(t, t.detach().clone()) for t in self._watched if id(t) not in self._reached]
+        optimizer.step()
+        for tensor, before in alone:
+            tensor.data.copy_(before)
+
     def zero_grad(self) -> None:
         """Forget the gradients, in place."""
+        self._reached.clear()
         self._gradient.zero_()
         if self._embedding is not None:
             self._embedding.weight.grad = None

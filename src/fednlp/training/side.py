@@ -31,7 +31,7 @@ from fednlp.training.local import Begin, Trained, train_client
 from fednlp.training.memory import Memory, memory_folder
 from fednlp.training.optimizers import LocalTraining
 from fednlp.training.replica import Replica
-from fednlp.training.scores import joined, scored, scores_by_owner
+from fednlp.training.scores import Scores, joined, scored, scores_by_owner
 
 _HIDDEN = -1
 """The label of a text that nobody has labelled."""
@@ -128,10 +128,11 @@ class LocalSide:
         groups = groups_of(model) if recipe.exchange["pull"].get("rule", "all") != "all" else {}
         adapters = exact_adapters(model, recipe.peft, recipe.federated)
         derived = [pair.base for pair in adapters]
-        self.replica = Replica(model, pick_device(recipe.device), by_rows, personal, derived)
+        decaying = self.options.weight_decay > 0 and not self.options.mu  # mu's term reaches every parameter
+        self.replica = Replica(model, pick_device(recipe.device), by_rows, personal, derived, decaying)
         self.layout: Layout = self.replica.layout
-        if self.replica.bottom is not None and recipe.remember and self.task.name not in _DRAWN:
-            folder = memory_folder(self.replica.bottom, cache_dir())
+        if self.replica.bottom is not None and self.task.name not in _DRAWN:
+            folder = memory_folder(self.replica.bottom, cache_dir()) if recipe.remember else None
             self.replica.memory = Memory(self.replica.bottom, folder, 0)
         self.train_features = _opened(recipe.train_features)
         same = recipe.test_features == recipe.train_features
@@ -332,7 +333,7 @@ class LocalSide:
             "global": self.scored(everyone),
         }
 
-    def scored(self, outcomes: list[Outcome]) -> dict[str, float] | None:
+    def scored(self, outcomes: list[Outcome]) -> Scores | None:
         """Return the task's metrics and the mean loss over outcomes; None where there are no examples."""
         return scored(self.task, self.test_features, outcomes)
 
