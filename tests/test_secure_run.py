@@ -1,6 +1,7 @@
 """Laws of whole runs under secure aggregation and differential privacy."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,6 +16,8 @@ import fednlp
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, TooFewClients
 from fednlp.experiment import Listener, Silent
+from fednlp.live import closing_table
+from fednlp.procedures.guard import Guard, guard_of
 from fednlp.reports import write_report
 from fednlp.rundir import RunDir
 
@@ -197,6 +200,50 @@ def test_epsilon_decides_the_noise(experiment: Make, tmp_path: Path) -> None:
     promise = summary_of(fednlp.run(experiment(changes), tmp_path / "run"))["privacy"]
     assert 19.5 < promise["epsilon"] <= 20.0
     assert promise["noise"] > 0.1
+
+
+UNIFORM = {"algorithm": {"name": "fedavg", "weighting": "uniform"}}
+THOUSAND = UNIFORM | {"clients_per_round": 20, "num_rounds": 100, "seed": 0}
+
+
+def test_clients_noise_is_worth_its_epsilon_against_the_server(experiment: Make) -> None:
+    """Of 1,000 clients, 20 a round, the one drawn most often comes 7 times; the server knows that."""
+
+    def guard(privacy: dict[str, float], protocol: str = "secagg+") -> Guard:
+        changes = THOUSAND | {"privacy": {"clip": 0.5, **privacy}, "secure.protocol": protocol}
+        found = guard_of(experiment(changes), 1000)
+        assert found is not None
+        return found
+
+    central, same = guard({"noise": 1.24935}, "none").facts(), guard({"noise": 1.24935}).facts()
+    assert central["epsilon"] == central["epsilon_models"] == pytest.approx(8, abs=0.01)
+    assert not central.keys() & {"epsilon_server", "most_rounds"}
+    assert same["most_rounds"] == 7
+    assert same["epsilon"] == same["epsilon_server"] == pytest.approx(28.065, abs=0.01)
+    assert same["epsilon_models"] == pytest.approx(8, abs=0.01)
+    kept = guard({"epsilon": 8.0})
+    assert 7.99 < kept.epsilon() <= 8.0
+    assert kept.models_epsilon() < 4
+    assert "against the server, which knows who took part, (8, 1e-05)" in kept.statement
+
+
+def test_both_epsilons_are_written_down_and_shown(experiment: Make, tmp_path: Path) -> None:
+    changes = METHODS["private, by the clients"] | {
+        "privacy": {"clip": 0.5, "noise": 3.0},
+        "num_rounds": 3,
+        "clients_per_round": 3,
+        "client.max_steps": 1,
+        "secure.protocol": "secagg",
+    }
+    run = fednlp.run(experiment(changes), tmp_path / "run")
+    promise = summary_of(run)["privacy"]
+    drawn = Counter(client for line in lines_of(run) for client in line["cohort"])
+    assert promise["most_rounds"] == max(drawn.values())
+    assert promise["epsilon"] == promise["epsilon_server"] > promise["epsilon_models"] > 0
+    shown = [str(cell) for column in closing_table(summary_of(run)).columns for cell in column.cells]
+    (found,) = [cell for cell in shown if cell.startswith("epsilon")]
+    assert f"epsilon {promise['epsilon_server']:.3g} against the server" in found
+    assert f"{promise['epsilon_models']:.3g} against who sees the models" in found
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
