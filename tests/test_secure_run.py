@@ -14,12 +14,15 @@ from safetensors.torch import load_file
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.errors import ConfigError, TooFewClients
+from fednlp.errors import ConfigError, SecureAbort, TooFewClients
 from fednlp.experiment import Listener, Silent
 from fednlp.live import closing_table
 from fednlp.procedures.guard import Guard, guard_of
+from fednlp.procedures.parties import Pairwise, Post
+from fednlp.procedures.secure import SecureRound, terms_of
 from fednlp.reports import write_report
 from fednlp.rundir import RunDir
+from fednlp.secure.plan import make_plan
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
@@ -152,6 +155,34 @@ def test_bytes_are_those_of_the_messages(experiment: Make, tmp_path: Path) -> No
     roster, delivered, survivors = header + (n - 1) * (4 + 64), shares, header + 4 * n
     plain = lines_of(fednlp.run(experiment({"num_rounds": 1}), tmp_path / "plain"))[0]
     assert line["bytes_down"] == plain["bytes_down"] + n * (roster + delivered + survivors)
+
+
+def test_all_parties_of_a_run_go_by_one_fresh_nonce(experiment: Make) -> None:
+    found = set()
+    for protocol in PROTOCOLS:
+        terms = terms_of(experiment({"secure.protocol": protocol}), 4, 1.0, 0.0, 10)
+        parties: Any = SecureRound(terms, 1, dict.fromkeys(range(4), 1.0), 10).parties
+        own = parties.clients[0]
+        assert (own.parameters if protocol == "lightsecagg" else own.part).run == terms.run
+        found.add(terms.run)
+    assert len(found) == 3
+    assert {len(run) for run in found} == {16}
+
+
+@pytest.mark.parametrize(("protocol", "dropout", "least"), [("secagg+", 0.1, 27), ("secagg", 0.4, 17)])
+def test_an_active_run_bounds_the_lost_where_they_could_part_the_sum(
+    protocol: str, dropout: float, least: int
+) -> None:
+    """In SecAgg a list of the threshold's length is enough; in SecAgg+ no more than ``dropout`` may be missing."""
+    plan, ids = make_plan(protocol, 30, dropout, 0.1, active=True), list(range(30))
+    for staying in (least, least - 1):
+        parties = Pairwise(plan, 0, bytes(16), 1, ids, 1, Post({}))
+        parties.meet()
+        if staying == least:
+            assert parties.part(ids[:staying]).masks
+            continue
+        with pytest.raises(SecureAbort, match=f"{least} (must have|are needed)"):
+            parties.part(ids[:staying])
 
 
 def test_noise_of_the_stated_size_and_nothing_else(experiment: Make, tmp_path: Path) -> None:
