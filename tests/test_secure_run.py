@@ -274,7 +274,7 @@ def test_both_epsilons_are_written_down_and_shown(experiment: Make, tmp_path: Pa
     shown = [str(cell) for column in closing_table(summary_of(run)).columns for cell in column.cells]
     (found,) = [cell for cell in shown if cell.startswith("epsilon")]
     assert f"epsilon {promise['epsilon_server']:.3g} against the server" in found
-    assert f"{promise['epsilon_models']:.3g} against who sees the models" in found
+    assert f"{promise['epsilon_models']:.3g} against whoever sees the models" in found
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

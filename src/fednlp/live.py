@@ -244,7 +244,8 @@ def _privacy_text(promise: dict[str, Any]) -> str:
 
     found = said("epsilon")
     if "epsilon_server" in promise:
-        found = f"{said('epsilon_server')} against the server, {said('epsilon_models')} against who sees the models,"
+        server, models = said("epsilon_server"), said("epsilon_models")
+        found = f"{server} against the server, {models} against whoever sees the models,"
     return f"epsilon {found} at delta {promise['delta']:.3g}"
 
 

@@ -37,7 +37,8 @@ class Client:
     Args:
         part: What it knows of the round.
         signing: Its identity key, in active mode.
-        identities: Client -> identity's public key, known before the round, in active mode.
+        identities: Client -> identity's public key, known before the round, in active mode: of the cohort and of no
+            one else, for survivors are counted among them.
 
     Raises:
         SecureAbort: Active mode without a signing key or without the identity of a neighbour.
