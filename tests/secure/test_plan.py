@@ -1,5 +1,7 @@
 """The numbers of a protocol: what they keep, what they are for few clients, and what is refused."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,3 +87,55 @@ def test_the_threshold_leaves_two_honest_clients() -> None:
     assert make_plan("secagg", 10, 0.1, 0.5).needed == 7
     assert make_plan("secagg", 10, 0.1, 0.4).needed == 6
     assert make_plan("secagg", 10, 0.1, 0.5, active=True).needed == 8
+
+
+@pytest.mark.parametrize(
+    ("protocol", "clients", "spread", "bits"),
+    [
+        ("secagg", 255, 0.0, 24),
+        ("secagg", 256, 0.0, 23),
+        ("secagg", 254, 1.0, 24),
+        ("secagg", 254, 1.01, 23),
+        ("secagg", 1000, 0.0, 22),
+        ("lightsecagg", 127, 0.0, 24),
+        ("lightsecagg", 128, 0.0, 23),
+        ("lightsecagg", 1000, 0.0, 21),
+    ],
+)
+def test_bits_are_as_many_as_the_sum_has_room_for(
+    protocol: str, clients: int, spread: float, bits: int
+) -> None:
+    """n S <= (M - 1) / 2, S = 2^(bits - 1), and no finer than 24 bits."""
+    plan = make_plan(protocol, clients, 0.1, 0.1, spread=spread)
+    assert plan.bits == bits
+    room = make_plan(protocol, clients, 0.1, 0.1, spread=spread, bits=2)
+    assert room.bits == 2
+    largest = (plan.modulus - 1) // 2 // (clients + math.ceil(spread))
+    assert 2 ** (bits - 1) <= largest
+    assert bits == 24 or 2**bits > largest
+
+
+def test_bits_that_do_not_fit_are_refused() -> None:
+    assert make_plan("secagg", 10, 0.1, 0.1, bits=28).bits == 28
+    with pytest.raises(ConfigError, match=r"secure\.bits = 29: a sum over 10 clients has room for 28 bits"):
+        make_plan("secagg", 10, 0.1, 0.1, bits=29)
+    assert make_plan("secagg", 10, 0.1, 0.1, spread=2.0**30 - 21).bits == 2
+    with pytest.raises(ConfigError, match="has no room for noise of that size"):
+        make_plan("secagg", 10, 0.1, 0.1, spread=2.0**30)
+
+
+def test_a_plan_reads_as_one_line() -> None:
+    line = "10 clients a round, 4 neighbours each; 1 may vanish, 1 may be corrupt; threshold 2; 24 bits a parameter"
+    assert str(make_plan("secagg+", 10, 0.1, 0.1)) == f"secagg+: {line} before masking"
+    assert "neighbours" not in str(make_plan("secagg", 10, 0.1, 0.1))
+
+
+def test_what_a_protocol_cannot_do_is_refused() -> None:
+    with pytest.raises(ConfigError, match="3 clients or more are needed"):
+        make_plan("secagg", 2, 0.0, 0.0)
+    with pytest.raises(ConfigError, match='active = true is for protocol = "secagg"'):
+        make_plan("lightsecagg", 10, 0.1, 0.1, active=True)
+    assert make_plan("lightsecagg", 4, 0.0, 0.5).needed == 4
+    assert make_plan("lightsecagg", 9, 0.25, 0.5).needed == 7  # 2 * 7 > 9 + 4, and not 2 * 6
+    with pytest.raises(ConfigError, match="twice the 6 clients"):
+        make_plan("lightsecagg", 9, 0.34, 0.4)
