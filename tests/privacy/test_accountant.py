@@ -214,6 +214,18 @@ def test_the_noise_without_sampling_is_that_of_the_gaussian_mechanism() -> None:
     assert noise_multiplier_for(2.0, "fixed", 10, 10, 50, DELTA) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("sampling", ["fixed", "poisson"])
+@pytest.mark.parametrize(("clients", "cohort"), [(10, 10), (100, 10)])
+def test_what_the_sum_is_apart_from_one_discrete_gaussian_is_counted(
+    sampling: Sampling, clients: int, cohort: int
+) -> None:
+    """(e, d)-private with it, (e + 2 T x, d exp(T x))-private with the sum: T rounds, densities exp(+-x) apart."""
+    rounds, apart = 5, 0.01
+    alone = epsilon(2.0, sampling, clients, cohort, rounds, DELTA * math.exp(-rounds * apart), distance=0.0)
+    got = epsilon(2.0, sampling, clients, cohort, rounds, DELTA, distance=apart)
+    assert got == pytest.approx(alone + 2 * rounds * apart, rel=1e-12)
+
+
 def test_the_ends_of_the_range() -> None:
     assert epsilon(0.0, "fixed", 10, 2, 5, DELTA) == math.inf
     assert epsilon(0.0, "poisson", 10, 2, 5, DELTA) == math.inf
