@@ -1,6 +1,7 @@
 """Laws of whole runs under secure aggregation and differential privacy."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,10 +14,15 @@ from safetensors.torch import load_file
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.errors import ConfigError, TooFewClients
+from fednlp.errors import ConfigError, SecureAbort, TooFewClients
 from fednlp.experiment import Listener, Silent
+from fednlp.live import closing_table
+from fednlp.procedures.guard import Guard, guard_of
+from fednlp.procedures.parties import Pairwise, Post
+from fednlp.procedures.secure import SecureRound, terms_of
 from fednlp.reports import write_report
 from fednlp.rundir import RunDir
+from fednlp.secure.plan import make_plan
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
@@ -151,6 +157,34 @@ def test_bytes_are_those_of_the_messages(experiment: Make, tmp_path: Path) -> No
     assert line["bytes_down"] == plain["bytes_down"] + n * (roster + delivered + survivors)
 
 
+def test_all_parties_of_a_run_go_by_one_fresh_nonce(experiment: Make) -> None:
+    found = set()
+    for protocol in PROTOCOLS:
+        terms = terms_of(experiment({"secure.protocol": protocol}), 4, 1.0, 0.0, 10)
+        parties: Any = SecureRound(terms, 1, dict.fromkeys(range(4), 1.0), 10).parties
+        own = parties.clients[0]
+        assert (own.parameters if protocol == "lightsecagg" else own.part).run == terms.run
+        found.add(terms.run)
+    assert len(found) == 3
+    assert {len(run) for run in found} == {16}
+
+
+@pytest.mark.parametrize(("protocol", "dropout", "least"), [("secagg+", 0.1, 27), ("secagg", 0.4, 17)])
+def test_an_active_run_bounds_the_lost_where_they_could_part_the_sum(
+    protocol: str, dropout: float, least: int
+) -> None:
+    """In SecAgg a list of the threshold's length is enough; in SecAgg+ no more than ``dropout`` may be missing."""
+    plan, ids = make_plan(protocol, 30, dropout, 0.1, active=True), list(range(30))
+    for staying in (least, least - 1):
+        parties = Pairwise(plan, 0, bytes(16), 1, ids, 1, Post({}))
+        parties.meet()
+        if staying == least:
+            assert parties.part(ids[:staying]).masks
+            continue
+        with pytest.raises(SecureAbort, match=f"{least} (must have|are needed)"):
+            parties.part(ids[:staying])
+
+
 def test_noise_of_the_stated_size_and_nothing_else(experiment: Make, tmp_path: Path) -> None:
     """Without local movement the model moves by the noise alone, on the server or from the clients."""
     still = {
@@ -197,6 +231,50 @@ def test_epsilon_decides_the_noise(experiment: Make, tmp_path: Path) -> None:
     promise = summary_of(fednlp.run(experiment(changes), tmp_path / "run"))["privacy"]
     assert 19.5 < promise["epsilon"] <= 20.0
     assert promise["noise"] > 0.1
+
+
+UNIFORM = {"algorithm": {"name": "fedavg", "weighting": "uniform"}}
+THOUSAND = UNIFORM | {"clients_per_round": 20, "num_rounds": 100, "seed": 0}
+
+
+def test_clients_noise_is_worth_its_epsilon_against_the_server(experiment: Make) -> None:
+    """Of 1,000 clients, 20 a round, the one drawn most often comes 7 times; the server knows that."""
+
+    def guard(privacy: dict[str, float], protocol: str = "secagg+") -> Guard:
+        changes = THOUSAND | {"privacy": {"clip": 0.5, **privacy}, "secure.protocol": protocol}
+        found = guard_of(experiment(changes), 1000)
+        assert found is not None
+        return found
+
+    central, same = guard({"noise": 1.24935}, "none").facts(), guard({"noise": 1.24935}).facts()
+    assert central["epsilon"] == central["epsilon_models"] == pytest.approx(8, abs=0.01)
+    assert not central.keys() & {"epsilon_server", "most_rounds"}
+    assert same["most_rounds"] == 7
+    assert same["epsilon"] == same["epsilon_server"] == pytest.approx(28.065, abs=0.01)
+    assert same["epsilon_models"] == pytest.approx(8, abs=0.01)
+    kept = guard({"epsilon": 8.0})
+    assert 7.99 < kept.epsilon() <= 8.0
+    assert kept.models_epsilon() < 4
+    assert "against the server, which knows who took part, (8, 1e-05)" in kept.statement
+
+
+def test_both_epsilons_are_written_down_and_shown(experiment: Make, tmp_path: Path) -> None:
+    changes = METHODS["private, by the clients"] | {
+        "privacy": {"clip": 0.5, "noise": 3.0},
+        "num_rounds": 3,
+        "clients_per_round": 3,
+        "client.max_steps": 1,
+        "secure.protocol": "secagg",
+    }
+    run = fednlp.run(experiment(changes), tmp_path / "run")
+    promise = summary_of(run)["privacy"]
+    drawn = Counter(client for line in lines_of(run) for client in line["cohort"])
+    assert promise["most_rounds"] == max(drawn.values())
+    assert promise["epsilon"] == promise["epsilon_server"] > promise["epsilon_models"] > 0
+    shown = [str(cell) for column in closing_table(summary_of(run)).columns for cell in column.cells]
+    (found,) = [cell for cell in shown if cell.startswith("epsilon")]
+    assert f"epsilon {promise['epsilon_server']:.3g} against the server" in found
+    assert f"{promise['epsilon_models']:.3g} against whoever sees the models" in found
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

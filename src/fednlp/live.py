@@ -220,14 +220,25 @@ def closing_table(summary: dict[str, Any]) -> Table:
         table.add_row(*_secure_row(summary))
     table.add_row("rounds, time", f"{summary['rounds']}, {human_seconds(summary['seconds'])}")
     if "privacy" in summary:
-        promise = summary["privacy"]
-        found = "infinite" if promise["epsilon"] is None else f"{promise['epsilon']:.3g}"
-        table.add_row("privacy of clients", f"epsilon {found} at delta {promise['delta']:.3g}")
+        table.add_row("privacy of clients", _privacy_text(summary["privacy"]))
     if summary["dropped"]:
         table.add_row("dropped clients", str(summary["dropped"]))
     if summary["note"]:
         table.add_row("note", summary["note"])
     return table
+
+
+def _privacy_text(promise: dict[str, Any]) -> str:
+    """Return what differential privacy promises, and against whom."""
+
+    def said(name: str) -> str:
+        return "infinite" if promise[name] is None else f"{promise[name]:.3g}"
+
+    found = said("epsilon")
+    if "epsilon_server" in promise:
+        server, models = said("epsilon_server"), said("epsilon_models")
+        found = f"{server} against the server, {models} against whoever sees the models,"
+    return f"epsilon {found} at delta {promise['delta']:.3g}"
 
 
 def _secure_row(summary: dict[str, Any]) -> tuple[str, str]:

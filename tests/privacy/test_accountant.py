@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from scipy import integrate, optimize, stats
 
 from fednlp.errors import ConfigError, MissingDependency
-from fednlp.privacy.accountant import Sampling, epsilon, noise_multiplier_for, statement
+from fednlp.privacy.accountant import (
+    Sampling,
+    epsilon,
+    epsilon_of_known_cohorts,
+    noise_multiplier_for,
+    statement,
+)
 
 dp_accounting = pytest.importorskip("dp_accounting")
 
@@ -208,6 +214,18 @@ def test_the_noise_without_sampling_is_that_of_the_gaussian_mechanism() -> None:
     assert noise_multiplier_for(2.0, "fixed", 10, 10, 50, DELTA) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("sampling", ["fixed", "poisson"])
+@pytest.mark.parametrize(("clients", "cohort"), [(10, 10), (100, 10)])
+def test_what_the_sum_is_apart_from_one_discrete_gaussian_is_counted(
+    sampling: Sampling, clients: int, cohort: int
+) -> None:
+    """(e, d)-private with it, (e + 2 T x, d exp(T x))-private with the sum: T rounds, densities exp(+-x) apart."""
+    rounds, apart = 5, 0.01
+    alone = epsilon(2.0, sampling, clients, cohort, rounds, DELTA * math.exp(-rounds * apart), distance=0.0)
+    got = epsilon(2.0, sampling, clients, cohort, rounds, DELTA, distance=apart)
+    assert got == pytest.approx(alone + 2 * rounds * apart, rel=1e-12)
+
+
 def test_the_ends_of_the_range() -> None:
     assert epsilon(0.0, "fixed", 10, 2, 5, DELTA) == math.inf
     assert epsilon(0.0, "poisson", 10, 2, 5, DELTA) == math.inf
@@ -234,6 +252,36 @@ def test_the_statement_says_what_holds_and_under_what() -> None:
     for part in ("(11.2, 1e-05)", "10 of 1,000 clients without replacement", "whole-number", "Rényi"):
         assert part in line
     assert "no differential privacy" in statement(0.0, "fixed", 1000, 10, 100, DELTA)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "replaced", "removed"), [(2, 12.490, 5.456), (6, 25.503, 10.568), (7, 28.065, 11.529)]
+)
+def test_who_knows_the_cohorts_learns_what_one_gaussian_a_round_gives_away(
+    rounds: int, replaced: float, removed: float
+) -> None:
+    """Of the noise that is worth epsilon 8 to those who do not: 20 of 1,000 clients, 100 rounds."""
+    z = 1.24935
+    orders = [*(1 + k / 100 for k in range(1, 1000)), *range(11, 200)]
+    for sampling, expected, moved in (("fixed", replaced, 2.0), ("poisson", removed, 1.0)):
+        got = epsilon_of_known_cohorts(z, sampling, rounds, DELTA, distance=0.0)
+        accountant = dp_accounting.rdp.RdpAccountant(orders)
+        own = accountant.compose(dp_accounting.GaussianDpEvent(z / moved), rounds).get_epsilon(DELTA)
+        assert got == pytest.approx(expected, abs=0.001)
+        assert own < got == pytest.approx(own, rel=0.02)
+        exact = dp_accounting.get_epsilon_gaussian(z / moved / math.sqrt(rounds), DELTA)
+        assert epsilon_of_known_cohorts(z, sampling, rounds, DELTA) == pytest.approx(exact)
+        assert exact < got
+
+
+def test_the_statement_names_the_server_where_it_is_one_of_those_noise_is_against() -> None:
+    line = statement(1.2494, "fixed", 1000, 20, 100, DELTA, distance=0.0, most_rounds=7)
+    assert line.startswith("(8, 1e-05)")
+    assert (
+        "against the server, which knows who took part, (28.1, 1e-05) for the client drawn most often" in line
+    )
+    assert "in 7 rounds" in line
+    assert "server" not in statement(1.2494, "fixed", 1000, 20, 100, DELTA)
 
 
 @pytest.mark.parametrize(

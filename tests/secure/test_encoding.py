@@ -292,6 +292,7 @@ def test_more_survivors_than_clients_or_none_are_refused(survivors: int) -> None
         ({"bits": 40}, "bits = 40"),
         ({"clients": 0}, "at least one client"),
         ({"modulus": 2**33}, "2\\^32"),
+        ({"modulus": 2}, "a modulus from 3 to 2\\^32"),
         ({"noise_bound": -1}, "noise"),
     ],
 )

@@ -16,8 +16,10 @@ from fednlp.secure.keys import (
     KeyPair,
     SigningKey,
     agree,
+    canonical,
     context,
     derive,
+    new_run,
     seal,
     unseal,
     verify,
@@ -151,6 +153,41 @@ def test_the_own_public_key_sent_back_is_refused() -> None:
     pair = KeyPair.new()
     with pytest.raises(SecureAbort, match="own one"):
         agree(pair, pair.public, b"")
+
+
+@pytest.mark.parametrize("number", [9, 18, int.from_bytes(ALICE_PUBLIC, "little")])
+def test_a_key_written_in_another_way_is_the_same_key(number: int) -> None:
+    """RFC 7748, section 5: bit 255 is ignored, and numbers from p on count modulo p."""
+    own = KeyPair.from_private(BOB)
+    written = [number, number + 2**255] + ([number + FIELD, number + FIELD + 2**255] if number < 19 else [])
+    keys = [value.to_bytes(32, "little") for value in written]
+    assert len({agree(own, key, b"") for key in keys}) == 1
+    assert {canonical(key) for key in keys} == {keys[0]}
+
+
+@given(st.binary(min_size=32, max_size=32))
+def test_the_canonical_key_is_the_key(public: bytes) -> None:
+    own = KeyPair.from_private(BOB)
+    assert canonical(canonical(public)) == canonical(public)
+    if int.from_bytes(canonical(public), "little") in LOW_ORDER.values():
+        return
+    assert agree(own, public, b"") == agree(own, canonical(public), b"")
+
+
+def test_the_own_public_key_sent_back_in_another_way_is_refused() -> None:
+    pair = KeyPair.new()
+    other = pair.public[:31] + bytes([pair.public[31] ^ 0x80])
+    with pytest.raises(SecureAbort, match="own one"):
+        agree(pair, other, b"")
+
+
+def test_a_run_has_a_nonce_of_its_own() -> None:
+    one, two = new_run(), new_run()
+    assert one != two
+    assert len({context("secagg", 1, "mask", 1, 2, run=run) for run in (b"", one, two)}) == 3
+    for wrong in (one[1:], one + b"x"):
+        with pytest.raises(SecureAbort, match=r"nonce has 1[57] bytes; it must have 16"):
+            context("secagg", 1, "mask", run=wrong)
 
 
 names, numbers = st.text(max_size=5), st.integers(0, 2**64 - 1)

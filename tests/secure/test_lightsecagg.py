@@ -1,6 +1,7 @@
 """LightSecAgg gives the survivors' exact sum or nothing, whoever drops out when."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from itertools import chain, combinations, product
 
 import numpy as np
@@ -14,7 +15,7 @@ from fednlp.errors import SecureAbort
 from fednlp.secure import lightsecagg
 from fednlp.secure.coding import decode, encode, piece_length
 from fednlp.secure.field import PRIME, combine_rows, lagrange, subtract
-from fednlp.secure.keys import SEALED_EXTRA
+from fednlp.secure.keys import SEALED_EXTRA, KeyPair
 from fednlp.secure.lightsecagg import Client, Parameters, Server
 from fednlp.secure.lightsecagg_messages import (
     Advertise,
@@ -213,9 +214,9 @@ def test_twenty_clients_may_drop_out_at_any_stage(data: st.DataObject) -> None:
 
 @st.composite
 def any_parameters(draw: st.DrawFn) -> Parameters:
-    n = draw(st.integers(2, 9))
+    n = draw(st.integers(3, 9))
     t = draw(st.integers(0, n - 2))
-    u = draw(st.integers(max(t + 1, (n + t) // 2 + 1), n))
+    u = draw(st.integers(max(3, t + 2, (n + t) // 2 + 1), n))
     ids = draw(st.lists(st.integers(0, 2**32 - 1), min_size=n, max_size=n, unique=True))
     return Parameters(
         tuple(ids), u, t, draw(st.integers(0, n - u)), draw(st.integers(0, 9)), draw(st.integers(3, 40))
@@ -334,6 +335,30 @@ def test_parameters_that_do_not_protect_or_cannot_recover_are_refused() -> None:
         Client(FOUR, 4)
 
 
+@pytest.mark.parametrize(("n", "u", "t"), [(3, 2, 0), (2, 2, 0), (4, 4, 3), (5, 4, 3)])
+def test_sums_of_two_clients_or_of_one_honest_one_are_refused(n: int, u: int, t: int) -> None:
+    with pytest.raises(SecureAbort, match="U >= T"):
+        Parameters(tuple(range(n)), u, t, 0, 0, 5)
+    Parameters(tuple(range(n + 1)), max(u + 1, 3), t, 0, 0, 5)
+
+
+def test_a_piece_of_another_run_does_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even with the same keys."""
+    pairs = [KeyPair.new() for _ in FOUR.ids]
+    sealed = {}
+    for run_ in (bytes(16), bytes(range(16))):
+        ready = iter(pairs)
+        with monkeypatch.context() as patched:
+            patched.setattr(KeyPair, "new", lambda ready=ready: next(ready))
+            game = Round(replace(FOUR, run=run_))
+            sealed[run_] = game, game.delivered()
+    (_, old), (new, _) = sealed[bytes(16)], sealed[bytes(range(16))]
+    new.clients[7].receive(old[7])
+    new.clients[7].mask()
+    with pytest.raises(SecureAbort, match="altered"):
+        new.clients[7].answer(Survivors(numbers(FOUR.ids)))
+
+
 def spoilt_rosters(roster: Roster) -> Iterator[tuple[Roster, str]]:
     """Rosters that client 7 must refuse."""
     ids, keys = roster.ids, roster.keys
@@ -349,10 +374,12 @@ def spoilt_rosters(roster: Roster) -> Iterator[tuple[Roster, str]]:
     yield Roster(ids[rest], keys[rest]), "lacks client 7"
     yield Roster(ids, swapped), "another key"
     yield Roster(ids, doubled), "are the same"
+    doubled[:, 31] ^= np.where(np.arange(4) == (own + 2) % 4, 0x80, 0).astype(np.uint8)
+    yield Roster(ids, doubled), "are the same"
     yield Roster(ids, np.where(np.arange(4)[:, None] == other, np.uint8(0), keys)), "low order"
 
 
-@pytest.mark.parametrize("which", range(7))
+@pytest.mark.parametrize("which", range(8))
 def test_a_client_refuses_a_roster(which: int) -> None:
     game = Round(FOUR)
     roster, why = list(spoilt_rosters(game.roster()[7]))[which]

@@ -24,6 +24,7 @@ from fednlp.secure.messages import (
     SEED,
     Advertise,
     Confirmation,
+    Confirmed,
     Delivered,
     Message,
     Revealed,
@@ -40,6 +41,7 @@ from fednlp.secure.shamir import share
 Vector = NDArray[np.uint32]
 T = TypeVar("T")
 STEPS = ("keys", "shares", "vectors", "check", "reveal")
+RUN = bytes(range(16))
 LENGTH = 7  # no multiple of a block of AES
 
 
@@ -60,7 +62,7 @@ def whole(
 ) -> Parameters:
     """Return a round on a complete graph; ids are not consecutive and not sorted."""
     ids = (900, 7, 0, 41, LARGEST_ID, 12)[:n]
-    return Parameters(protocol, ids, complete(ids), threshold, round_number, active)
+    return Parameters(protocol, ids, complete(ids), threshold, round_number, active, RUN)
 
 
 def vectors_of(ids: Iterable[int], seed: int = 0) -> dict[int, Vector]:
@@ -262,11 +264,11 @@ def count_outcomes(n: int, needed: int, steps: int) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("n", "threshold", "protocol", "active"),
     [
-        (4, 2, "secagg", False),
+        (4, 3, "secagg", False),
         (4, 3, "secagg", True),
         (4, 4, "secagg", False),
         (4, 2, "secagg+", True),
-        (5, 2, "secagg", False),
+        (5, 3, "secagg", False),
         (5, 2, "secagg+", False),
         (5, 3, "secagg", True),
     ],
@@ -299,7 +301,7 @@ def recoverable(graph: Mapping[int, tuple[int, ...]], stages: list[set[int]], th
 def test_random_drop_outs_on_a_ring(active: bool) -> None:
     rng = np.random.default_rng(5)
     ids = [int(own) for own in rng.permutation(1000)[:40]]
-    parameters = Parameters("secagg+", tuple(ids), ring(ids, 12), 7, 0, active)
+    parameters = Parameters("secagg+", tuple(ids), ring(ids, 12), 7, 0, active, RUN)
     outcomes = []
     for rate in (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15):
         steps = [step for step in STEPS if active or step != "check"]
@@ -330,10 +332,10 @@ def test_a_dropped_client_without_surviving_neighbours_is_in_nobodys_way() -> No
 
 
 @given(
-    st.lists(st.lists(st.integers(0, 2**32 - 1), min_size=LENGTH, max_size=LENGTH), min_size=3, max_size=3)
+    st.lists(st.lists(st.integers(0, 2**32 - 1), min_size=LENGTH, max_size=LENGTH), min_size=4, max_size=4)
 )
 def test_any_vectors_add_up(values: list[list[int]]) -> None:
-    parameters = whole(3, 2)
+    parameters = whole(4, 3)
     vectors = dict(zip(parameters.ids, np.array(values, dtype=np.uint32), strict=True))
     play = Play(parameters, vectors=vectors, gone={"reveal": parameters.ids[:1]})
     assert play.result is not None
@@ -342,7 +344,7 @@ def test_any_vectors_add_up(values: list[list[int]]) -> None:
 
 def test_masks_can_be_added_in_stretches() -> None:
     """Two workers that add the masks to a half each get what ``masked`` gives."""
-    play = Play(whole(3, 2), until="shares")
+    play = Play(whole(4, 3), until="shares")
     own = play.parameters.ids[0]
     play.clients[own].receive(play.parcels[own])
     other = clone(play.clients[own])
@@ -415,8 +417,22 @@ def _key(public: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(public, np.uint8)
 
 
+def test_a_key_that_repeats_another_in_another_way_is_refused() -> None:
+    """With bit 255 set a key has other bytes, and is the same key."""
+
+    def other(keys: NDArray[np.uint8]) -> Callable[[NDArray[np.uint8]], NDArray[np.uint8]]:
+        return first_row(keys ^ _key(bytes([*[0] * 31, 0x80])))
+
+    play = Play(whole(4, 3), until="keys")
+    own = play.parameters.ids[0]
+    roster, client = play.rosters[own], play.clients[own]
+    for keys in (roster.seal_keys[1], roster.mask_keys[0], _key(client._public[0]), _key(client._public[1])):
+        with pytest.raises(SecureAbort, match="the same, or one is the client's own"):
+            clone(client).share(changed(roster, seal_keys=other(keys)))
+
+
 def test_a_mask_key_of_low_order_is_refused() -> None:
-    own, peer = whole(3, 2).ids[:2]
+    own, peer = whole(4, 3).ids[:2]
 
     def bad(step: str, sender: int, message: Any) -> Any:
         if (step, sender) == ("roster", own):
@@ -427,7 +443,7 @@ def test_a_mask_key_of_low_order_is_refused() -> None:
         return message
 
     with pytest.raises(SecureAbort, match="low order"):
-        Play(whole(3, 2), tamper=bad)
+        Play(whole(4, 3), tamper=bad)
 
 
 @pytest.mark.parametrize(
@@ -483,13 +499,13 @@ def test_a_sealed_text_opens_in_one_place_only() -> None:
 
 def test_the_round_is_part_of_what_is_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even with the same keys, a text of one round does not open in another."""
-    pairs = [KeyPair.new() for _ in range(6)]
+    pairs = [KeyPair.new() for _ in range(8)]
     sealed = {}
     for round_number in (3, 4):
         ready = iter(pairs)
         with monkeypatch.context() as patched:
             patched.setattr(KeyPair, "new", lambda ready=ready: next(ready))
-            sealed[round_number] = Play(whole(3, 2, round_number=round_number), until="shares")
+            sealed[round_number] = Play(whole(4, 3, round_number=round_number), until="shares")
     own = sealed[3].parameters.ids[0]
     assert np.array_equal(sealed[3].rosters[own].seal_keys, sealed[4].rosters[own].seal_keys)
     with pytest.raises(SecureAbort, match="altered"):
@@ -504,12 +520,12 @@ def test_the_round_is_part_of_what_is_sealed(monkeypatch: pytest.MonkeyPatch) ->
         (lambda ids, own: [peer for peer in ids if peer != own], "listed as dropped"),
         (lambda ids, own: [*ids, own], "twice"),
         (lambda ids, own: [*ids, ids[0]], "twice"),
-        (lambda ids, own: [own], "sent a vector; 2 are needed"),
+        (lambda ids, own: [own], "sent a vector; 3 are needed"),
         (lambda ids, own: [], "listed as dropped"),
     ],
 )
 def test_a_client_refuses_survivors(protocol: str, change: Any, said: str) -> None:
-    play = Play(whole(4, 2, protocol), until="vectors")
+    play = Play(whole(4, 3, protocol), until="vectors")
     own = play.parameters.ids[0]
     ids = play.lists[own].ids.tolist()
     with pytest.raises(SecureAbort, match=said):
@@ -520,8 +536,8 @@ def test_a_client_refuses_survivors(protocol: str, change: Any, said: str) -> No
 
 
 def test_a_survivor_that_never_shared_is_unknown() -> None:
-    late = whole(4, 2).ids[3]
-    play = Play(whole(4, 2), until="vectors", gone={"shares": [late]})
+    late = whole(4, 3).ids[3]
+    play = Play(whole(4, 3), until="vectors", gone={"shares": [late]})
     own = play.parameters.ids[0]
     listed = np.append(play.lists[own].ids, np.uint32(late))
     with pytest.raises(SecureAbort, match=f"client {late}, whom it does not expect"):
@@ -573,7 +589,7 @@ def test_whatever_survivors_are_shown_one_share_a_peer_is_revealed(listed: list[
 
 @pytest.mark.parametrize("active", [False, True])
 def test_steps_come_in_order_and_once(active: bool) -> None:
-    play = Play(whole(3, 2, active=active))
+    play = Play(whole(4, 3, active=active))
     sides = (
         ("advertise", "share", "receive", "masked", *(["confirm"] if active else []), "reveal"),
         ("roster", "deliver", "survivors", *(["confirmed"] if active else []), "unmask"),
@@ -603,7 +619,7 @@ def test_masks_hide_one_vector_only() -> None:
 
 
 def play_before(method: str, **options: Any) -> Any:
-    return Play(whole(3, 2, **options)).before[method]
+    return Play(whole(4, 3, **options)).before[method]
 
 
 @pytest.mark.parametrize("vector", [np.zeros(4), np.zeros(4, np.int64), np.zeros((2, 2), np.uint32)])
@@ -650,9 +666,11 @@ def test_keys_of_another_are_refused(change: Any, said: str) -> None:
         tampered("roster", change)
 
 
-@pytest.mark.parametrize("changes", [{"round_number": 4}, {"protocol": "secagg"}, {"threshold": 2}])
-def test_signed_keys_are_of_one_round(changes: Any) -> None:
-    """The same identities in another round, protocol or threshold: signatures of the one are void in the other."""
+@pytest.mark.parametrize(
+    "changes", [{"round_number": 4}, {"protocol": "secagg"}, {"threshold": 2}, {"run": bytes(16)}]
+)
+def test_signed_keys_are_of_one_round_of_one_run(changes: Any) -> None:
+    """The same identities in another round, run, protocol or threshold: signatures of one are void in the other."""
     parameters = whole(4, 3, "secagg+", active=True)
     other = replace(parameters, **({"threshold": 3} | changes))
     signing = {own: SigningKey.new() for own in parameters.ids}
@@ -702,10 +720,60 @@ def test_a_confirmation_is_of_one_session() -> None:
         new.clients[own].reveal(old.lists[own])
 
 
+FEW = 60
+LOST, CORRUPT = (*range(3, 8), *range(33, 38)), (0, 1, 2, 30, 31, 32)
+"""Of two runs of eight places, those that the server calls lost, and those that work with it."""
+
+
+@cache
+def split(fewest: int) -> Play:
+    """Play a round of 60 clients on a ring of 16 neighbours, up to the list of survivors."""
+    ids = list(range(FEW))
+    graph = ring(ids, 16)
+    return Play(Parameters("secagg+", tuple(ids), graph, 11, 0, True, RUN, 6, fewest), until="shares")
+
+
+def confirm(play: Play, lost: Iterable[int]) -> dict[int, Confirmation]:
+    """Have the clients that are not called lost sign the list of the others."""
+    listed = Survivors(np.array(sorted(set(play.parameters.ids) - set(lost)), dtype=np.uint32))
+    signed = {}
+    for own in listed.ids.tolist():
+        client = clone(play.clients[own])
+        client.receive(play.parcels[own])
+        client.masked(play.vectors[own])
+        signed[own] = client.confirm(listed)
+        play.clients[own] = client
+    return signed
+
+
+def test_a_server_that_names_the_lost_could_split_the_sum() -> None:
+    """Clients that do not count the lost all answer, though no honest client of one part is near the other."""
+    play = split(0)
+    signed = confirm(play, LOST)
+    for own in set(signed) - set(CORRUPT):
+        near = sorted(play.parameters.part(own).neighbours & signed.keys())
+        rows_ = np.concatenate([signed[peer].signatures for peer in near])
+        play.clients[own].reveal(Confirmed(np.array(near, dtype=np.uint32), rows_))
+        assert {peer in range(8, 30) for peer in {own, *near} - set(CORRUPT)} == {own in range(8, 30)}
+
+
+def test_more_lost_clients_than_agreed_are_refused() -> None:
+    """At dropout 0.1 of 60 clients six may be lost, and the split takes ten."""
+    play, few = split(54), (5, 15, 25, 35, 40, 50)
+    with pytest.raises(SecureAbort, match="only 50 clients are said to have sent a vector; 54 must have"):
+        confirm(play, LOST)
+    with pytest.raises(SecureAbort, match="only 53"):
+        confirm(play, (*few, 45))
+    with pytest.raises(SecureAbort, match="only 50"):
+        clone(play.server).survivors(set(play.parameters.ids) - set(LOST))
+    assert len(confirm(play, few)) == 54
+    assert len(clone(play.server).survivors(set(play.parameters.ids) - set(few))) == 54
+
+
 def test_active_mode_needs_identities() -> None:
-    part = whole(3, 2, active=True).part(7)
+    part = whole(4, 3, active=True).part(7)
     signing = SigningKey.new()
-    everybody = dict.fromkeys(whole(3, 2).ids, signing.public)
+    everybody = dict.fromkeys(whole(4, 3).ids, signing.public)
     Client(part, signing, everybody)
     for key, identities in (
         (None, everybody),
@@ -721,7 +789,7 @@ def test_active_mode_needs_identities() -> None:
 
 
 def test_the_server_refuses_strangers_and_who_was_missing_before() -> None:
-    play = Play(whole(4, 2), gone={"shares": whole(4, 2).ids[3:]})
+    play = Play(whole(4, 3), gone={"shares": whole(4, 3).ids[3:]})
     late = play.parameters.ids[3]
     for method in ("roster", "deliver", "unmask"):
         server, (received,) = play.before[method]
@@ -736,7 +804,7 @@ def test_the_server_refuses_strangers_and_who_was_missing_before() -> None:
 
 
 def test_the_server_refuses_shares_for_others() -> None:
-    server, (received,) = Play(whole(4, 2)).before["deliver"]
+    server, (received,) = Play(whole(4, 3)).before["deliver"]
     own, message = next(iter(received.items()))
     for wrong in (
         rows(message, [0, 1]),
@@ -749,7 +817,7 @@ def test_the_server_refuses_shares_for_others() -> None:
 
 def test_the_server_refuses_keys_signed_or_not() -> None:
     for active in (False, True):
-        server, (received,) = Play(whole(3, 2, active=active), until="keys").before["roster"]
+        server, (received,) = Play(whole(4, 3, active=active), until="keys").before["roster"]
         own, message = next(iter(received.items()))
         signatures = None if active else np.zeros((1, 64), np.uint8)
         with pytest.raises(SecureAbort, match="signed in active mode, and only there"):
@@ -758,7 +826,7 @@ def test_the_server_refuses_keys_signed_or_not() -> None:
 
 @pytest.mark.parametrize("protocol", ["secagg", "secagg+"])
 def test_the_server_refuses_other_shares_than_asked_for(protocol: str) -> None:
-    parameters = whole(5, 2, protocol)
+    parameters = whole(5, 2 + (protocol == "secagg"), protocol)
     server, (received,) = Play(parameters, gone={"vectors": parameters.ids[4:]}).before["unmask"]
     own, message = next(iter(received.items()))
     every = list(range(message.rows))
@@ -787,11 +855,11 @@ def _added(place: int) -> Callable[[Vector], Vector]:
 
 def test_a_private_key_must_belong_to_the_public_one() -> None:
     """Shares that fit each other but are of another key: the sum would be noise."""
-    parameters = whole(4, 2)
+    parameters = whole(4, 3)
     gone = parameters.ids[3]
     server, (received,) = Play(parameters, gone={"vectors": [gone]}).before["unmask"]
     other = np.frombuffer(KeyPair.new().private_bytes(), np.uint8).reshape(1, -1)
-    forged = share(other, 2, [own + 1 for own in received])
+    forged = share(other, 3, [own + 1 for own in received])
 
     def forge(own: int, message: Revealed) -> Revealed:
         shares = message.shares.copy()
@@ -806,6 +874,7 @@ def test_a_private_key_must_belong_to_the_public_one() -> None:
 # What a round may be.
 
 
+SIX = tuple(range(6))
 PLUS = {"protocol": "secagg+", "threshold": 2}
 
 
@@ -820,10 +889,13 @@ PLUS = {"protocol": "secagg+", "threshold": 2}
         ({"neighbours": complete(range(4)) | {0: (1, 2, 3, 3)}}, "listed twice"),
         ({"neighbours": complete(range(4)) | {0: (0, 1, 2, 3)}}, "neighbour of itself"),
         ({"neighbours": ring([0, 1, 2, 3], 2)}, "all clients are neighbours"),
-        ({"threshold": 1}, "from 2 to that many"),
-        ({"threshold": 5}, "from 2 to that many"),
+        ({"threshold": 2}, "from 3 to that many"),
+        ({"threshold": 5}, "from 3 to that many"),
+        ({"corrupt": 2}, "from 4 to that many"),
         ({"protocol": "secagg+", "threshold": 4}, "from 2 to that many"),
-        ({"threshold": 2, "active": True}, "more than half"),
+        ({"protocol": "secagg+", "threshold": 1}, "from 2 to that many"),
+        ({"ids": SIX, "neighbours": complete(SIX), "active": True, "run": RUN}, "more than half"),
+        ({"active": True}, "needs the run's nonce"),
         ({"round_number": -1}, "no round -1"),
         ({"ids": (0, 1, 2**31 - 2), "neighbours": complete((0, 1, 2**31 - 2))}, "numbered from 0"),
         ({"ids": (0, 1, -1), "neighbours": complete((0, 1, -1))}, "numbered from 0"),
@@ -842,9 +914,9 @@ def test_rounds_that_cannot_be_are_refused(changes: Any, said: str | None) -> No
 
 def test_a_client_outside_the_cohort_has_no_part() -> None:
     with pytest.raises(SecureAbort, match="client 5 is not in"):
-        whole(3, 2).part(5)
-    with pytest.raises(SecureAbort, match="from 2 to that many"):
-        Part("secagg", 1, frozenset(), 2, 0)
+        whole(4, 3).part(5)
+    with pytest.raises(SecureAbort, match="from 3 to that many"):
+        Part("secagg", 1, frozenset(), 3, 0)
 
 
 # What anybody gets to see.
@@ -857,7 +929,7 @@ FALSE_ALARM = 1e-12
 def test_an_upload_is_uniform_and_says_nothing_of_the_vector(vector: Vector) -> None:
     """Each bound is missed once in 10^12 by honest chance."""
     vector = vector.astype(np.uint32)
-    parameters = whole(3, 2)
+    parameters = whole(4, 3)
     play = Play(parameters, vectors=dict.fromkeys(parameters.ids, vector), until="shares")
     uploads = []
     for own in parameters.ids:
@@ -892,7 +964,7 @@ def test_the_statistics_notice_a_missing_mask() -> None:
 def test_messages_have_the_same_lengths_whatever_is_in_them() -> None:
     lengths = []
     for values in (np.zeros(LENGTH, np.uint32), np.full(LENGTH, 2**32 - 1, np.uint32)):
-        parameters = whole(4, 2)
+        parameters = whole(4, 3)
         play = Play(
             parameters, vectors=dict.fromkeys(parameters.ids, values), gone={"vectors": parameters.ids[:1]}
         )
@@ -953,14 +1025,14 @@ def test_each_peer_gives_away_one_kind() -> None:
 
 
 def test_every_round_has_fresh_secrets() -> None:
-    parameters = whole(3, 2)
+    parameters = whole(4, 3)
     secrets = [secrets_of(Play(parameters, until="shares")) for _ in range(2)]
     fresh = {name for name in secrets[0] if "vector" not in name}
     assert all(secrets[0][name] != secrets[1][name] for name in fresh)
 
 
 def test_reprs_show_no_secret() -> None:
-    play = Play(whole(3, 2), until="shares")
+    play = Play(whole(4, 3), until="shares")
     secrets = secrets_of(play)
     party = clone(play.clients[7])
     party.receive(play.parcels[7])
@@ -973,7 +1045,7 @@ def test_reprs_show_no_secret() -> None:
 
 
 def test_a_client_forgets() -> None:
-    play = Play(whole(3, 2))
+    play = Play(whole(4, 3))
     for client in play.clients.values():
         assert not any((client._pairs, client._seed, client._sealing, client._shares))
 
@@ -1008,7 +1080,7 @@ def test_a_client_takes_a_strangers_message_or_refuses(
 
 @cache
 def at_receipt(kind: type[Message]) -> tuple[Play, str]:
-    return Play(whole(3, 2)), {Roster: "share", Delivered: "receive", Survivors: "reveal"}[kind]
+    return Play(whole(4, 3)), {Roster: "share", Delivered: "receive", Survivors: "reveal"}[kind]
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([Advertise, SealedShares, Revealed, Confirmation]))
@@ -1016,11 +1088,11 @@ def test_the_server_takes_a_strangers_message_or_refuses(seed: int, kind: Any) -
     play, method = at_the_server(kind)
     server, (received,) = play.before[method]
     rng = np.random.default_rng(seed)
-    own = play.parameters.ids[rng.integers(3)]
+    own = play.parameters.ids[rng.integers(4)]
     data = bytearray(to_bytes(received[own]))
     for _ in range(rng.integers(1, 4)):
         data[rng.integers(5, len(data))] = rng.integers(256)
-    message = from_bytes(bytes(data), kind, 3)
+    message = from_bytes(bytes(data), kind, 4)
     with suppress(SecureAbort):
         getattr(clone(server), method)(received | {own: message})
 
@@ -1028,4 +1100,4 @@ def test_the_server_takes_a_strangers_message_or_refuses(seed: int, kind: Any) -
 @cache
 def at_the_server(kind: type[Message]) -> tuple[Play, str]:
     methods = {Advertise: "roster", SealedShares: "deliver", Revealed: "unmask", Confirmation: "confirmed"}
-    return Play(whole(3, 2, active=kind is Confirmation)), methods[kind]
+    return Play(whole(4, 3, active=kind is Confirmation)), methods[kind]

@@ -254,7 +254,8 @@ class Privacy(Section):
     """Differential privacy of clients: the norm that an update is cut to, and noise on the sum.
 
     ``noise`` is the standard deviation of the sum's noise over ``clip``; or say which ``epsilon`` the whole run may
-    cost at ``delta``, and the noise follows. With secure aggregation the clients add the noise, else the server does.
+    cost at ``delta``, and the noise follows. With secure aggregation the clients add the noise, and ``epsilon`` is
+    against the server, which knows the cohorts; else the server adds it, against whoever sees the models.
     """
 
     clip: PositiveFloat

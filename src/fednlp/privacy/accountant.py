@@ -81,6 +81,30 @@ def epsilon(
     return best + 2 * loss
 
 
+def epsilon_of_known_cohorts(
+    noise_multiplier: float, sampling: Sampling, rounds: int, delta: float, *, distance: float | None = None
+) -> float:
+    """Return :func:`epsilon` of one client towards those who know in which rounds it took part, as the server does.
+
+    Sampling hides nothing from them, and the rounds without the client say nothing of it.
+
+    Args:
+        noise_multiplier: As for :func:`epsilon`, like the rest.
+        sampling: What neighbours differ by; the client's rounds are counted, whichever way it was drawn.
+        rounds: Rounds that the client took part in.
+        delta: Above 0, below 1.
+        distance: None for real-valued noise.
+
+    Raises:
+        ConfigError: A number out of its range.
+        MissingDependency: dp-accounting is not installed.
+
+    >>> 8.3 < epsilon_of_known_cohorts(1.0, "poisson", 3, 1e-5) < 8.5
+    True
+    """
+    return epsilon(noise_multiplier, sampling, 1, 1, rounds, delta, distance=distance)
+
+
 def noise_multiplier_for(
     target: float,
     sampling: Sampling,
@@ -140,10 +164,12 @@ def statement(
     delta: float,
     *,
     distance: float | None = None,
+    most_rounds: int = 0,
 ) -> str:
     """Return one line for people: epsilon and delta, between whom, by which accountant, and what is assumed.
 
-    Arguments are those of :func:`epsilon`.
+    Arguments are those of :func:`epsilon`, and ``most_rounds``: the rounds of the client drawn most often. Above 0
+    the line also says what :func:`epsilon_of_known_cohorts` gives for it.
     """
     value = epsilon(noise_multiplier, sampling, clients, cohort, rounds, delta, distance=distance)
     if math.isinf(value):
@@ -156,12 +182,19 @@ def statement(
         "Rényi" if sampling == "fixed" or distance is not None else "privacy loss distribution or Rényi"
     )
     kind = "real-valued" if distance is None else "whole-number"
+    server = ""
+    if most_rounds:
+        known = epsilon_of_known_cohorts(noise_multiplier, sampling, most_rounds, delta, distance=distance)
+        server = (
+            f"; against the server, which knows who took part, ({known:.3g}, {delta:.3g}) for the client drawn most "
+            f"often, in {most_rounds:,} rounds"
+        )
     return (
         f"({value:.3g}, {delta:.3g})-differential privacy of clients: runs where {neighbours}; "
         f"{rounds:,} rounds, a round draws {drawn}; {kind} noise, {noise_multiplier:.4g} x the clip norm; "
         f"accountant {accountant} of dp-accounting {metadata.version('dp-accounting')}; assumes that whoever sees "
         "the models knows neither noise nor who took part, that all updates weigh alike, and that dropping out "
-        "does not depend on the data"
+        f"does not depend on the data{server}"
     )
 
 

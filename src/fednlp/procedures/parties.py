@@ -90,7 +90,9 @@ def _each(clients: Mapping[int, Any], step: Callable[[int], Any]) -> dict[int, A
 class Pairwise:
     """SecAgg and SecAgg+."""
 
-    def __init__(self, plan: Plan, seed: int, number: int, ids: list[int], length: int, post: Post) -> None:
+    def __init__(
+        self, plan: Plan, seed: int, run: bytes, number: int, ids: list[int], length: int, post: Post
+    ) -> None:
         # From the experiment's seed, so that who is needed by whom is the same in every run of it.
         order = generator(seed, "neighbours", number).permutation(len(ids)).tolist()
         parameters = secagg.Parameters(
@@ -100,6 +102,10 @@ class Pairwise:
             threshold=plan.needed,
             round_number=number,
             active=plan.active,
+            run=run,
+            corrupt=plan.corrupt,
+            # In SecAgg any threshold of all clients is enough; in SecAgg+ the lost decide what holds together.
+            fewest=plan.clients - plan.vanishing if plan.protocol == secagg.SECAGG_PLUS else 0,
         )
         self.post, self.active = post, plan.active
         signing = {client: SigningKey.new() for client in ids} if plan.active else {}
@@ -138,7 +144,9 @@ class Pairwise:
 class Light:
     """LightSecAgg."""
 
-    def __init__(self, plan: Plan, seed: int, number: int, ids: list[int], length: int, post: Post) -> None:
+    def __init__(
+        self, plan: Plan, seed: int, run: bytes, number: int, ids: list[int], length: int, post: Post
+    ) -> None:
         self.parameters = lightsecagg.Parameters(
             ids=tuple(ids),
             pieces=plan.needed,
@@ -146,6 +154,7 @@ class Light:
             dropped=plan.vanishing,
             round_number=number,
             length=length,
+            run=run,
         )
         self.post = post
         self.clients = {client: lightsecagg.Client(self.parameters, client) for client in ids}

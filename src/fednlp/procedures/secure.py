@@ -22,6 +22,7 @@ from fednlp.privacy.noise import local_sigma, noise_bound
 from fednlp.procedures.parties import PHASES, Light, Pairwise, Parties, Post, Seeds, written
 from fednlp.secure.encoding import Encoding
 from fednlp.secure.graph import count
+from fednlp.secure.keys import new_run
 from fednlp.secure.masks import add_masks
 from fednlp.secure.messages import HEADER_BYTES
 from fednlp.secure.plan import Plan, make_plan
@@ -45,6 +46,7 @@ class Terms:
         least: How many updates must be in a sum for the noise to be enough.
         vanishing: The probability that a client is lost in a round, for trying what that does.
         seed: The experiment's: decides who vanishes. Keys and masks come from the operating system.
+        run: The nonce that keys and signatures are good for: fresh each time a run is begun or resumed.
     """
 
     plan: Plan
@@ -54,6 +56,7 @@ class Terms:
     least: int
     vanishing: float
     seed: int
+    run: bytes
 
 
 def terms_of(
@@ -91,7 +94,14 @@ def terms_of(
         noise = local_sigma(multiplier, encoding.top, honest, parameters, stochastic=secure.stochastic)
         encoding = replace(encoding, noise_bound=noise_bound(noise, 1, parameters))
     return Terms(
-        plan, encoding, noise, honest, staying if multiplier else 1, secure.simulated_dropout, experiment.seed
+        plan,
+        encoding,
+        noise,
+        honest,
+        staying if multiplier else 1,
+        secure.simulated_dropout,
+        experiment.seed,
+        new_run(),
     )
 
 
@@ -113,7 +123,9 @@ class SecureRound:
         self.seconds, self.seconds_hiding = 0.0, 0.0
         plan = terms.plan
         make = Light if plan.protocol == "lightsecagg" else Pairwise
-        self.parties: Parties = make(plan, terms.seed, number, list(weights), parameters + 1, self.post)
+        self.parties: Parties = make(
+            plan, terms.seed, terms.run, number, list(weights), parameters + 1, self.post
+        )
 
     def open(self) -> dict[int, dict[str, Any]]:
         """Go through what comes before the upload; return how each client that is there hides its update.

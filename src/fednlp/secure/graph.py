@@ -12,6 +12,9 @@ probability at least 1 - 2^-sigma and finishes with probability at least 1 - 2^-
     n P(an honest client has t or more corrupt neighbours) <= 2^-(sigma+1)
     n P(a client that stays has fewer than t neighbours that stay) <= 2^-eta
 
+An active server knows the graph and names the lost. Against it the first bound says too little, and t is so large
+that :func:`log_split` is at most 2^-(sigma+1) as well.
+
 Source: J. Bell, K. Bonawitz, A. Gascon, T. Lepoint, M. Raykova, "Secure Single-Server Aggregation with
 (Poly)Logarithmic Overhead", CCS 2020. These probabilities are far below what 1 - cdf can tell
 apart from zero; they are summed as logarithms.
@@ -27,8 +30,21 @@ from numpy.typing import NDArray
 
 from fednlp.errors import ConfigError
 
-FEWEST_SHARES = 2
-"""No single share may open a secret."""
+FEWEST_CLIENTS = 3
+"""Of a sum over two clients, each learns the other's update."""
+FEWEST_HONEST = 2
+"""Of a sum with one honest client, all others together learn its update."""
+FEWEST_NEIGHBOURS = FEWEST_CLIENTS - 1
+"""A sum in SecAgg+ is over a client and t of its neighbours at least."""
+
+
+def fewest_in_sum(corrupt: int) -> int:
+    """Return how many clients a sum must be over, as many of them being corrupt.
+
+    >>> fewest_in_sum(0), fewest_in_sum(5)
+    (3, 7)
+    """
+    return max(FEWEST_CLIENTS, corrupt + FEWEST_HONEST)
 
 
 def choose(
@@ -43,8 +59,8 @@ def choose(
         gamma: The largest part of them that is corrupt, in [0, 1).
         delta: The largest part of them that drops out, in [0, 1).
         active: The server may tell different clients different lists of survivors. Honest neighbours then
-            give either share, corrupt ones both, k + (corrupt neighbours) in all; 2t must be more. The graph
-            is still taken to be drawn honestly.
+            give either share, corrupt ones both, k + (corrupt neighbours) in all; 2t must be more. It may also
+            choose the lost. The graph is still taken to be drawn honestly.
         sigma: Privacy fails with probability at most 2^-sigma.
         eta: The round fails, though no more than delta dropped out, with probability at most 2^-eta.
 
@@ -64,7 +80,9 @@ def choose(
             continue
         corrupted = log_tail(n - 1, corrupt, k)
         few = int(np.argmax(corrupted <= private - math.log(n)))  # t at most k + 1: the tail there is zero
-        t = max(FEWEST_SHARES, -(-(k + few) // 2) if active else few)
+        if active:
+            few = max(few, int(np.argmax(log_split(n, k, corrupt) <= private)))
+        t = max(FEWEST_NEIGHBOURS, -(-(k + few) // 2) if active else few)
         if t <= k and log_tail(n - 1, dropped, k)[k - t + 1] <= complete:
             return k, t
     raise ConfigError(
@@ -79,18 +97,16 @@ def secagg_threshold(n: int, gamma: float, active: bool) -> int:
     t > gamma n, so that the corrupt clients cannot open a secret by themselves; or, where the server may tell
     different clients different things, t > (n + gamma n) / 2, so that not both secrets of a client open
     (K. Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017,
-    section 6). Never less than two: the sum of one client is its update. At this smallest threshold a
-    sum may be that of the corrupt clients and one honest one; a larger one makes it a sum of more.
+    section 6). A sum is over t clients at least, so t is never below :func:`fewest_in_sum`; it may be above n.
 
     Raises:
         ConfigError: Fewer than two clients, or gamma is not in [0, 1).
 
     >>> secagg_threshold(10, 0.33, active=False), secagg_threshold(10, 0.33, active=True)
-    (4, 7)
+    (5, 7)
     """
-    count(n, gamma, "corruption")
-    corrupt = n * _exactly(gamma)
-    return max(FEWEST_SHARES, math.floor((n + corrupt) / 2 if active else corrupt) + 1)
+    least = fewest_in_sum(count(n, gamma, "corruption"))
+    return max(least, math.floor(n * (1 + _exactly(gamma)) / 2) + 1) if active else least
 
 
 def neighbours(ids: Sequence[int], k: int, permutation: Sequence[int]) -> dict[int, tuple[int, ...]]:
@@ -140,6 +156,19 @@ def log_disconnected(n: int, k: int, removed: int) -> float:
     logs = _log_factorials(n)
     log_empty = logs[n - k] - logs[removed - k] - logs[n] + logs[removed]
     return math.log(n * (n - k - 1) / 2) + float(log_empty)
+
+
+def log_split(n: int, k: int, corrupt: int) -> NDArray[np.float64]:
+    """Return logarithms of bounds on P(an active server can split the sum), for 2t - k = 0 .. k + 1, k even.
+
+    It sees the graph, names the lost, and so makes two separate runs of k/2 neighbouring places part the others. The
+    clients at either end of a part have k/2 neighbours there, and need t that answer: so t - k/2 corrupt ones in
+    each of the two runs, 2t - k of k in both. There are n (n-k-1) / 2 pairs of runs; by the union bound, with X the
+    corrupt ones in a pair,
+
+        P <= n (n-k-1) / 2 * P(X >= 2t - k), X hypergeometric: k draws among n, of which ``corrupt`` are marked.
+    """
+    return log_tail(n, corrupt, k) + math.log(n * (n - k - 1) / 2)
 
 
 def log_tail(population: int, marked: int, drawn: int) -> NDArray[np.float64]:

@@ -23,7 +23,10 @@ KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 SEALED_EXTRA = 28
 """How much longer a sealed text is than the plain one: a nonce of 12 bytes in front, a tag of 16 behind."""
+RUN_BYTES = 16
+"""Length of a run's nonce."""
 _NONCE_BYTES = 12
+_FIELD = (1 << 255) - 19
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,13 +122,26 @@ def agree(own: KeyPair, other: bytes, info: bytes) -> bytes:
     True
     """
     _check_length("a public key", other, KEY_BYTES)
-    if other == own.public:
+    if canonical(other) == own.public:
         raise SecureAbort("a peer's public key is the own one: keys are never shared between clients")
     try:
         secret = own._private.exchange(X25519PublicKey.from_public_bytes(other))
     except ValueError:
         raise SecureAbort("a peer's public key is of low order: the agreed key would be no secret") from None
     return derive(secret, info)
+
+
+def canonical(public: bytes) -> bytes:
+    """Return the one way to write a public X25519 key: bit 255 is ignored, and the rest counts modulo 2^255 - 19.
+
+    Args:
+        public: 32 bytes.
+
+    >>> canonical((5 + (1 << 255)).to_bytes(32, "little")) == (5).to_bytes(32, "little")
+    True
+    """
+    number = int.from_bytes(public, "little") & ((1 << 255) - 1)
+    return (number % _FIELD).to_bytes(KEY_BYTES, "little")
 
 
 def derive(secret: bytes, info: bytes) -> bytes:
@@ -137,7 +153,12 @@ def derive(secret: bytes, info: bytes) -> bytes:
     return HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(secret)
 
 
-def context(protocol: str, round_number: int, purpose: str, *ids: int) -> bytes:
+def new_run() -> bytes:
+    """Return a fresh nonce of a run from the operating system's randomness: 16 bytes that all parties must know."""
+    return os.urandom(RUN_BYTES)
+
+
+def context(protocol: str, round_number: int, purpose: str, *ids: int, run: bytes = b"") -> bytes:
     """Return what a key or a sealed text is for, as bytes that no other arguments give.
 
     The order of ids counts. Keys that two peers share take them sorted; a text sealed by one for the other
@@ -148,16 +169,19 @@ def context(protocol: str, round_number: int, purpose: str, *ids: int) -> bytes:
         round_number: The round, from 0; below 2^64, as every id.
         purpose: The purpose's name.
         ids: The clients it is between.
+        run: The run's nonce, 16 bytes; empty where the round is of no run.
 
     Raises:
-        SecureAbort: A number lies outside [0, 2^64).
+        SecureAbort: A number lies outside [0, 2^64), or the nonce has another length.
 
     >>> context("secagg", 3, "seal", 1, 2) == context("secagg", 3, "seal", 2, 1)
     False
     """
     if any(not 0 <= number < 1 << 64 for number in (round_number, *ids)):
         raise SecureAbort("a round or client number lies outside 0 to 2^64 - 1")
-    names = (name.encode() for name in (protocol, purpose))
+    if run:
+        _check_length("a run's nonce", run, RUN_BYTES)
+    names = protocol.encode(), purpose.encode(), run
     return b"".join(
         [
             *(len(name).to_bytes(2, "little") + name for name in names),

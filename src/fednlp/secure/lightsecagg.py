@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fednlp.errors import SecureAbort
 from fednlp.secure.coding import decode, encode
 from fednlp.secure.field import PRIME, Residues, add
-from fednlp.secure.keys import KeyPair, agree, context, seal, unseal
+from fednlp.secure.keys import KeyPair, agree, canonical, seal, unseal
 from fednlp.secure.lightsecagg_messages import Advertise, CodedSum, Delivered, Roster, SealedPieces
 from fednlp.secure.lightsecagg_rules import WORD, Parameters
 from fednlp.secure.masks import SEED_BYTES, field_mask
@@ -92,15 +92,14 @@ class Client:
         """Check the roster's keys and agree on one with each peer."""
         if self._pair is None or keys.get(self.own) != self._pair.public:
             raise SecureAbort(f"the roster lacks client {self.own} or has another key for it")
-        if len(set(keys.values())) < len(keys):
+        if len({canonical(key) for key in keys.values()}) < len(keys):
             raise SecureAbort("two public keys of the roster are the same")
         for peer in keys.keys() - {self.own}:
-            between = sorted((self.own, peer))
-            info = context("lightsecagg", self.parameters.round_number, "seal", *between)
+            info = self.parameters.context("seal", *sorted((self.own, peer)))
             self._sealing[peer] = agree(self._pair, keys[peer], info)
 
     def _associated(self, sender: int, receiver: int) -> bytes:
-        return context("lightsecagg", self.parameters.round_number, "piece", sender, receiver)
+        return self.parameters.context("piece", sender, receiver)
 
     def receive(self, delivered: Delivered) -> None:
         """Keep the pieces that the peers sealed, where they lie; who is not among them takes no further part.

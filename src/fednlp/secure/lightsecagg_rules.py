@@ -7,7 +7,8 @@ import numpy as np
 
 from fednlp.errors import SecureAbort
 from fednlp.secure.coding import piece_length
-from fednlp.secure.keys import SEALED_EXTRA
+from fednlp.secure.graph import fewest_in_sum
+from fednlp.secure.keys import SEALED_EXTRA, context
 
 WORD = np.dtype("<u4")
 """An element of a piece before it is sealed."""
@@ -25,9 +26,10 @@ class Parameters:
         dropped: D, how many clients may drop out.
         round_number: The round, from 0; never twice in a run.
         length: d, elements of a vector.
+        run: The run's nonce, that keys and sealed texts are good for. No other run may have had it.
 
     Raises:
-        SecureAbort: Not N >= N - D >= U > T >= 0 and 2 U > N + T, or another number is out of range.
+        SecureAbort: Not N >= N - D >= U >= T + 2, U >= 3 and 2 U > N + T, or another number is out of range.
 
     >>> Parameters(ids=(3, 5, 8, 9), pieces=3, privacy=1, dropped=1, round_number=0, length=101).piece
     51
@@ -39,15 +41,16 @@ class Parameters:
     dropped: int
     round_number: int
     length: int
+    run: bytes = b""
 
     def __post_init__(self) -> None:
         n, u, t, d = len(self.ids), self.pieces, self.privacy, self.dropped
         if len(set(self.ids)) < n or any(not 0 <= one < 1 << 32 for one in self.ids):
             raise SecureAbort("a cohort's clients must have different numbers from 0 to 2^32 - 1")
-        if not (n >= n - d >= u > t >= 0 and 2 * u > n + t):
+        if t < 0 or not (n >= n - d >= u >= fewest_in_sum(t) and 2 * u > n + t):
             raise SecureAbort(
                 f"lightsecagg cannot run with N={n} clients, D={d} dropped, U={u} answers and T={t} corrupt: "
-                "it needs N - D >= U > T and 2 U > N + T"
+                "it needs N - D >= U >= T + 2, U >= 3 and 2 U > N + T"
             )
         if self.length < 1 or self.round_number < 0:
             raise SecureAbort("a vector needs at least one element, and rounds are numbered from 0")
@@ -63,6 +66,10 @@ class Parameters:
     def sealed_bytes(self) -> int:
         """Bytes of a sealed piece."""
         return self.piece * WORD.itemsize + SEALED_EXTRA
+
+    def context(self, purpose: str, *ids: int) -> bytes:
+        """Return what a key or a sealed piece of this round is for."""
+        return context("lightsecagg", self.round_number, purpose, *ids, run=self.run)
 
     def points(self, ids: Sequence[int]) -> list[int]:
         """Return the points that clients' coded pieces lie at: 1 for the first of the cohort."""

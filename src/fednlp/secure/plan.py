@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from fednlp.errors import ConfigError
 from fednlp.secure.encoding import most_bits
 from fednlp.secure.field import PRIME
-from fednlp.secure.graph import choose, count, secagg_threshold
+from fednlp.secure.graph import FEWEST_CLIENTS, choose, count, fewest_in_sum, secagg_threshold
 
-FEWEST_CLIENTS = 3
-"""Of a sum over two clients, each learns the other's update."""
 MOST_BITS = 24
 """As finely as 32-bit floats, unless told."""
 
@@ -109,12 +107,12 @@ def _bits(asked: int | None, clients: int, spread: float, modulus: int) -> int:
 
 def _needed_by_secagg(clients: int, vanishing: int, dropout: float, corruption: float, active: bool) -> int:
     """Return t, for which enough clients must stay."""
-    # More than half, where that many stay: the smallest threshold lets a sum be that of one honest client.
+    # More than half, where that many stay: the smallest threshold lets a sum be that of two honest clients.
     needed = max(secagg_threshold(clients, corruption, active), min(clients // 2 + 1, clients - vanishing))
     if needed > clients - vanishing:
         raise ConfigError(
             f"[secure] {needed} of {clients} clients must answer at corruption = {corruption}, and "
-            f"{vanishing} vanish at dropout = {dropout}: lower one of the two"
+            f"{vanishing} vanish at dropout = {dropout}: lower one of the two, or raise clients_per_round"
         )
     return needed
 
@@ -126,8 +124,13 @@ def _needed_by_lightsecagg(clients: int, vanishing: int, corrupt: int, active: b
             '[secure] active = true is for protocol = "secagg" or "secagg+": LightSecAgg does not sign keys '
             "against a server that swaps them"
         )
-    staying = clients - vanishing
-    if not (staying > corrupt and 2 * staying > clients + corrupt):
+    staying, least = clients - vanishing, fewest_in_sum(corrupt)
+    if staying < least:
+        raise ConfigError(
+            f"[secure] lightsecagg: {staying} of {clients} clients stay, and with {corrupt} corrupt ones a sum must be "
+            f"over {least} or more: lower dropout or corruption, or raise clients_per_round"
+        )
+    if 2 * staying <= clients + corrupt:
         raise ConfigError(
             f"[secure] lightsecagg: twice the {staying} clients that stay must be more than all {clients} and the "
             f"{corrupt} corrupt ones together: lower dropout or corruption"

@@ -22,20 +22,20 @@ messages go in and come out, and a driver carries them.
 
 >>> import numpy as np
 >>> from fednlp.secure.masks import add_masks
->>> ids = (1, 2, 3)
+>>> ids = (1, 2, 3, 4)
 >>> everybody = {own: tuple({*ids} - {own}) for own in ids}
->>> parameters = Parameters("secagg", ids, everybody, threshold=2, round_number=0)
+>>> parameters = Parameters("secagg", ids, everybody, threshold=3, round_number=0)
 >>> server, clients = Server(parameters), {own: Client(parameters.part(own)) for own in ids}
 >>> rosters = server.roster({own: client.advertise() for own, client in clients.items()})
 >>> parcels = server.deliver({own: client.share(rosters[own]) for own, client in clients.items()})
 >>> for own, client in clients.items():
 ...     client.receive(parcels[own])
 >>> vectors = {own: np.array([own, 10 * own], dtype=np.uint32) for own in ids}
->>> total = clients[1].masked(vectors[1]) + clients[3].masked(vectors[3])  # client 2 is gone
->>> survivors = server.survivors([1, 3])
->>> add_masks(total, server.unmask({own: clients[own].reveal(survivors[own]) for own in (1, 3)}))
+>>> total = sum(clients[own].masked(vectors[own]) for own in (1, 3, 4))  # client 2 is gone
+>>> survivors = server.survivors([1, 3, 4])
+>>> add_masks(total, server.unmask({own: clients[own].reveal(survivors[own]) for own in (1, 3, 4)}))
 >>> total.tolist()
-[4, 40]
+[8, 80]
 """
 
 from fednlp.secure.secagg_client import Client

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fednlp.errors import SecureAbort
-from fednlp.secure.keys import KeyPair, SigningKey, agree, seal, unseal, verify
+from fednlp.secure.keys import KeyPair, SigningKey, agree, canonical, seal, unseal, verify
 from fednlp.secure.masks import SEED_BYTES, Mask, add_masks
 from fednlp.secure.messages import (
     KEY,
@@ -37,7 +37,8 @@ class Client:
     Args:
         part: What it knows of the round.
         signing: Its identity key, in active mode.
-        identities: Client -> identity's public key, known before the round, in active mode.
+        identities: Client -> identity's public key, known before the round, in active mode: of the cohort and of no
+            one else, for survivors are counted among them.
 
     Raises:
         SecureAbort: Active mode without a signing key or without the identity of a neighbour.
@@ -103,7 +104,7 @@ class Client:
             peer: (roster.seal_keys[index].tobytes(), roster.mask_keys[index].tobytes())
             for index, peer in enumerate(roster.ids.tolist())
         }
-        public = [key for pair in (*keys.values(), self._public) for key in pair]
+        public = [canonical(key) for pair in (*keys.values(), self._public) for key in pair]
         if len(set(public)) < len(public):
             raise SecureAbort("two public keys of the roster are the same, or one is the client's own")
         if roster.signed is not self.part.active:
@@ -170,7 +171,7 @@ class Client:
         """Sign the survivors, in active mode.
 
         Raises:
-            SecureAbort: They are not what :meth:`reveal` would go along with.
+            SecureAbort: They are not what :meth:`reveal` would go along with, or too many are called lost.
         """
         with self._steps.take("confirm", self._forget):
             self._read_survivors(survivors)
@@ -209,6 +210,8 @@ class Client:
         if self.part.own not in survivors:
             raise SecureAbort(f"client {self.part.own} is listed as dropped though it is still here")
         self.part.check_enough(survivors, "sent a vector")
+        if self.part.active:
+            self.part.check_few_lost(len(survivors))
         self._survivors = survivors
 
     def _check_signatures(self, message: Confirmed) -> None:

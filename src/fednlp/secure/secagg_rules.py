@@ -7,6 +7,7 @@ from functools import cached_property
 
 from fednlp.errors import SecureAbort
 from fednlp.secure.field import PRIME
+from fednlp.secure.graph import FEWEST_NEIGHBOURS, fewest_in_sum
 from fednlp.secure.keys import context
 
 SECAGG, SECAGG_PLUS = "secagg", "secagg+"
@@ -25,9 +26,15 @@ class Part:
         protocol: "secagg" or "secagg+".
         own: The client's number, 0 to 2^31 - 3.
         neighbours: The clients it shares secrets and masks with, without itself.
-        threshold: How many of the holders of a secret give it back, at least 2.
+        threshold: How many of the holders of a secret give it back. A sum is over as many clients at least, in
+            SecAgg+ over one more: it must be over 3 or more.
         round_number: The round, from 0; never twice in a run.
         active: Whether the server may be dishonest: keys and survivors are then signed.
+        run: The run's nonce, that keys, sealed texts and signatures are good for; required in active mode. No other
+            run may have had it.
+        corrupt: How many of the cohort may be corrupt; in SecAgg a sum must be over 2 more.
+        fewest: In active mode, how many of the cohort must have sent a vector: a server that calls many honest
+            clients lost could part the sum.
 
     Raises:
         SecureAbort: A number is out of range, or the threshold cannot be met or protects nothing.
@@ -39,6 +46,9 @@ class Part:
     threshold: int
     round_number: int
     active: bool = False
+    run: bytes = b""
+    corrupt: int = 0
+    fewest: int = 0
 
     def __post_init__(self) -> None:
         if self.protocol not in (SECAGG, SECAGG_PLUS):
@@ -49,11 +59,14 @@ class Part:
             raise SecureAbort(f"clients are numbered from 0 to {LARGEST_ID}")
         if self.own in self.neighbours:
             raise SecureAbort(f"client {self.own} is listed as a neighbour of itself")
-        if not 2 <= self.threshold <= len(self.holders):
+        least = fewest_in_sum(self.corrupt) if self.protocol == SECAGG else FEWEST_NEIGHBOURS
+        if not least <= self.threshold <= len(self.holders):
             raise SecureAbort(
                 f"a threshold of {self.threshold} does not go with the {len(self.holders)} holders of shares "
-                f"of client {self.own}: it must be from 2 to that many"
+                f"of client {self.own}: it must be from {least} to that many"
             )
+        if self.active and not self.run:
+            raise SecureAbort("active mode needs the run's nonce: signatures are good for one run")
         if self.active and 2 * self.threshold <= len(self.holders):
             raise SecureAbort(
                 f"in active mode a threshold of {self.threshold} must be more than half of the "
@@ -78,9 +91,21 @@ class Part:
                 f"{self.threshold} are needed"
             )
 
+    def check_few_lost(self, survivors: int) -> None:
+        """Check that the server calls no more clients of the cohort lost than may be.
+
+        Raises:
+            SecureAbort: Fewer than ``fewest`` survived.
+        """
+        if survivors < self.fewest:
+            raise SecureAbort(
+                f"only {survivors} clients are said to have sent a vector; {self.fewest} must have in active mode: "
+                "who chooses the lost could part the sum"
+            )
+
     def context(self, purpose: str, *ids: int) -> bytes:
         """Return what a key or a sealed text of this round is for."""
-        return context(self.protocol, self.round_number, purpose, *ids)
+        return context(self.protocol, self.round_number, purpose, *ids, run=self.run)
 
     def pair_context(self, purpose: str, peer: int) -> bytes:
         """Return what a key that this client shares with a peer is for; the same on both sides."""
@@ -113,12 +138,15 @@ class Parameters:
         threshold: How many holders of a client's shares give its secrets back.
         round_number: The round, from 0; never twice in a run.
         active: Whether the server may be dishonest.
+        run: The run's nonce.
+        corrupt: How many of the cohort may be corrupt.
+        fewest: In active mode, how many of the cohort must have sent a vector.
 
     Raises:
         SecureAbort: The graph is not mutual, not complete where it must be, or :class:`Part` refuses.
 
     >>> everybody = {one: tuple({1, 2, 3} - {one}) for one in (1, 2, 3)}
-    >>> sorted(Parameters("secagg", (1, 2, 3), everybody, threshold=2, round_number=0).part(1).neighbours)
+    >>> sorted(Parameters("secagg", (1, 2, 3), everybody, threshold=3, round_number=0).part(1).neighbours)
     [2, 3]
     """
 
@@ -128,6 +156,9 @@ class Parameters:
     threshold: int
     round_number: int
     active: bool = False
+    run: bytes = b""
+    corrupt: int = 0
+    fewest: int = 0
 
     def __post_init__(self) -> None:
         cohort = set(self.ids)
@@ -152,7 +183,17 @@ class Parameters:
         if own not in self.neighbours:
             raise SecureAbort(f"client {own} is not in this round's cohort")
         peers = frozenset(self.neighbours[own])
-        return Part(self.protocol, own, peers, self.threshold, self.round_number, self.active)
+        return Part(
+            self.protocol,
+            own,
+            peers,
+            self.threshold,
+            self.round_number,
+            self.active,
+            self.run,
+            self.corrupt,
+            self.fewest,
+        )
 
 
 class Steps:

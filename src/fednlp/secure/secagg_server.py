@@ -107,6 +107,8 @@ class Server:
                 raise SecureAbort("a client is listed twice among those whose vectors arrived")
             self._survivors = frozenset(listed)
             self._enter(self._survivors, "sent a vector")
+            if self._active:
+                self._parts[listed[0]].check_few_lost(len(listed))
             everybody = np.array(sorted(listed), dtype=np.uint32)
             return {
                 own: Survivors(everybody if self._active or self._whole else self._near(own))
