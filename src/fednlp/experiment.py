@@ -20,6 +20,7 @@ from fednlp.data.schema import SCHEMAS
 from fednlp.errors import ConfigError, RunError, TooFewClients
 from fednlp.evaluation import write_clients
 from fednlp.federated.state import State
+from fednlp.final import evaluate_final, is_due
 from fednlp.models import pretrained_model, save_model
 from fednlp.partition import Partition
 from fednlp.procedures import Course, procedure_of
@@ -53,7 +54,7 @@ class Listener(Protocol):
 
 
 class Silent:
-    """A listener that says nothing, but for a warning to the log where a client is dropped."""
+    """A listener that says nothing, but for a warning to the log where a client is dropped or fails."""
 
     def say(self, text: str) -> None:
         """Say nothing."""
@@ -72,7 +73,9 @@ class Silent:
             )
 
     def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
-        """Say nothing."""
+        """Warn of clients that failed in their final steps, and say nothing else."""
+        for failed in summary.get("final_failed", []):
+            logger.warning("client %d failed in its final steps: %s", failed["client"], failed["reason"])
 
 
 def run(
@@ -243,7 +246,7 @@ def _go_on(
 
 
 def _rounds(directory: RunDir, course: Course, listener: Listener) -> None:
-    """Run and save one round after the other."""
+    """Run and save one round after the other, then what comes once after the last."""
     procedure = procedure_of(course)
     course.lines = directory.keep_rounds(course.state.round)
     listener.started(directory, course.experiment, procedure.rounds, course.state.round)
@@ -253,7 +256,6 @@ def _rounds(directory: RunDir, course: Course, listener: Listener) -> None:
             start = time.monotonic()
             line = procedure.round()
             line["seconds"] = round(time.monotonic() - start, 4)
-            course.state.totals["seconds"] = course.state.totals.get("seconds", 0) + line["seconds"]
             course.lines.append(line)
             with saving(directory.folder):
                 directory.append_round(line)
@@ -266,6 +268,23 @@ def _rounds(directory: RunDir, course: Course, listener: Listener) -> None:
             done = course.state.round - first
             left = (time.monotonic() - begun) / done * (procedure.rounds - course.state.round)
             listener.round(line, left)
+        if is_due(course):
+            numbers = round_numbers(_after_the_last(directory, course))
+            for tracker in trackers:
+                tracker.log(course.state.round, numbers)
+
+
+def _after_the_last(directory: RunDir, course: Course) -> dict[str, Any]:
+    """Do what comes once after the last round, and add it to that round's line; return this line."""
+    start, line = time.monotonic(), course.lines[-1]
+    with saving(directory.folder):
+        found = evaluate_final(course, directory)
+        if "final" in found:
+            line["evaluation"]["final"] = found.pop("final")
+        line |= found
+        line["seconds"] = round(line["seconds"] + time.monotonic() - start, 4)
+        directory.write_rounds(course.lines)
+    return line
 
 
 @contextmanager

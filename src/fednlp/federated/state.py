@@ -23,7 +23,6 @@ class State:
         layout: What lies where in the flat tensors.
         x: The global model, flat float32.
         slots: The server optimiser's memory (or, in centralised training, the trainer's), by name.
-        totals: Running sums of the run: ``seconds``.
         memory: What a procedure keeps from one round to the next beside tensors: JSON values.
     """
 
@@ -31,14 +30,12 @@ class State:
     layout: Layout
     x: Tensor
     slots: dict[str, Tensor] = field(default_factory=dict)
-    totals: dict[str, float] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Write the state as one safetensors file (not atomically: see ``fednlp.rundir``)."""
         metadata = {
             "round": self.round,
-            "totals": self.totals,
             "memory": self.memory,
             "layout": self.layout.describe(),
         }
@@ -65,5 +62,4 @@ class State:
             raise RunError(
                 f"the checkpoint {path} holds NaN or infinity: lower the learning rate, start anew"
             )
-        totals, memory = dict(metadata["totals"]), dict(metadata["memory"])
-        return State(int(metadata["round"]), layout, tensors["x"], slots, totals, memory)
+        return State(int(metadata["round"]), layout, tensors["x"], slots, dict(metadata["memory"]))

@@ -34,6 +34,7 @@ class Course:
         note: Said at the end.
         facts: What the summary says beside the rest.
         gold: The examples that have a label, and these, where not all have one.
+        labelled: Returns a client's examples that have a label by now, and their labels, where not all have one.
     """
 
     experiment: Experiment
@@ -48,10 +49,10 @@ class Course:
     note: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     gold: tuple[np.ndarray, np.ndarray] | None = None
+    labelled: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None
 
     def __post_init__(self) -> None:
         self.client_scores = np.full(self.partition.num_clients, np.nan)
-        self.matrix: dict[str, Any] | None = None
 
     def due(self, rounds: int) -> bool:
         """Whether the round just done is to be evaluated."""
@@ -68,11 +69,9 @@ class Procedure(Protocol):
 
 
 def evaluated(course: Course, line: dict[str, Any], rounds: int) -> dict[str, Any]:
-    """Add to a round's line how the model fares, if it is due; the matrix too, so that it outlives a stop."""
+    """Add to a round's line how the model fares, if it is due."""
     if course.due(rounds):
         line["evaluation"] = evaluate(course, last=course.state.round == rounds)
-    if course.matrix is not None:
-        line["matrix"] = course.matrix
     return line
 
 
