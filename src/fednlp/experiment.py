@@ -21,12 +21,13 @@ from fednlp.errors import ConfigError, RunError, TooFewClients
 from fednlp.evaluation import write_clients
 from fednlp.federated.state import State
 from fednlp.final import evaluate_final, is_due
-from fednlp.models import pretrained_model, save_model
+from fednlp.models import save_model
 from fednlp.partition import Partition
 from fednlp.procedures import Course, procedure_of
 from fednlp.reports.trackers import open_trackers, require_trackers, round_numbers
 from fednlp.rundir import RunDir, create, environment, refuse_taken, require_space, saving
 from fednlp.runtime.pool import Pool
+from fednlp.startmodel import check_start, start_fingerprints, start_model
 from fednlp.summary import summary_of
 from fednlp.training.replica import flat_weights
 from fednlp.training.side import LocalSide, exact_adapters, personal_names, pick_device
@@ -111,10 +112,12 @@ def run(
     with _pool(experiment) as pool:
         pieces = gather(experiment, listener.say)
         partition = _shared_out(experiment, pieces, listener)
-        model = _start_model(experiment, pieces)
+        model = start_model(experiment, pieces.source, pieces.task)
         directory = create(experiment, folder)
         with directory.alone():
-            _write_start(directory, pieces, partition)
+            _write_start(
+                directory, pieces, partition, start_fingerprints(experiment, model, pieces.tokenizer)
+            )
             return _go_on(directory, experiment, pieces, partition, model, pool, listener)
 
 
@@ -134,7 +137,8 @@ def resume(
         listener: Told how it goes.
 
     Raises:
-        RunError: No run directory, other settings, other data, or a checkpoint that cannot be read.
+        RunError: No run directory, other settings, other data, another model or tokenizer, or a checkpoint that cannot
+            be read.
     """
     directory, listener = RunDir(Path(folder)), listener or Silent()
     experiment = directory.experiment()
@@ -152,16 +156,19 @@ def resume(
     with directory.alone(), _pool(experiment) as pool:
         begun = directory.state.is_file()
         partition = Partition.load(directory.partition) if begun else None
-        known = directory.read_json("environment.json").get("data", {}) if begun else None
+        known = directory.read_json("environment.json") if begun else None
         pieces = gather(experiment, listener.say)
-        if known is not None and pieces.data.fingerprint != known.get("fingerprint"):
+        if known is not None and pieces.data.fingerprint != known.get("data", {}).get("fingerprint"):
             raise RunError(
                 f"the data of {folder} have changed since it was begun: start anew with another --out"
             )
-        model = _start_model(experiment, pieces)
+        model = start_model(experiment, pieces.source, pieces.task)
+        start = start_fingerprints(experiment, model, pieces.tokenizer)
+        if known is not None:
+            check_start(directory, experiment, known, start, listener.say)
         if partition is None:
             partition = _shared_out(experiment, pieces, listener)
-            _write_start(directory, pieces, partition)
+            _write_start(directory, pieces, partition, start)
         return _go_on(directory, experiment, pieces, partition, model, pool, listener)
 
 
@@ -174,20 +181,6 @@ def _shared_out(experiment: Experiment, pieces: Pieces, listener: Listener) -> P
             f"(partition.method = {experiment.partition.method}): lower min_clients"
         )
     return partition
-
-
-def _start_model(experiment: Experiment, pieces: Pieces) -> nn.Module:
-    """Load the model that the run starts from, with a fresh head."""
-    task, model = pieces.task, experiment.model
-    return pretrained_model(
-        pieces.source,
-        task.model_class,
-        task.settings(),
-        model.config,
-        experiment.seed,
-        model.peft,
-        own_head=task.name == "prompt-classification",
-    )
 
 
 def _pool(experiment: Experiment) -> Pool:
@@ -301,15 +294,15 @@ def _trackers(directory: RunDir, experiment: Experiment) -> Iterator[list[Any]]:
             tracker.close()
 
 
-def _write_start(directory: RunDir, pieces: Pieces, partition: Partition) -> None:
+def _write_start(directory: RunDir, pieces: Pieces, partition: Partition, start: dict[str, str]) -> None:
     """Write what a run begins with, and what reports show of data and partition."""
     with saving(directory.folder):
         (directory.folder / "checkpoint").mkdir(exist_ok=True)
         partition.save(directory.partition)
-        _write_facts(directory, pieces, partition)
+        _write_facts(directory, pieces, partition, start)
 
 
-def _write_facts(directory: RunDir, pieces: Pieces, partition: Partition) -> None:
+def _write_facts(directory: RunDir, pieces: Pieces, partition: Partition, start: dict[str, str]) -> None:
     data = pieces.data
     facts = {
         "name": data.name,
@@ -321,7 +314,7 @@ def _write_facts(directory: RunDir, pieces: Pieces, partition: Partition) -> Non
         "task": pieces.task.name,
         "metric": pieces.task.metric,
     }
-    directory.write_json("environment.json", environment(facts))
+    directory.write_json("environment.json", {**environment(facts), "start": start})
     directory.write_json("task.json", {"task": pieces.place, "fields": asdict(pieces.task)})  # type: ignore[call-overload]
     clients, labels = partition.num_clients, len(data.label_names)
     if SCHEMAS[data.task].kind != "class" or clients * labels > 200_000:
