@@ -1,4 +1,4 @@
-"""The command line: fednlp run, compare, report, evaluate, predict, inspect, partition, data, prompts, device, plan."""
+"""The command line: ``fednlp run`` and its other commands."""
 
 import signal
 import sys
@@ -6,7 +6,7 @@ from types import FrameType
 
 import typer
 
-from fednlp.cli import data, device, inspect, plan, prompts, runs
+from fednlp.cli import data, device, export, inspect, plan, prompts, runs
 from fednlp.errors import FednlpError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 for command in (runs.run, runs.compare, runs.report, runs.evaluate, runs.predict):
     app.command()(command)
+app.command()(export.export)
 app.command()(inspect.inspect)
 app.command()(plan.plan)
 app.command()(data.partition)

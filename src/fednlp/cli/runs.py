@@ -163,7 +163,7 @@ def report(
 
 
 _RUN = typer.Argument(help="A run directory.")
-_CLIENT = typer.Option(help="Whose model, by number or name, where clients have models of their own.")
+_CLIENT = typer.Option(help="Whose model, by name or number, where clients have models of their own.")
 
 
 def evaluate(
