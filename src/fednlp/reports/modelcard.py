@@ -66,7 +66,7 @@ def client_card(summary: Table, config: Table, environment: Table, client: Table
         front_matter(summary, config, hub_metrics(scores), f" (test examples of client {name})"),
         f"# {_title(summary, config)}, client {escape(name)}\n",
         _intro(summary, config),
-        escape(f"This is the model of one client, {name}: {_whose(config, client)}.\n"),
+        escape(f"This is the model of one client, {name}: {_whose(config, client)}.") + "\n",
         f"## Use\n\n{fence(use(task_of(summary)), 'python')}",
         f"## Data\n\n{table(['', ''], [*_data_rows(summary, config), *_client_rows(client)])}",
         f"## Partition\n\n{escape(_sentence(partition_words(config)))}\n",
