@@ -169,7 +169,7 @@ def test_clients_are_tried_with_their_own_tensors(whole: Callable[[str], RunDir]
 def test_a_model_of_whom(whole: Callable[[str], RunDir]) -> None:
     with pytest.raises(RunError, match="say whose, with --client 0"):
         evaluate_run(whole("split").folder)
-    with pytest.raises(RunError, match="there are clients 0 to 7"):
+    with pytest.raises(RunError, match="no client '8': there are clients 0 to 7"):
         evaluate_run(whole("split").folder, client="8")
     with pytest.raises(RunError, match="have no models of their own"):
         evaluate_run(whole("frozen").folder, client="0")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fednlp.data import TextData, load_data
     from fednlp.errors import FednlpError
     from fednlp.experiment import resume, run
+    from fednlp.exporting import export, export_clients
     from fednlp.federated import Algorithm, ServerOptimizer, fedavg, federate, fedopt, fedprox, run_round
     from fednlp.partition import Partition, PartitionSpec, make_partition
 
@@ -29,6 +30,8 @@ _HOMES = {
     "ServerOptimizer": ("fednlp.federated", "ServerOptimizer"),
     "TextData": ("fednlp.data", "TextData"),
     "compare": ("fednlp.comparison", "compare"),
+    "export": ("fednlp.exporting", "export"),
+    "export_clients": ("fednlp.exporting", "export_clients"),
     "fedavg": ("fednlp.federated", "fedavg"),
     "federate": ("fednlp.federated", "federate"),
     "fedopt": ("fednlp.federated", "fedopt"),
@@ -51,6 +54,8 @@ __all__ = [
     "ServerOptimizer",
     "TextData",
     "compare",
+    "export",
+    "export_clients",
     "fedavg",
     "federate",
     "fedopt",

@@ -3,6 +3,8 @@
 Metrics are computed once over the whole set, never averaged over batches. Every test example belongs to
 at most one client, so the clients' own scores come from the same predictions at no further cost, unless
 clients have models of their own: then each of these is tried on its client's examples.
+
+What comes once, after the last round, is in :mod:`fednlp.final`.
 """
 
 import csv
@@ -29,57 +31,26 @@ def evaluate(course: "Course", last: bool = False) -> dict[str, dict[str, Any]]:
     Returns:
         ``global``: metrics of the common model on the whole test set; where clients have models of their own,
         the mean over ``evaluation.local_models`` of these, at the end alone, since each costs a whole test.
-        ``personal``: a summary of the clients' scores on their own tests, if wanted. ``final``: the same after
-        ``client.final_steps`` more steps of each client by itself, at the end.
+        ``personal``: a summary of the clients' scores on their own tests, if wanted.
     """
     options = course.experiment.evaluation
     scores: dict[str, dict[str, Any]] = {}
     if course.side.personalised:
         tried = drawn_clients(course) if last else []
-        results = _engines(course, tried, own=options.personal)
+        own = clients_with_tests(course) if options.personal else []
+        results = try_clients(course, own, tried)
         if tried:
             scores["global"] = mean_scores([r["global"] for r in results if r["global"]])
-        course.client_scores = _own(course, results)
+        course.client_scores = own_scores(course, results)
     else:
-        outcomes = _global(course)
+        outcomes = predict_globally(course)
         scores["global"] = course.side.scored(outcomes) or {}
         if last:
             course.by_label = course.side.by_label(outcomes)
-        side = course.side
-        course.client_scores = scores_by_owner(side.task, side.test_features, course.partition, outcomes)
+        course.client_scores = scores_of_clients(course, outcomes)
     if options.personal:
         scores["personal"] = personal_scores(course, course.client_scores)
-    if last:
-        scores |= _at_the_end(course)
     return scores
-
-
-def _at_the_end(course: "Course") -> dict[str, dict[str, Any]]:
-    """Let clients train on by themselves, if wanted, and try all their models on all their tests, if wanted."""
-    options, steps = course.experiment.evaluation, course.experiment.client.final_steps
-    everyone = list(range(course.partition.num_clients)) if options.matrix else []
-    if not steps and not everyone:
-        return {}
-    if steps or course.side.personalised:
-        results = _engines(course, everyone, own=bool(steps), steps=steps)
-        if everyone:
-            course.matrix = matrix(course, [r["by_owner"] for r in results])
-    else:
-        course.matrix = matrix(course, [])  # all clients have the server's model
-    if not steps:
-        return {}
-    course.final_scores = _own(course, results)
-    return {"final": personal_scores(course, course.final_scores)}
-
-
-def matrix(course: "Course", engines: list[list[float | None]]) -> dict[str, Any]:
-    """Return the scores of models (rows) on the clients' tests (columns): the server's first, if it is used."""
-    names = course.partition.client_names or [str(c) for c in range(course.partition.num_clients)]
-    rows = [{"model": name, "scores": row} for name, row in zip(names, engines, strict=False)]
-    if not course.side.personalised:
-        server = [None if np.isnan(score) else float(score) for score in course.client_scores]
-        rows.insert(0, {"model": "server", "scores": server})
-    return {"metric": course.side.task.metric, "tests": list(names), "rows": rows}
 
 
 def drawn_clients(course: "Course") -> list[int]:
@@ -89,7 +60,7 @@ def drawn_clients(course: "Course") -> list[int]:
     return sorted(int(c) for c in rng.choice(clients, size=min(wanted, clients), replace=False))
 
 
-def _global(course: "Course") -> list[Outcome]:
+def predict_globally(course: "Course") -> list[Outcome]:
     """Predict the whole test set with the common model."""
     side, state = course.side, course.state
     pieces = len(side.test_batches())
@@ -98,17 +69,26 @@ def _global(course: "Course") -> list[Outcome]:
     return [Outcome(**result) for result in results]
 
 
-def _engines(course: "Course", everyone: list[int], own: bool, steps: int = 0) -> list[dict[str, Any]]:
-    """Try clients' own models: those of ``everyone`` on the whole test set, all others on their own tests."""
-    has_tests = np.flatnonzero(np.diff(course.partition.test_offsets))
-    clients = sorted({*everyone, *(has_tests.tolist() if own else [])})
+def try_clients(
+    course: "Course", own: list[int], everyone: list[int], final: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """Try clients' own models.
+
+    Args:
+        course: The run.
+        own: Clients whose models are tried on their own tests.
+        everyone: Clients whose models are tried on the whole test set.
+        final: What the job says of steps that the clients take first by themselves; None for no steps. With
+            ``labelled``, it has the examples and labels of each of the clients in rising order.
+    """
+    clients = sorted({*own, *everyone})
     job = {
         "kind": "engine",
         "clients": clients,
         "round": course.state.round,
-        "final_steps": steps,
         "everyone": everyone,
-        "own": own,
+        "own": bool(own),
+        **(final or {"final_steps": 0}),
     }
     found: list[dict[str, Any]] = course.pool.do(
         job, len(clients), course.state.x, lambda done: course.step(done, len(clients), "clients' models")
@@ -116,8 +96,20 @@ def _engines(course: "Course", everyone: list[int], own: bool, steps: int = 0) -
     return found
 
 
-def _own(course: "Course", results: list[dict[str, Any]]) -> np.ndarray:
-    """Return each client's score on its own test examples; NaN where these do not define one."""
+def scores_of_clients(course: "Course", outcomes: list[Outcome]) -> np.ndarray:
+    """Return each client's score on its own test examples by predictions of the whole test set; NaN without any."""
+    side = course.side
+    return scores_by_owner(side.task, side.test_features, course.partition, outcomes)
+
+
+def clients_with_tests(course: "Course") -> list[int]:
+    """Return the clients that have test examples of their own."""
+    found: list[int] = np.flatnonzero(np.diff(course.partition.test_offsets)).tolist()
+    return found
+
+
+def own_scores(course: "Course", results: list[dict[str, Any]]) -> np.ndarray:
+    """Return each client's score on its own test examples; NaN where it has none."""
     scores = np.full(course.partition.num_clients, np.nan)
     for result in results:
         if result["own"] is not None:
@@ -149,17 +141,15 @@ def personal_scores(course: "Course", own: np.ndarray) -> dict[str, Any]:
 
 
 def write_clients(path: Path, course: "Course") -> None:
-    """Write clients.csv: sizes and last own score of every client, and that after its own final steps."""
+    """Write clients.csv: name, sizes and last own score of every client."""
     train, test = np.diff(course.partition.train_offsets), np.diff(course.partition.test_offsets)
-    names, metric = course.partition.client_names, course.side.task.metric
+    names = course.partition.client_names
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["client", "name", "train_examples", "test_examples", metric, f"{metric}_final"])
+    writer.writerow(["client", "name", "train_examples", "test_examples", course.side.task.metric])
     for client in range(course.partition.num_clients):
-        scores = (course.client_scores[client], course.final_scores[client])
-        shown = ("" if np.isnan(score) else f"{score:.6f}" for score in scores)
-        writer.writerow(
-            [client, csv_text(names[client]) if names else "", train[client], test[client], *shown]
-        )
+        score, name = course.client_scores[client], csv_text(names[client]) if names else ""
+        shown = "" if np.isnan(score) else f"{score:.6f}"
+        writer.writerow([client, name, train[client], test[client], shown])
     with atomic(path, remedy(path.parent)) as file:
         file.write(text.getvalue().encode())

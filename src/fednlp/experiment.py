@@ -20,13 +20,15 @@ from fednlp.data.schema import SCHEMAS
 from fednlp.errors import ConfigError, RunError, TooFewClients
 from fednlp.evaluation import write_clients
 from fednlp.federated.state import State
+from fednlp.final import evaluate_final, is_due
 from fednlp.looking import look_at
-from fednlp.models import pretrained_model, save_model
+from fednlp.models import save_model
 from fednlp.partition import Partition
 from fednlp.procedures import Course, procedure_of
 from fednlp.reports.trackers import open_trackers, require_trackers, round_numbers
 from fednlp.rundir import RunDir, create, environment, refuse_taken, require_space, saving
 from fednlp.runtime.pool import Pool
+from fednlp.startmodel import check_start, start_fingerprints, start_model
 from fednlp.summary import summary_of
 from fednlp.tasks import require_trusted
 from fednlp.training.replica import flat_weights
@@ -55,7 +57,7 @@ class Listener(Protocol):
 
 
 class Silent:
-    """A listener that says nothing, but for a warning to the log where a client is dropped."""
+    """A listener that says nothing, but for a warning to the log where a client is dropped or fails."""
 
     def say(self, text: str) -> None:
         """Say nothing."""
@@ -74,7 +76,9 @@ class Silent:
             )
 
     def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
-        """Say nothing."""
+        """Warn of clients that failed in their final steps, and say nothing else."""
+        for failed in summary.get("final_failed", []):
+            logger.warning("client %d failed in its final steps: %s", failed["client"], failed["reason"])
 
 
 def default_listener() -> Listener:
@@ -117,10 +121,11 @@ def run(
     with _pool(experiment) as pool:
         pieces = gather(experiment, listener.say)
         partition = _shared_out(experiment, pieces, listener)
-        model = _start_model(experiment, pieces)
+        model = start_model(experiment, pieces.source, pieces.task)
+        start = start_fingerprints(experiment, model, pieces.tokenizer)
         directory = create(experiment, folder)
         with directory.alone():
-            _write_start(directory, experiment, pieces, partition, listener)
+            _write_start(directory, experiment, pieces, partition, listener, start)
             return _go_on(directory, experiment, pieces, partition, model, pool, listener)
 
 
@@ -143,8 +148,8 @@ def resume(
         listener: Told how it goes; by default as for :func:`run`.
 
     Raises:
-        RunError: No run directory, other settings, other data, a task that only the run directory names, or a
-            checkpoint that cannot be read.
+        RunError: No run directory, other settings, other data, another model or tokenizer, a task that only the run
+            directory names, or a checkpoint that cannot be read.
     """
     directory, listener = RunDir(Path(folder)), listener or default_listener()
     experiment = directory.experiment()
@@ -165,16 +170,19 @@ def resume(
     with directory.alone(), _pool(experiment) as pool:
         begun = directory.state.is_file()
         partition = Partition.load(directory.partition) if begun else None
-        known = directory.read_json("environment.json").get("data", {}) if begun else None
+        known = directory.read_json("environment.json") if begun else None
         pieces = gather(experiment, listener.say)
-        if known is not None and pieces.data.fingerprint != known.get("fingerprint"):
+        if known is not None and pieces.data.fingerprint != known.get("data", {}).get("fingerprint"):
             raise RunError(
                 f"the data of {folder} have changed since it was begun: start anew with another --out"
             )
-        model = _start_model(experiment, pieces)
+        model = start_model(experiment, pieces.source, pieces.task)
+        start = start_fingerprints(experiment, model, pieces.tokenizer)
+        if known is not None:
+            check_start(directory, experiment, known, start, listener.say)
         if partition is None:
             partition = _shared_out(experiment, pieces, listener)
-            _write_start(directory, experiment, pieces, partition, listener)
+            _write_start(directory, experiment, pieces, partition, listener, start)
         return _go_on(directory, experiment, pieces, partition, model, pool, listener)
 
 
@@ -187,20 +195,6 @@ def _shared_out(experiment: Experiment, pieces: Pieces, listener: Listener) -> P
             f"(partition.method = {experiment.partition.method}): lower min_clients"
         )
     return partition
-
-
-def _start_model(experiment: Experiment, pieces: Pieces) -> nn.Module:
-    """Load the model that the run starts from, with a fresh head."""
-    task, model = pieces.task, experiment.model
-    return pretrained_model(
-        pieces.source,
-        task.model_class,
-        task.settings(),
-        model.config,
-        experiment.seed,
-        model.peft,
-        own_head=task.name == "prompt-classification",
-    )
 
 
 def _pool(experiment: Experiment) -> Pool:
@@ -266,7 +260,7 @@ def _go_on(
 
 
 def _rounds(directory: RunDir, course: Course, listener: Listener) -> None:
-    """Run and save one round after the other."""
+    """Run and save one round after the other, then what comes once after the last."""
     procedure = procedure_of(course)
     course.lines = directory.keep_rounds(course.state.round)
     listener.started(directory, course.experiment, procedure.rounds, course.state.round)
@@ -276,11 +270,10 @@ def _rounds(directory: RunDir, course: Course, listener: Listener) -> None:
             start = time.monotonic()
             line = procedure.round()
             line["seconds"] = round(time.monotonic() - start, 4)
-            course.state.totals["seconds"] = course.state.totals.get("seconds", 0) + line["seconds"]
             course.lines.append(line)
             with saving(directory.folder):
                 directory.append_round(line)
-                if line.get("evaluation", {}).keys() & {"personal", "final"}:
+                if "personal" in line.get("evaluation", {}):
                     write_clients(directory.folder / "clients.csv", course)
                 if course.by_label is not None:
                     directory.write_json("by_label.json", asdict(course.by_label))
@@ -291,6 +284,23 @@ def _rounds(directory: RunDir, course: Course, listener: Listener) -> None:
             done = course.state.round - first
             left = (time.monotonic() - begun) / done * (procedure.rounds - course.state.round)
             listener.round(line, left)
+        if is_due(course):
+            numbers = round_numbers(_after_the_last(directory, course))
+            for tracker in trackers:
+                tracker.log(course.state.round, numbers)
+
+
+def _after_the_last(directory: RunDir, course: Course) -> dict[str, Any]:
+    """Do what comes once after the last round, and add it to that round's line; return this line."""
+    start, line = time.monotonic(), course.lines[-1]
+    with saving(directory.folder):
+        found = evaluate_final(course, directory)
+        if "final" in found:
+            line["evaluation"]["final"] = found.pop("final")
+        line |= found
+        line["seconds"] = round(line["seconds"] + time.monotonic() - start, 4)
+        directory.write_rounds(course.lines)
+    return line
 
 
 @contextmanager
@@ -308,7 +318,12 @@ def _trackers(directory: RunDir, experiment: Experiment) -> Iterator[list[Any]]:
 
 
 def _write_start(
-    directory: RunDir, experiment: Experiment, pieces: Pieces, partition: Partition, listener: Listener
+    directory: RunDir,
+    experiment: Experiment,
+    pieces: Pieces,
+    partition: Partition,
+    listener: Listener,
+    start: dict[str, str],
 ) -> None:
     """Say how the data were read; write what a run begins with, and what reports show of data and partition."""
     look = look_at(experiment, pieces, partition)
@@ -318,10 +333,10 @@ def _write_start(
         (directory.folder / "checkpoint").mkdir(exist_ok=True)
         partition.save(directory.partition)
         directory.write_json("data.json", look.values(texts=False))
-        _write_facts(directory, pieces, partition)
+        _write_facts(directory, pieces, partition, start)
 
 
-def _write_facts(directory: RunDir, pieces: Pieces, partition: Partition) -> None:
+def _write_facts(directory: RunDir, pieces: Pieces, partition: Partition, start: dict[str, str]) -> None:
     data = pieces.data
     facts = {
         "name": data.name,
@@ -333,7 +348,7 @@ def _write_facts(directory: RunDir, pieces: Pieces, partition: Partition) -> Non
         "task": pieces.task.name,
         "metric": pieces.task.metric,
     }
-    directory.write_json("environment.json", environment(facts))
+    directory.write_json("environment.json", {**environment(facts), "start": start})
     directory.write_json("task.json", {"task": pieces.place, "fields": asdict(pieces.task)})  # type: ignore[call-overload]
     clients, labels = partition.num_clients, len(data.label_names)
     if SCHEMAS[data.task].kind != "class" or clients * labels > 200_000:

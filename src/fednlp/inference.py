@@ -9,24 +9,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from fednlp.assembly import exchange_options, local_training
+from fednlp.clientmodels import load_client
 from fednlp.config import Experiment
-from fednlp.config.sections import REFERENCES
 from fednlp.data.features import Features
 from fednlp.errors import RunError
-from fednlp.federated.store import ClientStore
-from fednlp.models import load_tokenizer, longest_text, pretrained_model
+from fednlp.models import find_model, load_tokenizer, longest_text, pretrained_model
 from fednlp.models.peft_options import virtual_tokens
 from fednlp.models.prompt_tuning import with_saved_prompt
-from fednlp.partition import Partition
 from fednlp.rundir import RunDir
+from fednlp.startmodel import check_start, start_fingerprints, start_model
 from fednlp.tasks import require_trusted, task_from
 from fednlp.tasks.base import Outcome, Row, Task
 from fednlp.tasks.labels import defined_together
 from fednlp.training.batches import evaluation_batches
-from fednlp.training.client import begin_of, exchange_from, record_fields
-from fednlp.training.replica import Replica
-from fednlp.training.side import personal_names, pick_device
+from fednlp.training.side import pick_device
 
 Step = Callable[[int, int, str], None]
 
@@ -93,12 +89,12 @@ class Trained:
             yield found
 
 
-def open_trained(folder: str | Path, client: str | None = None, task: str | None = None) -> Trained:
+def open_trained(folder: str | Path, client: str | int | None = None, task: str | None = None) -> Trained:
     """Load the model of a run, finished or stopped.
 
     Args:
         folder: The run directory.
-        client: Where clients have models of their own: whose to load, by number or name.
+        client: Where clients have models of their own: whose to load, by name or number.
         task: The run's task. Needed where that is a class of the user's own, ``"module:Class"``, since nothing is
             imported that only a run directory names.
 
@@ -119,41 +115,22 @@ def open_trained(folder: str | Path, client: str | None = None, task: str | None
         fields["tokenizer"] = source
     made = task_from(known["task"], fields)
     device = pick_device(experiment.runtime.device)
-    model = pretrained_model(source, made.model_class, made.settings(), {}, experiment.seed)
-    model = with_saved_prompt(model, run.model)
-    _become(run, experiment, model.to(device).eval(), client)
+    adapted = client is not None and experiment.model.peft is not None
+    model = (_adapted_model if adapted else _shared_model)(run, experiment, made).to(device).eval()
+    load_client(run, experiment, model, client)
     return Trained(experiment, known["task"], made, model, load_tokenizer(source), device)
 
 
-def _become(run: RunDir, experiment: Experiment, model: nn.Module, client: str | None) -> None:
-    """Give a run's model the tensors of one client, where clients have their own."""
-    personal = personal_names(model, experiment.model.train, experiment.algorithm.name not in REFERENCES)
-    exchange = exchange_from(exchange_options(experiment))
-    if not personal and exchange.pull.push == "all":
-        if client is not None:
-            raise RunError(f"the clients of {run.folder} have no models of their own: leave out --client")
-        return
-    if client is None:
-        raise RunError(f"the clients of {run.folder} have models of their own: say whose, with --client 0")
-    if experiment.model.peft is not None:
-        raise RunError("a client's own adapters cannot be loaded: evaluate them within a run")
-    replica = Replica(model, next(model.parameters()).device, False, personal)
-    state = run.load_state(replica.layout)
-    if state is None or not run.records.is_file():
-        raise RunError(f"{run.folder} holds no records of clients: its run is not begun")
-    fields = record_fields(replica, local_training(experiment), exchange)
-    number = _client_number(Partition.load(run.partition), client)
-    record = ClientStore(run.records, fields).read(number, state.round)
-    if record is None:
-        raise RunError(f"client {client} never took part in {run.folder}: choose another")
-    begin = begin_of(record, exchange, replica.layout, state.x)
-    replica.load_for_evaluation(state.x if begin.shared is None else begin.shared, begin.own)
+def _shared_model(run: RunDir, experiment: Experiment, task: Task) -> nn.Module:
+    """Load the model that a run ended with; adapters are merged into it."""
+    model = pretrained_model(str(run.model), task.model_class, task.settings(), {}, experiment.seed)
+    return with_saved_prompt(model, run.model)
 
 
-def _client_number(partition: Partition, client: str) -> int:
-    names = list(partition.client_names or ())
-    if client in names:
-        return names.index(client)
-    if client.isdecimal() and int(client) < partition.num_clients:
-        return int(client)
-    raise RunError(f"--client {client}: there are clients 0 to {partition.num_clients - 1}")
+def _adapted_model(run: RunDir, experiment: Experiment, task: Task) -> nn.Module:
+    """Load the model that a run began with, with its adapters apart: a client's own belong on it."""
+    source = find_model(experiment.model.name_or_path)
+    model = start_model(experiment, source, task)
+    found = start_fingerprints(experiment, model, load_tokenizer(source))
+    check_start(run, experiment, run.read_json("environment.json"), found, lambda text: None)
+    return model

@@ -1,12 +1,12 @@
 """A run directory is the whole truth of a run: made once, written atomically, never overwritten.
 
 resolved.toml      the whole configuration
-environment.json   versions and machine, and the fingerprint of the data
+environment.json   versions and machine, and the fingerprints of the data and of the model that it began with
 data.json          how the data were read, and what is odd about them
 task.json          the task as it was trained, for evaluate and predict
 partition.npz      who holds which examples
 rounds.jsonl       one line a round
-clients.csv        each client's sizes and last own score
+clients.csv        each client's sizes, last own score, and score after its final steps
 by_label.json      scores by label on the global test set, and the confusion matrix
 labels.json        client x label counts, for small federations
 matrix.json        every model's score on every client's tests, if asked for
@@ -78,6 +78,11 @@ class RunDir:
     def records(self) -> Path:
         """What clients keep to themselves between rounds, where the method has anything of the kind."""
         return self.folder / "checkpoint" / "clients.bin"
+
+    @property
+    def client_models(self) -> Path:
+        """The clients' models after their final steps, where these are kept."""
+        return self.folder / "checkpoint" / "models.bin"
 
     @property
     def model(self) -> Path:
@@ -190,10 +195,14 @@ class RunDir:
                 f"{self.folder / 'rounds.jsonl'} has {len(lines)} whole lines of the {upto} rounds done: "
                 f"{start_again(self.folder)}"
             )
+        self.write_rounds(lines)
+        return lines
+
+    def write_rounds(self, lines: list[dict[str, Any]]) -> None:
+        """Write rounds.jsonl in place of the one that is there."""
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         with atomic(self.folder / "rounds.jsonl", remedy(self.folder)) as file:
             file.write(text.encode())
-        return lines
 
     def save_state(self, state: State) -> None:
         """Write the checkpoint, so that a crash at any moment leaves the old one or the new one."""

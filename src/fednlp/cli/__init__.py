@@ -1,4 +1,4 @@
-"""The command line: fednlp run, compare, report, evaluate, predict, inspect, partition, data, prompts, device, plan."""
+"""The command line: ``fednlp run`` and its other commands."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fednlp import __version__
-from fednlp.cli import data, device, inspect, plan, predict, prompts, runs
+from fednlp.cli import data, device, export, inspect, plan, predict, prompts, runs
 from fednlp.errors import FednlpError
 from fednlp.plaintext import clean_lines
 
@@ -27,6 +27,7 @@ app = typer.Typer(
 )
 for command in (runs.run, runs.compare, runs.report, predict.evaluate, predict.predict):
     app.command()(command)
+app.command()(export.export)
 app.command()(inspect.inspect)
 app.command()(plan.plan)
 app.command()(data.partition)

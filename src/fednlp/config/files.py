@@ -200,11 +200,12 @@ def dump(experiment: Experiment) -> str:
 
 
 def canonical(experiment: Experiment) -> dict[str, Any]:
-    """Return what decides a run's result: neither its name, nor how many workers, nor where it reports."""
+    """Return what decides a run's result: neither its name, nor how many workers, nor what is kept or reported."""
     document = experiment.model_dump(exclude_none=True)
     for key in ("name", "report", "variant", "variants"):
         document.pop(key, None)
     document["runtime"].pop("workers")
+    document["evaluation"].pop("keep_client_models")
     return document
 
 

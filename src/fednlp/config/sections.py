@@ -328,7 +328,8 @@ class Runtime(Section):
 class Evaluation(Section):
     """When the model is tried on test examples: every so many rounds, and always at the end.
 
-    With ``matrix`` the clients' own models are tried at the end on every client's test examples.
+    With ``matrix`` the clients' own models are tried at the end on every client's test examples. The models after
+    ``client.final_steps`` are kept where there are at most ``keep_client_models`` clients.
     """
 
     every: PositiveInt = 1
@@ -336,6 +337,7 @@ class Evaluation(Section):
     batch_size: PositiveInt = 64
     local_models: PositiveInt = 10
     matrix: bool = False
+    keep_client_models: Annotated[int, Field(ge=0)] = 100
 
 
 class Report(Section):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fednlp.errors import RunError
 from fednlp.federated.params import Layout
-from fednlp.runfiles import Count, Number, Shape, parse_json
+from fednlp.runfiles import Count, Shape, parse_json
 
 
 @dataclass
@@ -24,7 +24,6 @@ class State:
         layout: What lies where in the flat tensors.
         x: The global model, flat float32.
         slots: The server optimiser's memory (or, in centralised training, the trainer's), by name.
-        totals: Running sums of the run: ``seconds``.
         memory: What a procedure keeps from one round to the next beside tensors: JSON values.
     """
 
@@ -32,14 +31,12 @@ class State:
     layout: Layout
     x: Tensor
     slots: dict[str, Tensor] = field(default_factory=dict)
-    totals: dict[str, float] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Write the state as one safetensors file (not atomically: see ``fednlp.rundir``)."""
         metadata = {
             "round": self.round,
-            "totals": self.totals,
             "memory": self.memory,
             "layout": self.layout.describe(),
         }
@@ -66,11 +63,10 @@ class State:
         if not finite:
             raise RunError(f"the checkpoint {path} holds NaN or infinity, as from too high a learning rate")
         slots = {name.removeprefix("slot."): slot for name, slot in tensors.items()}
-        return State(metadata["round"], layout, x, slots, metadata["totals"], metadata["memory"])
+        return State(metadata["round"], layout, x, slots, metadata["memory"])
 
 
 class _Metadata(Shape):
     round: Count
     layout: str
-    totals: dict[str, Number]
     memory: dict[str, Any]

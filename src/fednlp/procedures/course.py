@@ -35,6 +35,7 @@ class Course:
         note: Said at the end.
         facts: What the summary says beside the rest.
         gold: The examples that have a label, and these, where not all have one.
+        labelled: Returns a client's examples that have a label by now, and their labels, where not all have one.
     """
 
     experiment: Experiment
@@ -49,12 +50,11 @@ class Course:
     note: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     gold: tuple[np.ndarray, np.ndarray] | None = None
+    labelled: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None
 
     def __post_init__(self) -> None:
         self.client_scores = np.full(self.partition.num_clients, np.nan)
-        self.final_scores = self.client_scores.copy()
         self.by_label: LabelScores | None = None
-        self.matrix: dict[str, Any] | None = None
 
     def due(self, rounds: int) -> bool:
         """Whether the round just done is to be evaluated."""
@@ -71,11 +71,9 @@ class Procedure(Protocol):
 
 
 def evaluated(course: Course, line: dict[str, Any], rounds: int) -> dict[str, Any]:
-    """Add to a round's line how the model fares, if it is due; the matrix too, so that it outlives a stop."""
+    """Add to a round's line how the model fares, if it is due."""
     if course.due(rounds):
         line["evaluation"] = evaluate(course, last=course.state.round == rounds)
-    if course.matrix is not None:
-        line["matrix"] = course.matrix
     return line
 
 

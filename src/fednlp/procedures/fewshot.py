@@ -43,6 +43,7 @@ class FewShot(Federated):
         course.state.slots.setdefault(PSEUDO, torch.full((texts,), -1, dtype=torch.int32))
         course.state.memory.setdefault("labellings", 0)
         course.gold = self.known.numbers, self.known.labels
+        course.labelled = self.labelled
         course.facts["fewshot"] = self.known.facts()
         if self.fewshot.check and course.side.replica.personal.numel:
             raise ConfigError(

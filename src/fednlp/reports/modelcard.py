@@ -1,13 +1,12 @@
 """The model card beside a trained model: what it is, what it was trained on and how, what to expect."""
 
-import json
 import math
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fednlp.reports.frontmatter import data_name, front_matter, hub_metrics, task_of
 from fednlp.reports.groups import algorithm_title
-from fednlp.reports.hub import HUB_METRICS, TASKS, use
+from fednlp.reports.hub import TASKS, use
 from fednlp.reports.markdown_text import escape, fence, table
 from fednlp.reports.read import REFERENCES, lookup
 from fednlp.reports.travel import has_personal, keeps_tensors
@@ -22,7 +21,6 @@ from fednlp.reports.units import (
 )
 from fednlp.reports.words import count_words, environment_facts, method_words, partition_words
 
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 Table = Mapping[str, Any]
 
 
@@ -34,11 +32,13 @@ def model_card(summary: Table, config: Table, environment: Table) -> str:
         config: Its ``resolved.toml``.
         environment: Its ``environment.json``.
     """
+    metrics = [] if _personalised(summary, config) else hub_metrics(lookup(summary, "evaluation.global"))
+    incomplete = _incomplete(summary, config)
     sections = [
-        _front_matter(summary, config),
-        f"# {escape(summary.get('name') or config.get('name') or 'A federated model')}\n",
+        front_matter(summary, config, metrics, "", not incomplete),
+        f"# {_title(summary, config)}\n",
         _intro(summary, config),
-        f"## Use\n\n{fence(use(_task(summary)), 'python')}",
+        f"## Use\n\n{_EXPORT if incomplete else fence(use(task_of(summary)), 'python')}",
         f"## Data\n\n{_data(summary, config)}",
         f"## Partition\n\n{escape(_sentence(partition_words(config)))}\n",
         f"## Training\n\n{_training(summary, config)}",
@@ -49,43 +49,82 @@ def model_card(summary: Table, config: Table, environment: Table) -> str:
     return "\n".join(sections)
 
 
-def _task(summary: Table) -> str:
-    """Return the run's task; one of the user's own is told by its name."""
-    return str(summary.get("task", "text-classification"))
+def client_card(summary: Table, config: Table, environment: Table, client: Table) -> str:
+    """Return the card of one client's own model, with its scores on its own tests and no others.
+
+    Args:
+        summary: The run's ``summary.json``.
+        config: Its ``resolved.toml``.
+        environment: Its ``environment.json``.
+        client: ``name``; ``final``: whether it is the model after the client's final steps; and the client's row of
+            ``clients.csv``, as far as there is one.
+    """
+    name, metric = clean(str(client["name"])), str(summary.get("metric", "accuracy"))
+    scored = client.get(f"final_{metric}" if client["final"] else metric)
+    scores = {metric: float(scored)} if scored else {}
+    sections = [
+        front_matter(summary, config, hub_metrics(scores), f" (test examples of client {name})"),
+        f"# {_title(summary, config)}, client {escape(name)}\n",
+        _intro(summary, config),
+        escape(f"This is the model of one client, {name}: {_whose(config, client)}.") + "\n",
+        f"## Use\n\n{fence(use(task_of(summary)), 'python')}",
+        f"## Data\n\n{table(['', ''], [*_data_rows(summary, config), *_client_rows(client)])}",
+        f"## Partition\n\n{escape(_sentence(partition_words(config)))}\n",
+        f"## Training\n\n{_training(summary, config)}",
+        f"## Results\n\n{_client_results(name, scores, client)}",
+        "## Limits\n\n" + "".join(f"- {escape(limit)}\n" for limit in _client_limits(summary, config)),
+        f"## Made with\n\n{table(['', ''], list(environment_facts(environment).items()))}",
+    ]
+    return "\n".join(sections)
 
 
-def _front_matter(summary: Table, config: Table) -> str:
-    """Return the YAML header; every string is quoted as JSON, which YAML reads as it stands."""
-    name = clean(summary.get("name") or config.get("name") or "model")
-    kind = TASKS.get(_task(summary), (None,))[0]
-    lines = ["---", "library_name: transformers", *([f"pipeline_tag: {kind}"] if kind else [])]
-    base = str(lookup(config, "model.name_or_path", ""))
-    if _HUB_NAME.fullmatch(base):
-        lines.append(f"base_model: {_quoted(base)}")
-    lines += ["tags:", *([f"- {kind}"] if kind else []), "- federated-learning", "- fednlp"]
-    metrics = _hub_metrics(summary)
-    if metrics and kind:
-        dataset = clean(_data_name(summary, config))
-        lines += ["metrics:", *(f"- {kind}" for kind, _ in metrics)]
-        lines += ["model-index:", f"- name: {_quoted(name)}", "  results:"]
-        lines += ["  - task:", f"      type: {kind}", "    dataset:"]
-        lines += [
-            f"      name: {_quoted(dataset)}",
-            f"      type: {_quoted(_slug(dataset))}",
-            "      split: test",
-        ]
-        lines += ["    metrics:"]
-        lines += [
-            line for kind, value in metrics for line in (f"    - type: {kind}", f"      value: {value!r}")
-        ]
-    return "\n".join([*lines, "---", ""])
+_EXPORT = (
+    "These are the shared weights alone. The layers that clients keep to themselves hold the values that they began "
+    "with, so this model makes no useful predictions. Write a client's whole model with:\n\n"
+    + fence("fednlp export RUN --client NAME --out FOLDER", "sh")
+)
+
+
+def _title(summary: Table, config: Table) -> str:
+    return escape(summary.get("name") or config.get("name") or "A federated model")
+
+
+def _whose(config: Table, client: Table) -> str:
+    """Say what a client's own model is made of."""
+    if not client["final"]:
+        return "the shared layers after the last round, with those that the client keeps to itself"
+    return f"after the last round it took {count_words(lookup(config, 'client.final_steps'))} steps on its own texts"
+
+
+def _client_rows(client: Table) -> list[tuple[str, str]]:
+    sizes = (("train_examples", "Its training examples"), ("test_examples", "Its test examples"))
+    return [(said, count_words(int(client[key]))) for key, said in sizes if client.get(key)]
+
+
+def _client_results(name: str, scores: Table, client: Table) -> str:
+    if not scores:
+        return f"{escape(name)} has no score: it has no test examples, or clients' own tests were left out.\n"
+    rows = [
+        (f"Its own test set, {metric_title(key)}", metric_value(key, value)) for key, value in scores.items()
+    ]
+    return table([f"{escape(name)}, {client.get('test_examples', 'unknown')} test examples", ""], rows)
+
+
+def _client_limits(summary: Table, config: Table) -> Iterator[str]:
+    yield "It was tested on this client's own test examples alone; on those of other clients it may do much worse."
+    yield (
+        "It was fitted to one client's texts, and models can give away what they were trained on: pass it on to those "
+        "alone who may see these texts."
+    )
+    yield _KNOWS.format(data=clean(data_name(summary, config)))
+    yield _LICENCES
 
 
 def _intro(summary: Table, config: Table) -> str:
     base = clean(summary.get("model") or lookup(config, "model.name_or_path", "a language model"))
     size = summary.get("parameters")
     counted = f" ({size:,} {_counted(config)})" if isinstance(size, int) else ""
-    task = _task(summary)
+    task = task_of(summary)
     what = TASKS[task][2] if task in TASKS else f"for the task {clean(task)}"
     what = what.format(labels=count_words(lookup(summary, "data.labels")))
     name = str(summary.get("algorithm") or lookup(config, "algorithm.name", "unknown"))
@@ -98,7 +137,7 @@ def _intro(summary: Table, config: Table) -> str:
         }[name]
     if config.get("variant"):
         how += f" (variant {clean(config['variant'])})"
-    data = clean(_data_name(summary, config))
+    data = clean(data_name(summary, config))
     return escape(f"{base}{counted}, trained on {data} {what}, by {how}.") + "\n"
 
 
@@ -109,13 +148,16 @@ def _counted(config: Table) -> str:
 
 
 def _data(summary: Table, config: Table) -> str:
+    return table(["", ""], _data_rows(summary, config))
+
+
+def _data_rows(summary: Table, config: Table) -> list[tuple[str, str]]:
     data = summary.get("data") or {}
-    rows = [
-        ("Data set", clean(_data_name(summary, config))),
+    return [
+        ("Data set", clean(data_name(summary, config))),
         ("Source", clean(data.get("source", "unknown"))),
         *((said, count_words(data.get(key))) for key, said in _COUNTS if key in data),
     ]
-    return table(["", ""], rows)
 
 
 _COUNTS = (("train", "Training examples"), ("test", "Test examples"), ("labels", "Labels"))
@@ -164,6 +206,11 @@ def _personalised(summary: Table, config: Table) -> bool:
     return keeps_tensors(config)
 
 
+def _incomplete(summary: Table, config: Table) -> bool:
+    """Tell whether the shared weights are no whole model: clients keep layers to themselves."""
+    return _personalised(summary, config) and has_personal(config)
+
+
 def _own_tensors(summary: Table, config: Table) -> Iterator[str]:
     """Say what this model is where clients have models of their own."""
     if not _personalised(summary, config):
@@ -171,15 +218,15 @@ def _own_tensors(summary: Table, config: Table) -> Iterator[str]:
     if has_personal(config):
         yield (
             "The clients kept some tensors to themselves. This model has the common tensors, and in the personal "
-            "places the first ones, those that every client began with: by itself it is not what any client uses."
+            "places the first ones, those that every client began with: by itself it is not what any client uses. The "
+            "results above are those of the clients' own models."
         )
     else:
         yield (
             "The clients kept tensors that they did not send, so that each has a model of its own; this is the "
             "server's."
         )
-    if not lookup(config, "model.peft"):
-        yield "A client's own model is loaded from the run directory: fednlp evaluate RUN --client N."
+    yield "A client's own model is written from the run directory: fednlp export RUN --client NAME --out FOLDER."
 
 
 def _limits(summary: Table, config: Table) -> Iterator[str]:
@@ -189,10 +236,7 @@ def _limits(summary: Table, config: Table) -> Iterator[str]:
     elif not summary.get("finished"):
         yield "The run is unfinished; this is the model of its last complete round."
     yield from _own_tensors(summary, config)
-    yield (
-        f"It knows the kind of text of {clean(_data_name(summary, config))}, its labels if it has any, and nothing "
-        "else; on other text, other languages or other labels it is untested."
-    )
+    yield _KNOWS.format(data=clean(data_name(summary, config)))
     metric = str(summary.get("metric", "accuracy"))
     worst = lookup(summary, f"evaluation.personal.{metric}_worst_decile")
     if isinstance(worst, int | float) and math.isfinite(worst):
@@ -212,30 +256,17 @@ def _limits(summary: Table, config: Table) -> Iterator[str]:
         "The clients were simulated. Keeping texts on the clients does not by itself keep them secret: "
         "models can give away what they were trained on."
     )
-    yield "What the base model and the data allow (their licences) and what biases they carry hold here too."
+    yield _LICENCES
 
 
-def _hub_metrics(summary: Table) -> list[tuple[str, float]]:
-    results = lookup(summary, "evaluation.global") or {}
-    return [
-        (kind, float(results[key]))
-        for key, kind in HUB_METRICS.items()
-        if isinstance(results.get(key), int | float) and math.isfinite(results[key])
-    ]
-
-
-def _data_name(summary: Table, config: Table) -> str:
-    known = lookup(summary, "data.name") or lookup(config, "data.name") or lookup(config, "data.path")
-    return str(known or "unknown data")
+_KNOWS = (
+    "It knows the kind of text of {data}, its labels if it has any, and nothing else; on other text, other languages "
+    "or other labels it is untested."
+)
+_LICENCES = (
+    "What the base model and the data allow (their licences) and what biases they carry hold here too."
+)
 
 
 def _sentence(text: str) -> str:
     return capital(text) + ("" if text.endswith(".") else ".")
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "data"
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)

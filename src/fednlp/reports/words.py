@@ -97,12 +97,12 @@ def count_words(value: Any) -> str:
 
 
 def environment_facts(environment: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a run was made with; its data, which is told elsewhere, is left out.
+    """Return what a run was made with; its data, which are shown elsewhere, and fingerprints are left out.
 
-    >>> environment_facts({"torch": "2.13.0", "cpu_count": 2, "data": {"name": "20news"}})
+    >>> environment_facts({"torch": "2.13.0", "cpu_count": 2, "data": {"name": "20news"}, "start": {"tokenizer": "5e"}})
     {'torch': '2.13.0', 'cpu_count': '2'}
     """
-    made = {key: value for key, value in environment.items() if key != "data"}
+    made = {key: value for key, value in environment.items() if key not in ("data", "start")}
     return {clean(key): human_number(value) for key, value in flatten(made)}
 
 

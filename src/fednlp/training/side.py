@@ -1,5 +1,7 @@
 """The clients' side of a run on one machine: their texts, one model, and what a worker does with them."""
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from fednlp.errors import RunError
 from fednlp.federated.lora import LoraPair
 from fednlp.federated.params import Layout
 from fednlp.federated.round import failed
+from fednlp.federated.store import ClientStore
 from fednlp.federated.sums import BURST, ExactSum, NotFinite, count_bad
 from fednlp.models import new_model, pretrained_model
 from fednlp.models.adapters import lora_pairs
@@ -111,6 +114,11 @@ def exact_adapters(model: nn.Module, peft: dict[str, Any] | None, federated: boo
     return lora_pairs(model) if federated and averaging_of(peft) == "exact" else []
 
 
+def model_fields(replica: Replica) -> dict[str, int]:
+    """Return what the record of a client's whole model holds: names and numbers of float32 values."""
+    return {"shared": replica.layout.numel, "own": replica.personal.numel}
+
+
 class LocalSide:
     """Trains and evaluates clients whose texts lie on this machine, one after the other, in one model.
 
@@ -191,14 +199,20 @@ class LocalSide:
         self._loaded = None
         client, factor, number = job["clients"][piece], job["factors"][piece], job["round"]
         hiding = job["hiding"][piece] if "hiding" in job else None
-        if "labelled" not in job:
-            examples = self.partition.train(client)
+        with self._examples(job, piece) as examples:
             return self.participant.take_part(client, examples, factor, number, x, total, hiding)
+
+    @contextmanager
+    def _examples(self, job: dict[str, Any], piece: int) -> Iterator[np.ndarray]:
+        """Yield the examples that a client trains on; those of a job with labels have these for the time of a block."""
+        if "labelled" not in job:
+            yield self.partition.train(job["clients"][piece])
+            return
         examples, labels = (np.array(part, dtype=np.int64) for part in job["labelled"][piece])
         known = self.train_features.values("label")
         known[examples] = labels
         try:
-            return self.participant.take_part(client, examples, factor, number, x, total, hiding)
+            yield examples
         finally:
             known[examples] = _HIDDEN
 
@@ -260,35 +274,59 @@ class LocalSide:
             return self.task.predict(self.replica.model, self.test_features, numbers, self.replica.device)
 
     def _engine(self, job: dict[str, Any], piece: int, x: Tensor) -> dict[str, Any]:
-        """Try the model that one client has after a round, or after some more steps by itself."""
-        client, steps = job["clients"][piece], job["final_steps"]
+        """Try the model that one client has after a round, or after some more steps by itself.
+
+        A client that fails in these steps is reported, not raised.
+        """
+        client = job["clients"][piece]
         self._loaded = None
-        record = self.participant.record(client, job["round"])
-        begin = self.participant.begin(record, x)
-        if steps:
-            options = replace(self.options, max_steps=steps)
-            self._train_alone(client, options, job["round"] + 1, x, begin)
+        begin = self.participant.begin(self.participant.record(client, job["round"]), x)
+        result = {"client": client, "error": None, "own": None, "global": None, "by_owner": None}
+        if job["final_steps"]:
+            result["error"] = self._final_steps(job, piece, x, begin)
+            if result["error"] is not None:
+                return result
         else:
             self.replica.load_for_evaluation(x if begin.shared is None else begin.shared, begin.own)
         if client not in job["everyone"]:
             own = self.scored(self._tried(client)) if job["own"] else None
-            return {"client": client, "own": own and own[self.task.metric], "global": None, "by_owner": None}
+            return result | {"own": own and own[self.task.metric]}
         everyone = self._tried()
         found = scores_by_owner(self.task, self.test_features, self.partition, everyone)
         by_owner = [None if np.isnan(score) else float(score) for score in found]  # JSON knows no NaN
-        return {
-            "client": client,
-            "own": by_owner[client],
-            "global": self.scored(everyone),
-            "by_owner": by_owner,
-        }
+        return result | {"own": by_owner[client], "global": self.scored(everyone), "by_owner": by_owner}
+
+    def _final_steps(self, job: dict[str, Any], piece: int, x: Tensor, begin: Begin) -> str | None:
+        """Let a client train on by itself, without a pull towards the global model, and keep its model if configured.
+
+        Returns:
+            Why it failed; None if it did not.
+        """
+        client, options = job["clients"][piece], replace(self.options, max_steps=job["final_steps"], mu=0.0)
+        try:
+            with self._examples(job, piece) as examples:
+                self._train_alone(client, examples, options, job["round"] + 1, x, begin)
+        except Exception as error:
+            return failed(client, 1.0, error).error
+        if job["models"] is not None:
+            shared = torch.empty(self.layout.numel)
+            self.replica.store(shared)
+            with closing(ClientStore(Path(job["models"]), model_fields(self.replica))) as store:
+                store.write(client, job["round"], {"shared": shared, "own": self.replica.own()})
+        return None
 
     def _tried(self, client: int | None = None) -> list[Outcome]:
         """Predict the whole test set, or a client's own, with the weights as they stand."""
         return [self.predict(batch) for batch in self.test_batches(client)]
 
     def _train_alone(
-        self, client: int, options: LocalTraining, round_number: int, x: Tensor, begin: Begin | None = None
+        self,
+        client: int,
+        examples: np.ndarray,
+        options: LocalTraining,
+        round_number: int,
+        x: Tensor,
+        begin: Begin | None = None,
     ) -> Trained:
         """Train one client for itself, so that its model can be tried as it stands.
 
@@ -299,7 +337,7 @@ class LocalSide:
             self.replica,
             self.task,
             self.train_features,
-            self.partition.train(client),
+            examples,
             options,
             x,
             self.recipe.seed,
@@ -318,7 +356,7 @@ class LocalSide:
         self._loaded = None
         options = replace(self.options, epochs=job["epochs"], max_steps=job["max_steps"])
         try:
-            trained = self._train_alone(client, options, 0, x)
+            trained = self._train_alone(client, self.partition.train(client), options, 0, x)
         except Exception as error:
             return {"client": client, "error": failed(client, 1.0, error).error}
         own = self._tried(client) if job["try_own"] else []

@@ -1,0 +1,225 @@
+"""Models of clients: what is kept of them, who is meant by ``--client``, and the folders they are written to."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml  # type: ignore[import-untyped]
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fednlp
+from fednlp.cli import app
+from fednlp.clientmodels import client_number
+from fednlp.config import Experiment
+from fednlp.errors import RunError
+from fednlp.exporting import folder_names
+from fednlp.inference import evaluate_run
+from fednlp.partition.index import from_owners
+from fednlp.rundir import RunDir
+
+Make = Callable[..., Experiment]
+SHORT: dict[str, Any] = {"num_rounds": 1, "client.final_steps": 8, "clients_per_round": 8}
+METHODS: dict[str, dict[str, Any]] = {
+    "shared": SHORT,
+    "personal": SHORT | {"model.train": {"personal": "head", "frozen": "embeddings"}},
+    "not after own steps": {"num_rounds": 1, "clients_per_round": 8, "model.train": {"personal": "head"}},
+    "selected": SHORT | {"pull": {"rule": "high", "push": "selected"}, "num_rounds": 2},
+    "lora": SHORT | {"model.peft": {"method": "lora", "r": 2}},
+    "exact": SHORT | {"model.peft": {"method": "lora", "r": 2, "averaging": "exact"}},
+    "centralised": SHORT | {"algorithm.name": "centralised"},
+}
+NAMES = ("Nord", "Süd", "Ost", "West")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, experiment: Make) -> Callable[[str], RunDir]:
+    """Return the run of a method, made once."""
+    runs: dict[str, RunDir] = {}
+
+    def run(method: str) -> RunDir:
+        if method not in runs:
+            folder = tmp_path_factory.mktemp("made") / "run"
+            runs[method] = fednlp.run(experiment(METHODS[method]), folder)
+        return runs[method]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def named(
+    tmp_path_factory: pytest.TempPathFactory,
+    experiment: Make,
+    make_csv: Callable[..., Path],
+    make_rows: Callable[..., Any],
+) -> RunDir:
+    """A run whose clients have names and models of their own."""
+    folder = tmp_path_factory.mktemp("named")
+    rows = [(text, label, NAMES[n % 4]) for n, (text, label, _) in enumerate(make_rows(100, seed=3))]
+    changes = {
+        "data.path": str(make_csv(folder / "own.csv", rows)),
+        "partition": {"method": "natural", "field": "site"},
+        "model.train": {"personal": "head"},
+        "clients_per_round": 4,
+        "num_rounds": 1,
+    }
+    return fednlp.run(experiment(changes), folder / "run")
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+def own_accuracy(run: RunDir, client: int, folder: Path, out: Path) -> float:
+    """Score an exported folder, read by transformers alone, on one client's own test examples."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    evaluate_run(run.folder, None, out, client=str(client))
+    part = np.load(run.partition)
+    first, last = part["test_offsets"][client : client + 2]
+    numbers = set(part["test_indices"][first:last].tolist())
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    rows = table(Path(run.experiment().data.path or ""))
+    right = []
+    for line in lines:
+        if line["example"] in numbers:
+            with torch.no_grad():
+                batch = tokenizer(
+                    rows[line["example"]]["text"], return_tensors="pt", truncation=True, max_length=32
+                )
+                guess = model.config.id2label[int(model(**batch).logits.argmax())]
+            assert guess == line["prediction"]
+            right.append(guess == line["label"])
+    return float(np.mean(right))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_exported_client_has_its_own_score(
+    method: str, made: Callable[[str], RunDir], tmp_path: Path
+) -> None:
+    """Transformers alone loads the folder, and scores what clients.csv says; the card says the same."""
+    run = made(method)
+    rows = table(run.folder / "clients.csv")
+    column = "accuracy" if method == "not after own steps" else "final_accuracy"
+    chosen = [int(row["client"]) for row in rows if row[column]][:2]
+    for client in chosen:
+        folder = fednlp.export(run.folder, tmp_path / str(client), client)
+        said = float(rows[client][column])
+        assert own_accuracy(run, client, folder, tmp_path / "out.jsonl") == pytest.approx(said, abs=1e-6)
+        card = (folder / "README.md").read_text()
+        front = yaml.safe_load(card.split("\n---\n")[0].removeprefix("---\n"))
+        (result,) = front["model-index"][0]["results"]
+        assert result["metrics"] == [{"type": "accuracy", "value": pytest.approx(said)}]
+        assert f"client {client}" in result["dataset"]["name"]
+        assert "Whole test set" not in card
+
+
+def test_a_client_that_trained_on_is_another_model(made: Callable[[str], RunDir], tmp_path: Path) -> None:
+    one, other = (evaluate_run(made("shared").folder, client=str(c)) for c in (0, 1))
+    assert one != other != evaluate_run(made("shared").folder)
+
+
+def test_the_shared_model_is_that_of_the_run(made: Callable[[str], RunDir], tmp_path: Path) -> None:
+    run = made("shared")
+    folder = fednlp.export(run.folder, tmp_path / "out")
+    for path in run.model.iterdir():
+        assert (folder / path.name).read_bytes() == path.read_bytes()
+
+
+def test_models_that_are_not_kept_say_why(experiment: Make, tmp_path: Path) -> None:
+    run = fednlp.run(experiment(SHORT | {"evaluation.keep_client_models": 7}), tmp_path / "run")
+    with pytest.raises(
+        RunError, match=r"there are 8 clients, and evaluation.keep_client_models = 7: run again"
+    ):
+        evaluate_run(run.folder, client="0")
+    assert not run.client_models.exists()
+    run.write_json("summary.json", run.read_json("summary.json") | {"finished": False})
+    with pytest.raises(RunError, match=r"keep_client_models"):
+        fednlp.export(run.folder, tmp_path / "out", "0")
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_clients_get_a_folder_each(named: RunDir, tmp_path: Path) -> None:
+    made = fednlp.export_clients(named.folder, tmp_path / "all")
+    assert sorted(path.name for path in made) == sorted(NAMES)
+    assert all((path / "model.safetensors").is_file() for path in made)
+    assert not list((tmp_path / "all").glob(".*"))
+    with pytest.raises(RunError, match="4 clients, more than --limit 3"):
+        fednlp.export_clients(named.folder, tmp_path / "few", limit=3)
+    with pytest.raises(RunError, match="holds something already"):
+        fednlp.export_clients(named.folder, tmp_path / "all")
+
+
+def test_clients_without_a_model_are_left_out(experiment: Make, tmp_path: Path) -> None:
+    changes = {"num_rounds": 1, "clients_per_round": 2, "model.train": {"personal": "head"}}
+    run = fednlp.run(experiment(changes), tmp_path / "run")
+    said: list[str] = []
+    made = fednlp.export_clients(run.folder, tmp_path / "all", say=said.append)
+    (line,) = [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
+    assert [path.name for path in made] == [str(client) for client in line["cohort"]]
+    assert len(said) == 6
+    assert all("never took part" in text for text in said)
+
+
+@pytest.mark.parametrize(
+    ("client", "said"),
+    [
+        ("nord", "there is no client 'nord': did you mean 'Nord'? there are Nord, Ost, Süd, West"),
+        ("Sud", "did you mean 'Süd'?"),
+        ("9", "there is no client '9': there are Nord, Ost, Süd, West"),
+        (None, "say whose, with --client Nord (there are Nord, Ost, Süd, West)"),
+    ],
+)
+def test_a_client_that_is_not_there(client: str | None, said: str, named: RunDir, tmp_path: Path) -> None:
+    with pytest.raises(RunError) as caught:
+        fednlp.export(named.folder, tmp_path / "out", client)
+    assert said in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_come_before_numbers() -> None:
+    partition = from_owners(np.arange(3), np.arange(3), 3)
+    named = type(partition)(**{**vars(partition), "client_names": ("2", "1", "0")})
+    assert [client_number(named, name) for name in ("0", 1, "2")] == [2, 1, 0]
+    assert client_number(partition, "2") == 2
+
+
+@given(st.lists(st.text(), max_size=30))
+def test_folder_names_are_safe_and_different(names: list[str]) -> None:
+    made = folder_names(names)
+    assert len({name.casefold() for name in made}) == len(names)
+    for name in made:
+        assert Path(name).name == name
+        assert not name.startswith((".", "-"))
+        assert 0 < len(name.encode()) < 200
+
+
+def test_on_the_command_line(named: RunDir, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    out = str(tmp_path / "süd")
+    said = CliRunner().invoke(app, ["export", str(named.folder), "--client", "Süd", "--out", out])
+    assert said.exit_code == 0
+    assert f"written {out}" in said.output.replace("\n", "")
+    assert (tmp_path / "süd" / "tokenizer.json").is_file()
+    said = CliRunner().invoke(app, ["export", str(named.folder), "--all", "--client", "Süd", "--out", out])
+    assert "do not go together" in str(said.exception)
+
+
+def test_the_card_of_shared_weights_alone(named: RunDir) -> None:
+    """It claims no score and no use of its own, and says how to write a client's model."""
+    card = (named.model / "README.md").read_text()
+    front = yaml.safe_load(card.split("\n---\n")[0].removeprefix("---\n"))
+    assert "model-index" not in front
+    assert "metrics" not in front
+    assert "pipeline_tag" not in front
+    assert "pipeline(" not in card
+    assert "fednlp export RUN --client NAME --out FOLDER" in card
+    assert "no useful predictions" in card
