@@ -4,6 +4,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from torch import nn
 from fednlp.assembly import exchange_options, local_training, open_data
 from fednlp.config import Experiment
 from fednlp.config.sections import REFERENCES
-from fednlp.data import TextData, load_data
+from fednlp.data import CATALOGUE, TextData, load_data
+from fednlp.data.csvfile import DELIMITERS
 from fednlp.data.features import Features, row_batches, write_features
+from fednlp.data.files import suffix_of
 from fednlp.data.schema import SCHEMAS
 from fednlp.disk import atomic
 from fednlp.errors import DataError, RunError
@@ -141,7 +144,8 @@ def evaluate_run(
 
     Args:
         folder: The run directory.
-        path: A file of the task, with the columns that the run's own data have; None for the run's test set.
+        path: A file that the run's own data could be read from; with a known data set one of its published files,
+            or one whose columns have the names that its task gives them. None for the run's test set.
         out: Where to write the predictions as JSON lines, if anywhere.
         say: Told what takes time, and what was left out.
         step: Told how far the predictions are.
@@ -155,6 +159,8 @@ def evaluate_run(
     """
     trained = open_trained(folder, client)
     data, numbers, table = _examples(trained.experiment, trained.place, path)
+    for note in data.notes:
+        say(note)
     if data.dropped:
         say(f"{data.dropped:,} rows are left out: {data.dropped_why}")
     columns = {name: own for name, own in data.columns.items() if own in table.column_names}
@@ -187,17 +193,28 @@ def _examples(
     if path is None:
         data = open_data(experiment)
         return data, data.test_numbers, data.test
-    wanted = experiment.data
-    named = wanted.path is not None
-    data = load_data(
-        path=path,
-        task=place if place in TASKS else None,
-        text=wanted.text if named else "text",
-        label=wanted.label if named else "label",
-        columns=wanted.columns if named else None,
-        invalid=wanted.invalid,
-    )
+    data = _file_of(experiment, path, place if place in TASKS else None)
     return data, np.arange(data.train.num_rows, dtype=np.int64), data.train
+
+
+def _file_of(experiment: Experiment, path: str | Path, task: str | None) -> TextData:
+    """Load a file as a run's own data are read; with a known data set, a file of canonical columns or a published one."""
+    wanted = experiment.data
+    read = partial(load_data, path=path, task=task, invalid=wanted.invalid)
+    own = {"text": wanted.text, "label": wanted.label, "columns": wanted.columns}
+    if wanted.name is None:
+        is_csv = suffix_of(Path(path)) in DELIMITERS or Path(path).is_dir()
+        return read(**own, delimiter=wanted.delimiter if is_csv else None)
+    try:
+        return read()
+    except DataError as error:
+        if wanted.name not in CATALOGUE:
+            raise
+        try:
+            return read(wanted.name, **own)
+        except DataError:
+            published = f"nor is it a file of {wanted.name} ({CATALOGUE[wanted.name].files})"
+            raise DataError(f"{error}; {published}") from None
 
 
 def _lines(

@@ -1,11 +1,14 @@
 """fednlp data list, fednlp data info, fednlp partition."""
 
+import glob
 import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from fednlp.errors import ConfigError
 
 app = typer.Typer(
     help="The data sets that fednlp knows by name.", invoke_without_command=True, rich_markup_mode=None
@@ -52,24 +55,60 @@ def informed(
         print(f"{key:<{width}}  {'' if value is None else value}")
 
 
+_SOURCES = typer.Argument(
+    help="A known data set, a hub name, a file or a folder; several files or folders are a client each."
+)
+_PATH = typer.Option(help="A known data set's own files.")
+_TEXT = typer.Option(help="Column of the text.")
+_LABEL = typer.Option(help="Column of the label.")
+_COLUMN = typer.Option(
+    "--column", help="The file's own name of a column, e.g. --column source=dialogue; may be repeated."
+)
+_TEST_PATH = typer.Option(help="The file of the test set.")
+_TEST_FRACTION = typer.Option(help="Held out where there is no test set.")
+_DELIMITER = typer.Option(
+    help="What separates the cells of CSV files, such as ';' or tab; found out if left out."
+)
+_INVALID = typer.Option(help="Rows that cannot be examples: refuse or drop.")
+_TASK = typer.Option(help="The task, where the columns fit several.")
+
+
 @app.command("export")
 def exported(
-    source: Annotated[str, typer.Argument(help="A known data set, a file, a folder, or a hub name.")],
+    sources: Annotated[list[str], _SOURCES],
     out: Annotated[Path, typer.Argument(help="The file to write, e.g. mine_data.h5.")],
-    path: Annotated[str | None, typer.Option(help="A known data set's own files.")] = None,
+    path: Annotated[str | None, _PATH] = None,
+    text: Annotated[str, _TEXT] = "text",
+    label: Annotated[str, _LABEL] = "label",
+    columns: Annotated[list[str] | None, _COLUMN] = None,
+    test_path: Annotated[str | None, _TEST_PATH] = None,
+    test_fraction: Annotated[float, _TEST_FRACTION] = 0.2,
+    delimiter: Annotated[str | None, _DELIMITER] = None,
+    invalid: Annotated[str, _INVALID] = "refuse",
+    task: Annotated[str | None, _TASK] = None,
 ) -> None:
     """Write a data set as the original FedNLP's exchange file."""
-    from fednlp.data import export_data, load_data
+    from fednlp import config
+    from fednlp.assembly import open_data
+    from fednlp.data import export_data
 
-    print(f"written {out}: {export_data(load_data(**_origin(source, path)), out):,} examples")
+    section = _data(sources, path, text, label, columns, test_path, test_fraction, delimiter, invalid)
+    settings = config.parse({"data": section, "task": _given({"name": task})}, "fednlp data export")
+    data = open_data(settings)
+    for note in data.notes:
+        print(note, file=sys.stderr)
+    print(f"written {out}: {export_data(data, out):,} examples")
 
 
 def partition(
-    source: Annotated[str, typer.Argument(help="A known data set, a file, a folder, or a hub name.")],
+    sources: Annotated[list[str], _SOURCES],
     method: Annotated[
         str,
-        typer.Option(help="uniform, label, quantity, label+quantity, cluster, natural, proportions or file."),
-    ] = "uniform",
+        typer.Option(
+            help="uniform, label, quantity, label+quantity, cluster, natural, silos, proportions or file; auto is "
+            "silos where the files are a client each, else uniform."
+        ),
+    ] = "auto",
     clients: Annotated[int | None, typer.Option(help="How many clients.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Label shift: small is skewed, large is IID.")] = None,
     beta: Annotated[
@@ -89,11 +128,15 @@ def partition(
     ] = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for the four plots.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
-    path: Annotated[str | None, typer.Option(help="A known data set's own files.")] = None,
-    text: Annotated[str, typer.Option(help="Column of the text.")] = "text",
-    label: Annotated[str, typer.Option(help="Column of the label.")] = "label",
-    test_path: Annotated[str | None, typer.Option(help="The file of the test set.")] = None,
-    test_fraction: Annotated[float, typer.Option(help="Held out where there is no test set.")] = 0.2,
+    path: Annotated[str | None, _PATH] = None,
+    text: Annotated[str, _TEXT] = "text",
+    label: Annotated[str, _LABEL] = "label",
+    columns: Annotated[list[str] | None, _COLUMN] = None,
+    test_path: Annotated[str | None, _TEST_PATH] = None,
+    test_fraction: Annotated[float, _TEST_FRACTION] = 0.2,
+    delimiter: Annotated[str | None, _DELIMITER] = None,
+    invalid: Annotated[str, _INVALID] = "refuse",
+    task: Annotated[str | None, _TASK] = None,
 ) -> None:
     """Share the examples of a data set out over clients, and show how unlike they are."""
     from fednlp import config
@@ -112,11 +155,11 @@ def partition(
         "part": part,
         "seed": seed,
     }
-    columns = {"text": text, "label": label, "test_path": test_path, "test_fraction": test_fraction}
     document: dict[str, Any] = {
         "seed": seed,
         "clients_per_round": 1,
-        "data": _given(_origin(source, path) | columns),
+        "data": _data(sources, path, text, label, columns, test_path, test_fraction, delimiter, invalid),
+        "task": _given({"name": task}),
         "partition": _given(options),
     }
     settings = config.parse(document, "fednlp partition")
@@ -124,9 +167,49 @@ def partition(
     print(json.dumps(report, indent=1) if as_json else describe(report))
 
 
-def _origin(source: str, path: str | None) -> dict[str, Any]:
+def _data(
+    sources: list[str],
+    path: str | None,
+    text: str,
+    label: str,
+    columns: list[str] | None,
+    test_path: str | None,
+    test_fraction: float,
+    delimiter: str | None,
+    invalid: str,
+) -> dict[str, Any]:
+    """Return the settings of ``[data]``."""
+    own = {}
+    for column in columns or []:
+        name, equals, value = column.partition("=")
+        if not equals:
+            raise ConfigError(f"--column {column}: write name=own, for example --column source=dialogue")
+        own[name.strip()] = value.strip()
+    return _given(
+        {
+            **_origin(sources, path, own),
+            "text": text,
+            "label": label,
+            "columns": own,
+            "test_path": test_path,
+            "test_fraction": test_fraction,
+            "delimiter": delimiter,
+            "invalid": invalid,
+        }
+    )
+
+
+def _origin(sources: list[str], path: str | None, columns: dict[str, str]) -> dict[str, Any]:
     """Return the settings of ``[data]`` that say where the examples come from."""
-    return {"path": source} if path is None and _is_path(source) else {"name": source, "path": path}
+    if len(sources) > 1 and path is not None:
+        raise ConfigError("--path goes with one known data set: leave it out, or name one")
+    if len(sources) > 1:
+        return {"path": sources}
+    return (
+        {"path": sources[0]}
+        if path is None and _is_path(sources[0], columns)
+        else {"name": sources[0], "path": path}
+    )
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -134,9 +217,15 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in options.items() if value is not None}
 
 
-def _is_path(source: str) -> bool:
+def _is_path(source: str, columns: dict[str, str]) -> bool:
+    from fednlp.data.files import SUFFIXES, parallel_files, suffix_of
+    from fednlp.data.silos import languages_of
+
+    path, languages = Path(source), languages_of(columns)
     return (
-        Path(source).exists()
+        path.exists()
         or source.startswith((".", "/", "~"))
-        or source.endswith((".csv", ".tsv", ".jsonl"))
+        or glob.has_magic(source)
+        or suffix_of(path) in SUFFIXES
+        or (len(languages) == 2 and parallel_files(path, languages) is not None)
     )

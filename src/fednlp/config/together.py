@@ -8,13 +8,16 @@ from fednlp.config.sections import (
     LARGEST_CLIP,
     REFERENCES,
     Algorithm,
+    Data,
     Exchange,
+    Partition,
     Privacy,
     Pull,
     Secure,
     Server,
 )
 from fednlp.costs.devices import load_profile
+from fednlp.data.silos import names_silos
 from fednlp.errors import ConfigError, ModelError, PartitionError
 from fednlp.partition.make import check_options
 
@@ -35,6 +38,20 @@ def problems(experiment: "Experiment") -> list[str]:
         *_fewshot_problems(experiment),
         *_costs_problems(experiment),
     ]
+
+
+def partition_defaults(partition: Partition, data: Data) -> Partition:
+    """Choose the method where it is left to the data; nothing said at all is uniform over 10 clients.
+
+    Raises:
+        DataError: ``data.path`` is a pattern that fits nothing, or a folder of silos and something else.
+    """
+    if partition.method != "auto":
+        return partition
+    if data.name is None and data.path is not None and names_silos(data.path, data.columns):
+        return partition.model_copy(update={"method": "silos"})
+    clients = 10 if partition == Partition() else partition.clients
+    return partition.model_copy(update={"method": "uniform", "clients": clients})
 
 
 def algorithm_defaults(algorithm: Algorithm) -> Algorithm:
