@@ -198,20 +198,20 @@ def _examples(
 
 
 def _file_of(experiment: Experiment, path: str | Path, task: str | None) -> TextData:
-    """Load a file as a run's own data are read; with a known data set, a file of canonical columns or a published one."""
+    """Load a file as a run's own data are read; for a known data set it may have the canonical columns instead."""
     wanted = experiment.data
     read = partial(load_data, path=path, task=task, invalid=wanted.invalid)
-    own = {"text": wanted.text, "label": wanted.label, "columns": wanted.columns}
+    own = partial(read, text=wanted.text, label=wanted.label, columns=wanted.columns)
     if wanted.name is None:
         is_csv = suffix_of(Path(path)) in DELIMITERS or Path(path).is_dir()
-        return read(**own, delimiter=wanted.delimiter if is_csv else None)
+        return own(delimiter=wanted.delimiter if is_csv else None)
     try:
         return read()
     except DataError as error:
         if wanted.name not in CATALOGUE:
             raise
         try:
-            return read(wanted.name, **own)
+            return own(wanted.name)
         except DataError:
             published = f"nor is it a file of {wanted.name} ({CATALOGUE[wanted.name].files})"
             raise DataError(f"{error}; {published}") from None

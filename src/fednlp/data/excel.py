@@ -61,6 +61,8 @@ def _rows(path: Path, columns: Sequence[str], table: _Table, roles: Mapping[str,
 
 
 def _value(cell: Any) -> Any:
+    if isinstance(cell, datetime.datetime) and cell.time() == datetime.time():
+        cell = cell.date()  # a cell for a date alone
     return cell.isoformat() if isinstance(cell, datetime.date | datetime.time) else cell
 
 
