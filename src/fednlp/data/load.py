@@ -35,7 +35,7 @@ def load_data(
     text: str = "text",
     label: str = "label",
     test_path: str | Path | None = None,
-    test_fraction: float = 0.2,
+    test_fraction: float | None = 0.2,
     delimiter: str | None = None,
     invalid: Invalid = "refuse",
     seed: int = 0,
@@ -57,7 +57,7 @@ def load_data(
         test_path: The test file or folder that goes with ``path``; for silos a folder or pattern of test files
             that are called as the silos are.
         test_fraction: Share of the examples (of each silo) that is held out where there is no test set, by label
-            where there are labels, above 0 and below 1.
+            where there are labels, above 0 and below 1; None to hold nothing out, so that there is no test set.
         delimiter: What separates the cells of CSV files, one character, or ``"tab"``; found out if left out.
         invalid: What to do with a row that cannot be an example: ``"refuse"`` the file, with the row's place;
             or ``"drop"`` the row, and count it.
@@ -69,7 +69,7 @@ def load_data(
         RunError: The disk is full, or the cache cannot be written.
         MissingDependency: The data set needs ``datasets``.
     """
-    if not 0 < test_fraction < 1:
+    if test_fraction is not None and not 0 < test_fraction < 1:
         raise DataError(f"test_fraction is {test_fraction}: give a number above 0 and below 1, such as 0.2")
     if invalid not in ("refuse", "drop"):
         raise DataError(f"invalid is {invalid!r}: say 'refuse' or 'drop'")
@@ -160,7 +160,7 @@ def _assemble(
     test: Stored | None,
     wanted: Mapping[str, str],
     invalid: Invalid,
-    fraction: float,
+    fraction: float | None,
     seed: int,
 ) -> TextData:
     parts = [train] if test is None else [train, test]
@@ -175,14 +175,16 @@ def _assemble(
     how = "silos" if opened.silos else "held out"
     split: Sequence[object] = [how, fraction, seed] if test is None else ["published", test.content]
     said = [train.content, task, sorted(columns.items()), invalid, *split]
-    if test is None:
+    if test is not None:
+        train_numbers, test_numbers = (np.arange(part.table.num_rows, dtype=np.int64) for part in parts)
+    elif fraction is None:
+        train_numbers, test_numbers = np.arange(train.table.num_rows, dtype=np.int64), np.empty(0, np.int64)
+    else:
         ids, count = class_ids(train.table, task, columns, names), max(len(names), 1)
         if opened.silos:
             train_numbers, test_numbers = split_silos(train.table, ids, count, fraction, seed)
         else:
             train_numbers, test_numbers = hold_out(ids, count, fraction, seed)
-    else:
-        train_numbers, test_numbers = (np.arange(part.table.num_rows, dtype=np.int64) for part in parts)
     return TextData(
         name=name,
         source=opened.source,
