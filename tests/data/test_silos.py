@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.data import TextData, load_data
-from fednlp.data.silos import PART, SILO, split_silos
+from fednlp.data.pooled import PART, SILO, split_silos
 from fednlp.errors import DataError
 
 HOSPITALS = ("Mitte", "Nord", "Ost", "Süd", "West")

@@ -56,7 +56,8 @@ def informed(
 
 
 _SOURCES = typer.Argument(
-    help="A known data set, a hub name, a file or a folder; several files or folders are a client each."
+    metavar="SOURCE...",
+    help="A known data set, a hub name, a file or a folder; several files or folders are a client each.",
 )
 _PATH = typer.Option(help="A known data set's own files.")
 _TEXT = typer.Option(help="Column of the text.")

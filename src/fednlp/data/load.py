@@ -15,8 +15,9 @@ from fednlp.data.csvfile import checked_delimiter
 from fednlp.data.hub import hub_rows
 from fednlp.data.names import did_you_mean
 from fednlp.data.paths import open_given, targets_of
+from fednlp.data.pooled import SILO, split_silos
 from fednlp.data.schema import SCHEMAS
-from fednlp.data.silos import SILO, Given, split_silos
+from fednlp.data.silos import Given
 from fednlp.data.split import hold_out
 from fednlp.data.store import Rows, Stored, View, stored
 from fednlp.data.textdata import TextData, class_ids, class_names

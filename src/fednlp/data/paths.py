@@ -19,7 +19,8 @@ from fednlp.data.files import (
 from fednlp.data.folders import folder_rows, split_file
 from fednlp.data.hub import is_saved, saved_rows
 from fednlp.data.names import did_you_mean
-from fednlp.data.silos import Given, languages_of, open_silos, shown_in, silo_paths
+from fednlp.data.pooled import open_silos
+from fednlp.data.silos import Given, languages_of, shown_in, silo_paths
 from fednlp.data.store import Rows
 from fednlp.errors import DataError
 
