@@ -13,6 +13,7 @@ from torch import nn
 
 from fednlp.config import Experiment
 from fednlp.config.sections import REFERENCES
+from fednlp.config.sections import Partition as PartitionOptions
 from fednlp.costs import Plan, Prices, prices
 from fednlp.data import TextData, load_data
 from fednlp.data.cache import cache_dir
@@ -69,6 +70,8 @@ def gather(experiment: Experiment, say: Say) -> Pieces:
         DataError, ModelError, FetchError: Something cannot be had; the message says what to do.
     """
     data = open_data(experiment)
+    for note in data.notes:
+        say(note)
     if data.dropped:
         say(f"{plural(data.dropped, 'row')} of {data.name} left out: {data.dropped_why}")
     source = model_source(experiment, data, say)
@@ -172,6 +175,7 @@ def open_data(experiment: Experiment) -> TextData:
         columns=wanted.columns,
         test_path=wanted.test_path,
         test_fraction=wanted.test_fraction,
+        delimiter=wanted.delimiter,
         invalid=wanted.invalid,
     )
 
@@ -217,9 +221,10 @@ def share_out(experiment: Experiment, data: TextData, say: Say) -> Partition:
         )
     fields: dict[str, Any] = {}
     own = is_own(wanted.method)
-    if wanted.field is not None and (own or wanted.method == "natural"):
-        train_field, names = data.groups("train", wanted.field)
-        test_field, _ = data.groups("test", wanted.field, names)
+    field = _client_field(wanted, data, say)
+    if field is not None:
+        train_field, names = data.groups("train", field)
+        test_field, _ = data.groups("test", field, names)
         fields = {"train_field": train_field[train], "test_field": test_field[test], "field_names": names}
     if wanted.method == "cluster":
         say(f"embedding the texts of {data.name} for cluster shift (once; kept in the cache)")
@@ -239,6 +244,21 @@ def share_out(experiment: Experiment, data: TextData, say: Say) -> Partition:
         label_names=data.label_names if kind == "class" else None,
         **fields,
     )
+
+
+def _client_field(wanted: PartitionOptions, data: TextData, say: Say) -> str | None:
+    """Return the column whose values are the clients, if the method goes by one."""
+    if wanted.method == "silos":
+        if data.silo is None:
+            raise PartitionError(
+                f'{data.name} is one data set, and partition.method = "silos" makes a client of each of several: give '
+                'data.path a folder of files or of folders, a pattern such as "silos/*.csv" or a list; or, where a '
+                'column says whose an example is, say partition.method = "natural" and partition.field'
+            )
+        return data.silo
+    if data.silo is not None and wanted.method != "natural":
+        say(f'the silos are pooled and shared out again by "{wanted.method}"; "silos" has each as a client')
+    return wanted.field if wanted.method == "natural" or is_own(wanted.method) else None
 
 
 def recipe(

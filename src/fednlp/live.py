@@ -82,12 +82,13 @@ class Terminal:
     def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
         """Print what is about to be run."""
         self._rounds, self._folder = rounds, run.folder
-        self._curve, self._metric = [], run.read_json("environment.json")["data"].get("metric", "accuracy")
+        data, path = run.read_json("environment.json")["data"], experiment.data.path
+        self._curve, self._metric = [], data.get("metric", "accuracy")
+        known = experiment.data.name or (path if isinstance(path, str) else data["name"])
         self.console.print(
             clean(
-                f"{experiment.name}: {experiment.algorithm.name} on {experiment.data.name or experiment.data.path}, "
-                f"{experiment.model.name_or_path}, {plural(rounds, 'round')}{f', {done} done' if done else ''} "
-                f"-> {run.folder}"
+                f"{experiment.name}: {experiment.algorithm.name} on {known}, {experiment.model.name_or_path}, "
+                f"{plural(rounds, 'round')}{f', {done} done' if done else ''} -> {run.folder}"
             ),
             style="bold",
             markup=False,

@@ -14,7 +14,9 @@ from fednlp.partition.index import IntArray
 _H5 = (".h5", ".hdf5")
 
 
-def read_partition_file(wanted: Wanted, data: TextData, path_of_data: str | None = None) -> Partition:
+def read_partition_file(
+    wanted: Wanted, data: TextData, path_of_data: str | list[str] | None = None
+) -> Partition:
     """Read the partition that ``[partition] file`` names.
 
     Args:
@@ -49,7 +51,7 @@ def read_partition_file(wanted: Wanted, data: TextData, path_of_data: str | None
     return partition
 
 
-def _from_h5(path: Path, part: str | None, data: TextData, path_of_data: str | None) -> Partition:
+def _from_h5(path: Path, part: str | None, data: TextData, path_of_data: str | list[str] | None) -> Partition:
     from fednlp.data.exchange import partition_methods, read_data, read_partition
 
     parts = partition_methods(path)
@@ -58,7 +60,7 @@ def _from_h5(path: Path, part: str | None, data: TextData, path_of_data: str | N
             f"{path} holds {len(parts)} partitions: say partition.part, of {', '.join(parts[:20])}"
         )
     train, test = _indices(data)
-    if path_of_data is not None and Path(path_of_data).suffix.lower() in _H5:
+    if isinstance(path_of_data, str) and Path(path_of_data).suffix.lower() in _H5:
         known = read_data(expanded(path_of_data))
         train, test = known.train, known.train if known.test is None else known.test
     return read_partition(path, part or parts[0], train, test)

@@ -29,7 +29,10 @@ def partition_source(
     """
     from fednlp.partition import overview, save_plots, summary
 
+    experiment = experiment.settled()
     data = open_data(experiment)
+    for note in data.notes:
+        say(note)
     partition = share_out(experiment, data, say)
     classes = SCHEMAS[data.task].kind == "class"
     labels, names = data.labels("train"), data.label_names if classes else ("any",)

@@ -5,6 +5,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,14 @@ import numpy as np
 
 from fednlp.assembly import open_data
 from fednlp.config import Experiment
-from fednlp.data import TextData, load_data
+from fednlp.data import CATALOGUE, TextData, load_data
 from fednlp.data.columns import LISTS
+from fednlp.data.csvfile import DELIMITERS
 from fednlp.data.features import row_batches, write_features
+from fednlp.data.files import suffix_of
 from fednlp.data.records import check_table, is_json, table_writer
 from fednlp.data.schema import SCHEMAS
+from fednlp.errors import DataError
 from fednlp.inference import Step, Trained, open_trained
 from fednlp.prediction import PREDICTION, check_free, readable, text_of
 from fednlp.reports.units import plural
@@ -65,7 +69,8 @@ def evaluate_run(
 
     Args:
         folder: The run directory.
-        path: A file of the task, with the columns that the run's own data have; None for the run's test set.
+        path: A file that the run's own data could be read from; with a known data set one of its published files,
+            or one whose columns have the names that its task gives them. None for the run's test set.
         out: Where to write each row with its prediction, if anywhere: CSV, TSV or JSON lines by its ending.
         say: Told what takes time, and what was left out or is not known.
         step: Told how far the predictions are.
@@ -79,6 +84,8 @@ def evaluate_run(
         check_table(out)
     trained = open_trained(folder, client, task)
     data, numbers, table = _examples(trained.experiment, trained.place, path)
+    for note in data.notes:
+        say(note)
     if data.dropped:
         say(f"{plural(data.dropped, 'row')} left out: {data.dropped_why}")
     if out is not None:
@@ -108,17 +115,28 @@ def _examples(
     if path is None:
         data = open_data(experiment)
         return data, data.test_numbers, data.test
-    wanted = experiment.data
-    named = wanted.path is not None
-    data = load_data(
-        path=path,
-        task=place if place in TASKS else None,
-        text=wanted.text if named else "text",
-        label=wanted.label if named else "label",
-        columns=wanted.columns if named else None,
-        invalid=wanted.invalid,
-    )
+    data = _file_of(experiment, path, place if place in TASKS else None)
     return data, np.arange(data.train.num_rows, dtype=np.int64), data.train
+
+
+def _file_of(experiment: Experiment, path: str | Path, task: str | None) -> TextData:
+    """Load a file as a run's own data are read; for a known data set it may have the canonical columns instead."""
+    wanted = experiment.data
+    read = partial(load_data, path=path, task=task, invalid=wanted.invalid, test_fraction=None)
+    own = partial(read, text=wanted.text, label=wanted.label, columns=wanted.columns)
+    if wanted.name is None:
+        is_csv = suffix_of(Path(path)) in DELIMITERS or Path(path).is_dir()
+        return own(delimiter=wanted.delimiter if is_csv else None)
+    try:
+        return read()
+    except DataError as error:
+        if wanted.name not in CATALOGUE:
+            raise
+        try:
+            return own(wanted.name)
+        except DataError:
+            published = f"nor is it a file of {wanted.name} ({CATALOGUE[wanted.name].files})"
+            raise DataError(f"{error}; {published}") from None
 
 
 def _scored(

@@ -200,7 +200,16 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
         '{"text": "a", "label": "x"}\n{"text": \n',
         ":2: not JSON (Expecting value): write one JSON object a line",
     ),
-    "json array": ("a.json", '[{"text": "a"}]\n', ":1: a JSON array: write one JSON object a line"),
+    "json array": (
+        "a.json",
+        '[{"text": "a"}, "b"]\n',
+        ": item 2: a JSON string: write an array of JSON objects",
+    ),
+    "json array cut": (
+        "a.json",
+        '[{"text": "a"},\n',
+        ":2: not JSON (Expecting value, column 1): mend it there",
+    ),
     "json null": ("a.json", "null\n", ":1: a JSON null: write one JSON object a line"),
     "deep json": ("a.json", "[" * 100_000, ":1: nested too deeply, or a number too long to read"),
     "json without column": (
@@ -234,10 +243,21 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
         ":1: half a surrogate pair (\\ud800 to \\udfff) is no character: remove it",
     ),
     "unknown suffix": (
+        "a.docx",
+        "text,label\na,x\n",
+        ": cannot tell what kind of file this is: name it .csv, .tsv, .tab, .jsonl, .ndjson, .json, .parquet, .xlsx, "
+        ".conll, .bio, .iob, .iob2, .txt",
+    ),
+    "no workbook": (
         "a.xlsx",
         "text,label\na,x\n",
-        ": cannot tell what kind of file this is: name it .csv, .tsv, .tab, .jsonl, .ndjson, .json, .conll, .bio, "
-        ".iob, .iob2, .txt",
+        ": not an Excel workbook (File is not a zip file): save it as .xlsx",
+    ),
+    "no parquet": (
+        "a.parquet",
+        "text,label\na,x\n",
+        ": not a whole Parquet file (Parquet magic bytes not found in footer. Either the file is corrupted or this is "
+        "not a parquet file.): write it again",
     ),
 }
 

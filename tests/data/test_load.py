@@ -206,3 +206,12 @@ def test_the_order_of_labels_does_not_depend_on_the_order_of_the_examples(
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert sort_labels(labels) == sort_labels(shuffled)
     assert set(sort_labels(labels)) == set(labels)
+
+
+def test_nothing_may_be_held_out(tmp_path: Path) -> None:
+    """So that a file of one example can be evaluated."""
+    (tmp_path / "a.csv").write_text("text,label\na,x\n")
+    data = load_data(path=tmp_path / "a.csv", test_fraction=None)
+    assert (data.train_numbers.tolist(), data.test_numbers.tolist()) == ([0], [])
+    with pytest.raises(DataError, match="cannot be held out of one example"):
+        load_data(path=tmp_path / "a.csv")

@@ -1,5 +1,6 @@
 """fednlp data list, fednlp data info, fednlp partition."""
 
+import glob
 import json
 import sys
 from collections.abc import Collection, Sequence
@@ -10,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from fednlp.data.look import Look
+from fednlp.errors import ConfigError
 from fednlp.plaintext import clean, clean_lines
 
 app = typer.Typer(
@@ -40,21 +42,38 @@ def listed() -> None:
     Console().print(table)
 
 
+_SOURCES = typer.Argument(
+    metavar="SOURCE...",
+    help="A known data set, a hub name, a file or a folder; several files or folders are a client each.",
+)
+_PATH = typer.Option(help="A known data set's own files.")
+_TEXT = typer.Option(help="Column of the text.")
+_LABEL = typer.Option(help="Column of the label.")
+_COLUMN = typer.Option(
+    "--column", help="The file's own name of a column, e.g. --column source=dialogue; may be repeated."
+)
+_TEST_PATH = typer.Option(help="The file of the test set.")
+_TEST_FRACTION = typer.Option(help="Held out where there is no test set.")
+_DELIMITER = typer.Option(
+    help="What separates the cells of CSV files, such as ';' or tab; found out if left out."
+)
+_INVALID = typer.Option(help="Rows that cannot be examples: refuse or drop.")
+_TASK = typer.Option(help="The task, where the columns fit several.")
+
+
 @app.command("info")
 def informed(
-    source: Annotated[str, typer.Argument(help="A known data set, a file, a folder, or a hub name.")],
+    sources: Annotated[list[str], _SOURCES],
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
-    path: Annotated[str | None, typer.Option(help="A known data set's own files.")] = None,
-    text: Annotated[str, typer.Option(help="Column of the text.")] = "text",
-    label: Annotated[str, typer.Option(help="Column of the label.")] = "label",
-    columns: Annotated[
-        list[str] | None, typer.Option(help="Another column, e.g. source=dialogue; may be repeated.")
-    ] = None,
-    task: Annotated[str | None, typer.Option(help="The task, where the columns fit more than one.")] = None,
-    test_path: Annotated[
-        str | None, typer.Option("--test-path", "--test", help="The file of the test set.")
-    ] = None,
-    test_fraction: Annotated[float, typer.Option(help="Held out where there is no test set.")] = 0.2,
+    path: Annotated[str | None, _PATH] = None,
+    text: Annotated[str, _TEXT] = "text",
+    label: Annotated[str, _LABEL] = "label",
+    columns: Annotated[list[str] | None, _COLUMN] = None,
+    test_path: Annotated[str | None, _TEST_PATH] = None,
+    test_fraction: Annotated[float, _TEST_FRACTION] = 0.2,
+    delimiter: Annotated[str | None, _DELIMITER] = None,
+    invalid: Annotated[str, _INVALID] = "refuse",
+    task: Annotated[str | None, _TASK] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of an experiment, e.g. data.invalid=drop.")
     ] = None,
@@ -62,13 +81,11 @@ def informed(
     """Say what is known of a data set, how it is read, what is in it, and what is odd about it."""
     from fednlp.data import CATALOGUE, info
 
-    known = info(source) if _is_known(source, CATALOGUE) else {}
+    known = info(sources[0]) if _is_known(sources, CATALOGUE) else {}
     found = None
     if not known or path is not None or known["cached"]:
-        options = {"text": text, "label": label, "test_path": test_path, "test_fraction": test_fraction}
-        named = [f"data.columns.{one}" for one in columns or ()]
-        document = {"data": _given(_origin(source, path) | options), "task": _given({"name": task})}
-        found = _look(document, [*named, *(set_ or ())])
+        section = _data(sources, path, text, label, columns, test_path, test_fraction, delimiter, invalid)
+        found = _look({"data": section, "task": _given({"name": task})}, set_ or ())
     if as_json:
         print(json.dumps(known | (found.values() if found else {}), indent=1, ensure_ascii=False))
         return
@@ -77,12 +94,13 @@ def informed(
         for key, value in known.items():
             print(f"{key:<{width}}  {'' if value is None else value}")
     if found:
-        print(("\n" if known else "") + found.page())
+        print(("\n" if known else "") + clean_lines(found.page()))
 
 
-def _is_known(source: str, known: Collection[str]) -> bool:
-    """Say whether a source is a name of the catalogue, or can be nothing else and is to be refused as one."""
-    return source in known or not ("/" in source or _is_path(source))
+def _is_known(sources: Sequence[str], known: Collection[str]) -> bool:
+    """Say whether the source is a name of the catalogue, or can be nothing else and is to be refused as one."""
+    source = sources[0]
+    return len(sources) == 1 and (source in known or not ("/" in source or _is_path(source, {})))
 
 
 def _look(document: dict[str, Any], overrides: Sequence[str]) -> "Look":
@@ -95,24 +113,41 @@ def _look(document: dict[str, Any], overrides: Sequence[str]) -> "Look":
 
 @app.command("export")
 def exported(
-    source: Annotated[str, typer.Argument(help="A known data set, a file, a folder, or a hub name.")],
+    sources: Annotated[list[str], _SOURCES],
     out: Annotated[Path, typer.Argument(help="The file to write, e.g. mine_data.h5.")],
-    path: Annotated[str | None, typer.Option(help="A known data set's own files.")] = None,
+    path: Annotated[str | None, _PATH] = None,
+    text: Annotated[str, _TEXT] = "text",
+    label: Annotated[str, _LABEL] = "label",
+    columns: Annotated[list[str] | None, _COLUMN] = None,
+    test_path: Annotated[str | None, _TEST_PATH] = None,
+    test_fraction: Annotated[float, _TEST_FRACTION] = 0.2,
+    delimiter: Annotated[str | None, _DELIMITER] = None,
+    invalid: Annotated[str, _INVALID] = "refuse",
+    task: Annotated[str | None, _TASK] = None,
 ) -> None:
     """Write a data set as the original FedNLP's exchange file."""
-    from fednlp.data import export_data, load_data
+    from fednlp import config
+    from fednlp.assembly import open_data
+    from fednlp.data import export_data
     from fednlp.reports.units import plural
 
-    count = export_data(load_data(**_origin(source, path)), out)
-    print(f"written {out}: {plural(count, 'example')}")
+    section = _data(sources, path, text, label, columns, test_path, test_fraction, delimiter, invalid)
+    settings = config.parse({"data": section, "task": _given({"name": task})}, "fednlp data export")
+    data = open_data(settings)
+    for note in data.notes:
+        print(clean(note), file=sys.stderr)
+    print(f"written {out}: {plural(export_data(data, out), 'example')}")
 
 
 def partition(
-    source: Annotated[str, typer.Argument(help="A known data set, a file, a folder, or a hub name.")],
+    sources: Annotated[list[str], _SOURCES],
     method: Annotated[
         str,
-        typer.Option(help="uniform, label, quantity, label+quantity, cluster, natural, proportions or file."),
-    ] = "uniform",
+        typer.Option(
+            help="uniform, label, quantity, label+quantity, cluster, natural, silos, proportions or file; auto is "
+            "silos where the files are a client each, else uniform."
+        ),
+    ] = "auto",
     clients: Annotated[int | None, typer.Option(help="How many clients.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Label shift: small is skewed, large is IID.")] = None,
     beta: Annotated[
@@ -132,11 +167,15 @@ def partition(
     ] = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for the four plots.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
-    path: Annotated[str | None, typer.Option(help="A known data set's own files.")] = None,
-    text: Annotated[str, typer.Option(help="Column of the text.")] = "text",
-    label: Annotated[str, typer.Option(help="Column of the label.")] = "label",
-    test_path: Annotated[str | None, typer.Option(help="The file of the test set.")] = None,
-    test_fraction: Annotated[float, typer.Option(help="Held out where there is no test set.")] = 0.2,
+    path: Annotated[str | None, _PATH] = None,
+    text: Annotated[str, _TEXT] = "text",
+    label: Annotated[str, _LABEL] = "label",
+    columns: Annotated[list[str] | None, _COLUMN] = None,
+    test_path: Annotated[str | None, _TEST_PATH] = None,
+    test_fraction: Annotated[float, _TEST_FRACTION] = 0.2,
+    delimiter: Annotated[str | None, _DELIMITER] = None,
+    invalid: Annotated[str, _INVALID] = "refuse",
+    task: Annotated[str | None, _TASK] = None,
 ) -> None:
     """Share the examples of a data set out over clients, and show how unlike they are."""
     from fednlp import config
@@ -155,11 +194,11 @@ def partition(
         "part": part,
         "seed": seed,
     }
-    columns = {"text": text, "label": label, "test_path": test_path, "test_fraction": test_fraction}
     document: dict[str, Any] = {
         "seed": seed,
         "clients_per_round": 1,
-        "data": _given(_origin(source, path) | columns),
+        "data": _data(sources, path, text, label, columns, test_path, test_fraction, delimiter, invalid),
+        "task": _given({"name": task}),
         "partition": _given(options),
     }
     settings = config.parse(document, "fednlp partition")
@@ -167,9 +206,49 @@ def partition(
     print(json.dumps(report, indent=1) if as_json else clean_lines(describe(report)))
 
 
-def _origin(source: str, path: str | None) -> dict[str, Any]:
+def _data(
+    sources: list[str],
+    path: str | None,
+    text: str,
+    label: str,
+    columns: list[str] | None,
+    test_path: str | None,
+    test_fraction: float,
+    delimiter: str | None,
+    invalid: str,
+) -> dict[str, Any]:
+    """Return the settings of ``[data]``."""
+    own = {}
+    for column in columns or []:
+        name, equals, value = column.partition("=")
+        if not equals:
+            raise ConfigError(f"--column {column}: write name=own, for example --column source=dialogue")
+        own[name.strip()] = value.strip()
+    return _given(
+        {
+            **_origin(sources, path, own),
+            "text": text,
+            "label": label,
+            "columns": own,
+            "test_path": test_path,
+            "test_fraction": test_fraction,
+            "delimiter": delimiter,
+            "invalid": invalid,
+        }
+    )
+
+
+def _origin(sources: list[str], path: str | None, columns: dict[str, str]) -> dict[str, Any]:
     """Return the settings of ``[data]`` that say where the examples come from."""
-    return {"path": source} if path is None and _is_path(source) else {"name": source, "path": path}
+    if len(sources) > 1 and path is not None:
+        raise ConfigError("--path goes with one known data set: leave it out, or name one")
+    if len(sources) > 1:
+        return {"path": sources}
+    return (
+        {"path": sources[0]}
+        if path is None and _is_path(sources[0], columns)
+        else {"name": sources[0], "path": path}
+    )
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
@@ -177,9 +256,15 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in options.items() if value is not None}
 
 
-def _is_path(source: str) -> bool:
+def _is_path(source: str, columns: dict[str, str]) -> bool:
+    from fednlp.data.files import SUFFIXES, parallel_files, suffix_of
+    from fednlp.data.silos import languages_of
+
+    path, languages = Path(source), languages_of(columns)
     return (
-        Path(source).exists()
+        path.exists()
         or source.startswith((".", "/", "~"))
-        or source.endswith((".csv", ".tsv", ".jsonl"))
+        or glob.has_magic(source)
+        or suffix_of(path) in SUFFIXES
+        or (len(languages) == 2 and parallel_files(path, languages) is not None)
     )

@@ -5,6 +5,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
+from glob import has_magic
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from fednlp.config.sections import REFERENCES, Server
 from fednlp.errors import ConfigError
 from fednlp.partition.methods import ALIASES, METHODS
 
-_OWN_FILE = ("path", "test_path", "text", "label", "columns")
+_OWN_FILE = ("path", "test_path", "text", "label", "columns", "delimiter")
 """Keys of ``[data]`` that speak of the user's own file."""
 
 
@@ -146,7 +147,7 @@ def _make_way(document: dict[str, Any], changes: Mapping[str, Any]) -> None:
     if isinstance(data, dict) and changes.get("data.name", data.get("name")) != data.get("name"):
         for key in _OWN_FILE:
             data.pop(key, None)
-    elif isinstance(data, dict) and Path(str(changes.get("data.path", ""))).is_file():
+    elif isinstance(data, dict) and _is_own(changes.get("data.path", "")):
         data.pop("name", None)
     if isinstance(partition, dict):
         given = str(partition.get("method"))
@@ -161,6 +162,11 @@ def _make_way(document: dict[str, Any], changes: Mapping[str, Any]) -> None:
             document.pop("server", None)
             algorithm.pop("mu", None)
             algorithm.pop("options", None)
+
+
+def _is_own(path: Any) -> bool:
+    """Say whether a path cannot be the folder of a known data set's published files."""
+    return isinstance(path, list) or has_magic(str(path)) or Path(str(path)).is_file()
 
 
 def parse(

@@ -1,5 +1,6 @@
 """A typed experiment: its sections, every default written out, and paths that hold from anywhere."""
 
+import glob
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, JsonValue, ValidationError
@@ -45,7 +46,7 @@ class Experiment(Section):
     clients_per_round: PositiveInt = 10
     min_clients: PositiveInt = 1
     data: Data
-    partition: Partition = Partition(clients=10)
+    partition: Partition = Partition()
     task: Task = Task()
     model: Model = Model()
     algorithm: Algorithm = Algorithm()
@@ -78,13 +79,23 @@ class Experiment(Section):
             found = [explain(dict(detail), Experiment) for detail in error.errors()]
             raise ConfigError(report("the experiment", found), found) from None
 
+    def settled(self) -> "Experiment":
+        """Return the experiment with the method of its partition chosen, where it is left to the data.
+
+        Raises:
+            DataError: ``data.path`` is a pattern that fits nothing, or a folder of silos and something else.
+        """
+        return self.model_copy(update={"partition": together.partition_defaults(self.partition, self.data)})
+
     def resolved(self) -> "Experiment":
         """Return the experiment with every default of its algorithm written out, and paths made absolute.
 
         Raises:
             ConfigError: The parts cannot work together; the message says which and what to do.
+            DataError: As for :meth:`settled`.
         """
-        problems = together.problems(self)
+        settled = self.settled()
+        problems = together.problems(settled)
         if problems:
             raise ConfigError(report(self.name, problems))
         seed = self.seed if self.partition.seed is None else self.partition.seed
@@ -94,7 +105,7 @@ class Experiment(Section):
                 "variants": {},
                 "algorithm": together.algorithm_defaults(self.algorithm),
                 "server": together.server_defaults(self.algorithm.name, self.server),
-                "partition": self.partition.model_copy(update=partition),
+                "partition": settled.partition.model_copy(update=partition),
                 "data": self.data.model_copy(update=_anchored(self.data, "path", "test_path")),
                 "model": self.model.model_copy(update=_anchored_model(self.model)),
                 "costs": self.costs.model_copy(update=_anchored_device(self.costs)),
@@ -102,19 +113,26 @@ class Experiment(Section):
         )
 
 
-def _anchored(section: BaseModel, *keys: str) -> dict[str, str]:
+def _anchored(section: BaseModel, *keys: str) -> dict[str, str | list[str]]:
     """Return the paths of a section that exist, made absolute: a run may be resumed from another folder."""
     given = {key: getattr(section, key) for key in keys}
-    paths = {key: expanded(value) for key, value in given.items() if value is not None}
-    return {key: str(path.absolute()) for key, path in paths.items() if path.exists()}
+    return {key: _absolute(value) for key, value in given.items() if value is not None}
 
 
-def _anchored_model(model: Model) -> dict[str, str]:
+def _absolute(value: str | list[str]) -> str | list[str]:
+    """Return paths made absolute, those that exist and patterns that fit something."""
+    if not isinstance(value, str):
+        return [path for one in value for path in [_absolute(one)] if isinstance(path, str)]
+    path = expanded(value)
+    return str(path.absolute()) if path.exists() or glob.glob(str(path), recursive=True) else value
+
+
+def _anchored_model(model: Model) -> dict[str, str | list[str]]:
     """Return the model's folder made absolute; a known name stays one, whatever lies in the working folder."""
     from fednlp.models.known import ALL_NAMES
 
     return {} if model.name_or_path in ALL_NAMES else _anchored(model, "name_or_path")
 
 
-def _anchored_device(costs: Costs) -> dict[str, str]:
+def _anchored_device(costs: Costs) -> dict[str, str | list[str]]:
     return {} if costs.device in profile_names() else _anchored(costs, "device")

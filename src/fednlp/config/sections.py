@@ -3,7 +3,7 @@
 import difflib
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, PlainValidator, field_validator, model_validator
 
 from fednlp.errors import PartitionError
 from fednlp.own_code import is_own
@@ -37,16 +37,29 @@ class Section(BaseModel):
     )
 
 
+def _one_or_several(value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+        return value
+    raise ValueError('give a file, a folder, a pattern such as "silos/*.csv", or a list of these')
+
+
 class Data(Section):
-    """Where the examples come from: a known data set by ``name``, files by ``path``, or both."""
+    """Where the examples come from: a known data set by ``name``, files by ``path``, or both.
+
+    ``path`` names silos, each the examples of one client, where it is a list, a pattern, or a folder of files or of
+    folders that are a data set each.
+    """
 
     name: str | None = None
-    path: str | None = None
+    path: Annotated[str | list[str] | None, PlainValidator(_one_or_several)] = None
     text: str = "text"
     label: str = "label"
     columns: dict[str, str] = {}
     test_path: str | None = None
     test_fraction: Fraction = 0.2
+    delimiter: str | None = None
     invalid: Literal["refuse", "drop"] = "refuse"
 
     @model_validator(mode="after")
@@ -57,9 +70,12 @@ class Data(Section):
 
 
 class Partition(Section):
-    """How the examples are shared out over the clients."""
+    """How the examples are shared out over the clients.
 
-    method: str = "uniform"
+    ``"auto"`` is ``"silos"`` where ``data.path`` names silos, and otherwise ``"uniform"``.
+    """
+
+    method: str = "auto"
     clients: PositiveInt | None = None
     alpha: PositiveFloat | None = None
     beta: PositiveFloat | None = None
@@ -76,7 +92,7 @@ class Partition(Section):
     @classmethod
     def _known_method(cls, method: str) -> str:
         try:
-            return method_named(method)
+            return method if method == "auto" else method_named(method)
         except PartitionError as error:
             raise ValueError(str(error)) from None
 

@@ -9,13 +9,16 @@ from fednlp.config.sections import (
     LARGEST_CLIP,
     REFERENCES,
     Algorithm,
+    Data,
     Exchange,
+    Partition,
     Privacy,
     Pull,
     Secure,
     Server,
 )
 from fednlp.costs.devices import load_profile
+from fednlp.data.silos import names_silos
 from fednlp.errors import ConfigError, ModelError, PartitionError
 from fednlp.own_code import is_own, load
 from fednlp.partition.make import check_options
@@ -50,6 +53,20 @@ def own_code(experiment: "Experiment") -> list[tuple[str, str]]:
         *(("exchange.down", word) for word in experiment.exchange.down),
     ]
     return [(key, name) for key, name in named if is_own(name)]
+
+
+def partition_defaults(partition: Partition, data: Data) -> Partition:
+    """Choose the method where it is left to the data; nothing said at all is uniform over 10 clients.
+
+    Raises:
+        DataError: ``data.path`` is a pattern that fits nothing, or a folder of silos and something else.
+    """
+    if partition.method != "auto":
+        return partition
+    if data.name is None and data.path is not None and names_silos(data.path, data.columns):
+        return partition.model_copy(update={"method": "silos"})
+    clients = 10 if partition == Partition() else partition.clients
+    return partition.model_copy(update={"method": "uniform", "clients": clients})
 
 
 def algorithm_defaults(algorithm: Algorithm) -> Algorithm:

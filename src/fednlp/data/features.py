@@ -40,6 +40,9 @@ class Features:
     arrays: dict[str, np.ndarray]
     offsets: dict[str, np.ndarray]
 
+    def __repr__(self) -> str:
+        return f"<Features of {len(self):,} examples: {', '.join(self.arrays)}>"
+
     def __len__(self) -> int:
         return len(next(iter(self.offsets.values()))) - 1
 

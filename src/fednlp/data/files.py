@@ -1,15 +1,21 @@
-"""Users' own files as rows of strings: tables, JSON lines, CoNLL columns, SQuAD JSON, texts in two languages."""
+"""Users' own files as rows of strings: tables, JSON, Parquet, CoNLL columns, SQuAD, texts in two languages."""
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from fednlp.data.csvfile import DELIMITERS, csv_names, csv_rows
+from fednlp.data.columns import check_columns
+from fednlp.data.csvfile import DELIMITERS, csv_names, csv_rows, delimiter_name, find_delimiter
+from fednlp.data.excel import EXCEL, excel_names, excel_rows
 from fednlp.data.jsonl import JSON_LINES, json_names, json_rows
+from fednlp.data.names import did_you_mean
+from fednlp.data.parquet import PARQUET, parquet_names, parquet_rows
 from fednlp.data.readers import conll, parallel, squad
 from fednlp.data.readers.exchange import read_data
 from fednlp.data.readers.opening import chunks, filled
@@ -17,8 +23,10 @@ from fednlp.data.store import Fault, Placed, Row, Rows
 from fednlp.errors import DataError
 
 CONLL = (".conll", ".bio", ".iob", ".iob2")
-SUFFIXES = (*DELIMITERS, *JSON_LINES, *CONLL, ".txt")
+TABLES = (*DELIMITERS, *JSON_LINES, *PARQUET, *EXCEL, *CONLL)
+"""Endings of files that hold several examples for certain."""
 TEXTS = (".txt",)
+SUFFIXES = (*TABLES, *TEXTS)
 
 _HEAD = 1 << 16
 _SQUAD = re.compile(rb'"data"\s*:\s*\['), re.compile(rb'"paragraphs"\s*:\s*\[')
@@ -30,26 +38,24 @@ def suffix_of(path: Path) -> str:
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
-def file_rows(path: Path) -> Rows:
+def file_rows(path: Path, delimiter: str | None = None) -> Rows:
     """Return the rows of a file, told apart by the ending of its name; every column is kept.
 
     ``.txt`` is words and tags where its first line ends in a tag, else a text a line; ``.json`` is SQuAD's
-    where it begins so, else JSON lines.
+    where it begins so, else JSON lines or an array.
+
+    Args:
+        path: The file.
+        delimiter: What separates the cells of a CSV file; found by :func:`find_delimiter` if left out.
 
     Raises:
         DataError: It is no such file; or, when the rows are read, what is wrong in which line.
     """
     suffix = suffix_of(path)
     if suffix in DELIMITERS:
-        delimiter = DELIMITERS[suffix]
-        return Rows(
-            ("csv", str(path.resolve())),
-            identity([path]),
-            str(path),
-            lambda: csv_names(path, delimiter),
-            lambda roles: csv_rows(path, delimiter),
-            f"{path}:1 (taken for the column names)",
-        )
+        return _csv(path, DELIMITERS[suffix], delimiter)
+    if delimiter is not None:
+        raise DataError(f"{path}: data.delimiter is for {', '.join(DELIMITERS)} files: leave it out")
     if suffix in CONLL or (suffix in TEXTS and _is_tagged(path)):
         return reader_rows(path, conll.conll, conll.COLUMNS)
     if suffix in TEXTS:
@@ -57,14 +63,40 @@ def file_rows(path: Path) -> Rows:
     if suffix == ".json" and _is_squad(path):
         return reader_rows(path, squad.squad, squad.COLUMNS)
     if suffix in JSON_LINES:
-        return Rows(
-            ("json lines", str(path.resolve())),
-            identity([path]),
-            str(path),
-            lambda: json_names(path),
-            lambda roles: json_rows(path, roles),
-        )
+        return _table(path, "json lines", json_names, json_rows)
+    if suffix in PARQUET:
+        return _table(path, "parquet", parquet_names, parquet_rows)
+    if suffix in EXCEL:
+        return _table(path, "excel", excel_names, excel_rows)
     raise DataError(f"{path}: cannot tell what kind of file this is: name it {', '.join(SUFFIXES)}")
+
+
+def _csv(path: Path, usual: str, given: str | None) -> Rows:
+    delimiter = given or find_delimiter(path, usual)
+    return Rows(
+        ("csv", str(path.resolve()), delimiter),
+        identity([path]),
+        str(path),
+        lambda: csv_names(path, delimiter),
+        lambda roles: csv_rows(path, delimiter),
+        f"{path}:1 (taken for the column names)",
+        "" if delimiter in (usual, given) else f"a {delimiter_name(delimiter)} separates the cells",
+    )
+
+
+def _table(
+    path: Path,
+    kind: str,
+    names: Callable[[Path], Sequence[str]],
+    read: Callable[[Path, Mapping[str, str]], tuple[Sequence[str], Iterator[Placed]]],
+) -> Rows:
+    return Rows(
+        (kind, str(path.resolve())),
+        identity([path]),
+        str(path),
+        lambda: names(path),
+        lambda roles: read(path, roles),
+    )
 
 
 def identity(paths: Sequence[Path]) -> str:
@@ -187,26 +219,64 @@ def parallel_rows(paths: Sequence[Path], languages: Sequence[str]) -> Rows:
 
 
 def joined_rows(parts: Sequence[tuple[str, Rows]], field: str | None = None) -> Rows:
-    """Return rows of the same columns one after the other.
+    """Return rows of the same columns, in whatever order, one after the other.
 
     Args:
         parts: Of each its name and its rows.
         field: A further column that says which part a row is of; none if left out.
+
+    Raises:
+        DataError: When the rows are read: a part lacks a column of another.
     """
-    names = (*parts[0][1].names(), *([field] if field else []))
+    added = [field] if field else []
     first, last = parts[0][1].shown, parts[-1][1].shown
+
+    def read(roles: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Placed]]:
+        opened = parts[0][1].read(roles)
+        names = opened[0]  # a file of JSON may have further ones than at a glance
+        rest = (part.read(roles) for _, part in parts[1:])
+        return (*names, *added), _one_after_the_other(parts, chain([opened], rest), names, bool(field))
+
     return Rows(
         ("joined", field or "", *(item for name, part in parts for item in (name, *part.what))),
         json.dumps([part.identity for _, part in parts]),
         first if len(parts) == 1 else f"{len(parts)} files from {first} to {last}",
-        lambda: names,
-        lambda roles: (names, _one_after_the_other(parts, roles, field)),
+        lambda: (*parts[0][1].names(), *added),
+        read,
+        parts[0][1].names_at,
+        _joined_note([part.note for _, part in parts]),
     )
 
 
 def _one_after_the_other(
-    parts: Sequence[tuple[str, Rows]], roles: Mapping[str, str], field: str | None
+    parts: Sequence[tuple[str, Rows]],
+    opened: Iterable[tuple[Sequence[str], Iterator[Placed]]],
+    names: Sequence[str],
+    named: bool,
 ) -> Iterator[Placed]:
-    for name, part in parts:
-        for where, row in part.read(roles)[1]:
-            yield where, row if field is None or isinstance(row, Fault) else (*row, name)
+    for (name, part), (columns, rows) in zip(parts, opened, strict=True):
+        _require_same_columns(parts[0][1], names, part, columns)
+        places = [columns.index(column) for column in names]
+        added = [name] if named else []
+        for where, row in rows:
+            yield where, row if isinstance(row, Fault) else [*(row[place] for place in places), *added]
+
+
+def _require_same_columns(first: Rows, names: Sequence[str], part: Rows, columns: Sequence[str]) -> None:
+    check_columns(part.names_at or part.shown, columns)
+    both = (part, columns), (first, names)
+    for (one, there), (other, wanted) in (both, both[::-1]):
+        lacking = next((column for column in wanted if column not in there), None)
+        if lacking is not None:
+            raise DataError(
+                f"{one.names_at or one.shown}: no column {lacking!r}, which {other.shown} has: "
+                f"{did_you_mean(lacking, there)}files of one data set must have the same columns"
+            )
+
+
+def _joined_note(notes: Sequence[str]) -> str:
+    counts = Counter(note for note in notes if note)
+    return "; ".join(
+        note if count == len(notes) else f"in {count} of {len(notes)} files {note}"
+        for note, count in counts.items()
+    )

@@ -1,4 +1,4 @@
-"""A folder of text files a class as rows of strings."""
+"""Folders: the training or test file in one, and text files in a folder for each class as rows of strings."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -46,6 +46,21 @@ def folder_rows(
         lambda: columns,
         lambda roles: (columns, _rows(paths, names, latin1)),
     )
+
+
+def split_file(folder: Path, split: str) -> Path | None:
+    """Return the file of a folder that is called after a split, such as ``train.csv``, or None.
+
+    Raises:
+        DataError: There are several.
+    """
+    names = [split + suffix + packed for suffix in SUFFIXES for packed in ("", ".gz")]
+    found = [folder / name for name in names if (folder / name).is_file()]
+    if len(found) > 1:
+        raise DataError(
+            f"{folder} holds {' and '.join(path.name for path in found)}: give the one to use as path"
+        )
+    return found[0] if found else None
 
 
 def _class_files(folder: Path) -> list[Path]:

@@ -1,5 +1,6 @@
-"""JSON lines as rows of strings, with every fault named by file and line."""
+"""JSON lines and JSON arrays as rows of strings, with every fault named by file and line or item."""
 
+import codecs
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -7,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from fednlp.data.columns import LISTS, check_columns
-from fednlp.data.readers.opening import filled
+from fednlp.data.readers.opening import chunks, filled, json_document
 from fednlp.data.store import Fault, Placed, Row
 from fednlp.errors import DataError
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 
 _AT_A_GLANCE = 100
+_HEAD = 1 << 10
 
 
 def json_names(path: Path) -> Sequence[str]:
@@ -26,10 +28,11 @@ def json_names(path: Path) -> Sequence[str]:
 
 
 def json_rows(path: Path, roles: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Placed]]:
-    """Return the names in any object of a file of JSON lines, and a row an object.
+    """Return the names in any object of a file, and a row an object.
 
     Args:
-        path: UTF-8, plain or gzipped, one object a line; blank lines are left out.
+        path: UTF-8, plain or gzipped: one object a line, where blank lines are left out; or one array of objects,
+            which is read as a whole and is bounded as :func:`fednlp.data.readers.opening.json_document` says.
         roles: Canonical names of columns by their own; all of them must be there.
 
     Raises:
@@ -37,7 +40,8 @@ def json_rows(path: Path, roles: Mapping[str, str]) -> tuple[Sequence[str], Iter
     """
     columns = _names(path, _objects(path))
     check_columns(str(path), columns, *roles)
-    return columns, _rows(path, columns, roles)
+    rows = ((where, value_row(item, columns, roles)) for where, item in _objects(path))
+    return columns, rows
 
 
 def json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -46,18 +50,34 @@ def json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises:
         DataError: What is wrong in which line.
     """
-    for number, item in _objects(path):
-        yield f"{path}:{number}", item
+    yield from _objects(path)
 
 
-def _names(path: Path, objects: Iterator[tuple[int, dict[str, Any]]]) -> Sequence[str]:
+def _names(path: Path, objects: Iterator[tuple[str, dict[str, Any]]]) -> Sequence[str]:
     columns = list(dict.fromkeys(name for _, item in objects for name in item))
     if not columns:
         raise DataError(f"{path}: the file is empty: it needs a JSON object a line")
     return columns
 
 
-def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the objects of a file, each with its place for people."""
+    return _items(path) if _is_array(path) else _lines(path)
+
+
+def _is_array(path: Path) -> bool:
+    return next(chunks(path, _HEAD), b"").removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+
+
+def _items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, item in enumerate(json_document(path), 1):
+        where = f"{path}: item {number}"
+        if not isinstance(item, dict):
+            raise DataError(f"{where}: a JSON {_kind(item)}: write an array of JSON objects")
+        yield where, item
+
+
+def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in filled(path):
         where = f"{path}:{number}"
         try:
@@ -70,7 +90,7 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             raise DataError(f"{where}: a JSON {_kind(item)}: write one JSON object a line")
         if "\\u" in line:
             _check_characters(where, item)
-        yield number, item
+        yield where, item
 
 
 def _kind(value: Any) -> str:
@@ -88,11 +108,6 @@ def _check_characters(where: str, item: dict[str, Any]) -> None:
         raise DataError(
             f"{where}: half a surrogate pair (\\ud800 to \\udfff) is no character: remove it"
         ) from None
-
-
-def _rows(path: Path, columns: Sequence[str], roles: Mapping[str, str]) -> Iterator[Placed]:
-    for number, item in _objects(path):
-        yield f"{path}:{number}", value_row(item, columns, roles)
 
 
 def value_row(item: Mapping[str, Any], columns: Sequence[str], roles: Mapping[str, str]) -> Row | Fault:

@@ -9,7 +9,9 @@ from fednlp.seeds import generator
 Numbers = NDArray[np.int64]
 
 
-def hold_out(labels: Numbers, num_labels: int, fraction: float, seed: int) -> tuple[Numbers, Numbers]:
+def hold_out(
+    labels: Numbers, num_labels: int, fraction: float, seed: int, purpose: str = "held-out"
+) -> tuple[Numbers, Numbers]:
     """Split examples into training and test examples with the same shares of the labels.
 
     Each label gives ``fraction`` of its examples, rounded by the largest remainder so that the test set has
@@ -21,6 +23,7 @@ def hold_out(labels: Numbers, num_labels: int, fraction: float, seed: int) -> tu
         num_labels: How many labels there are.
         fraction: Share of the test set, above 0 and below 1.
         seed: Of the draw.
+        purpose: What names its random stream.
 
     Returns:
         The numbers of the training examples and of the test examples, each in order.
@@ -40,7 +43,7 @@ def hold_out(labels: Numbers, num_labels: int, fraction: float, seed: int) -> tu
     quotas = _quotas(counts, fraction)
     order = np.argsort(labels, kind="stable")
     ends = np.cumsum(counts)
-    random = generator(seed, "held-out")
+    random = generator(seed, purpose)
     chosen = np.zeros(len(labels), dtype=bool)
     for end, count, quota in zip(ends.tolist(), counts.tolist(), quotas.tolist(), strict=True):
         own = order[end - count : end]

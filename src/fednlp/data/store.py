@@ -52,6 +52,7 @@ class Rows:
         read: Opens the rows: their column names, and an iterator. It is told what each column is for: a
             canonical name (:mod:`fednlp.data.schema`) by the column's own.
         names_at: Where the column names stand, for people; ``shown`` by default.
+        note: What was found out about how to read them, for people; empty where nothing was.
     """
 
     what: tuple[str, ...]
@@ -60,6 +61,7 @@ class Rows:
     names: Callable[[], Sequence[str]]
     read: Callable[[Mapping[str, str]], tuple[Sequence[str], Iterator[Placed]]]
     names_at: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class TextData:
         test: Every row of the test file; the same object as ``train`` where the test set was held out of it.
         train_numbers: Which rows of ``train`` are training examples, int64, in order.
         test_numbers: Which rows of ``test`` are test examples, int64, in order.
-        held_out: Whether the test set was taken out of the one file.
+        held_out: Whether the test examples are rows of the table ``train``: taken out of the one file, or of silos.
         columns: The task's columns that there are: own names by canonical ones. An optional one may be in
             one of the tables only.
         label_names: The labels, or the tags with ``O`` first; an id is a position here. Empty for other tasks.
@@ -40,6 +40,8 @@ class TextData:
         dropped_why: Why the first few of them were, for people; empty where there are none.
         fingerprint: SHA-256 of the content, of how it is read and of the split: equal for equal data,
             wherever it lies.
+        silo: The column that names the silo of every row; None where the data are not of silos.
+        notes: What was found out about the files, for people: silos, and what separates cells.
     """
 
     name: str
@@ -55,6 +57,15 @@ class TextData:
     dropped: int
     dropped_why: str
     fingerprint: str
+    silo: str | None = None
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        labels = f", {len(self.label_names):,} labels" if self.label_names else ""
+        return (
+            f"<TextData {self.name}: {self.task}, {len(self.train_numbers):,} training and "
+            f"{len(self.test_numbers):,} test examples{labels}>"
+        )
 
     @property
     def text(self) -> str:
@@ -120,7 +131,7 @@ class TextData:
         if names is None:
             found = column.unique().to_pylist()
             names = sort_labels(value for value in found if value is not None and value.strip())
-        return _positions(column, names), tuple(names)
+        return positions(column, names), tuple(names)
 
     def column(self, split: Split, name: str) -> "pa.ChunkedArray":
         """Return a column of a table.
@@ -162,10 +173,11 @@ def class_ids(table: "pa.Table", task: str, columns: Mapping[str, str], names: S
     """Return the class of every row, -1 for one without a name; zeros for a task without classes."""
     if SCHEMAS[task].kind != "class":
         return np.zeros(table.num_rows, dtype=np.int64)
-    return _positions(table.column(columns["label"]), names)
+    return positions(table.column(columns["label"]), names)
 
 
-def _positions(column: "pa.ChunkedArray", names: Sequence[str]) -> Numbers:
+def positions(column: "pa.ChunkedArray", names: Sequence[str]) -> Numbers:
+    """Return the place of every value of a column among some names, int64, -1 for any other."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -46,6 +46,9 @@ class Layout:
     entries: tuple[Entry, ...]
     table: str | None = None
 
+    def __repr__(self) -> str:
+        return f"<Layout of {len(self.entries):,} tensors, {self.numel:,} elements>"
+
     @classmethod
     def of(cls, tensors: Mapping[str, tuple[tuple[int, ...], Kind]], table: str | None = None) -> "Layout":
         """Lay out named shapes in the order given: parameters, buffers, derived tensors, and the table last."""

@@ -33,6 +33,10 @@ class State:
     slots: dict[str, Tensor] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        slots = f", {', '.join(self.slots)}" if self.slots else ""
+        return f"<State after {self.round:,} rounds: {self.x.numel():,} elements{slots}>"
+
     def save(self, path: Path) -> None:
         """Write the state as one safetensors file (not atomically: see ``fednlp.rundir``)."""
         metadata = {

@@ -57,6 +57,9 @@ class Federation:
     rounds: list[RoundReport]
     tests: dict[int, dict[str, float]]
 
+    def __repr__(self) -> str:
+        return f"<Federation after {len(self.rounds):,} rounds: {len(self.params):,} tensors>"
+
 
 class _Trainers:
     """A runtime of one process around a user's trainer."""

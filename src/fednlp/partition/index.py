@@ -58,6 +58,13 @@ class Partition:
             object.__setattr__(self, "client_names", tuple(self.client_names))
             _check_names(self.client_names, clients)
 
+    def __repr__(self) -> str:
+        named = ", named" if self.client_names is not None else ""
+        return (
+            f"<Partition of {self.num_clients:,} clients{named}: {len(self.train_indices):,} training and "
+            f"{len(self.test_indices):,} test examples>"
+        )
+
     @property
     def num_clients(self) -> int:
         """The number of clients."""

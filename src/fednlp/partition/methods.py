@@ -154,12 +154,27 @@ def _by_groups(request: Request, train: IntArray, test: IntArray) -> Assignment:
 
 
 def _natural(request: Request) -> Assignment:
-    field = request.spec.field
-    assert field is not None
+    assert request.spec.field is not None
+    return _by_field(request, request.spec.field, request.spec.clients)
+
+
+def _silos(request: Request) -> Assignment:
+    made = _by_field(request, "silo")
+    if request.spec.clients not in (None, made.clients):
+        raise PartitionError(
+            f"there are {made.clients} silos, and clients = {request.spec.clients}: leave clients out, or "
+            'share out the examples of all silos together, such as with method = "uniform"'
+        )
+    return made
+
+
+def _by_field(request: Request, field: str, clients: int | None = None) -> Assignment:
     if request.train_field is None or (request.test_field is None and len(request.test_labels)):
-        raise PartitionError(f"method 'natural' needs the field {field!r} of the training and test examples")
+        raise PartitionError(
+            f"method {request.spec.method!r} needs the field {field!r} of the training and test examples"
+        )
     owners, names = natural_owners(
-        request.train_field, field, request.spec.clients, request.train_numbers, request.field_names
+        request.train_field, field, clients, request.train_numbers, request.field_names
     )
     test_field = () if request.test_field is None else request.test_field
     if request.field_names is not None:
@@ -195,6 +210,7 @@ METHODS: dict[str, Method] = {
     "label+quantity": Method(_label, ("clients", "alpha", "beta")),
     "cluster": Method(_cluster, ("clients", "alpha"), ("beta", "clusters", "encoder")),
     "natural": Method(_natural, ("field",), ("clients",)),
+    "silos": Method(_silos, (), ("clients",)),
     "proportions": Method(_proportions, ("proportions",), ("clients",)),
     "file": Method(None, ("file",), ("part",)),
 }

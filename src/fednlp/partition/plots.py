@@ -59,6 +59,9 @@ class Overview:
     sizes: IntArray
     divergences: FloatArray
 
+    def __repr__(self) -> str:
+        return f"<Overview of {len(self.clients):,} of {len(self.sizes):,} clients, {len(self.label_names):,} labels>"
+
 
 def overview(
     partition: Partition, labels: NDArray[np.integer[Any]], label_names: Sequence[str], limit: int = SHOWN

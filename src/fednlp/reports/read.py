@@ -33,6 +33,9 @@ class ClientTable:
     scores: NDArray[np.float64]
     final_scores: NDArray[np.float64]
 
+    def __repr__(self) -> str:
+        return f"<ClientTable of {len(self):,} clients>"
+
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -56,6 +59,11 @@ class Run:
     rounds: tuple[Mapping[str, Any], ...]
     summary: Mapping[str, Any] | None
     clients: ClientTable
+
+    def __repr__(self) -> str:
+        return (
+            f"<Run {self.name} in {self.folder}: {len(self.rounds):,} rounds, {len(self.clients):,} clients>"
+        )
 
     def setting(self, key: str, default: Any = None) -> Any:
         """Return a setting by its dotted key, e.g. ``"algorithm.name"``."""

@@ -15,6 +15,7 @@ _PARTITIONS = {
     "label+quantity": "label and quantity shift",
     "cluster": "feature shift (clusters of sentence embeddings)",
     "natural": "natural",
+    "silos": "silos, each a client",
     "proportions": "given label proportions",
 }
 _OPTIMISERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad", "yogi": "Yogi"}

@@ -20,12 +20,17 @@ Way = Literal["package index", "hub", "path"]
 
 @dataclass(frozen=True)
 class Opened:
-    """The rows of a data set: training, test (None where none is published), where from, and for which task."""
+    """The rows of a data set: training, test (None where none is published), where from, and for which task.
+
+    ``notes`` say for people what was found out about the files; with ``silos``, ``train`` holds all rows of silos.
+    """
 
     train: Rows
     test: Rows | None
     source: str
     task: str | None = None
+    notes: tuple[str, ...] = ()
+    silos: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,70 @@
+"""Parquet files as rows of strings, a batch of rows at a time."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fednlp.data.columns import check_columns
+from fednlp.data.jsonl import value_row
+from fednlp.data.store import Placed
+from fednlp.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+PARQUET = (".parquet",)
+
+_ROWS_AT_ONCE = 1000
+
+
+def parquet_names(path: Path) -> Sequence[str]:
+    """Return the column names of a Parquet file.
+
+    Raises:
+        DataError: It is no such file.
+    """
+    with _opened(path) as file:
+        return list(file.schema_arrow.names)
+
+
+def parquet_rows(path: Path, roles: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Placed]]:
+    """Return the column names of a Parquet file, and its rows.
+
+    Args:
+        path: The file.
+        roles: Canonical names of columns by their own; all of them must be there.
+
+    Raises:
+        DataError: It is no such file; or, when the rows are read, it is damaged or holds none.
+    """
+    columns = parquet_names(path)
+    check_columns(str(path), columns, *roles)
+    return columns, _rows(path, columns, roles)
+
+
+def _rows(path: Path, columns: Sequence[str], roles: Mapping[str, str]) -> Iterator[Placed]:
+    place = count(1)
+    with _opened(path) as file:
+        try:
+            for batch in file.iter_batches(_ROWS_AT_ONCE):
+                for item in batch.to_pylist():
+                    yield f"{path}: row {next(place)}", value_row(item, columns, roles)
+        except (OSError, ValueError) as error:  # Arrow's own errors are ValueErrors
+            raise _damaged(path, error) from None
+    if next(place) == 1:
+        raise DataError(f"{path}: the file holds no example")
+
+
+def _opened(path: Path) -> "pq.ParquetFile":
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(path, memory_map=True)
+    except (OSError, ValueError) as error:
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: Exception) -> DataError:
+    why = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return DataError(f"{path}: not a whole Parquet file ({why}): write it again")
