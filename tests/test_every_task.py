@@ -238,7 +238,7 @@ def test_a_missing_score_is_said_and_nothing_fails(
         "clients": 0
     }
     write_report([run.folder], tmp_path / "report")
-    assert evaluate_run(run.folder)["pearson"] is None
+    assert evaluate_run(run.folder).metrics["pearson"] is None
 
 
 def test_a_masked_language_model_scores_as_the_run_did(
@@ -254,7 +254,7 @@ def test_a_masked_language_model_scores_as_the_run_did(
     document |= {"task": task, "model": {"name_or_path": str(tmp_path / "model"), "max_length": 16}}
     run = fednlp.run(parse(document), tmp_path / "run")
     found = run.read_json("summary.json")["evaluation"]["global"]
-    assert evaluate_run(run.folder) == pytest.approx(found, rel=1e-5)
+    assert evaluate_run(run.folder).metrics == pytest.approx(found, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", CASES)

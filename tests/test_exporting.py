@@ -19,9 +19,9 @@ from fednlp.clientmodels import client_number
 from fednlp.config import Experiment
 from fednlp.errors import RunError
 from fednlp.exporting import folder_names
-from fednlp.inference import evaluate_run
 from fednlp.partition.index import from_owners
 from fednlp.rundir import RunDir
+from fednlp.scoring import evaluate_run
 
 Make = Callable[..., Experiment]
 SHORT: dict[str, Any] = {"num_rounds": 1, "client.final_steps": 8, "clients_per_round": 8}
@@ -122,8 +122,8 @@ def test_an_exported_client_has_its_own_score(
 
 
 def test_a_client_that_trained_on_is_another_model(made: Callable[[str], RunDir], tmp_path: Path) -> None:
-    one, other = (evaluate_run(made("shared").folder, client=str(c)) for c in (0, 1))
-    assert one != other != evaluate_run(made("shared").folder)
+    one, other = (evaluate_run(made("shared").folder, client=str(c)).metrics for c in (0, 1))
+    assert one != other != evaluate_run(made("shared").folder).metrics
 
 
 def test_the_shared_model_is_that_of_the_run(made: Callable[[str], RunDir], tmp_path: Path) -> None:

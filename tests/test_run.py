@@ -23,9 +23,9 @@ from fednlp.config import Experiment
 from fednlp.errors import ConfigError, MissingDependency, ModelError, RunError
 from fednlp.experiment import Listener, Silent
 from fednlp.federated import uniform_cohort
-from fednlp.inference import predict_texts
 from fednlp.models import load_tokenizer, longest_text
 from fednlp.partition import Partition
+from fednlp.prediction import predict_texts
 from fednlp.rundir import RunDir
 
 POISON = "poison"

@@ -17,8 +17,10 @@ import fednlp
 from fednlp.config import Experiment, parse
 from fednlp.errors import FednlpError, RunError
 from fednlp.federated.params import Layout
-from fednlp.inference import evaluate_run, open_trained, predict_texts
+from fednlp.inference import open_trained
+from fednlp.prediction import predict_texts
 from fednlp.rundir import RunDir
+from fednlp.scoring import evaluate_run
 
 Document = Callable[..., dict[str, Any]]
 Stopping = Callable[..., AbstractContextManager[Any]]

@@ -19,10 +19,10 @@ from fednlp.config import Experiment, parse
 from fednlp.data import load_data
 from fednlp.errors import ConfigError, DataError, FednlpError, PartitionError, RunError
 from fednlp.experiment import Listener, Silent
-from fednlp.inference import evaluate_run
 from fednlp.partition import Partition
 from fednlp.partitioning import partition_source
 from fednlp.rundir import RunDir
+from fednlp.scoring import evaluate_run
 
 PAGE = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
 SECTION = PAGE[PAGE.index("## Silos\n") : PAGE.index("## The test set\n")]
@@ -211,7 +211,7 @@ def test_the_first_lines_of_a_run_say_how_the_data_are_read(
         listener=told,
     )
     assert told.said[0] == f"{path}: a semicolon separates the cells"
-    assert evaluate_run(run.folder, path)["accuracy"] >= 0
+    assert evaluate_run(run.folder, path).metrics["accuracy"] >= 0
 
 
 def test_evaluate_reads_a_published_file(
@@ -225,12 +225,12 @@ def test_evaluate_reads_a_published_file(
     make_csv(folder / "test.csv", rows[1:12], rows[0])
     data = {"name": "agnews", "path": str(folder)}
     run = fednlp.run(experiment({"data": data, "num_rounds": 1, "partition.clients": 4}), tmp_path / "run")
-    whole = evaluate_run(run.folder)
-    assert evaluate_run(run.folder, folder / "test.csv") == pytest.approx(whole)
+    whole = evaluate_run(run.folder).metrics
+    assert evaluate_run(run.folder, folder / "test.csv").metrics == pytest.approx(whole)
     known = load_data("agnews", folder)
     canonical = [[row["text"], row["label"]] for row in known.test.to_pylist()]
     mine = make_csv(tmp_path / "mine.csv", canonical, ("text", "label"))
-    assert evaluate_run(run.folder, mine) == pytest.approx(whole)
+    assert evaluate_run(run.folder, mine).metrics == pytest.approx(whole)
     wrong = make_csv(tmp_path / "wrong.csv", canonical, ("body", "label"))
     with pytest.raises(
         DataError, match=r"no column 'text': .*; nor is it a file of agnews \(train.csv and test.csv"

@@ -54,7 +54,11 @@ BASE = {
 }
 
 
-@pytest.mark.parametrize(("kind", "model_class", "head"), FITTING, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("kind", "model_class", "head"),
+    FITTING,
+    ids=lambda value: str(value if isinstance(value, str) else sorted(value)),
+)
 def test_adapters_and_what_is_new_are_trained_and_nothing_else(
     kind: str, model_class: str, head: set[str], random_model: Make
 ) -> None:
