@@ -240,7 +240,7 @@ def test_evaluate_reads_a_published_file(
 
 def test_evaluate_reads_files_whose_ending_says_nothing(tmp_path: Path) -> None:
     """CoNLL-2003 calls its files eng.train, eng.testa and eng.testb."""
-    from fednlp.inference import _file_of
+    from fednlp.scoring import _file_of
 
     path = tmp_path / "eng.testa"
     path.write_text("-DOCSTART- -X- -X- O\n\nAnna NNP B-NP I-PER\nruns VBZ B-VP O\n")
