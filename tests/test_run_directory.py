@@ -1,14 +1,16 @@
 """A run directory is data, never a program: a stranger's runs nothing, and damage is one line."""
 
+import csv
 import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,8 +18,11 @@ from hypothesis import strategies as st
 import fednlp
 from fednlp.config import Experiment, parse
 from fednlp.errors import FednlpError, RunError
+from fednlp.evaluation import write_clients
 from fednlp.federated.params import Layout
 from fednlp.inference import open_trained
+from fednlp.partition import Partition
+from fednlp.partition.plots import overview, save_plots
 from fednlp.prediction import predict_texts
 from fednlp.rundir import RunDir
 from fednlp.scoring import evaluate_run
@@ -175,3 +180,17 @@ def test_a_damaged_checkpoint_says_how_to_start_again(stranger: Path) -> None:
         RunDir(stranger).load_state(Layout.of({}))
     command = f"fednlp run {stranger / 'resolved.toml'} --out {stranger}-again"
     assert str(caught.value).endswith(f"start again with: {command}")
+
+
+def test_names_of_clients_are_no_formulas(tmp_path: Path) -> None:
+    """In clients.csv, and in the tables beside the plots of a partition."""
+    names = ("=HYPERLINK(1)", "@b")
+    partition = Partition([0, 2, 3], [0, 1, 2], [0, 0, 1], [0], [0, 1], names)
+    side = SimpleNamespace(task=SimpleNamespace(metric="accuracy"))
+    course: Any = SimpleNamespace(partition=partition, side=side, client_scores=np.array([np.nan, -0.5]))
+    write_clients(tmp_path / "clients.csv", course)
+    rows = list(csv.reader((tmp_path / "clients.csv").read_text().splitlines()))
+    assert rows[1:] == [["0", "'=HYPERLINK(1)", "2", "0", ""], ["1", "'@b", "1", "1", "-0.500000"]]
+    save_plots(tmp_path, overview(partition, np.array([0, 1, 1]), ("-label", "b")))
+    head, first, _ = (tmp_path / "label_heatmap.csv").read_text().splitlines()
+    assert (head, first) == ("client,'-label,b", "'=HYPERLINK(1),1,1")
