@@ -137,7 +137,7 @@ def test_a_card_says_what_stands_in_the_personal_places() -> None:
     card = _card({**SPLIT, "variant": "c1"}, evaluation={"global": {"accuracy": 0.5}}, parameters=12)
     for said in (
         "and in the personal places the first ones",
-        "fednlp evaluate RUN \\-\\-client N".replace("\\", ""),
+        "fednlp export RUN --client NAME --out FOLDER",
         "with some clients' own models",
         "(variant c1)",
         "12 shared parameters",
