@@ -174,7 +174,7 @@ def test_the_best_round_is_told_by_the_tests_it_was_found_with(new_run: NewRun) 
         assert any(row[0].startswith(said) for row in getattr(table, "rows", []))
 
 
-def test_adapters_are_not_loaded_by_client() -> None:
+def test_a_client_s_own_adapters_are_exported_too() -> None:
     card = _card({"model": {"train": {"personal": "head"}, "peft": {"r": 4}}})
     assert "personal places" in card
-    assert "--client" not in card.replace("\\", "")
+    assert "fednlp export RUN --client NAME" in card.replace("\\", "")
