@@ -31,6 +31,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "not after own steps": {"num_rounds": 1, "clients_per_round": 8, "model.train": {"personal": "head"}},
     "selected": SHORT | {"pull": {"rule": "high", "push": "selected"}, "num_rounds": 2},
     "lora": SHORT | {"model.peft": {"method": "lora", "r": 2}},
+    "own adapters": {
+        "num_rounds": 1,
+        "clients_per_round": 8,
+        "model.peft": {"method": "lora", "r": 2},
+        "model.train": {"personal": "head"},
+    },
     "exact": SHORT | {"model.peft": {"method": "lora", "r": 2, "averaging": "exact"}},
     "centralised": SHORT | {"algorithm.name": "centralised"},
 }
@@ -107,7 +113,7 @@ def test_an_exported_client_has_its_own_score(
     """Transformers alone loads the folder, and scores what clients.csv says; the card says the same."""
     run = made(method)
     rows = table(run.folder / "clients.csv")
-    column = "accuracy" if method == "not after own steps" else "final_accuracy"
+    column = "accuracy" if method in ("not after own steps", "own adapters") else "final_accuracy"
     chosen = [int(row["client"]) for row in rows if row[column]][:2]
     for client in chosen:
         folder = fednlp.export(run.folder, tmp_path / str(client), client)

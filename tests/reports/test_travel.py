@@ -137,7 +137,7 @@ def test_a_card_says_what_stands_in_the_personal_places() -> None:
     card = _card({**SPLIT, "variant": "c1"}, evaluation={"global": {"accuracy": 0.5}}, parameters=12)
     for said in (
         "and in the personal places the first ones",
-        "fednlp evaluate RUN \\-\\-client N".replace("\\", ""),
+        "fednlp export RUN --client NAME --out FOLDER",
         "with some clients' own models",
         "(variant c1)",
         "12 shared parameters",
@@ -171,7 +171,7 @@ def test_the_best_round_is_told_by_the_tests_it_was_found_with(new_run: NewRun) 
         assert any(row[0].startswith(said) for row in table.rows)
 
 
-def test_adapters_are_not_loaded_by_client() -> None:
+def test_a_client_s_own_adapters_are_exported_too() -> None:
     card = _card({"model": {"train": {"personal": "head"}, "peft": {"r": 4}}})
     assert "personal places" in card
-    assert "--client" not in card.replace("\\", "")
+    assert "fednlp export RUN --client NAME" in card.replace("\\", "")
