@@ -176,6 +176,7 @@ def test_columns_that_add_up_split_a_label_over_the_clients(tmp_path):
         ("a.csv", None, "there is no file of proportions"),
         ("a.json", "[", "a.json:1 is no JSON"),
         ("a.json", "[" * 100_000, "is no JSON"),
+        ("a.json", f'[{{"a": {"9" * 5_000}}}]', "is no JSON"),
         ("a.json", "{}", "list of objects"),
         ("a.json", '[{"a": 1}, {"b": 1}]', "client 1 does not have the labels of the first"),
         ("a.json", '[{"a": null}]', "'None' under 'a' is no share"),
