@@ -212,6 +212,20 @@ def test_rounds_after_the_checkpoint_are_done_again(
     assert outcome(folder) == outcome(whole("fedopt"))
 
 
+def test_a_checkpoint_that_is_gone_loses_no_rounds_silently(
+    experiment: Make, stopping: Stopping, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    with stopping(rounds=2) as listener:
+        fednlp.run(experiment(METHODS["fedopt"]), folder, listener=listener)
+    RunDir(folder).state.unlink()
+    with pytest.raises(
+        RunError, match=r"state.safetensors is gone, and with it the rounds done: start again with"
+    ):
+        fednlp.resume(folder)
+    assert len(RunDir(folder).round_lines()) == 2
+
+
 def test_stopped_while_the_model_is_written(
     whole: Callable[[str], RunDir],
     experiment: Make,

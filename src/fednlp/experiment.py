@@ -26,7 +26,15 @@ from fednlp.models import save_model
 from fednlp.partition import Partition
 from fednlp.procedures import Course, procedure_of
 from fednlp.reports.trackers import open_trackers, require_trackers, round_numbers
-from fednlp.rundir import RunDir, create, environment, refuse_taken, require_space, saving
+from fednlp.rundir import (
+    RunDir,
+    create,
+    environment,
+    refuse_taken,
+    require_space,
+    saving,
+    start_again,
+)
 from fednlp.runtime.pool import Pool
 from fednlp.startmodel import check_start, start_fingerprints, start_model
 from fednlp.summary import summary_of
@@ -169,6 +177,12 @@ def resume(
     require_trackers(experiment.report.report_to)
     with directory.alone(), _pool(experiment) as pool:
         begun = directory.state.is_file()
+        if (
+            not begun and len(directory.round_lines()) > 1
+        ):  # one may have been written just before the first checkpoint
+            raise RunError(
+                f"{directory.state} is gone, and with it the rounds done: {start_again(Path(folder))}"
+            )
         partition = Partition.load(directory.partition) if begun else None
         known = directory.read_json("environment.json") if begun else None
         pieces = gather(experiment, listener.say)
