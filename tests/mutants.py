@@ -32,12 +32,12 @@ def changed(draw: Callable[[Any], Any], value: Any) -> Any:
     for _ in range(draw(st.integers(1, 3))):
         known = list(places(value)) if isinstance(value, dict | list) else []
         if not known:
-            return draw(st.sampled_from(ODD))
+            return copy.deepcopy(draw(st.sampled_from(ODD)))
         holder, key = draw(st.sampled_from(known))
         if draw(st.integers(0, 3)) == 0:
             del holder[key]
         else:
-            holder[key] = draw(st.sampled_from(ODD))
+            holder[key] = copy.deepcopy(draw(st.sampled_from(ODD)))  # a later change may be inside it
     return value
 
 

@@ -80,7 +80,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
             def read_json(self, name: str) -> dict[str, str]:
                 return {"metric": "accuracy"}
 
-            def rounds(self) -> list[dict[str, Any]]:
+            def round_lines(self) -> list[dict[str, Any]]:
                 score = accuracy(self.experiment.model.train["shared"])
                 sent = {"bytes_up": 300, "bytes_down": 100, "labelled": 6, "simulated_seconds": 2.0}
                 scores = [score * n / self.experiment.num_rounds for n in range(self.experiment.num_rounds)]

@@ -20,7 +20,7 @@ NAMED = from_owners(OWNERS, OWNERS, 1000, client_names=tuple(f"client {number}" 
 LAYOUT = Layout.of({f"layer {number}": ((20, 10), "parameter") for number in range(1000)})
 PARAMS = {f"layer {number}": torch.zeros(20, 10) for number in range(1000)}
 NUMBERS = np.arange(1000)
-CLIENTS = ClientTable(NUMBERS, tuple(map(str, NUMBERS)), NUMBERS, NUMBERS, NUMBERS / 1000)
+CLIENTS = ClientTable(NUMBERS, tuple(map(str, NUMBERS)), NUMBERS, NUMBERS, NUMBERS / 1000, NUMBERS / 1000)
 LINES = tuple({"round": number} for number in range(1000))
 
 SHOWN = {

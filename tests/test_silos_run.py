@@ -25,7 +25,7 @@ from fednlp.rundir import RunDir
 from fednlp.scoring import evaluate_run
 
 PAGE = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
-SECTION = PAGE[PAGE.index("## Silos\n") : PAGE.index("## The test set\n")]
+SECTION = PAGE[PAGE.index("## Silos\n") : PAGE.index("## A look at your data\n")]
 FILES, HEAD, SAID = re.findall(r"```text\n(.*?)```", SECTION, re.S)
 HOSPITALS = ("Mitte", "Nord", "Ost", "Süd", "West")
 Make = Callable[..., Experiment]

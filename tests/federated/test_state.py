@@ -23,7 +23,6 @@ def saved(path: Path) -> Path:
         layout=LAYOUT,
         x=torch.arange(10, dtype=torch.float32),
         slots={"momentum": torch.ones(10), "pseudo": torch.tensor([-1, 2], dtype=torch.int32)},
-        totals={"seconds": 1.5},
         memory={"labellings": 2, "search": {"paces": [[1, 2]]}},
     )
     state.save(path)
@@ -32,7 +31,7 @@ def saved(path: Path) -> Path:
 
 def test_it_is_read_back(tmp_path: Path) -> None:
     state = State.load(saved(tmp_path / "s"), LAYOUT)
-    assert (state.round, state.totals) == (3, {"seconds": 1.5})
+    assert state.round == 3
     assert state.memory == {"labellings": 2, "search": {"paces": [[1, 2]]}}
     assert state.x.tolist() == list(range(10))
     assert {name: slot.tolist() for name, slot in state.slots.items()} == {
@@ -66,7 +65,7 @@ def test_other_metadata(
     mutants: ModuleType, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     path = saved(tmp_path_factory.mktemp("state") / "s")
-    told = {"round": 3, "totals": {"seconds": 1.5}, "memory": {"a": [1]}, "layout": LAYOUT.describe()}
+    told = {"round": 3, "memory": {"a": [1]}, "layout": LAYOUT.describe()}
     save_file(load_file(path), path, {"fednlp": json.dumps(mutants.changed(data.draw, told))})
     require_refused_or_read(path)
 

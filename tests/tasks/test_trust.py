@@ -28,10 +28,10 @@ JSON = st.recursive(
         ("subprocess:Popen", "is no dataclass"),
         ("os:system", "is no class"),
         ("fednlp.tasks.base:Outcome", "has no name, metric"),
-        ("nowhere:Task", "cannot be imported"),
-        ("json:nothing", "cannot be imported"),
-        ("..:x", "cannot be imported"),
-        (":", "cannot be imported"),
+        ("nowhere:Task", "there is no module nowhere"),
+        ("json:nothing", "module json has no nothing"),
+        ("..:x", 'is not "module:name"'),
+        (":", 'is not "module:name"'),
     ],
 )
 def test_what_is_no_task_is_one_line(name: str, said: str) -> None:

@@ -77,7 +77,7 @@ class Experiment(Section):
             super().__init__(**sections)
         except ValidationError as error:
             found = [explain(dict(detail), Experiment) for detail in error.errors()]
-            raise ConfigError(report("the experiment", found), found) from None
+            raise ConfigError(report("the experiment", found), found) from error
 
     def settled(self) -> "Experiment":
         """Return the experiment with the method of its partition chosen, where it is left to the data.

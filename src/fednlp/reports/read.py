@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.errors import RunError
+from fednlp.errors import ConfigError, RunError
 from fednlp.plaintext import text_of_csv
 from fednlp.runfiles import Round, damaged, parse_json, read_json, read_toml
 
@@ -221,16 +221,17 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _require_types(config: Mapping[str, Any]) -> None:
+def _require_types(config: dict[str, Any]) -> None:
     """Refuse a setting of another type than it has; those that are unknown here, and words that are, may stay."""
     from pydantic import ValidationError
 
     from fednlp.config import Experiment
 
     try:
-        Experiment.model_validate(config)
-    except ValidationError as error:
-        for detail in error.errors(include_url=False):
+        Experiment(**config)
+    except ConfigError as error:
+        known = error.__cause__
+        for detail in known.errors(include_url=False) if isinstance(known, ValidationError) else ():
             unknown_word = detail["type"] == "literal_error" and isinstance(detail["input"], str)
             if detail["type"].endswith(("_type", "literal_error")) and not unknown_word:
                 place = ".".join(map(str, detail["loc"]))

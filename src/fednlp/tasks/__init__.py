@@ -1,10 +1,10 @@
 """Task formulations: features, loss, predictions, metrics. A task knows nothing of federation."""
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fednlp.errors import ConfigError, RunError
+from fednlp.own_code import load
 from fednlp.tasks.names import TASKS
 
 if TYPE_CHECKING:
@@ -21,15 +21,7 @@ def task_class(name: str) -> "type[Task]":
     """
     from fednlp.tasks.fields import lacks
 
-    place = TASKS[name].place if name in TASKS else name
-    module, _, inside = place.partition(":")
-    try:
-        found: Any = getattr(import_module(module), inside)
-    except Exception as error:  # a module of the user's own raises anything
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise ConfigError(
-            f'task.name = "{name}" cannot be imported ({reason}): write "module:Class"'
-        ) from None
+    found = load(TASKS[name].place if name in TASKS else name, "task.name")
     lacking = lacks(found)
     if lacking is not None:
         raise ConfigError(f'task.name = "{name}" is no task: {lacking}; see docs/add-a-task.md')
