@@ -172,6 +172,26 @@ def test_weight_decay_leaves_alone_what_has_no_gradient() -> None:
     assert torch.equal(replica.layout.views(x)["unused.weight"], start["unused.weight"])
 
 
+def test_a_pull_reaches_shared_parameters_alone() -> None:
+    """Without FedProx's pull, as in final steps, and in personal layers, no gradient still means no weight decay."""
+    options = LocalTraining("sgd", 0.3, weight_decay=0.5)
+    ids, labels = torch.zeros(4, 5, dtype=torch.long), torch.zeros(4, dtype=torch.long)
+    moved = {}
+    for personal in (frozenset[str](), frozenset({"unused.weight"})):
+        for mu in (0.0, 0.5):
+            model = Idle()
+            replica = Replica(model, torch.device("cpu"), False, personal, decaying=True)
+            replica.load(flat_weights(Idle(), personal))
+            before = model.unused.weight.detach().clone()
+            replica.zero_grad()
+            nn.functional.cross_entropy(replica.model(ids), labels).backward()
+            if mu:
+                replica.pull_back(mu)
+            replica.step(make_optimizer(options, replica.groups))
+            moved[bool(personal), mu] = not torch.equal(model.unused.weight, before)
+    assert moved == {(False, 0.0): False, (False, 0.5): True, (True, 0.0): False, (True, 0.5): False}
+
+
 def test_untouched_words_do_not_move_and_are_not_reported() -> None:
     model = toy()
     x = flat_weights(model)

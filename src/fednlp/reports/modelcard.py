@@ -60,7 +60,7 @@ def client_card(summary: Table, config: Table, environment: Table, client: Table
             ``clients.csv``, as far as there is one.
     """
     name, metric = clean(str(client["name"])), str(summary.get("metric", "accuracy"))
-    scored = client.get(f"final_{metric}" if client["final"] else metric)
+    scored = client.get(f"{metric}_final" if client["final"] else metric)
     scores = {metric: float(scored)} if scored else {}
     sections = [
         front_matter(summary, config, hub_metrics(scores), f" (test examples of client {name})"),

@@ -202,6 +202,7 @@ class Replica:
         self._table_start: Tensor | None = None
         self._reached: set[int] = set()
         self._watched: list[Tensor] = []
+        self._pulled: set[int] = set()
         self.first_own = self._adopt(decaying)
         """The personal tensors of a client that has none yet: as the model was built with them, flat."""
 
@@ -224,6 +225,8 @@ class Replica:
                 if decaying and decayed:
                     tensor.register_post_accumulate_grad_hook(self._reach)  # type: ignore[no-untyped-call]
                     self._watched.append(tensor)
+                    if not own:
+                        self._pulled.add(id(tensor))
         self._groups: list[Group] = []
         for (_, decayed), (start, stop) in stretches.items():
             flat = nn.Parameter(self._live[start:stop])
@@ -348,6 +351,7 @@ class Replica:
         trained = slice(0, self.layout.buffers.start or self.layout.dense)
         gap = self._shared[trained] - self._start[trained]
         self._gradient[trained].add_(gap, alpha=mu)
+        self._reached |= self._pulled
         if self._embedding is not None and self._embedding.weight.grad is not None:
             assert self._table_start is not None
             self._embedding.weight.grad.add_(self._embedding.weight - self._table_start, alpha=mu)

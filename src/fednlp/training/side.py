@@ -136,7 +136,7 @@ class LocalSide:
         groups = groups_of(model) if recipe.exchange["pull"].get("rule", "all") != "all" else {}
         adapters = exact_adapters(model, recipe.peft, recipe.federated)
         derived = [pair.base for pair in adapters]
-        decaying = self.options.weight_decay > 0 and not self.options.mu  # mu's term reaches every parameter
+        decaying = self.options.weight_decay > 0
         self.replica = Replica(model, pick_device(recipe.device), by_rows, personal, derived, decaying)
         self.layout: Layout = self.replica.layout
         if self.replica.bottom is not None and self.task.name not in _DRAWN:
