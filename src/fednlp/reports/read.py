@@ -4,9 +4,9 @@ import csv
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from fednlp.errors import RunError
 from fednlp.plaintext import text_of_csv
 from fednlp.runfiles import Round, damaged, parse_json, read_json, read_toml
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 _CLIENT_COLUMNS = ("client", "name", "train_examples", "test_examples")
 REFERENCES = ("centralised", "chained", "local")
@@ -225,16 +228,24 @@ def _require_types(config: Mapping[str, Any]) -> None:
     """Refuse a setting of another type than it has; those that are unknown here, and words that are, may stay."""
     from pydantic import ValidationError
 
-    from fednlp.config import Experiment
-
     try:
-        Experiment.model_validate(config)
+        _settings().model_validate(config)
     except ValidationError as error:
         for detail in error.errors(include_url=False):
             unknown_word = detail["type"] == "literal_error" and isinstance(detail["input"], str)
             if detail["type"].endswith(("_type", "literal_error")) and not unknown_word:
                 place = ".".join(map(str, detail["loc"]))
                 raise ValueError(f"{place}: {detail['msg']}") from None
+
+
+@cache
+def _settings() -> type["BaseModel"]:
+    """Return the experiment as a model that names the type of every mistake; the experiment itself raises sentences."""
+    from pydantic import BaseModel
+
+    from fednlp.config import Experiment
+
+    return type("Settings", (Experiment,), {"__init__": BaseModel.__init__, "__module__": __name__})
 
 
 def read_file(path: Path) -> dict[str, Any] | None:
