@@ -377,3 +377,10 @@ def test_a_broken_state_is_refused_in_one_line(state: object) -> None:
         RunError, match=r"^the saved state of the pacing search cannot be read .*start the run anew$"
     ):
         from_json(state)
+
+
+def test_a_thousand_paces_at_most() -> None:
+    paces = [Pace(number, 1, 1) for number in range(1, 1002)]
+    assert len(begin(paces[:1000], Rules(), 0.5).paces) == 1000
+    with pytest.raises(ConfigError, match="1001 paces to try: give 1 to 1000"):
+        begin(paces, Rules(), 0.5)

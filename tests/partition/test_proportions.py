@@ -198,3 +198,9 @@ def test_labels_are_matched_by_name(tmp_path):
         in_order(("contradiction", "entailments", "neutral"), table)
     with pytest.raises(PartitionError, match="no column for the label 'other'"):
         in_order(("contradiction", "entailment", "neutral", "other"), table)
+
+
+def test_columns_that_add_up_to_100_are_shares(tmp_path):
+    table = read_proportions(stored(tmp_path, "a,b\n50,20\n50,80\n"))
+    assert table.by == "label"
+    np.testing.assert_allclose(table.shares, [[0.5, 0.2], [0.5, 0.8]])
