@@ -173,3 +173,9 @@ def test_vectors_of_other_texts_are_not_read(tmp_path):
     assert _cached(tmp_path / "vectors.npz", 3) is not None
     assert _cached(tmp_path / "vectors.npz", 4) is None
     assert _cached(tmp_path / "vectors.npz", 2) is None
+
+
+def test_one_cluster_holds_all():
+    vectors, _ = blobs()
+    train, test = cluster_groups(vectors[:60], vectors[60:], 1, seed=0)
+    assert set(train) | set(test) == {0}
