@@ -304,6 +304,7 @@ def test_compare(fednlp: Type, toml: Path) -> None:
     ]
     again = fednlp("compare", toml, *options)
     assert again.code == 0, again
+    assert said.out.count("data: texts read as") == again.out.count("data: texts read as") == 1
     assert "3 of 8 runs are done already" in again.out
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert len(list(Path("cmp").glob("*/summary.json"))) == 9

@@ -13,6 +13,33 @@ from fednlp.experiment import Listener, default_listener, resume, run
 from fednlp.rundir import RunDir, settings_hash
 
 
+class _OnceSaid:
+    """A listener of several runs: what one is said to begin with, of data and partition, is not said of the next."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._to = listener
+        self._said: set[str] = set()
+        self._begun = False
+        self.step, self.round = listener.step, listener.round
+
+    def say(self, text: str) -> None:
+        """Say it, unless it was said before another run began."""
+        if self._begun or text not in self._said:
+            self._to.say(text)
+        if not self._begun:
+            self._said.add(text)
+
+    def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
+        """The rounds begin: from here on everything is said."""
+        self._begun = True
+        self._to.started(run, experiment, rounds, done)
+
+    def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
+        """The run is over."""
+        self._begun = False
+        self._to.finished(run, summary)
+
+
 @dataclass(frozen=True)
 class Planned:
     """One run of a comparison."""
@@ -101,7 +128,7 @@ def compare(
         FednlpError: What was wrong, and what to do about it; runs that are done stay.
     """
     experiment = config.as_experiment(experiment)
-    listener = listener or default_listener()
+    listener = _OnceSaid(listener or default_listener())
     runs = plan(experiment, algorithms, references or [], seeds, out)
     done = sum(planned.state == "done" for planned in runs)
     if done:

@@ -65,15 +65,9 @@ class SecureFacts(Shape):
     seconds: Number = 0
 
 
-class Round(Shape):
-    """A line of ``rounds.jsonl``."""
+class Spent(Shape):
+    """What a round, or a whole run, took."""
 
-    round: Annotated[int, Field(ge=1)]
-    cohort: list[int] = []
-    labelling: list[int] = []
-    train_loss: Number | None = None
-    steps: Count = 0
-    examples: Count = 0
     bytes_up: Count = 0
     bytes_down: Count = 0
     tensors_up: Count = 0
@@ -83,6 +77,17 @@ class Round(Shape):
     simulated_seconds: Number = 0
     energy_joules: Number = 0
     seconds: Number = 0
+
+
+class Round(Spent):
+    """A line of ``rounds.jsonl``."""
+
+    round: Annotated[int, Field(ge=1)]
+    cohort: list[int] = []
+    labelling: list[int] = []
+    train_loss: Number | None = None
+    steps: Count = 0
+    examples: Count = 0
     evaluation: Scores = {}
     dropped: list[Dropped] = []
     secure: SecureFacts = SecureFacts()
@@ -100,7 +105,7 @@ class Baseline(Shape):
     name: str
 
 
-class Summary(Shape):
+class Summary(Spent):
     """``summary.json``."""
 
     finished: bool
@@ -110,15 +115,33 @@ class Summary(Shape):
     best: dict[str, Number | None] | None = None
     baseline: Baseline | None = None
     reference: str | None = None
-    bytes_up: Count = 0
-    bytes_down: Count = 0
-    tensors_up: Count = 0
-    tensors_down: Count = 0
-    parameters_up: Count = 0
-    labelled: Count = 0
-    simulated_seconds: Number = 0
-    energy_joules: Number = 0
-    seconds: Number = 0
+
+
+class SpreadFacts(Shape):
+    """How numbers are distributed."""
+
+    median: Count
+    p95: Count
+    longest: Count
+
+
+class OddityFacts(Shape):
+    """What is odd about the data."""
+
+    kind: str
+    said: str
+    remedy: str
+
+
+class DataLook(Shape):
+    """``data.json``."""
+
+    columns: dict[str, str] = {}
+    dropped: Count = 0
+    tokens: SpreadFacts | None = None
+    words: dict[str, SpreadFacts] = {}
+    scripts: dict[str, Number] = {}
+    oddities: list[OddityFacts] = []
 
 
 class Labels(Shape):
@@ -158,6 +181,7 @@ class Matrix(Shape):
 SHAPES: Mapping[str, type[Shape]] = {
     "task.json": TaskFile,
     "environment.json": Environment,
+    "data.json": DataLook,
     "by_label.json": ByLabel,
     "summary.json": Summary,
     "labels.json": Labels,

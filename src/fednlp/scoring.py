@@ -2,7 +2,6 @@
 
 import json
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -16,10 +15,12 @@ from fednlp.config import Experiment
 from fednlp.data import CATALOGUE, TextData, load_data
 from fednlp.data.columns import LISTS
 from fednlp.data.csvfile import DELIMITERS
+from fednlp.data.facts import count_labels
 from fednlp.data.features import row_batches, write_features
 from fednlp.data.files import suffix_of
 from fednlp.data.records import check_table, is_json, table_writer
 from fednlp.data.schema import SCHEMAS
+from fednlp.data.textdata import Split
 from fednlp.errors import DataError
 from fednlp.inference import Step, Trained, open_trained
 from fednlp.prediction import PREDICTION, check_free, readable, text_of
@@ -94,7 +95,7 @@ def evaluate_run(
     columns = {name: own for name, own in data.columns.items() if own in table.column_names}
     scores, predictions, probabilities = _scored(trained, table, columns, step, likely=out is not None)
     if scores.labels is not None:
-        scores = replace(scores, unknown=dict(_unknown(trained, data, table)))
+        scores = replace(scores, unknown=_unknown(trained, data, "test" if path is None else "train"))
         if scores.unknown:
             say(_unknown_text(scores.unknown, SCHEMAS[data.task].kind == "tags"))
     if out is not None:
@@ -167,18 +168,15 @@ def _scored(
     return Scores(metrics, labels), predictions, probabilities
 
 
-def _unknown(trained: Trained, data: TextData, table: "pa.Table") -> Counter[str]:
+def _unknown(trained: Trained, data: TextData, split: Split) -> dict[str, int]:
     """Count the labels, or tags, that the model does not know."""
-    target = SCHEMAS[data.task].target
     known = set(trained.task.labels)  # type: ignore[attr-defined]
-    values = table.column(data.columns[str(target)]).value_counts().to_pylist()
-    found: Counter[str] = Counter()
-    for value in values:
-        names = json.loads(value["values"] or "[]") if target == "tags" else [value["values"] or ""]
-        for name in names:
-            if name not in known:
-                found[name] += value["counts"]
-    return found
+    counts = count_labels(data)[split].tolist()
+    return {
+        name: count
+        for name, count in zip(data.label_names, counts, strict=True)
+        if count and name not in known
+    }
 
 
 def _unknown_text(unknown: Mapping[str, int], tags: bool) -> str:

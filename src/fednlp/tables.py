@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fednlp.reports.client_table import MOST_CLIENTS, marks_of
+from fednlp.reports.client_table import MOST_CLIENTS, client_names, marks_of
 from fednlp.reports.read import ClientTable
 from fednlp.reports.units import clean, metric_title, plural
 from fednlp.tasks.labels import LabelScores
@@ -120,9 +120,9 @@ def clients_table(clients: ClientTable, metric: str) -> Table | None:
     table = _columns("client", "training", "test", *(head for head, _ in columns))
     table.add_column("")
     marks = marks_of(last)
-    for place in range(len(clients)):
+    for place, name in enumerate(client_names(clients)):
         table.add_row(
-            _name(clients.names[place] or str(clients.ids[place])),
+            _name(name),
             *(f"{part[place]:,}" for part in (clients.train_examples, clients.test_examples)),
             *(f"{v[place]:.4f}" if np.isfinite(v[place]) else "" for _, v in columns),
             marks[place],

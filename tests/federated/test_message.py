@@ -231,3 +231,9 @@ def test_a_changed_byte_is_refused_or_changes_one_number(place: int, value: int)
     else:
         changed = sum(int((back[name] != tensor).sum()) for name, tensor in TENSORS.items())
         assert changed <= 1
+
+
+def test_what_is_missing_is_said_in_bytes() -> None:
+    shapes = {"w": ((4,), torch.float32)}
+    with pytest.raises(RunError, match="has 13 bytes of tensors where 16 are expected"):
+        unpack(pack(filled(shapes))[:-3], shapes)

@@ -12,8 +12,9 @@ from safetensors.torch import save
 from torch import nn
 
 from fednlp import ServerOptimizer, fedavg, federate, fedopt, fedprox
-from fednlp.errors import ConfigError, RunError
+from fednlp.errors import ConfigError, RunError, TooFewClients
 from fednlp.federated import Algorithm, Layout, equally
+from fednlp.federated.algorithm import poisson_cohort
 
 Data = tuple[torch.Tensor, torch.Tensor]
 
@@ -257,3 +258,40 @@ def test_whole_numbers_are_not_trained_without_a_word() -> None:
     with pytest.warns(UserWarning, match="n: whole numbers are not averaged"):
         found = federate(Mean({"w": 0.0, "n": 3}), [[2.0]], fedavg(1), num_rounds=1).params
     assert (float(found["w"]), int(found["n"])) == (2.0, 3)
+
+
+def test_clients_that_have_examples_weigh_alike() -> None:
+    assert [equally(examples) for examples in (0, 1, 7)] == [0.0, 1.0, 1.0]
+
+
+def test_a_poisson_cohort_holds_each_client_with_the_same_probability() -> None:
+    sample = poisson_cohort(20)
+    cohorts = [sample(0, number, 200) for number in range(1, 101)]
+    assert sum(map(len, cohorts)) / 100 == pytest.approx(20, abs=2)
+    assert len(set(map(len, cohorts))) > 5
+    assert {client for cohort in cohorts for client in cohort} == set(range(200))
+
+
+def test_a_round_without_anybody_is_refused_unless_it_is_allowed() -> None:
+    """An empty cohort is too few by default; with ``min_clients`` 0 it changes nothing."""
+    nobody = Algorithm("nobody", lambda seed, number, clients: [])
+    with pytest.raises(TooFewClients, match="0 of 0 clients answered, min_clients is 1"):
+        outcome(nobody, [2, 3])
+    unchanged = outcome(replace(nobody, min_clients=0), [2, 3])
+    assert same(Linear().get_model_params(), unchanged)
+
+
+def test_a_cohort_of_which_all_fail_is_refused_whatever_is_allowed() -> None:
+    with pytest.raises(TooFewClients, match="0 of 1 clients answered, min_clients is 0"):
+        outcome(fedavg(1, min_clients=0), [5], Failing())
+
+
+def test_the_training_loss_is_the_mean_over_the_examples() -> None:
+    clients = some_clients([2, 4])
+    report = federate(Linear(), clients, fedavg(2), num_rounds=1).rounds[0]
+    losses = [Linear().loss(client).item() for client in clients]
+    assert report.train_loss == pytest.approx((2 * losses[0] + 4 * losses[1]) / 6)
+
+
+def test_ten_rounds_where_nothing_is_said() -> None:
+    assert len(federate(Linear(), some_clients([2]), fedavg(1)).rounds) == 10

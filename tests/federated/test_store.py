@@ -97,3 +97,11 @@ def test_a_tensor_of_another_size_is_refused(tmp_path: Path) -> None:
     store = ClientStore(tmp_path / "clients.bin", {"own": 5})
     with pytest.raises(ValueError, match="has 4 values, not 5"):
         store.write(0, 1, {"own": torch.ones(4)})
+
+
+def test_going_on_from_an_older_round_forgets_all_that_came_after(tmp_path: Path) -> None:
+    store = ClientStore(tmp_path / "clients.bin", FIELDS)
+    for number in (2, 3):
+        store.write(0, number, record(float(number)))
+    store.forget(0, 2)
+    assert store.read(0, 9) is None

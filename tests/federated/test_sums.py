@@ -122,3 +122,17 @@ def test_a_tensor_that_one_client_alone_sends_is_known_to_the_unit_over_its_shar
     total.add(share, update)
     bound = 2.0**-41 / share + 1e-7 * update.double().abs()  # half a unit, and the float32 of the mean
     assert ((mean(total, share).double() - update.double()).abs() <= bound).all()
+
+
+def test_rows_wider_than_a_piece_are_summed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    dense, rows, table = torch.randn(6), torch.tensor([1, 4]), torch.randn(2, 2)
+
+    def summed() -> torch.Tensor:
+        one, other = ExactSum(LAYOUT), ExactSum(LAYOUT)
+        other.add(1.0, dense, rows, table)
+        one.merge(other)
+        return torch.cat([part.flatten() for part in one.mean(1.0)])
+
+    whole = summed()
+    monkeypatch.setattr("fednlp.federated.sums._CHUNK", 1)
+    assert torch.equal(summed(), whole)

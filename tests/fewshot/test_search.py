@@ -377,3 +377,20 @@ def test_a_broken_state_is_refused_in_one_line(state: object) -> None:
         RunError, match=r"^the saved state of the pacing search cannot be read .*start the run anew$"
     ):
         from_json(state)
+
+
+def test_a_thousand_paces_at_most() -> None:
+    paces = [Pace(number, 1, 1) for number in range(1, 1002)]
+    assert len(begin(paces[:1000], Rules(), 0.5).paces) == 1000
+    with pytest.raises(ConfigError, match="1001 paces to try: give 1 to 1000"):
+        begin(paces, Rules(), 0.5)
+
+
+@pytest.mark.parametrize(("rounds", "fits"), [(3, False), (4, False), (5, True)])
+def test_a_search_must_end_before_the_run(rounds: int, fits: bool) -> None:
+    paces, rules = [Pace(1, 1, 1), Pace(2, 1, 1)], Rules(trial_rounds=2, rounds=rounds)
+    if fits:
+        assert begin(paces, rules, 0.5).paces == tuple(paces)
+        return
+    with pytest.raises(ConfigError, match=r"give it more than 4"):
+        begin(paces, rules, 0.5)

@@ -1,12 +1,14 @@
 """Feature shift: embeddings, clusters, and their cache."""
 
+import shutil
+
 import numpy as np
 import pytest
 
 from fednlp.errors import ModelError, PartitionError
 from fednlp.partition import PartitionSpec, make_partition
 from fednlp.partition.cluster import cluster_groups
-from fednlp.partition.embed import _cached, embed
+from fednlp.partition.embed import _cached, _key, embed
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ball", "goal", "team", "bank", "stock", "price"]
 TEXTS = ["ball goal team", "bank", "stock price bank stock price", "", "team team", "goal bank"]
@@ -154,3 +156,26 @@ def test_a_client_holds_texts_of_few_clusters(encoder):
     assert sum(len(kind) == 1 for kind in kinds) >= 4
     assert all(set(part.test(c) % 2) <= kinds[c] for c in range(8))
     assert sorted(part.test_indices) == list(range(20))
+
+
+def test_encoders_by_name_have_vectors_of_their_own():
+    assert _key(TEXTS, "hub/one", 16) != _key(TEXTS, "hub/two", 16)
+    assert _key(TEXTS, "hub/one", 16) == _key(TEXTS, "hub/one", 16)
+
+
+def test_an_encoder_in_another_folder_is_the_same(encoder, tmp_path):
+    copy = shutil.copytree(encoder, tmp_path / "copy")
+    assert _key(TEXTS, encoder, 16) == _key(TEXTS, str(copy), 16)
+
+
+def test_vectors_of_other_texts_are_not_read(tmp_path):
+    np.savez(tmp_path / "vectors.npz", vectors=np.zeros((3, 2), dtype=np.float32))
+    assert _cached(tmp_path / "vectors.npz", 3) is not None
+    assert _cached(tmp_path / "vectors.npz", 4) is None
+    assert _cached(tmp_path / "vectors.npz", 2) is None
+
+
+def test_one_cluster_holds_all():
+    vectors, _ = blobs()
+    train, test = cluster_groups(vectors[:60], vectors[60:], 1, seed=0)
+    assert set(train) | set(test) == {0}

@@ -104,6 +104,8 @@ def test_a_partition_of_other_data_is_refused():
     partition = from_owners(np.array([0, 1, 1]), np.array([1]), 2)
     with pytest.raises(PartitionError, match="holds train example 2, but there are only 2"):
         divergence_from_prior(partition, np.array([0, 1]), 2)
+    with pytest.raises(PartitionError, match="holds train example 2, but there are only 1"):
+        divergence_from_prior(partition, np.array([0]), 2)
     with pytest.raises(PartitionError, match="train example 1 has no label from 0 to 1"):
         summary(partition, np.array([0, -1, 1]), 2)
 

@@ -199,3 +199,14 @@ def test_labels_are_matched_by_name(tmp_path):
         in_order(("contradiction", "entailments", "neutral"), table)
     with pytest.raises(PartitionError, match="no column for the label 'other'"):
         in_order(("contradiction", "entailment", "neutral", "other"), table)
+
+
+def test_columns_that_add_up_to_100_are_shares(tmp_path):
+    table = read_proportions(stored(tmp_path, "a,b\n50,20\n50,80\n"))
+    assert table.by == "label"
+    np.testing.assert_allclose(table.shares, [[0.5, 0.2], [0.5, 0.8]])
+
+
+def test_a_cell_too_long_to_read_is_named_by_its_line(tmp_path):
+    with pytest.raises(PartitionError, match=r"shares\.csv:4 cannot be read"):
+        read_proportions(stored(tmp_path, f"# one\n# two\na,b\n1,{'0' * 200_000}\n"))

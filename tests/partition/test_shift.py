@@ -1,5 +1,7 @@
 """The laws of uniform partitions, label shift and quantity shift."""
 
+from hashlib import sha256
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -236,3 +238,9 @@ def test_fewer_examples_than_clients_are_refused(share):
 def test_a_concentration_is_a_number_above_zero(value):
     with pytest.raises(PartitionError, match=r"alpha = .* is no concentration"):
         check_concentration("alpha", value)
+
+
+def test_the_draws_of_many_clients_and_labels_stay():
+    """They follow pieces of a fixed size, which must not change: published partitions would be others."""
+    owners = label_owners(np.arange(12_000) % 100, 6_000, 1.0, seed=0)
+    assert sha256(owners.astype("<i8").tobytes()).hexdigest().startswith("01ce2b85caefe1bb")

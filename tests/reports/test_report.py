@@ -313,3 +313,35 @@ def test_any_text_leaves_the_markdown_lines_in_place(texts: list[str]) -> None:
         return [token.type for token in tokens]
 
     assert shape(_document(texts)) == shape(_document(["a", "b", "c"]))
+
+
+LOOK = {
+    "columns": {"text": "text", "label": "topic"},
+    "dropped": 3,
+    "tokens": {"median": 40, "p95": 128, "longest": 1128},
+    "words": {"text": {"median": 30, "p95": 100, "longest": 900}},
+    "scripts": {"Latin": 0.9, "Han": 0.1},
+    "oddities": [{"kind": "empty-texts", "said": "2 of 9 texts are empty", "remedy": "fill them in"}],
+}
+
+
+def test_how_the_data_were_read(new_run: NewRun, tmp_path: Path) -> None:
+    """Each different answer once; of what is odd, each kind once; nothing of runs that did not look."""
+    folders = [new_run(f"run{seed}", seed=seed) for seed in range(3)]
+    for number, folder in enumerate(folders[:2]):
+        (folder / "data.json").write_text(json.dumps(LOOK | {"dropped": 3 * number}), encoding="utf-8")
+    write_report(folders, tmp_path / "out")
+    text = (tmp_path / "out/report.md").read_text(encoding="utf-8")
+    section = text[text.index("## Data and model") :].partition("\n## ")[0]
+    for name, value in {
+        "Columns": "text, label = 'topic'",
+        "Rows left out": "3",
+        "Tokens read of an example": "median 40, 95 % 128, longest 1,128",
+        "Words of text": "median 30, 95 % 100, longest 900",
+        "Scripts": "Latin 90 %, Han 10 %",
+        "2 of 9 texts are empty": "fill them in",
+    }.items():
+        assert section.count(name) == 1
+        assert any(name in line and value in line for line in section.splitlines()), (name, section)
+    write_report(folders[2:], tmp_path / "old")
+    assert "Columns" not in (tmp_path / "old/report.md").read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ from fednlp.data.features import Features
 from fednlp.errors import ConfigError, ModelError
 from fednlp.tasks import task_class, task_from
 from fednlp.tasks.answering import QuestionAnswering, best_spans
-from fednlp.tasks.contexts import layout_of, window_begins
+from fednlp.tasks.contexts import _without_space, layout_of, tokenised, window_begins
 
 CPU = torch.device("cpu")
 TASK = QuestionAnswering()
@@ -433,3 +433,24 @@ def test_real_contexts(tokenizer: Any, byte_tokenizer: Any, data_folder: Path, n
             assert all(gold.strip() in decoded(window, made["context"] or "") for window in held)
             exact += all(gold.strip() == decoded(window, made["context"] or "") for window in held)
         assert exact > 0.98 * len(rows)
+
+
+def test_only_tokens_of_the_context_have_characters(tokenizer: Any) -> None:
+    layout = layout_of(tokenizer, 0)
+    context = tokenised(tokenizer, ["the cat"])[0]
+    window = layout.window([9, 9], context, 0, 10)
+    first = layout.first([9, 9])
+    inside = window.characters[first : first + len(context.ids)]
+    assert inside == context.characters
+    outside = window.characters[:first] + window.characters[first + len(context.ids) :]
+    assert outside
+    assert set(outside) == {(-1, -1)}
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "found"), [(0, 7, (2, 5)), (2, 5, (2, 5)), (4, 7, (4, 5)), (5, 7, (-1, -1))]
+)
+def test_a_token_s_characters_are_without_the_blanks_around_them(
+    start: int, stop: int, found: tuple[int, int]
+) -> None:
+    assert _without_space("  abc  ", start, stop) == found

@@ -245,3 +245,12 @@ def test_the_baseline_predicts_what_is_hidden(tokenizer: Any, task: MaskedLM) ->
     metrics = task.metrics(found, features, numbers)
     assert metrics["perplexity"] == pytest.approx(20, abs=0.5)  # twenty words, all as likely
     assert 1 / 20 < metrics["accuracy"] < 1 / 12
+
+
+def test_the_shares_of_what_is_done_to_hidden_tokens(task: MaskedLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below 0.8 the mask, from there below 0.9 a random token, from there on none; others stay."""
+    draws = torch.tensor([0.0, 0.79, 0.8, 0.89, 0.9, 0.0, 0.8])
+    monkeypatch.setattr(torch, "rand", lambda count: draws)
+    monkeypatch.setattr(torch, "randint", lambda most, size: torch.full(size, 9))
+    hidden = np.array([True] * 5 + [False] * 2)
+    assert task._replaced(np.full(7, 7), hidden).tolist() == [MASK, MASK, 9, 9, 7, 7, 7]

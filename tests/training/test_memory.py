@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fednlp.training import states as module
 from fednlp.training.bottom import Bottom, frozen_bottom
-from fednlp.training.memory import Memory, memory_folder
+from fednlp.training.memory import Memory, _lengths, memory_folder
 from fednlp.training.states import States
 
 WORDS, LAYERS, PADDING = 40, 3, 0
@@ -522,3 +522,11 @@ def test_states_are_found_among_many(
             assert side.find(unknown.ljust(16, b"\1")) is None
         for side in sides:
             side.close()
+
+
+def test_rows_of_another_shape_cannot_be_told_from_padding() -> None:
+    ids, mask = np.zeros((2, 3), np.int64), np.array([[1, 1, 0], [1, 1, 1]])
+    assert _lengths({"input_ids": ids, "attention_mask": mask, "token_type_ids": ids}) == [2, 3]
+    for other in ((1, 3), (2, 2), (3, 3), (2,)):
+        rows = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros(other, np.int64)}
+        assert _lengths(rows) is None

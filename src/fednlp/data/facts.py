@@ -160,6 +160,24 @@ def scripts_of(texts: Sequence[str]) -> dict[str, float]:
     return {name: count / total for name, count in counts.most_common() if count * 1000 >= total}
 
 
+def columns_text(columns: Mapping[str, str]) -> str:
+    """Return which column is read for what.
+
+    >>> columns_text({"text": "text", "label": "topic"})
+    "text, label = 'topic'"
+    """
+    return ", ".join(name if name == own else f"{name} = {own!r}" for name, own in columns.items())
+
+
+def scripts_text(shares: Mapping[str, float]) -> str:
+    """Return the shares of the scripts in percent.
+
+    >>> scripts_text({"Latin": 0.9, "Han": 0.1})
+    'Latin 90 %, Han 10 %'
+    """
+    return ", ".join(f"{name} {100 * share:.3g} %" for name, share in shares.items()) or "no letters"
+
+
 def shortened(text: str, longest: int = _LONGEST) -> str:
     """Return the beginning of a text in one line.
 

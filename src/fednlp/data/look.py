@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fednlp.data.facts import Facts, count_labels, facts_of, with_tokens
+from fednlp.data.facts import Facts, columns_text, count_labels, facts_of, scripts_text, with_tokens
 from fednlp.data.odd_labels import odd_labels
 from fednlp.data.odd_texts import CutOff, Holders, cut_off, empty_texts, repeats_of
 from fednlp.data.oddity import LONGEST_EXAMPLE, Oddity, quoted
@@ -75,7 +75,7 @@ class Look:
             ("name", facts.name),
             ("source", facts.source),
             ("task", facts.task),
-            ("columns", _columns(facts)),
+            ("columns", columns_text(facts.columns)),
             ("other columns", ", ".join(facts.others) or "none"),
             ("examples", _sizes(facts)),
         ]
@@ -84,7 +84,7 @@ class Look:
         rows += _target_rows(facts)
         rows += [(f"{name}, characters", str(spread)) for name, spread in facts.characters.items()]
         rows += [(f"{name}, words", str(spread)) for name, spread in facts.words.items()]
-        rows.append(("scripts", _scripts(facts)))
+        rows.append(("scripts", scripts_text(facts.scripts)))
         for number, example in enumerate(facts.examples, 1):
             rows += [(f"example {number}, {name}", value) for name, value in example.items()]
         width = max(len(name) for name, _ in rows)
@@ -121,11 +121,7 @@ def look(
 
 
 def _read_line(facts: Facts) -> str:
-    return f"data: {facts.name} read as {facts.task} ({_columns(facts)}): {_sizes(facts)}"
-
-
-def _columns(facts: Facts) -> str:
-    return ", ".join(name if name == own else f"{name} = {own!r}" for name, own in facts.columns.items())
+    return f"data: {facts.name} read as {facts.task} ({columns_text(facts.columns)}): {_sizes(facts)}"
 
 
 def _sizes(facts: Facts) -> str:
@@ -169,10 +165,6 @@ def _scores(scores: Sequence[float]) -> str:
 
 def _length_line(facts: Facts) -> str:
     if facts.tokens is not None:
-        return f"lengths: {facts.tokens} tokens; script: {_scripts(facts)}"
+        return f"lengths: {facts.tokens} tokens; script: {scripts_text(facts.scripts)}"
     said = "; ".join(f"{name} {spread} words" for name, spread in facts.words.items())
-    return f"lengths: {said}; script: {_scripts(facts)}"
-
-
-def _scripts(facts: Facts) -> str:
-    return ", ".join(f"{name} {100 * share:.3g} %" for name, share in facts.scripts.items()) or "no letters"
+    return f"lengths: {said}; script: {scripts_text(facts.scripts)}"

@@ -1,6 +1,6 @@
 """How each client fares under each method, for federations small enough to be read client by client."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,70 +13,84 @@ from fednlp.reports.units import capital, clean, is_share, metric_title
 MOST_CLIENTS = 20
 """Up to so many clients are shown one by one."""
 
+_SIZES = {"train_examples": "Training", "test_examples": "Test"}
+_PARTS = {"scores": "", "final_scores": ", own steps"}
+
 
 def clients_table(groups: Groups) -> Table | None:
-    """Return a row a client and a column a method: the client's own test, by the model that it would use.
+    """Return a row a client: its sizes, and a column a method with its own test, by the model that it would use.
 
     Args:
         groups: For each algorithm or reference its runs, one a seed.
 
     Returns:
-        The table, or None where there are more than 20 clients, no scores, or the runs do not have the same
-        clients: the same names, or the same sizes where they have no names.
+        The table of all runs whose clients are those of the first run; a note names the others. None where there are
+        no clients, or more than 20.
+
+    Raises:
+        RunError: The runs are of tasks with different metrics.
     """
-    tables = {label: [run.clients for run in runs] for label, runs in groups.items()}
-    everyone = [table for found in tables.values() for table in found]
-    if not everyone or not 0 < len(everyone[0]) <= MOST_CLIENTS or not _alike(groups):
+    runs = [run for found in groups.values() for run in found if len(run.clients)]
+    if not runs or len(runs[0].clients) > MOST_CLIENTS:
         return None
-    metric = metric_of(groups)
+    first, metric = runs[0].clients, metric_of(groups)
+    alike = {label: [run for run in found if _same(run, runs[0])] for label, found in groups.items()}
+    scores = {title: stats for label, found in alike.items() for title, stats in _scores(label, found)}
     kind: Kind = "share" if is_share(metric) else "plain"
-    methods = [
-        (label if part == "scores" else f"{label}, own steps", [getattr(table, part) for table in found])
-        for label, found in tables.items()
-        for part in ("scores", "final_scores")
-        if any(np.isfinite(getattr(table, part)).any() for table in found)
+    columns = [
+        *(Column(size, heading, "count") for size, heading in _SIZES.items()),
+        *(Column(title, title, kind) for title in scores),
     ]
-    if not methods:
-        return None
-    sizes = ("train_examples", "test_examples")
-    columns = [Column(sizes[0], "Training", "count"), Column(sizes[1], "Test", "count")]
-    columns += [Column(title, title, kind) for title, _ in methods]
+    seeds = max(map(len, alike.values()))
     rows = []
-    for place, name in enumerate(_names(everyone[0])):
-        cells = {size: Stat(tuple(float(getattr(one, size)[place]) for one in everyone)) for size in sizes}
-        scores = {title: _stat([values[place] for values in found]) for title, found in methods}
-        rows.append(Row(name, None, max(len(runs) for runs in groups.values()), {**cells, **scores}))
-    caption = (
-        f"{capital(metric_title(metric))}{' in %' if kind == 'share' else ''} on each client's own test examples, by "
-        "the model that it would use, mean ± standard deviation over seeds."
-    )
-    notes = tuple(_extremes(title, rows) for title, _ in methods)
+    for place, name in enumerate(client_names(first)):
+        sizes = {size: Stat((float(getattr(first, size)[place]),)) for size in _SIZES}
+        own = {title: stats[place] for title, stats in scores.items()}
+        rows.append(Row(name, None, seeds, {**sizes, **own}))
+    notes = [*(_extremes(title, rows) for title in scores), _left_out(groups, alike)]
+    caption = _caption(metric, seeds) if scores else "How many examples each client has."
     return Table(tuple(columns), tuple(rows), caption, tuple(filter(None, notes)), head="Client")
 
 
-def _alike(groups: Groups) -> bool:
-    """Tell whether all runs have the same clients; without names, those of one seed are not those of another."""
-    runs: list[Run] = [run for found in groups.values() for run in found]
-    first = runs[0].clients
-    if any(run.clients.names != first.names for run in runs):
-        return False
-    if any(first.names):
-        return True
-    fixed = all(run.setting("partition.seed") is not None for run in runs)
-    return (fixed or len({run.seed for run in runs}) == 1) and all(
-        np.array_equal(getattr(run.clients, size), getattr(first, size))
-        for run in runs
-        for size in ("train_examples", "test_examples")
+def method_columns(label: str) -> set[str]:
+    """Return the keys of a method's columns in the table of clients."""
+    return {f"{label}{part}" for part in _PARTS.values()}
+
+
+def client_names(clients: ClientTable) -> list[str]:
+    """Return what each client is called: its name, or its number where it has none."""
+    return [name or str(number) for name, number in zip(clients.names, clients.ids, strict=True)]
+
+
+def _same(run: Run, first: Run) -> bool:
+    """Tell whether two runs have the same clients; without names, those of one draw are not those of another."""
+    one, other = run.clients, first.clients
+    draws = {each.setting("partition.seed", each.seed) for each in (run, first)}
+    return (
+        one.names == other.names
+        and (any(one.names) or len(draws) == 1)
+        and all(np.array_equal(getattr(one, key), getattr(other, key)) for key in ("ids", *_SIZES))
     )
 
 
-def _names(clients: ClientTable) -> list[str]:
-    return [name or str(number) for name, number in zip(clients.names, clients.ids, strict=True)]
+def _scores(label: str, runs: Sequence[Run]) -> Iterator[tuple[str, list[Stat | None]]]:
+    """Yield a method's columns: each client's score over the seeds, where any client has one."""
+    for part, said in _PARTS.items():
+        stats = [_stat(values) for values in zip(*(getattr(run.clients, part) for run in runs), strict=True)]
+        if any(stats):
+            yield f"{label}{said}", stats
 
 
 def _stat(values: Sequence[float]) -> Stat | None:
     known = tuple(float(value) for value in values if np.isfinite(value))
     return Stat(known) if known else None
+
+
+def _caption(metric: str, seeds: int) -> str:
+    unit = " in %" if is_share(metric) else ""
+    spread = ", mean ± standard deviation over seeds" if seeds > 1 else ""
+    what = f"{capital(metric_title(metric))}{unit} on each client's own test examples"
+    return f"{what}, by the model that it would use{spread}."
 
 
 def _extremes(title: str, rows: Sequence[Row]) -> str:
@@ -87,7 +101,7 @@ def _extremes(title: str, rows: Sequence[Row]) -> str:
         ", ".join(clean(name) for (_, name), mark in zip(known, marks, strict=True) if mark == wanted)
         for wanted in ("best", "worst")
     )
-    return f"{title}: best {best}, worst {worst}" if best else ""
+    return f"{title}: best client {best}, worst client {worst}" if best else ""
 
 
 def marks_of(scores: NDArray[np.float64]) -> list[str]:
@@ -100,3 +114,15 @@ def marks_of(scores: NDArray[np.float64]) -> list[str]:
     if not len(known) or known.min() == known.max():
         return [""] * len(scores)
     return ["best" if s == known.max() else "worst" if s == known.min() else "" for s in scores.tolist()]
+
+
+def _left_out(groups: Groups, alike: Groups) -> str:
+    """Say which runs have other clients: methods by name, of the others the seeds."""
+    other = {
+        label: [run for run in runs if len(run.clients) and run not in alike[label]]
+        for label, runs in groups.items()
+    }
+    said = [label for label, runs in other.items() if runs and not alike[label]]
+    seeds = sorted({run.seed for label, runs in other.items() if alike[label] for run in runs})
+    said += [f"runs with seed {', '.join(map(str, seeds))}"] if seeds else []
+    return f"Left out, because their clients hold other examples: {'; '.join(said)}." if said else ""

@@ -1,7 +1,7 @@
 """What a report of one or several runs says, in which order."""
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fednlp.reports import plots
@@ -9,6 +9,7 @@ from fednlp.reports.best import best_cells, best_row
 from fednlp.reports.charts import draw
 from fednlp.reports.clients import client_blocks
 from fednlp.reports.costs import cost_blocks
+from fednlp.reports.data import data_blocks, data_fact, one_of
 from fednlp.reports.document import Block, Code, Document, Facts, Fold, Grid, Picture, Section, Text
 from fednlp.reports.groups import Groups, differing, flatten, group_runs, metric_of, settings, without_seeds
 from fednlp.reports.labels import label_blocks
@@ -55,7 +56,7 @@ def build(runs: Sequence[Run], target: float | None = None) -> Document:
         Section("Clients", list(client_blocks(groups))),
         Section("Bytes and time", list(cost_blocks(groups, target))),
         Section("What was sent", list(pulled_blocks(groups))),
-        Section("Data and model", [_data_and_model(runs)]),
+        Section("Data and model", list(data_blocks(runs))),
         Section("Partition", list(partition_blocks(runs))),
         Section("Configuration", list(_configuration(groups))),
         Section("Reproduce", list(_reproduce(runs))),
@@ -69,9 +70,11 @@ def build(runs: Sequence[Run], target: float | None = None) -> Document:
 def _lead(groups: Groups) -> str:
     runs = [run for group in groups.values() for run in group]
     first = runs[0]
-    data = _one(runs, lambda run: _data(run, "name") or run.setting("data.name") or run.setting("data.path"))
-    model = _one(runs, lambda run: (run.summary or {}).get("model") or run.setting("model.name_or_path"))
-    what = f"{model} on {data}; partition: {_one(runs, lambda run: partition_words(run.config))}."
+    data = one_of(
+        runs, lambda run: data_fact(run, "name") or run.setting("data.name") or run.setting("data.path")
+    )
+    model = one_of(runs, lambda run: (run.summary or {}).get("model") or run.setting("model.name_or_path"))
+    what = f"{model} on {data}; partition: {one_of(runs, lambda run: partition_words(run.config))}."
     if len(groups) == 1:
         return f"{what} {method_words(first.config, first.reference)}"
     return f"{what} Compared: {', '.join(groups)}."
@@ -149,23 +152,6 @@ def _learning(groups: Groups) -> Iterator[Block]:
             yield Picture(file, caption + how, draw(chart), chart)
 
 
-def _data_and_model(runs: Sequence[Run]) -> Block:
-    def count(key: str) -> str:
-        return _one(runs, lambda run: count_words(_data(run, key)))
-
-    pairs = [
-        ("Data set", _one(runs, lambda run: _data(run, "name") or run.setting("data.name") or "own files")),
-        ("Source", _one(runs, lambda run: _data(run, "source") or run.setting("data.path") or "unknown")),
-        ("Training examples", count("train")),
-        ("Test examples", count("test")),
-        ("Task", _one(runs, lambda run: _data(run, "task") or "text-classification")),
-        ("Labels", count("labels")),
-        ("Model", _one(runs, lambda run: run.setting("model.name_or_path", "unknown"))),
-        ("Parameters", _one(runs, lambda run: count_words((run.summary or {}).get("parameters")))),
-    ]
-    return Facts(pairs)
-
-
 def _configuration(groups: Groups) -> Iterator[Block]:
     flats = [without_seeds(settings(runs[0])) for runs in groups.values()]
     unlike = differing(flats)
@@ -195,16 +181,6 @@ def _environment(runs: Sequence[Run]) -> Block:
     known = [environment_facts(run.environment) for run in runs]
     keys = dict.fromkeys(key for facts in known for key in facts)
     return Facts([(key, "; ".join(dict.fromkeys(facts.get(key, DASH) for facts in known))) for key in keys])
-
-
-def _data(run: Run, key: str) -> Any:
-    known = (run.summary or {}).get("data") or run.environment.get("data") or {}
-    return known.get(key)
-
-
-def _one(runs: Iterable[Run], say: Any) -> str:
-    """Say something of several runs, each different answer once."""
-    return "; ".join(dict.fromkeys(str(say(run)) for run in runs))
 
 
 def _value(value: Any) -> str:

@@ -56,7 +56,7 @@ def cell_text(column: Column, stat: Stat | None) -> str:
         return "not finite"
     if column.kind == "count":
         low, high = min(stat.values), max(stat.values)
-        return f"{low:.0f}" if low == high else f"{low:.0f}–{high:.0f}"
+        return f"{low:,.0f}" if low == high else f"{low:,.0f}–{high:,.0f}"
     if column.kind in ("bytes", "seconds"):
         if not std:
             return human_bytes(mean) if column.kind == "bytes" else human_seconds(mean)
