@@ -149,7 +149,9 @@ def _piped() -> Iterator[str]:
         return
     where = Path("standard input")
     for number, line in enumerate(iter(lambda: sys.stdin.buffer.readline(LONGEST_LINE + 1), b""), 1):
-        text = decoded(without_mark(line, where) if number == 1 else line, where, number, latin1=False).strip()
+        text = decoded(
+            without_mark(line, where) if number == 1 else line, where, number, latin1=False
+        ).strip()
         if text:
             yield text
 

@@ -93,7 +93,9 @@ def _table(path: Path) -> _Table:
             book.close()
         except Exception as error:  # the library raises whatever its parsers of ZIP and XML raise
             why = " ".join(f"{error}".split()) or type(error).__name__
-            raise DataError(f"{path}: not an Excel workbook to be read ({why:.200}): save it as CSV") from None
+            raise DataError(
+                f"{path}: not an Excel workbook to be read ({why:.200}): save it as CSV"
+            ) from None
     if len(sheets) != 1:
         held = f"{len(sheets)} sheets hold something ({', '.join(sheets)})" if sheets else "it holds nothing"
         raise DataError(f"{path}: {held}: keep one sheet with a table")
