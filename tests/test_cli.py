@@ -845,7 +845,12 @@ def test_predict_what_is_piped(
     pipe(b"\n")
     assert "there is no text to predict" in refused("predict", trained)
     pipe(b"word1\n\xff\n")
-    assert "standard input, line 2, is not UTF-8" in refused("predict", trained)
+    assert "standard input:2: byte 0xff" in refused("predict", trained)
+    monkeypatch.setattr("fednlp.data.lines.LONGEST_LINE", 100)
+    pipe(b"word1\n" + b"a" * 101)
+    assert "standard input:2: the line is longer" in refused("predict", trained)
+    monkeypatch.setattr(sys, "stdin", None)  # as the shell's <&- has it
+    assert "there is no text" in refused("predict", trained)
 
 
 def test_predict_probabilities(fednlp: Type, trained: Path) -> None:

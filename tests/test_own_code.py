@@ -5,13 +5,15 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.errors import ConfigError, PartitionError
+from fednlp.errors import ConfigError, PartitionError, RunError
+from fednlp.inference import open_trained
 from fednlp.rundir import RunDir
 
 CODE = """
@@ -135,3 +137,46 @@ def test_what_returns_something_else_is_refused(
 ) -> None:
     with pytest.raises(error, match=said):
         fednlp.run(experiment(changes), tmp_path / "run")
+
+
+STOPPED = {"num_rounds": 1, "model.train": {"personal": "head"}}
+"""Clients have models of their own, which predict, evaluate and export load one by one."""
+
+
+@pytest.fixture
+def stopped(experiment: Callable[..., Experiment], tmp_path: Path) -> Path:
+    """A run directory of known methods, as a run that was stopped leaves it."""
+    folder = fednlp.run(experiment(STOPPED), tmp_path / "run").folder
+    (folder / "summary.json").unlink()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("algorithm.name", "my_own:equal"),
+        ("partition.method", "my_own:halves"),
+        ("exchange.up", "my_own:Whole"),
+        ("exchange.down", "my_own:Whole"),
+    ],
+)
+def test_nothing_is_imported_that_only_a_run_directory_names(
+    experiment: Callable[..., Experiment], stopped: Path, key: str, name: str
+) -> None:
+    changed = experiment(STOPPED | {key: name})
+    (stopped / "resolved.toml").write_text(fednlp.config.dump(changed))
+    assert open_trained(stopped, client=0).model is not None
+    said = f'{key} = "{name}", and fednlp runs no code that only a run directory names'
+    with pytest.raises(RunError, match=re.escape(said)):
+        fednlp.resume(stopped)
+    assert "my_own" not in sys.modules
+
+
+def test_own_code_goes_on_where_the_user_gives_its_experiment(
+    experiment: Callable[..., Experiment], tmp_path: Path, stopping: Callable[..., Any]
+) -> None:
+    own = experiment({"num_rounds": 2, "algorithm.name": "my_own:equal", "exchange.up": "my_own:Whole"})
+    whole = fednlp.run(own, tmp_path / "whole")
+    with stopping(rounds=1) as listener:
+        fednlp.run(own, tmp_path / "cut", listener=listener)
+    assert weights(fednlp.resume(tmp_path / "cut", expected=own)) == weights(whole)

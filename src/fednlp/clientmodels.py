@@ -74,7 +74,8 @@ def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: s
     """
     federated = experiment.algorithm.name not in REFERENCES
     personal = personal_names(model, experiment.model.train, federated)
-    exchange, partition = exchange_from(exchange_options(experiment)), Partition.load(run.partition)
+    untransformed = exchange_options(experiment) | {"up": [], "down": []}  # a record is what arrived
+    exchange, partition = exchange_from(untransformed), Partition.load(run.partition)
     personalised = bool(personal) or exchange.pull.push != "all"
     if client is None:
         if personalised:

@@ -23,6 +23,7 @@ from fednlp.federated.state import State
 from fednlp.final import evaluate_final, is_due
 from fednlp.looking import look_at
 from fednlp.models import save_model
+from fednlp.own_code import require_typed
 from fednlp.partition import Partition
 from fednlp.procedures import Course, procedure_of
 from fednlp.reports.trackers import open_trackers, require_trackers, round_numbers
@@ -151,12 +152,13 @@ def resume(
         folder: The run directory.
         expected: If given, must be the experiment of that run.
         task: If given, must be the task that the run names. One of the two is needed where that is a class of the
-            user's own, ``"module:Class"``: nothing is imported that only a run directory names.
+            user's own, ``"module:Class"``, and ``expected`` where the run names an algorithm, a partition method or a
+            transform so: nothing is imported that only a run directory names.
         workers: Another number of workers than before; it changes the speed alone.
         listener: Told how it goes; by default as for :func:`run`.
 
     Raises:
-        RunError: No run directory, other settings, other data, another model or tokenizer, a task that only the run
+        RunError: No run directory, other settings, other data, another model or tokenizer, code that only the run
             directory names, or a checkpoint that cannot be read.
     """
     directory, listener = RunDir(Path(folder)), listener or default_listener()
@@ -165,9 +167,8 @@ def resume(
         raise RunError(
             f"{folder} is a run of other settings ({'; '.join(changed[:5])}): resume it without them, or start anew"
         )
-    named = experiment.task.wanted
-    if expected is None and (named or task) is not None:
-        require_trusted(folder, named or "inferred from its data", task)
+    if expected is None:
+        _require_named_by_user(folder, experiment, task)
     if workers is not None:
         runtime = experiment.runtime.model_copy(update={"workers": workers})
         experiment = experiment.model_copy(update={"runtime": runtime})
@@ -198,6 +199,15 @@ def resume(
             partition = _shared_out(experiment, pieces, listener)
             _write_start(directory, experiment, pieces, partition, listener, start)
         return _go_on(directory, experiment, pieces, partition, model, pool, listener)
+
+
+def _require_named_by_user(folder: str | Path, experiment: Experiment, task: str | None) -> None:
+    """Refuse to go on with code that only a run directory names; of all that can be, ``task`` names the task alone."""
+    named = experiment.task.wanted
+    if (named or task) is not None:
+        require_trusted(folder, named or "inferred from its data", task)
+    rest = [(key, name) for key, name in config.own_code(experiment) if key != "task.name"]
+    require_typed(folder, rest, f"give its experiment too: fednlp run EXPERIMENT.toml --resume {folder}")
 
 
 def _shared_out(experiment: Experiment, pieces: Pieces, listener: Listener) -> Partition:

@@ -1,14 +1,16 @@
 """Code of the user's own, which an experiment names ``"module:attribute"``.
 
-Tasks, algorithms, partitioners and transforms can be named so.
+Tasks, algorithms, partitioners and transforms can be named so. What only a run directory names is never imported:
+:func:`require_typed`.
 """
 
 import importlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fednlp.errors import ConfigError
+from fednlp.errors import ConfigError, RunError
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -57,6 +59,31 @@ def load(name: str, key: str) -> Any:
             "or say runtime.workers = 1"
         )
     raise ConfigError(f"{said}: module {module} has no {attribute}")
+
+
+def require_typed(folder: object, named: Iterable[tuple[str, str]], remedy: str) -> None:
+    """Refuse code that only a run directory names: it may be a stranger's.
+
+    Args:
+        folder: The run directory.
+        named: The settings that name code which the user did not name too, each with the name.
+        remedy: What to type to name it.
+
+    Raises:
+        RunError: There is such a setting.
+
+    >>> require_typed("run", [], "")
+    >>> require_typed("run", [("algorithm.name", "theirs:f")], "type it")
+    Traceback (most recent call last):
+        ...
+    fednlp.errors.RunError: run says algorithm.name = "theirs:f", and fednlp runs no code that only a run directory \
+names: if you trust it, type it
+    """
+    for key, name in named:
+        raise RunError(
+            f'{folder} says {key} = "{name}", and fednlp runs no code that only a run directory names: '
+            f"if you trust it, {remedy}"
+        )
 
 
 def _not_found(missing: str, module: str) -> str:

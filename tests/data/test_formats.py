@@ -212,3 +212,39 @@ def test_a_damaged_parquet_file(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(DataError, match="not a whole Parquet file"):
         load_data(path=path)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ('<row r="99999999999"><c r="A99999999999"><v>1</v></c></row>', "a row after number 1,048,576"),
+        ('<row r="2"><c r="XFD2"><v>1</v></c></row>', "a table of more than 0 million cells"),
+    ],
+)
+def test_a_small_workbook_does_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str, said: str
+) -> None:
+    """What a workbook claims of places far down or far to the right costs neither time nor memory."""
+    monkeypatch.setattr("fednlp.data.excel._MOST_CELLS", 10_000)
+    honest = excel(tmp_path / "honest.xlsx", {"one": [["text", "label"]]})
+    with (
+        zipfile.ZipFile(honest) as old,
+        zipfile.ZipFile(tmp_path / "a.xlsx", "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for name in old.namelist():
+            content = old.read(name)
+            if name.endswith("sheet1.xml"):
+                content = content.replace(b"</sheetData>", row.encode() + b"</sheetData>")
+            new.writestr(name, content)
+    with pytest.raises(DataError, match=said):
+        load_data(path=tmp_path / "a.xlsx")
+
+
+def test_parquet_values_that_python_cannot_hold_are_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    far = pa.array([2**62, 1], pa.timestamp("us"))
+    pq.write_table(pa.table({"text": ["a", "b"], "label": ["x", "y"], "when": far}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="not a whole Parquet file"):
+        load_data(path=tmp_path / "a.parquet")

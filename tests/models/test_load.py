@@ -96,3 +96,13 @@ def test_kernels_of_a_hub_repository_are_refused(folder: Path, key: str) -> None
     change(folder / "config.json", **{key: "kernels-community/flash-attn2"})
     with pytest.raises(ModelError, match="attention kernels kernels-community/flash-attn2"):
         load(folder)
+
+
+@pytest.mark.parametrize("key", ["_attn_implementation", "_experts_implementation", "to_dict"])
+def test_settings_of_a_run_name_no_kernels(tiny_model: Path, key: str) -> None:
+    """[model.config] may come from a run directory: what transformers keeps to itself is no setting."""
+    settings = {"num_labels": 2}
+    with pytest.raises(ModelError, match="no such setting"):
+        pretrained_model(
+            str(tiny_model), "AutoModelForSequenceClassification", settings, {key: "theirs/kernels"}, 0
+        )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fednlp.cli.runs import TASK
-from fednlp.errors import ConfigError, DataError
+from fednlp.errors import ConfigError
 
 if TYPE_CHECKING:
     from fednlp.live import Terminal
@@ -95,7 +95,7 @@ def predict(
     if table is None and text is not None:
         raise ConfigError("--text names a column of a file: give the file with --in")
     further = _further(beside or [])
-    if table is None and not texts and sys.stdin.isatty():
+    if table is None and not texts and sys.stdin is not None and sys.stdin.isatty():
         raise ConfigError("there is no text: type one, pipe some in, or give a file with --in")
     from fednlp.asking import asked_of_file, asked_of_texts
     from fednlp.inference import open_trained
@@ -143,13 +143,15 @@ def _typed(texts: list[str]) -> Iterator[str]:
 
 
 def _piped() -> Iterator[str]:
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-        except UnicodeDecodeError:
-            raise DataError(
-                f"standard input, line {number}, is not UTF-8: convert it, e.g. with iconv"
-            ) from None
+    from fednlp.data.lines import LONGEST_LINE, decoded, without_mark
+
+    if sys.stdin is None:  # closed: predict RUN - <&-
+        return
+    where = Path("standard input")
+    for number, line in enumerate(iter(lambda: sys.stdin.buffer.readline(LONGEST_LINE + 1), b""), 1):
+        text = decoded(
+            without_mark(line, where) if number == 1 else line, where, number, latin1=False
+        ).strip()
         if text:
             yield text
 

@@ -15,6 +15,11 @@ from fednlp.errors import DataError, MissingDependency
 
 EXCEL = (".xlsx",)
 
+_MOST_ROWS = 1 << 20
+"""No workbook has more rows. A file may claim that one has a number far beyond them."""
+_MOST_CELLS = 1 << 26
+"""Held in memory at once: 512 MiB of pointers. A row with one cell far to the right is as wide as that cell is far."""
+
 Cells = tuple[Any, ...]
 _Table = list[tuple[int, Cells]]
 
@@ -87,7 +92,10 @@ def _table(path: Path) -> _Table:
             sheets = {sheet.title: table for sheet in book.worksheets if (table := _filled(sheet))}
             book.close()
         except Exception as error:  # the library raises whatever its parsers of ZIP and XML raise
-            raise DataError(f"{path}: not a whole Excel workbook ({error}): save it again") from None
+            why = " ".join(f"{error}".split()) or type(error).__name__
+            raise DataError(
+                f"{path}: not an Excel workbook to be read ({why:.200}): save it as CSV"
+            ) from None
     if len(sheets) != 1:
         held = f"{len(sheets)} sheets hold something ({', '.join(sheets)})" if sheets else "it holds nothing"
         raise DataError(f"{path}: {held}: keep one sheet with a table")
@@ -96,8 +104,16 @@ def _table(path: Path) -> _Table:
 
 def _filled(sheet: Any) -> _Table:
     sheet.reset_dimensions()  # what the file claims, which some programs get wrong
-    rows = enumerate(sheet.iter_rows(values_only=True), 1)
-    return [(number, cells) for number, cells in rows if any(cell is not None for cell in cells)]
+    table, held = [], 0
+    for number, cells in enumerate(sheet.iter_rows(values_only=True), 1):
+        if number > _MOST_ROWS:
+            raise ValueError(f"it has a row after number {_MOST_ROWS:,}")
+        if any(cell is not None for cell in cells):
+            table.append((number, cells))
+            held += len(cells)
+        if held > _MOST_CELLS:
+            raise ValueError(f"it is a table of more than {_MOST_CELLS >> 20} million cells")
+    return table
 
 
 def _check_size(path: Path) -> None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 PARQUET = (".parquet",)
 
 _ROWS_AT_ONCE = 1000
+_UNREADABLE = (OSError, ValueError, NotImplementedError, OverflowError, MemoryError)
+"""What Arrow raises for damaged files, for types it does not know, and for dates and sizes beyond the machine's."""
 
 
 def parquet_names(path: Path) -> Sequence[str]:
@@ -50,7 +52,7 @@ def _rows(path: Path, columns: Sequence[str], roles: Mapping[str, str]) -> Itera
             for batch in file.iter_batches(_ROWS_AT_ONCE):
                 for item in batch.to_pylist():
                     yield f"{path}: row {next(place)}", value_row(item, columns, roles)
-        except (OSError, ValueError) as error:  # Arrow's own errors are ValueErrors
+        except _UNREADABLE as error:
             raise _damaged(path, error) from None
     if next(place) == 1:
         raise DataError(f"{path}: the file holds no example")
@@ -61,7 +63,7 @@ def _opened(path: Path) -> "pq.ParquetFile":
 
     try:
         return pq.ParquetFile(path, memory_map=True)
-    except (OSError, ValueError) as error:
+    except _UNREADABLE as error:
         raise _damaged(path, error) from None
 
 

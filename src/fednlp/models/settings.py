@@ -105,7 +105,7 @@ def apply_overrides(config: Any, overrides: Mapping[str, Any], place: str = "[mo
     taken = [key for key in overrides if key in _OF_THE_TOKENIZER]
     if taken:
         raise ModelError(f"{place} {', '.join(taken)}: leave it out: the tokenizer sets it")
-    unknown = [key for key in overrides if not hasattr(config, key)]
+    unknown = [key for key in overrides if not _is_setting(config, key)]
     if unknown:
         raise ModelError(
             f"{place} {', '.join(unknown)}: {config.model_type} models have no such setting; "
@@ -126,6 +126,11 @@ def apply_overrides(config: Any, overrides: Mapping[str, Any], place: str = "[mo
         config.validate()
     except Exception as error:
         raise ModelError(f"{place} {' '.join(str(error.__cause__ or error).split())}") from None
+
+
+def _is_setting(config: Any, key: str) -> bool:
+    """Say whether a configuration has a setting; what begins with _ is its own affair, kernels of the hub included."""
+    return not key.startswith("_") and hasattr(config, key) and not callable(getattr(config, key))
 
 
 def position_limit(config: Any) -> int | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fednlp.errors import ConfigError, RunError
-from fednlp.own_code import load
+from fednlp.own_code import load, require_typed
 from fednlp.tasks.names import TASKS
 
 if TYPE_CHECKING:
@@ -59,8 +59,5 @@ def require_trusted(folder: object, named: str, task: str | None) -> None:
     """
     if task is not None and task != named:
         raise RunError(f'{folder} is a run of the task "{named}", not of "{task}": leave out --task')
-    if task is None and named not in TASKS and named not in {one.place for one in TASKS.values()}:
-        raise RunError(
-            f'{folder} names a task class, "{named}", and fednlp runs no code that only a run directory names: '
-            f"if you trust it, add --task {named}"
-        )
+    known = named in TASKS or named in {one.place for one in TASKS.values()}
+    require_typed(folder, [] if known or task is not None else [("task", named)], f"add --task {named}")
