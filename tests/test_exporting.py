@@ -107,7 +107,7 @@ def test_an_exported_client_has_its_own_score(
     """Transformers alone loads the folder, and scores what clients.csv says; the card says the same."""
     run = made(method)
     rows = table(run.folder / "clients.csv")
-    column = "accuracy" if method == "not after own steps" else "final_accuracy"
+    column = "accuracy" if method == "not after own steps" else "accuracy_final"
     chosen = [int(row["client"]) for row in rows if row[column]][:2]
     for client in chosen:
         folder = fednlp.export(run.folder, tmp_path / str(client), client)

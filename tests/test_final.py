@@ -92,7 +92,7 @@ def test_final_steps_and_few_labels(experiment: Make, tmp_path: Path) -> None:
     assert summary["finished"]
     untrained = summary["final_untrained"]
     assert 0 < untrained < 8
-    empty = [row for row in rows_of(run) if not row["final_accuracy"]]
+    empty = [row for row in rows_of(run) if not row["accuracy_final"]]
     assert len(empty) >= untrained
     assert summary["evaluation"]["final"]["clients"] == 8 - len(empty)
     assert "final_failed" not in summary
@@ -163,7 +163,7 @@ def test_a_client_that_diverges_in_its_final_steps_is_reported(
     assert "NaN" in failed["reason"]
     assert failed == last_line(run)["final_failed"][0]
     assert "client 0 failed in its final steps" in caplog.text
-    assert [bool(row["final_accuracy"]) for row in rows_of(run)] == [False, True, True, True, True]
+    assert [bool(row["accuracy_final"]) for row in rows_of(run)] == [False, True, True, True, True]
     assert summary["evaluation"]["final"]["clients"] == 4
     matrix = {row["model"]: row["scores"] for row in run.read_json("matrix.json")["rows"]}
     assert matrix["site0"] == [None] * 5
@@ -204,9 +204,9 @@ def test_models_that_the_disk_has_no_room_for_are_not_kept(
 def test_clients_csv_has_the_final_score_of_each_client(experiment: Make, tmp_path: Path) -> None:
     run = fednlp.run(experiment(SHORT), tmp_path / "run")
     scores = [
-        (float(row["final_accuracy"]), int(row["test_examples"]))
+        (float(row["accuracy_final"]), int(row["test_examples"]))
         for row in rows_of(run)
-        if row["final_accuracy"]
+        if row["accuracy_final"]
     ]
     mean = sum(score * size for score, size in scores) / sum(size for _, size in scores)
     assert mean == pytest.approx(run.read_json("summary.json")["evaluation"]["final"]["accuracy"], abs=1e-5)
