@@ -929,8 +929,8 @@ def test_data_info_of_a_file(fednlp: Type, refused: Callable[..., str], here: Pa
     made_of = (here / "pairs.csv", here / "test.csv")
     for path in made_of:
         path.write_text("a,b\n" + "".join(f"one {n},other {n}\n" for n in range(20)))
-    options = ["--columns", "source=a", "--columns", "target=b", "--task", "text-generation"]
-    known = json.loads(fednlp("data", "info", made_of[0], "--test", made_of[1], *options, "--json").out)
+    options = ["--column", "source=a", "--column", "target=b", "--task", "text-generation"]
+    known = json.loads(fednlp("data", "info", made_of[0], "--test-path", made_of[1], *options, "--json").out)
     assert (known["task"], known["columns"]) == ("text-generation", {"source": "a", "target": "b"})
     assert [(one["kind"], one["count"]) for one in known["oddities"]] == [("in-train-and-test", 20)]
     assert "test_fraction" in refused("data", "info", texts, "--set", "data.test_fraction=2")
