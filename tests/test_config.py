@@ -370,6 +370,17 @@ def test_a_file_that_is_no_toml(content: bytes, tmp_path: Path) -> None:
         config.load(tmp_path / "e.toml")
 
 
+def test_data_in_place_of_an_experiment(tmp_path: Path) -> None:
+    """A folder or a table says what to type; a key that a section lacks is named with its section."""
+    (tmp_path / "notes.csv").write_text("text,label\na,b\n")
+    for path in (tmp_path, tmp_path / "notes.csv"):
+        with pytest.raises(ConfigError, match=r"if it is your data, say \[data\] path = "):
+            config.load(path)
+    (tmp_path / "e.toml").write_text("[data]\nname = 'bbc'\n[privacy]\nepsilon = 1\n")
+    with pytest.raises(ConfigError, match=r"privacy\.clip is missing: add clip = \.\.\. to \[privacy\]"):
+        config.load(tmp_path / "e.toml")
+
+
 def test_a_file_that_is_not_there_names_its_neighbour(tmp_path: Path) -> None:
     (tmp_path / "quickstart.toml").write_text("")
     with pytest.raises(ConfigError, match=r"did you mean .*quickstart\.toml"):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 import fednlp
 from fednlp import config
 from fednlp.cli import app
+from fednlp.clientmodels import client_number
 from fednlp.config import Experiment, parse
 from fednlp.data import load_data
 from fednlp.errors import ConfigError, DataError, FednlpError, PartitionError, RunError
@@ -272,3 +274,9 @@ def test_how_data_are_read_can_be_said_to_every_command(here: Path) -> None:
     )
     with pytest.raises(ConfigError, match="--path goes with one known data set"):
         typed("partition", "a.csv", "a.csv", "--path", "b")
+
+
+def test_a_client_is_found_in_either_form_of_its_umlaut() -> None:
+    """A shell may complete a name of a folder in its decomposed form."""
+    partition: Any = SimpleNamespace(client_names=("Nord", "S\u00fcd"), num_clients=2)
+    assert client_number(partition, "Su\u0308d") == client_number(partition, "S\u00fcd") == 1

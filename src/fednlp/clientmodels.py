@@ -2,6 +2,7 @@
 
 import difflib
 import shlex
+import unicodedata
 from contextlib import closing
 from pathlib import Path
 
@@ -35,6 +36,9 @@ def client_number(partition: Partition, client: str | int) -> int:
     names, wanted = list(partition.client_names or ()), str(client)
     if wanted in names:
         return names.index(wanted)
+    composed = [unicodedata.normalize("NFC", name) for name in names]  # one name may be typed in two forms
+    if composed.count(unicodedata.normalize("NFC", wanted)) == 1:
+        return composed.index(unicodedata.normalize("NFC", wanted))
     if wanted.isdecimal() and int(wanted) < partition.num_clients:
         return int(wanted)
     folded = {name.casefold(): name for name in names}

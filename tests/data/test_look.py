@@ -109,6 +109,12 @@ def test_texts_that_several_clients_hold(write: Write) -> None:
     assert shared.example == '"note 0 of the ward" (Nord and West)'
 
 
+def test_one_label_for_all_is_odd_and_a_list_is_refused(write: Write) -> None:
+    assert kinds(write([[text, "surgery"] for text, _ in clean()])) == {"one-label": 1}
+    with pytest.raises(DataError, match="are lists"):
+        load_data(path=write([[text, '["O", "B-PER"]'] for text, _ in clean()]))
+
+
 @pytest.mark.parametrize("header", ["text,label", "text,score", "source,target", "text"])
 def test_clean_data_have_nothing_odd(write: Write, header: str) -> None:
     last = {"label": CLASSES, "score": ("1", "2.5", "4"), "target": ("a", "b", "c")}.get(

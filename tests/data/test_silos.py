@@ -326,3 +326,13 @@ def test_a_silo_without_training_examples_and_tests_that_are_there_twice(tmp_pat
 def test_the_parts_are_said_in_a_column(tmp_path: Path) -> None:
     make(tmp_path, "a/train.csv", "a/test.csv", "b/notes.csv")
     assert load_data(path=tmp_path).groups("train", PART)[1] == ("all", "test", "train")
+
+
+def test_an_empty_folder_among_silos_is_refused(silos: Path) -> None:
+    """A hospital whose file is missing would otherwise be left out without a word."""
+    table(silos / "Nord" / "notes.csv", notes(10, "Nord"))
+    (silos / "Ost").mkdir()
+    with pytest.raises(DataError, match="the folder Ost is empty"):
+        load_data(path=silos)
+    (silos / "Ost").rmdir()
+    assert load_data(path=silos).notes[0].startswith("1 silo (Nord)")

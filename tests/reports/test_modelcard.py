@@ -28,6 +28,11 @@ def _front(card: str) -> dict[str, Any]:
     return front
 
 
+def test_a_cohort_has_no_more_than_all_clients(new_run: NewRun) -> None:
+    run = read_run(new_run(rounds=1))
+    assert "FedOpt: 5 clients a round" in _card(run, clients=5)
+
+
 def test_a_card_states_data_partition_rounds_method_and_results(new_run: NewRun) -> None:
     run = read_run(new_run(rounds=6))
     card = _card(run)

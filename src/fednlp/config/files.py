@@ -1,6 +1,7 @@
 """Experiments from and to TOML, with overrides; and how two of them differ."""
 
 import difflib
+import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -75,7 +76,7 @@ def load(path: str | Path, overrides: Iterable[str] = (), full: bool = False) ->
     except FileNotFoundError:
         raise ConfigError(f"there is no experiment file {path}{_near_experiments(path)}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise ConfigError(f"{path} is not readable as TOML: {error}") from None
+        raise ConfigError(f"{path} is not readable as TOML: {error}{_data_hint(path)}") from None
     document.setdefault("name", _name_of(path))
     larger = document.pop("full", None)
     if full and not isinstance(larger, dict):
@@ -128,6 +129,15 @@ def _shipped(path: Path) -> Path:
     inside = Path(__file__).parent.parent / "experiments" / f"{path.stem}.toml"
     is_name = path in {Path(path.stem), Path("experiments") / inside.name}
     return inside if is_name and not path.is_file() and inside.is_file() else path
+
+
+def _data_hint(path: Path) -> str:
+    """Return what to do with data that were given in place of an experiment."""
+    if path.suffix.lower() == ".toml":
+        return ""
+    return (
+        f"; if it is your data, say [data] path = {json.dumps(str(path), ensure_ascii=False)} in a TOML file"
+    )
 
 
 def _near_experiments(path: Path) -> str:

@@ -28,7 +28,7 @@ def explain(detail: dict[str, Any], experiment: type[BaseModel]) -> str:
     if kind == "extra_forbidden":
         return _unknown(path, experiment)
     if kind == "missing":
-        return f'{key} is missing: add a [{key}] section, for example name = "20news"'
+        return _missing(path)
     if kind == "literal_error":
         options = detail["ctx"]["expected"].replace("'", '"')
         near = difflib.get_close_matches(
@@ -40,6 +40,13 @@ def explain(detail: dict[str, Any], experiment: type[BaseModel]) -> str:
         place = f"[{key}]" if len(path) == 1 else f"{key}:"
         return f"{place} {detail['ctx']['error']}" if key else str(detail["ctx"]["error"])
     return f"{key} = {_shown(value)}: {detail['msg'][0].lower()}{detail['msg'][1:]}"
+
+
+def _missing(path: list[str]) -> str:
+    if path == ["data"]:
+        return 'data is missing: add a [data] section, for example name = "20news"'
+    *section, key = path
+    return f"{'.'.join(path)} is missing: add {key} = ... to [{'.'.join(section)}]"
 
 
 def _shown(value: Any) -> str:

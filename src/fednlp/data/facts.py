@@ -57,7 +57,7 @@ class Facts:
         others: The remaining columns.
         train: Number of training examples.
         test: Number of test examples.
-        held_out: Whether the test set was taken out of the one file.
+        held_out: Whether the test set was taken out of the one file; False for silos, whose notes say it.
         dropped: How many rows were left out.
         num_labels: Number of labels or tags; None for a task without.
         labels: The most frequent of them, at most :data:`MOST_LABELS`.
@@ -67,6 +67,7 @@ class Facts:
         tokens: Tokens that the model reads of an example; None where no tokenizer is known.
         scripts: Share of the letters by script, of a sample, the most frequent first.
         examples: The first training examples, cut short: values by canonical names.
+        notes: What was found out about the files: the silos and their test sets, what separates cells.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Facts:
     tokens: Spread | None
     scripts: Mapping[str, float]
     examples: tuple[Mapping[str, str], ...]
+    notes: tuple[str, ...]
 
 
 def facts_of(data: TextData, scanned: Scan, label_counts: Mapping[Split, Numbers]) -> Facts:
@@ -104,7 +106,7 @@ def facts_of(data: TextData, scanned: Scan, label_counts: Mapping[Split, Numbers
         others=tuple(name for name in data.train.column_names if name not in data.columns.values()),
         train=len(data.train_numbers),
         test=len(data.test_numbers),
-        held_out=data.held_out,
+        held_out=data.held_out and data.silo is None,
         dropped=data.dropped,
         num_labels=len(data.label_names) if SCHEMAS[data.task].kind in ("class", "tags") else None,
         labels=_most_frequent(data.label_names, label_counts),
@@ -114,6 +116,7 @@ def facts_of(data: TextData, scanned: Scan, label_counts: Mapping[Split, Numbers
         tokens=None,
         scripts=scripts_of(_sample(data)),
         examples=_examples(data),
+        notes=tuple(data.notes),
     )
 
 

@@ -17,6 +17,7 @@ _FEW_LABELS = 5
 _ORDER = (
     "misread",
     "label-per-row",
+    "one-label",
     "numeric-labels",
     "similar-labels",
     "in-train-and-test",
@@ -74,6 +75,7 @@ class Look:
         rows: list[tuple[str, str]] = [
             ("name", facts.name),
             ("source", facts.source),
+            *(("found", note) for note in facts.notes),
             ("task", facts.task),
             ("columns", columns_text(facts.columns)),
             ("other columns", ", ".join(facts.others) or "none"),

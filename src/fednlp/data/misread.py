@@ -42,7 +42,7 @@ def misread(data: TextData) -> Misread | None:
     if SCHEMAS[data.task].kind != "class":
         return None
     names, label = data.label_names, data.columns["label"]
-    if len(names) > 1 and all(map(_is_list, names)):
+    if names and all(map(_is_list, names)):
         return Misread(f"the labels in {label!r} are lists", quoted(names[0]), _remedy_of_lists(data))
     rows = len(data.train_numbers) + len(data.test_numbers)
     if rows >= _FEWEST_ROWS and len(names) >= 0.9 * rows and _are_long(names):

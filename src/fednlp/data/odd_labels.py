@@ -35,6 +35,14 @@ def odd_labels(data: TextData, counts: Mapping[Split, Numbers]) -> Iterator[Oddi
     if unfit is not None:
         yield unfit
         return
+    if len(names) == 1:
+        yield Oddity(
+            "one-label",
+            1,
+            "every example has the same label",
+            quoted(names[0]),
+            "a model learns nothing from it; add examples of other labels, or choose another column for the label",
+        )
     yield from _similar(names)
     yield from _single(names, counts["train"] + counts["test"])
     yield from _unseen(names, counts, "label", "example")

@@ -74,7 +74,8 @@ def open_silos(paths: Sequence[Path], tests: Sequence[Path], open_one: Open) -> 
             parts.append((f"{name} test", marked(own, {SILO: name, PART: "test"})))
     if len(tasks) > 1:
         raise DataError(f"the silos are for different tasks: {', '.join(sorted(str(one) for one in tasks))}")
-    note = f"{len(train)} silos ({_listed(sorted(train))}), {_tests_of(len(train), with_test)}"
+    counted = "1 silo" if len(train) == 1 else f"{len(train)} silos"
+    note = f"{counted} ({_listed(sorted(train))}), {_tests_of(len(train), with_test)}"
     rows = joined_rows(parts)
     return Silos(replace(rows, shown=f"{len(train)} silos from {paths[0]} to {paths[-1]}"), tasks.pop(), note)
 

@@ -108,14 +108,13 @@ def _inside(folder: Path, languages: Sequence[str]) -> list[Path] | None:
     folders = [path for path in entries if path.is_dir()]
     if not folders:
         return [path for path in entries if suffix_of(path) in SUFFIXES] or None
-    silos: list[Path] = []
-    classes: list[Path] = []
-    for path in folders:
-        is_silo = _is_silo(path, languages)
-        if is_silo is not None:
-            (silos if is_silo else classes).append(path)
+    kinds = {path: _is_silo(path, languages) for path in folders}
+    silos = [path for path, is_silo in kinds.items() if is_silo]
+    classes = [path for path, is_silo in kinds.items() if is_silo is False]
     if not silos:
         return None
+    if empty := [path.name for path, is_silo in kinds.items() if is_silo is None]:
+        raise DataError(f"{folder}: the folder {empty[0]} is empty: put its file into it, or remove it")
     hint = "silos are a folder for each client (or a file for each), and a folder of class folders holds texts alone"
     if classes:
         raise DataError(

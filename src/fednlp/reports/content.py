@@ -76,7 +76,7 @@ def _lead(groups: Groups) -> str:
     model = one_of(runs, lambda run: (run.summary or {}).get("model") or run.setting("model.name_or_path"))
     what = f"{model} on {data}; partition: {one_of(runs, lambda run: partition_words(run.config))}."
     if len(groups) == 1:
-        return f"{what} {method_words(first.config, first.reference)}"
+        return f"{what} {method_words(first.config, first.reference, len(first.clients) or None)}"
     return f"{what} Compared: {', '.join(groups)}."
 
 

@@ -113,8 +113,8 @@ def _client_results(name: str, scores: Table, client: Table) -> str:
 def _client_limits(summary: Table, config: Table) -> Iterator[str]:
     yield "It was tested on this client's own test examples alone; on those of other clients it may do much worse."
     yield (
-        "It was fitted to one client's texts, and models can give away what they were trained on: pass it on to those "
-        "alone who may see these texts."
+        "It was fitted to one client's texts, and models can give away what they were trained on: pass it on only to "
+        "people who may see these texts."
     )
     yield _KNOWS.format(data=clean(data_name(summary, config)))
     yield _LICENCES
@@ -172,7 +172,8 @@ def _training(summary: Table, config: Table) -> str:
     ]
     if "seconds" in summary:
         rows.append(("Time, evaluation included", human_seconds(summary["seconds"])))
-    return f"{escape(method_words(config, summary.get('reference')))}\n\n{table(['', ''], rows)}"
+    said = method_words(config, summary.get("reference"), summary.get("clients"))
+    return f"{escape(said)}\n\n{table(['', ''], rows)}"
 
 
 _BYTES = (("bytes_up", "Sent by the clients"), ("bytes_down", "Sent to the clients"))

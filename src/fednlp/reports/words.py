@@ -44,8 +44,14 @@ def partition_words(config: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
-def method_words(config: Mapping[str, Any], reference: str | None = None) -> str:
-    """Say in a sentence how the model was trained, and in another which parts of it travelled, and as what."""
+def method_words(config: Mapping[str, Any], reference: str | None = None, clients: int | None = None) -> str:
+    """Say in a sentence how the model was trained, and in another which parts of it travelled, and as what.
+
+    Args:
+        config: The run's ``resolved.toml``.
+        reference: Which reference it is, if one.
+        clients: How many there are, where that is known: a cohort has no more.
+    """
     name = str(lookup(config, "algorithm.name", "unknown"))
     reference = reference or (name if name in REFERENCES else None)
     if reference == "centralised":
@@ -60,6 +66,8 @@ def method_words(config: Mapping[str, Any], reference: str | None = None) -> str
         said = "Local training only: every client trains alone and nothing is exchanged (a reference point)."
         return " ".join(filter(None, [said, frozen_words(config)]))
     cohort, rounds = config.get("clients_per_round", "?"), config.get("num_rounds", "?")
+    if clients is not None and isinstance(cohort, int):
+        cohort = min(cohort, clients)
     asked = f"{cohort} clients a round, {rounds} rounds asked for"
     said = f"{algorithm_title(name)}{_mu(config)}: {asked}; {client_words(config)}{_server(config)}."
     return " ".join(filter(None, [said, travel_words(config), _own_steps(config)]))
