@@ -145,7 +145,7 @@ def test_model_option(fednlp: Type, toml: Path, poisoned_model: Path) -> None:
 
 def test_resume_goes_on_where_it_was(fednlp: Type, toml: Path) -> None:
     """Interrupted by a real Ctrl-C in a process of its own, then resumed; no traceback, and a hint how to go on."""
-    long = ["--set", "num_rounds=400", "--set", "evaluation.every=400", "--set", "runtime.workers=2"]
+    long = ["--set", "num_rounds=4000", "--set", "evaluation.every=4000", "--set", "runtime.workers=2"]
     process = subprocess.Popen(
         [*COMMAND, "run", str(toml), "--out", "out", *long],
         stdout=subprocess.PIPE,
@@ -159,9 +159,9 @@ def test_resume_goes_on_where_it_was(fednlp: Type, toml: Path) -> None:
     assert "Traceback" not in out + err
     assert "fednlp run --resume out" in out + err
     done = len(RunDir(Path("out")).round_lines())
-    assert 2 <= done < 400
+    assert 2 <= done < 4000
     text = Path("out/resolved.toml").read_text()
-    Path("out/resolved.toml").write_text(text.replace("num_rounds = 400", f"num_rounds = {done + 2}"))
+    Path("out/resolved.toml").write_text(text.replace("num_rounds = 4000", f"num_rounds = {done + 2}"))
     said = fednlp("run", "--resume", "out", "--workers", 1)
     assert said.code == 0
     # Between the line of a round and its checkpoint the round does not count yet.
@@ -185,7 +185,7 @@ def children(pid: int) -> list[int]:
 @pytest.mark.skipif(not Path(f"/proc/{os.getpid()}/task").is_dir(), reason="needs /proc to find the worker")
 def test_a_worker_that_is_killed(fednlp: Type, toml: Path) -> None:
     """The command says so in one line and ends, without its other processes; the run can go on."""
-    long = ["--set", "num_rounds=400", "--set", "evaluation.every=400", "--set", "runtime.workers=3"]
+    long = ["--set", "num_rounds=4000", "--set", "evaluation.every=4000", "--set", "runtime.workers=3"]
     process = subprocess.Popen(
         [*COMMAND, "run", str(toml), "--out", "out", *long],
         stdout=subprocess.DEVNULL,
@@ -215,7 +215,7 @@ def test_sigterm_is_a_clean_end(toml: Path) -> None:
             "--out",
             "out",
             "--set",
-            "num_rounds=400",
+            "num_rounds=4000",
             "--set",
             "evaluation.every=1",
         ],

@@ -80,7 +80,7 @@ def stranger(plain: Path, tmp_path: Path) -> Path:
 def test_a_strangers_task_is_not_even_imported(
     task: str, fields: dict[str, Any], stranger: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fednlp.tasks.import_module", None)
+    monkeypatch.setattr("fednlp.tasks.load", None)
     (stranger / "task.json").write_text(json.dumps({"task": task, "fields": fields}))
     for use in (lambda: predict_texts(stranger, ["a"], {}), lambda: evaluate_run(stranger)):
         with pytest.raises(RunError, match=f"names a task class, .{task}.* add --task {task}") as caught:
