@@ -202,7 +202,7 @@ def test_a_worker_that_is_killed(fednlp: Type, toml: Path) -> None:
     assert not Path(f"/proc/{other}").exists()
     done = len(RunDir(Path("out")).round_lines())
     text = Path("out/resolved.toml").read_text()
-    Path("out/resolved.toml").write_text(text.replace("num_rounds = 400", f"num_rounds = {done + 1}"))
+    Path("out/resolved.toml").write_text(text.replace("num_rounds = 4000", f"num_rounds = {done + 1}"))
     assert fednlp("run", "--resume", "out", "--workers", 1).code == 0
 
 

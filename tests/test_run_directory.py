@@ -83,7 +83,7 @@ def test_a_strangers_task_is_not_even_imported(
     monkeypatch.setattr("fednlp.tasks.load", None)
     (stranger / "task.json").write_text(json.dumps({"task": task, "fields": fields}))
     for use in (lambda: predict_texts(stranger, ["a"], {}), lambda: evaluate_run(stranger)):
-        with pytest.raises(RunError, match=f"names a task class, .{task}.* add --task {task}") as caught:
+        with pytest.raises(RunError, match=f"says task = .{task}.* add --task {task}") as caught:
             use()
         assert "\n" not in str(caught.value)
     assert not (here / "PWNED").exists()
