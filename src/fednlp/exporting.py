@@ -24,7 +24,9 @@ _LONGEST_NAME = 100
 """Bytes of a folder's name at most; file systems allow 255."""
 
 
-def export(run: str | Path, out: str | Path, client: str | int | None = None) -> Path:
+def export(
+    run: str | Path, out: str | Path, client: str | int | None = None, task: str | None = None
+) -> Path:
     """Write the model of a run, or of one of its clients, as a folder that ``from_pretrained`` loads.
 
     A client's model is the one after its final steps, where these are kept; else its personal layers in the shared
@@ -34,17 +36,18 @@ def export(run: str | Path, out: str | Path, client: str | int | None = None) ->
         run: The run directory.
         out: The folder to make.
         client: Whose model, by name or number; None for the shared model.
+        task: As for :func:`fednlp.inference.open_trained`.
 
     Returns:
         The folder.
 
     Raises:
-        RunError: ``out`` holds something already, the client has no model of its own, or the shared model is none that
-            a client uses.
+        RunError: ``out`` holds something already, the client has no model of its own, the shared model is none that
+            a client uses, or the task is another or only the run directory names it.
     """
     directory, folder = RunDir(Path(run)), Path(out).resolve()
     _refuse_taken(folder)
-    trained = open_trained(run, client)
+    trained = open_trained(run, client, task)
     with _made_whole(folder) as made:
         if client is None:
             shutil.copytree(directory.model, made, dirs_exist_ok=True)
@@ -62,7 +65,11 @@ def export(run: str | Path, out: str | Path, client: str | int | None = None) ->
 
 
 def export_clients(
-    run: str | Path, out: str | Path, limit: int = 100, say: Callable[[str], None] = lambda text: None
+    run: str | Path,
+    out: str | Path,
+    limit: int = 100,
+    say: Callable[[str], None] = lambda text: None,
+    task: str | None = None,
 ) -> list[Path]:
     """Write the models of all clients of a run, a folder each, named after the client.
 
@@ -71,6 +78,7 @@ def export_clients(
         out: The folder to make them in.
         limit: Refuse a run of more clients.
         say: Told of clients that have no model of their own, which are left out.
+        task: As for :func:`fednlp.inference.open_trained`.
 
     Returns:
         The folders.
@@ -92,7 +100,7 @@ def export_clients(
         folder_names([client_name(partition, c) for c in range(partition.num_clients)])
     ):
         try:
-            made.append(export(run, Path(out) / name, client_name(partition, client)))
+            made.append(export(run, Path(out) / name, client_name(partition, client), task))
         except NoClientModel as error:
             say(str(error))
     return made

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fednlp.data import lines as plain
+from fednlp.disk import regular
 from fednlp.errors import DataError
 
 LARGEST_DOCUMENT = 512 << 20
@@ -48,9 +49,9 @@ def is_packed(path: Path) -> bool:
     """Say whether a file is gzipped.
 
     Raises:
-        DataError: It cannot be read.
+        DataError: It cannot be read, or is a pipe or a device.
     """
-    with reading(path), path.open("rb") as file:
+    with reading(path), regular(path).open("rb") as file:
         return file.read(len(_PACKED)) == _PACKED
 
 
