@@ -5,6 +5,7 @@ import os
 import re
 import secrets
 import shutil
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from fednlp.models import save_model
 from fednlp.partition import Partition
 from fednlp.reports.modelcard import client_card
 from fednlp.rundir import RunDir
+from fednlp.runfiles import damaged
 
 _REMEDY = "choose another --out"
 _LONGEST_NAME = 100
@@ -114,7 +116,9 @@ def folder_names(names: list[str]) -> list[str]:
     """
     found: dict[str, str] = {}
     for number, name in enumerate(names):
-        plain = re.sub(r"[^\w.+-]+", "-", name).encode()[:_LONGEST_NAME].decode(errors="ignore").strip(".-")
+        composed = unicodedata.normalize("NFC", name)  # a letter and its accent are one
+        safe = re.sub(r"[^\w.+-]+", "-", composed).encode()[:_LONGEST_NAME]
+        plain = safe.decode(errors="ignore").strip(".-")
         plain = plain or f"client-{number}"
         while plain.casefold() in found:
             plain += f"-{number}"
@@ -127,10 +131,22 @@ def _facts(run: RunDir, client: int, name: str) -> dict[str, Any]:
     facts: dict[str, Any] = {"client": client, "name": name, "final": run.client_models.is_file()}
     path = run.folder / "clients.csv"
     if path.is_file():
-        with path.open(encoding="utf-8", newline="") as file:
-            row = next((row for row in csv.DictReader(file) if row["client"] == str(client)), {})
+        try:
+            with path.open(encoding="utf-8", newline="") as file:
+                reader = csv.DictReader(file, restkey="")
+                row = _checked(next((row for row in reader if row["client"] == str(client)), {}))
+        except (KeyError, ValueError, TypeError, csv.Error) as error:
+            raise damaged(path, error) from None
         facts |= {key: value for key, value in row.items() if key not in facts}
     return facts
+
+
+def _checked(row: dict[str, str]) -> dict[str, str]:
+    """Return a row of clients.csv, whose cells are numbers but for the name; raise ValueError or TypeError if not."""
+    for key, value in row.items():
+        if key not in ("client", "name"):
+            (int if key.endswith("_examples") else float)(value or "0")
+    return row
 
 
 def _read(run: RunDir, name: str) -> dict[str, Any]:
