@@ -2,7 +2,10 @@
 
 import csv
 import json
+import shutil
+import unicodedata
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +208,43 @@ def test_folder_names_are_safe_and_different(names: list[str]) -> None:
         assert Path(name).name == name
         assert not name.startswith((".", "-"))
         assert 0 < len(name.encode()) < 200
+
+
+def test_names_in_either_unicode_form_are_those_letters() -> None:
+    assert folder_names(["Süd", unicodedata.normalize("NFD", "Süd")]) == ["Süd", "Süd-1"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a,b\n1,2\n",
+        "client,name,train_examples,test_examples\n0,x,<b>,1\n",
+        "client,name,accuracy\n0,x,[1](javascript:1)\n",
+        "client,name,accuracy\n0,x,0.5,more\n",
+        "client,name\n0,\xff\n",
+    ],
+)
+def test_a_damaged_table_of_clients_is_one_line(text: str, named: RunDir, tmp_path: Path) -> None:
+    shutil.copytree(named.folder, tmp_path / "run")
+    (tmp_path / "run" / "clients.csv").write_bytes(text.encode("latin-1"))
+    with pytest.raises(RunError, match=r"clients.csv is damaged \(.*\): run the experiment again") as caught:
+        fednlp.export(tmp_path / "run", tmp_path / "out", 0)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_where_something_is_already_nothing_is_written(named: RunDir, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").touch()
+    for name in ("file", "full"):
+        (tmp_path / f"link-{name}").symlink_to(name)
+    for name in ("file", "full", "link-file", "link-full", "file/below"):
+        for write in (partial(fednlp.export, client="Nord"), fednlp.export_clients):
+            with pytest.raises(RunError, match=r"holds something already|cannot write in"):
+                write(named.folder, tmp_path / name)
+    assert (tmp_path / "file").read_text() == "mine"
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine"]
 
 
 def test_on_the_command_line(named: RunDir, tmp_path: Path) -> None:

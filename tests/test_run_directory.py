@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -82,8 +83,15 @@ def test_a_strangers_task_is_not_even_imported(
 ) -> None:
     monkeypatch.setattr("fednlp.tasks.load", None)
     (stranger / "task.json").write_text(json.dumps({"task": task, "fields": fields}))
-    for use in (lambda: predict_texts(stranger, ["a"], {}), lambda: evaluate_run(stranger)):
-        with pytest.raises(RunError, match=f"says task = .{task}.* add --task {task}") as caught:
+    for use in (
+        lambda: predict_texts(stranger, ["a"], {}),
+        lambda: evaluate_run(stranger),
+        lambda: fednlp.export(stranger, here / "out"),
+        lambda: fednlp.export_clients(stranger, here / "out"),
+    ):
+        with pytest.raises(
+            RunError, match=f"says task = .{task}.*: if you trust it, add --task {task}"
+        ) as caught:
             use()
         assert "\n" not in str(caught.value)
     assert not (here / "PWNED").exists()
@@ -96,6 +104,23 @@ def test_a_strangers_task_that_the_user_names_is_a_task_or_nothing(stranger: Pat
     with pytest.raises(FednlpError, match="is no task"):
         open_trained(stranger, task="subprocess:Popen")
     assert not (here / "PWNED").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["resolved.toml", "task.json", "rounds.jsonl", "summary.json", "partition.npz"]
+)
+def test_a_device_in_a_run_directory_is_not_read(name: str, stranger: Path) -> None:
+    """A link to a pipe or to ``/dev/zero`` would be read for ever."""
+    (stranger / name).unlink()
+    (stranger / name).symlink_to(os.devnull)
+    uses: dict[str, Callable[[RunDir], Any]] = {
+        "resolved.toml": RunDir.experiment,
+        "rounds.jsonl": lambda run: run.keep_rounds(2),
+        "partition.npz": lambda run: Partition.load(run.partition),
+    }
+    use = uses.get(name, lambda run: run.read_json(name))
+    with pytest.raises(FednlpError, match=r"a pipe or a device|is no run directory|has 0 whole lines"):
+        use(RunDir(stranger))
 
 
 def test_the_task_that_is_named_is_that_of_the_run(plain: Path) -> None:

@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,18 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 def expanded(path: str | os.PathLike[str]) -> Path:
     """Return a path with the user's home in place of ``~``; where there is no such user, the path as it is."""
     return Path(os.path.expanduser(path))
+
+
+def regular(path: Path) -> Path:
+    """Return a path as it is, unless reading there might never end.
+
+    Raises:
+        OSError: There is no such file, or it is a pipe, a socket or a device.
+    """
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a folder says by itself what is wrong
+        raise OSError(errno.EINVAL, "a pipe or a device, no file: write what it gives to a file", str(path))
+    return path
 
 
 def cannot_write(folder: Path, reason: str, remedy: str = ELSEWHERE) -> RunError:

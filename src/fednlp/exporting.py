@@ -5,6 +5,7 @@ import os
 import re
 import secrets
 import shutil
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,13 +19,16 @@ from fednlp.models import save_model
 from fednlp.partition import Partition
 from fednlp.reports.modelcard import client_card
 from fednlp.rundir import RunDir
+from fednlp.runfiles import damaged
 
 _REMEDY = "choose another --out"
 _LONGEST_NAME = 100
 """Bytes of a folder's name at most; file systems allow 255."""
 
 
-def export(run: str | Path, out: str | Path, client: str | int | None = None) -> Path:
+def export(
+    run: str | Path, out: str | Path, client: str | int | None = None, task: str | None = None
+) -> Path:
     """Write the model of a run, or of one of its clients, as a folder that ``from_pretrained`` loads.
 
     A client's model is the one after its final steps, where these are kept; else its personal layers in the shared
@@ -34,17 +38,18 @@ def export(run: str | Path, out: str | Path, client: str | int | None = None) ->
         run: The run directory.
         out: The folder to make.
         client: Whose model, by name or number; None for the shared model.
+        task: As for :func:`fednlp.inference.open_trained`.
 
     Returns:
         The folder.
 
     Raises:
-        RunError: ``out`` holds something already, the client has no model of its own, or the shared model is none that
-            a client uses.
+        RunError: ``out`` holds something already, the client has no model of its own, the shared model is none that
+            a client uses, or the task is another or only the run directory names it.
     """
     directory, folder = RunDir(Path(run)), Path(out).resolve()
     _refuse_taken(folder)
-    trained = open_trained(run, client)
+    trained = open_trained(run, client, task)
     with _made_whole(folder) as made:
         if client is None:
             shutil.copytree(directory.model, made, dirs_exist_ok=True)
@@ -62,7 +67,11 @@ def export(run: str | Path, out: str | Path, client: str | int | None = None) ->
 
 
 def export_clients(
-    run: str | Path, out: str | Path, limit: int = 100, say: Callable[[str], None] = lambda text: None
+    run: str | Path,
+    out: str | Path,
+    limit: int = 100,
+    say: Callable[[str], None] = lambda text: None,
+    task: str | None = None,
 ) -> list[Path]:
     """Write the models of all clients of a run, a folder each, named after the client.
 
@@ -71,6 +80,7 @@ def export_clients(
         out: The folder to make them in.
         limit: Refuse a run of more clients.
         say: Told of clients that have no model of their own, which are left out.
+        task: As for :func:`fednlp.inference.open_trained`.
 
     Returns:
         The folders.
@@ -92,7 +102,7 @@ def export_clients(
         folder_names([client_name(partition, c) for c in range(partition.num_clients)])
     ):
         try:
-            made.append(export(run, Path(out) / name, client_name(partition, client)))
+            made.append(export(run, Path(out) / name, client_name(partition, client), task))
         except NoClientModel as error:
             say(str(error))
     return made
@@ -106,7 +116,9 @@ def folder_names(names: list[str]) -> list[str]:
     """
     found: dict[str, str] = {}
     for number, name in enumerate(names):
-        plain = re.sub(r"[^\w.+-]+", "-", name).encode()[:_LONGEST_NAME].decode(errors="ignore").strip(".-")
+        composed = unicodedata.normalize("NFC", name)  # a letter and its accent are one
+        safe = re.sub(r"[^\w.+-]+", "-", composed).encode()[:_LONGEST_NAME]
+        plain = safe.decode(errors="ignore").strip(".-")
         plain = plain or f"client-{number}"
         while plain.casefold() in found:
             plain += f"-{number}"
@@ -119,10 +131,22 @@ def _facts(run: RunDir, client: int, name: str) -> dict[str, Any]:
     facts: dict[str, Any] = {"client": client, "name": name, "final": run.client_models.is_file()}
     path = run.folder / "clients.csv"
     if path.is_file():
-        with path.open(encoding="utf-8", newline="") as file:
-            row = next((row for row in csv.DictReader(file) if row["client"] == str(client)), {})
+        try:
+            with path.open(encoding="utf-8", newline="") as file:
+                reader = csv.DictReader(file, restkey="")
+                row = _checked(next((row for row in reader if row["client"] == str(client)), {}))
+        except (KeyError, ValueError, TypeError, csv.Error) as error:
+            raise damaged(path, error) from None
         facts |= {key: value for key, value in row.items() if key not in facts}
     return facts
+
+
+def _checked(row: dict[str, str]) -> dict[str, str]:
+    """Return a row of clients.csv, whose cells are numbers but for the name; raise ValueError or TypeError if not."""
+    for key, value in row.items():
+        if key not in ("client", "name"):
+            (int if key.endswith("_examples") else float)(value or "0")
+    return row
 
 
 def _read(run: RunDir, name: str) -> dict[str, Any]:

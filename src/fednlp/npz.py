@@ -10,6 +10,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fednlp.disk import regular
+
 # What a file of so many bytes may unpack to: offsets of empty test sets compress well, but not without end.
 _UNPACKED_FLOOR, _UNPACKED_RATIO = 64 << 20, 64
 _PACKED_AS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -32,7 +34,7 @@ def read_arrays(
         ValueError: It is damaged, or does not hold these arrays; the message is one line.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(regular(Path(path))) as archive:
             entries = _entries(archive)
             missing = [name for name in kinds if name not in entries and name not in optional]
             if missing:

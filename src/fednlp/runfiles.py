@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fednlp.disk import regular
 from fednlp.errors import RunError
 
 Count = Annotated[int, Field(ge=0)]
@@ -201,7 +202,7 @@ def read_json(path: Path, remedy: str = "run the experiment again") -> dict[str,
         RunError: It is absent, cut short, or does not fit.
     """
     try:
-        return parse_json(path.read_bytes(), SHAPES[path.name])
+        return parse_json(regular(path).read_bytes(), SHAPES[path.name])
     except (OSError, ValueError) as error:
         raise damaged(path, error, remedy) from error
 
@@ -234,7 +235,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         OSError: It cannot be read.
     """
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(regular(path).read_text(encoding="utf-8"))
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     _require_plain(document)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from fednlp.data import load_data
 from fednlp.data.csvfile import find_delimiter
 from fednlp.data.files import file_rows
+from fednlp.data.parquet import rows_at_once
 from fednlp.errors import DataError, MissingDependency
 
 USUAL = {",": ".csv", "\t": ".tsv"}
@@ -238,6 +239,26 @@ def test_a_small_workbook_does_not_fill_the_memory(
             new.writestr(name, content)
     with pytest.raises(DataError, match=said):
         load_data(path=tmp_path / "a.xlsx")
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_parquet_file_that_unpacks_to_more_than_any_text_is_refused(
+    plain: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A value that is repeated in a thousand rows is stored once."""
+    monkeypatch.setattr("fednlp.data.readers.opening._UNPACKED_FLOOR", 1 << 20)
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 1000), pa.array(["x" * 20_000]))
+    made = pa.table({"text": texts.dictionary_decode() if plain else texts, "label": ["a", "b"] * 500})
+    pq.write_table(made, tmp_path / "a.parquet", compression="zstd")
+    with pytest.raises(DataError, match="unpacks to more than 1 MiB, over 100 times its size") as caught:
+        load_data(path=tmp_path / "a.parquet")
+    assert "\n" not in str(caught.value)
+
+
+def test_rows_of_long_values_are_read_a_few_at_a_time(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["x" * 60_000_000], "label": ["a"]}), tmp_path / "a.parquet")
+    with pq.ParquetFile(tmp_path / "a.parquet") as file:
+        assert rows_at_once(file) == 8
 
 
 def test_parquet_values_that_python_cannot_hold_are_refused(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Silos: several files or folders, each the examples of one client, as they come."""
 
 import csv
+import glob
 import json
+import os
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.data import TextData, load_data
+from fednlp.data import TextData, load_data, patterns
+from fednlp.data.files import SUFFIXES
+from fednlp.data.patterns import fitting
 from fednlp.data.pooled import PART, SILO, split_silos
 from fednlp.errors import DataError
 
@@ -311,6 +315,55 @@ def test_two_silos_of_one_name_and_patterns_that_fit_nothing(tmp_path: Path) -> 
         load_data(path=[])
     with pytest.raises(DataError, match="agnews is read from one folder of its published files"):
         load_data("agnews", [tmp_path, tmp_path])
+
+
+def test_patterns_fit_what_glob_says(tmp_path: Path) -> None:
+    make(
+        tmp_path,
+        "a/train.csv",
+        "a/b/c/notes.csv",
+        ".hidden/notes.csv",
+        "a/[x].csv",
+        "b/.notes.csv",
+        "b/d/notes.tsv",
+    )
+    for pattern in (
+        "*",
+        "**",
+        "**/*.csv",
+        "a/**/*",
+        "a/**/**",
+        "?/*.csv",
+        "*/../a/t*",
+        "**/[[]x].csv",
+        "*/.*",
+        ".*/*",
+    ):
+        expected = sorted({Path(text) for text in glob.glob(f"{tmp_path}/{pattern}", recursive=True)})
+        assert sorted(fitting(tmp_path / pattern)) == expected, pattern
+
+
+def test_a_pattern_that_goes_through_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        (tmp_path / name).symlink_to(tmp_path)
+    assert sorted(fitting(tmp_path / "**")) == [tmp_path, *(tmp_path / name for name in "abc")]
+    monkeypatch.setattr(patterns, "MOST_ENTRIES", 1000)
+    for pattern in ("*/" * 40, "**/a/" * 40 + "**/x"):
+        with pytest.raises(DataError, match="more than 1,000 files and folders to look at") as caught:
+            load_data(path=f"{tmp_path}/{pattern}")
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [*SUFFIXES, ".h5"])
+def test_a_device_is_no_silo(suffix: str, tmp_path: Path) -> None:
+    """A link to a pipe or to ``/dev/zero`` would be read for ever."""
+    path = tmp_path / f"Nord{suffix}"
+    path.symlink_to(os.devnull)
+    for paths in (path, [path]):
+        with pytest.raises(DataError, match="a pipe or a device"):
+            load_data(path=paths)
 
 
 def test_a_silo_without_training_examples_and_tests_that_are_there_twice(tmp_path: Path) -> None:

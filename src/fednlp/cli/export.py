@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from fednlp.cli.runs import TASK
 from fednlp.errors import ConfigError
 
 
@@ -16,6 +17,7 @@ def export(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="The models of all clients, a folder each.")] = False,
     limit: Annotated[int, typer.Option(help="With --all: refuse a run of more clients.")] = 100,
+    task: Annotated[str | None, TASK] = None,
 ) -> None:
     """Write a model of a run as a Hugging Face folder: the shared one, or clients' own."""
     from fednlp import exporting
@@ -25,9 +27,9 @@ def export(
         raise ConfigError("--client and --all do not go together: leave one out")
     with Terminal(again="type the command again") as terminal:
         made = (
-            exporting.export_clients(run, out, limit, terminal.say)
+            exporting.export_clients(run, out, limit, terminal.say, task)
             if every
-            else [exporting.export(run, out, client)]
+            else [exporting.export(run, out, client, task)]
         )
         for folder in made:
             terminal.say(f"written {folder}")

@@ -18,8 +18,9 @@ from fednlp.data.names import did_you_mean
 from fednlp.data.parquet import PARQUET, parquet_names, parquet_rows
 from fednlp.data.readers import conll, parallel, squad
 from fednlp.data.readers.exchange import read_data
-from fednlp.data.readers.opening import chunks, filled
+from fednlp.data.readers.opening import chunks, filled, reading
 from fednlp.data.store import Fault, Placed, Row, Rows
+from fednlp.disk import regular
 from fednlp.errors import DataError
 
 CONLL = (".conll", ".bio", ".iob", ".iob2")
@@ -51,6 +52,8 @@ def file_rows(path: Path, delimiter: str | None = None) -> Rows:
     Raises:
         DataError: It is no such file; or, when the rows are read, what is wrong in which line.
     """
+    with reading(path):
+        regular(path)  # whatever library opens it
     suffix = suffix_of(path)
     if suffix in DELIMITERS:
         return _csv(path, DELIMITERS[suffix], delimiter)

@@ -4,6 +4,7 @@ import codecs
 from collections.abc import Iterator
 from pathlib import Path
 
+from fednlp.disk import regular
 from fednlp.errors import DataError
 
 # Longer than any example; a file without line breaks must not fill the memory.
@@ -23,7 +24,7 @@ def lines(path: Path, latin1: bool = False) -> Iterator[str]:
         DataError: The file cannot be read, or a line is not UTF-8, holds a NUL byte, or is too long.
     """
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             number = 0
             while line := file.readline(LONGEST_LINE + 1):
                 number += 1

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from fednlp.data.columns import check_columns
 from fednlp.data.jsonl import value_row
-from fednlp.data.store import Placed
+from fednlp.data.readers.opening import check_room, room_of
+from fednlp.data.store import Fault, Placed
 from fednlp.errors import DataError
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 PARQUET = (".parquet",)
 
-_ROWS_AT_ONCE = 1000
+_ROWS_AT_ONCE = 100
+_BYTES_AT_ONCE = 512 << 20
 _UNREADABLE = (OSError, ValueError, NotImplementedError, OverflowError, MemoryError)
 """What Arrow raises for damaged files, for types it does not know, and for dates and sizes beyond the machine's."""
 
@@ -38,7 +40,8 @@ def parquet_rows(path: Path, roles: Mapping[str, str]) -> tuple[Sequence[str], I
         roles: Canonical names of columns by their own; all of them must be there.
 
     Raises:
-        DataError: It is no such file; or, when the rows are read, it is damaged or holds none.
+        DataError: It is no such file; or, when the rows are read, it is damaged, unpacks to more than any text,
+            or holds none.
     """
     columns = parquet_names(path)
     check_columns(str(path), columns, *roles)
@@ -47,15 +50,29 @@ def parquet_rows(path: Path, roles: Mapping[str, str]) -> tuple[Sequence[str], I
 
 def _rows(path: Path, columns: Sequence[str], roles: Mapping[str, str]) -> Iterator[Placed]:
     place = count(1)
+    room, total = room_of(path), 0
     with _opened(path) as file:
         try:
-            for batch in file.iter_batches(_ROWS_AT_ONCE):
+            for batch in file.iter_batches(rows_at_once(file)):
                 for item in batch.to_pylist():
-                    yield f"{path}: row {next(place)}", value_row(item, columns, roles)
+                    row = value_row(item, columns, roles)
+                    total += 0 if isinstance(row, Fault) else sum(len(cell or "") for cell in row)
+                    check_room(path, total, room)
+                    yield f"{path}: row {next(place)}", row
         except _UNREADABLE as error:
             raise _damaged(path, error) from None
     if next(place) == 1:
         raise DataError(f"{path}: the file holds no example")
+
+
+def rows_at_once(file: "pq.ParquetFile") -> int:
+    """Return how many rows fit into memory together, even if each holds the longest value that there can be.
+
+    A value that is repeated in thousands of rows is stored once, so the size of the file says nothing of theirs.
+    """
+    groups = (file.metadata.row_group(number) for number in range(file.metadata.num_row_groups))
+    longest = max((group.total_byte_size for group in groups), default=0)
+    return min(_ROWS_AT_ONCE, max(1, _BYTES_AT_ONCE // max(1, longest)))
 
 
 def _opened(path: Path) -> "pq.ParquetFile":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fednlp.data.lines import LONGEST_LINE, lines
 from fednlp.data.store import Row
+from fednlp.disk import regular
 from fednlp.errors import DataError
 
 AGNEWS_COLUMNS = ("text", "label", "title", "description")
@@ -97,7 +98,7 @@ def _unpacked(path: Path) -> Iterator[str]:
         yield from lines(path)
         return
     try:
-        with bz2.open(path, "rt", encoding="utf-8", newline="") as file:
+        with bz2.open(regular(path), "rt", encoding="utf-8", newline="") as file:
             left = LONGEST_LINE
             while left > 0 and (line := file.readline(left)):
                 left -= len(line)

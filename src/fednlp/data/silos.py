@@ -8,6 +8,7 @@ from pathlib import Path
 from fednlp.data.files import SUFFIXES, TABLES, parallel_files, suffix_of
 from fednlp.data.folders import split_file
 from fednlp.data.hub import is_saved
+from fednlp.data.patterns import fitting
 from fednlp.data.readers.opening import reading
 from fednlp.disk import expanded
 from fednlp.errors import DataError
@@ -28,7 +29,7 @@ def silo_paths(given: Given, languages: Sequence[str] = ()) -> list[Path] | None
         languages: Endings of the files of a text in two languages.
 
     Raises:
-        DataError: A pattern fits nothing, or a folder holds silos and something else.
+        DataError: A pattern fits nothing or goes through too many files, or a folder holds silos and something else.
     """
     if not isinstance(given, Path):
         return [one for path in given for one in (_matching(path) if _is_pattern(path) else [path])]
@@ -63,7 +64,7 @@ def _is_pattern(path: Path) -> bool:
 
 
 def _matching(pattern: Path) -> list[Path]:
-    found = sorted(path for text in glob.glob(str(pattern), recursive=True) if _is_shown(path := Path(text)))
+    found = sorted(path for path in fitting(pattern) if _is_shown(path))
     if not found:
         raise DataError(f"no file or folder fits {pattern}: give one that does, or a list of paths")
     return found

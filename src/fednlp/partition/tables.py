@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fednlp.disk import regular
 from fednlp.errors import PartitionError
 
 CLIENT_COLUMN = "client"
@@ -61,7 +62,7 @@ def read_proportions(path: str | PathLike[str]) -> Proportions:
     """
     source = _shipped(Path(path))
     try:
-        text = source.read_bytes().decode("utf-8-sig")
+        text = regular(source).read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         raise PartitionError(f"there is no file of proportions {source}: {_nearest(source)}") from None
     except UnicodeDecodeError as error:

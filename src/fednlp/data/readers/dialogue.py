@@ -9,6 +9,7 @@ from typing import BinaryIO
 from fednlp.data.lines import LONGEST_LINE
 from fednlp.data.readers.opening import filled, reading
 from fednlp.data.store import Row
+from fednlp.disk import regular
 from fednlp.errors import DataError
 
 COLUMNS = ("source", "target", "movie", "speaker", "replier")
@@ -34,7 +35,7 @@ def cornell(folder: Path) -> Iterator[Row]:
         DataError: A file is missing, a line is not of it, or a conversation names an utterance that is not there.
     """
     spoken, conversations = folder / "movie_lines.txt", folder / "movie_conversations.txt"
-    with reading(spoken), spoken.open("rb") as file:
+    with reading(spoken), regular(spoken).open("rb") as file:
         places = _places(file, spoken)
         for number, line in filled(conversations, latin1=True):
             where = f"{conversations}:{number}"

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fednlp.disk import regular
 from fednlp.errors import DataError, MissingDependency
 
 LARGEST = 1 << 30
@@ -37,7 +38,7 @@ def opened(path: Path) -> Iterator[Any]:
             f"{path} is an HDF5 file, which needs an optional library: run pip install 'fednlp[h5]'"
         ) from None
     try:
-        with h5py.File(path, "r", locking=False) as file:
+        with h5py.File(regular(path), "r", locking=False) as file:
             yield file
     except FileNotFoundError:
         raise DataError(f"there is no file {path}: give the path of an HDF5 file") from None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fednlp.data import lines as plain
+from fednlp.disk import regular
 from fednlp.errors import DataError
 
 LARGEST_DOCUMENT = 512 << 20
@@ -48,9 +49,9 @@ def is_packed(path: Path) -> bool:
     """Say whether a file is gzipped.
 
     Raises:
-        DataError: It cannot be read.
+        DataError: It cannot be read, or is a pipe or a device.
     """
-    with reading(path), path.open("rb") as file:
+    with reading(path), regular(path).open("rb") as file:
         return file.read(len(_PACKED)) == _PACKED
 
 
@@ -77,11 +78,11 @@ def chunks(path: Path, size: int = 1 << 20) -> Iterator[bytes]:
     """
     packed = is_packed(path)
     with reading(path), _opened(path, packed) as file:
-        room = _room(path) if packed else None
+        room = room_of(path) if packed else None
         total = 0
         while piece := file.read(size):
             total += len(piece)
-            _check_room(path, total, room)
+            check_room(path, total, room)
             yield piece
 
 
@@ -89,11 +90,17 @@ def _opened(path: Path, packed: bool) -> BinaryIO:
     return gzip.open(path, "rb") if packed else path.open("rb")  # type: ignore[return-value]
 
 
-def _room(path: Path) -> int:
+def room_of(path: Path) -> int:
+    """Return how many bytes a packed file may unpack to."""
     return max(_UNPACKED_FLOOR, _UNPACKED_RATIO * path.stat().st_size)
 
 
-def _check_room(path: Path, total: int, room: int | None) -> None:
+def check_room(path: Path, total: int, room: int | None) -> None:
+    """Refuse a file that has unpacked to more than it may.
+
+    Raises:
+        DataError: It has.
+    """
     if room is not None and total > room:
         raise DataError(
             f"{path}: unpacks to more than {room >> 20} MiB, over {_UNPACKED_RATIO} times its size: "
@@ -103,12 +110,12 @@ def _check_room(path: Path, total: int, room: int | None) -> None:
 
 def _packed_lines(path: Path, latin1: bool) -> Iterator[str]:
     with reading(path), _opened(path, True) as file:
-        room = _room(path)
+        room = room_of(path)
         number = total = 0
         while line := file.readline(plain.LONGEST_LINE + 1):
             number += 1
             total += len(line)
-            _check_room(path, total, room)
+            check_room(path, total, room)
             if number == 1:
                 line = plain.without_mark(line, path)
             yield plain.decoded(line, path, number, latin1)
