@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from fednlp.federated.pulling import distances
 from fednlp.federated.sums import ExactSum
 from fednlp.training.client import Participant, begin_of, exchange_from, record_fields
 from fednlp.training.optimizers import LocalTraining
@@ -104,6 +105,27 @@ def test_a_client_that_fails_is_reported_and_its_record_is_as_before(tmp_path: P
         assert torch.equal(one.record(5, saved)["owed"], before)
 
 
+def test_what_a_failed_client_kept_in_a_round_that_was_cut_short_is_forgotten(tmp_path: Path) -> None:
+    """A round is done again after a crash, and this time the client fails: what counts is the round before."""
+    one, x = participant(tmp_path, LOSSY)
+    part(one, x, 1)
+    before = one.record(5, 1)["owed"].clone()
+    part(one, x, 2)
+    assert not torch.equal(one.record(5, 2)["owed"], before)
+    one.take_part(5, EXAMPLES, 1.0, 2, x * float("nan"), ExactSum(one.replica.layout))
+    assert torch.equal(one.record(5, 2)["owed"], before)
+
+
+def test_a_client_whose_own_tensors_are_no_numbers_fails(tmp_path: Path) -> None:
+    """However sound what it would send is."""
+    one, x = participant(tmp_path, LOSSY, personal=frozenset({"out.weight"}))
+    one.replica.own = lambda: torch.full((8,), float("inf"))  # type: ignore[method-assign]
+    total = ExactSum(one.replica.layout)
+    assert "NaN" in one.take_part(5, EXAMPLES, 1.0, 1, x, total)["error"]
+    assert not total.storage.any()
+    assert not one.record(5, 1)
+
+
 def test_personal_tensors_come_back_and_are_not_sent(tmp_path: Path) -> None:
     """A client goes on from where it was; another one begins with the first."""
     one, x = participant(tmp_path, personal=frozenset({"out.weight"}))
@@ -128,7 +150,10 @@ def test_a_pull_sends_what_moved_most_and_pushes_as_much(tmp_path: Path) -> None
     assert [number for number, one_ in enumerate(sent) if one_] == reply["sent"]
     record = one.record(5, 1)
     torch.testing.assert_close(record["model"], x + trained, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(reply["moved"], distances(layout, x + trained, x), rtol=1e-4)
     again, _ = part(one, x + 1.0, 2)
+    model = one.record(5, 2)["model"]
+    np.testing.assert_allclose(again["moved"], distances(layout, model, record["model"]), rtol=1e-4)
     assert again["tensors_down"] == len(reply["sent"])
     assert again["bytes_down"] < reply["bytes_down"]
     mixed = begin_of(record, one.exchange, layout, x + 1.0).shared
