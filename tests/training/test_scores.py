@@ -55,6 +55,7 @@ def test_the_mean_loss_is_the_summed_loss_over_the_summed_weight(pairs: list[tup
 
 def test_known_losses() -> None:
     assert mean_loss([outcome([0], [0], 6.0, 2), outcome([1], [1], 1.0, 12)]) == 0.5
+    assert mean_loss([outcome([0], [0], 0.25, 1)]) == 0.25
     assert mean_loss([]) is None
 
 
@@ -79,7 +80,7 @@ def test_means_are_over_those_that_define_a_metric() -> None:
 
 def test_each_owner_has_the_score_of_its_own_examples() -> None:
     """Whatever the order of predictions; an owner without predictions has none, nor one without examples."""
-    part = from_owners(np.arange(4), np.array([0, 0, -1, 2, 3, 3, 3, -1]), 4)
-    batches = [outcome([6, 0, 5], [0, 0, 1]), outcome([4, 1], [1, 0])]
+    part = from_owners(np.arange(5), np.array([0, 0, -1, 2, 3, 3, 3, 4]), 5)
+    batches = [outcome([6, 0, 5], [0, 0, 1]), outcome([4, 1, 7], [1, 0, 1])]
     scores = scores_by_owner(Share(), FEATURES, part, batches)  # type: ignore[arg-type]
-    np.testing.assert_allclose(scores, [1 / 2, np.nan, np.nan, 2 / 3])
+    np.testing.assert_allclose(scores, [1 / 2, np.nan, np.nan, 2 / 3, 1])
