@@ -239,6 +239,13 @@ def test_what_is_given_stands_beside_the_defaults(name: str) -> None:
         ({"client": {"lr_scheduler": "linear"}}, "did you mean client.lr_scheduler_type?"),
         ({"client": {"batch_size": 8}}, "did you mean"),
         ({"learning_rate": 1.0}, "did you mean client.learning_rate?"),
+        ({"client": {"num_local_steps": 3}}, "did you mean client.max_steps?"),
+        ({"client": {"local_steps": 3}}, "did you mean client.max_steps?"),
+        ({"client": {"steps": 3}}, "did you mean client.max_steps?"),
+        ({"partition": {"method": "dirichlet"}}, "did you mean 'label'?"),
+        ({"partition": {"method": "Non-IID"}}, "did you mean 'label'?"),
+        ({"partition": {"method": "noniid"}}, "did you mean 'label'?"),
+        ({"partition": {"method": "iid"}}, "did you mean 'uniform'?"),
         ({"partition": {"alhpa": 1.0}}, "did you mean partition.alpha?"),
         ({"algorithm": {"name": "fedavgg"}}, "did you mean fedavg?"),
         ({"partition": {"method": "labels"}}, "did you mean 'label'?"),
@@ -252,6 +259,32 @@ def test_nearest_match(wrong: dict[str, Any], right: str) -> None:
     with pytest.raises(ConfigError) as caught:
         config.parse({"data": {"name": "20news"}} | wrong)
     assert right in str(caught.value)
+
+
+def test_a_cohort_that_is_not_given_is_no_larger_than_the_federation() -> None:
+    """Ten, or all clients where these are fewer; what is given stays, and so does what other methods make of it."""
+
+    def cohort(clients: int, method: str | None = None, **more: Any) -> int:
+        partition = {"method": "uniform", "clients": clients}
+        made = config.parse({"data": {"name": "20news"}, "partition": partition} | more)
+        if method is not None:
+            made = config.with_method(made, method, 1)
+        assert made.settled().clients_per_round == made.resolved().clients_per_round
+        return made.resolved().clients_per_round
+
+    assert [cohort(clients) for clients in (1, 5, 10, 50)] == [1, 5, 10, 10]
+    assert cohort(5, clients_per_round=3) == 3
+    assert cohort(5, "fedprox") == 5
+    assert cohort(5, "small", variants={"small": {"partition": {"clients": 4}}}) == 4
+    assert cohort(5, "local") == 10, "baselines, whose settings are known by it, have no cohort"
+    with pytest.raises(ConfigError, match=r"clients_per_round = 10 is more than partition\.clients = 5"):
+        cohort(5, clients_per_round=10)
+    with pytest.raises(ConfigError, match="min_clients = 7 is more than clients_per_round = 5"):
+        cohort(5, min_clients=7)
+    made = config.parse(
+        {"data": {"name": "20news"}, "partition": {"method": "uniform", "clients": 5}}
+    ).resolved()
+    assert config.parse(tomllib.loads(config.dump(made))).resolved() == made
 
 
 def test_all_mistakes_at_once(tmp_path: Path) -> None:

@@ -13,8 +13,11 @@ import pytest
 import fednlp
 from fednlp import final
 from fednlp.config import Experiment
+from fednlp.errors import RunError, TooFewClients
 from fednlp.experiment import Silent
 from fednlp.rundir import RunDir
+from fednlp.scoring import evaluate_run
+from fednlp.training import client as client_module
 from fednlp.training.side import LocalSide
 
 Make = Callable[..., Experiment]
@@ -199,6 +202,27 @@ def test_models_that_the_disk_has_no_room_for_are_not_kept(
     assert "the models of 8 clients are not kept" in listener.text
     assert run.finished
     assert not run.client_models.exists()
+
+
+def test_a_run_that_stopped_early_has_no_models_of_clients_and_says_why(
+    experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = client_module.train_client
+
+    def broken(*arguments: Any, **options: Any) -> Any:
+        if arguments[7] == 2:
+            raise RuntimeError("no such luck")
+        return original(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client_module, "train_client", broken)
+        with pytest.raises(TooFewClients, match="no such luck"):
+            fednlp.run(experiment(SHORT), tmp_path / "run")
+    with pytest.raises(
+        RunError, match=r"final steps \(its run stopped early: .*0 of 4 clients answered"
+    ) as caught:
+        evaluate_run(tmp_path / "run", client="0")
+    assert "--resume" not in str(caught.value)
 
 
 def test_clients_csv_has_the_final_score_of_each_client(experiment: Make, tmp_path: Path) -> None:

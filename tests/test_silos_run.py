@@ -22,7 +22,7 @@ from fednlp.data import load_data
 from fednlp.errors import ConfigError, DataError, FednlpError, PartitionError, RunError
 from fednlp.experiment import Listener, Silent
 from fednlp.partition import Partition
-from fednlp.partitioning import partition_source
+from fednlp.partitioning import describe, partition_source
 from fednlp.rundir import RunDir
 from fednlp.scoring import evaluate_run
 
@@ -106,6 +106,30 @@ def silos(folder: Path, rows: list[tuple[str, str, str]], make_csv: Callable[...
 def sites(tmp_path: Path, make_csv: Callable[..., Path], make_rows: Callable[..., Any]) -> Path:
     """A folder of five files."""
     return silos(tmp_path / "sites", make_rows(100), make_csv)
+
+
+def test_named_clients_are_listed_with_what_they_hold(tmp_path: Path, make_csv: Callable[..., Path]) -> None:
+    """The first 20 of them, a line each; clients without names are not."""
+
+    def report(names: int, **method: Any) -> dict[str, Any]:
+        rows = [(f"text {n}", "ab"[n // names % 2], f"s\x1b{n % names:02}") for n in range(10 * names)]
+        table = make_csv(tmp_path / "table.csv", rows)
+        made = parse({"data": {"path": str(table)}, "partition": method})
+        return partition_source(made, None, None, lambda text: None)
+
+    few = report(9, method="natural", field="site")
+    assert sum(one["train"] for one in few["named"]) == few["train_examples"]
+    assert sum(one["test"] for one in few["named"]) == few["test_examples"]
+    assert describe(few).splitlines()[-9:] == [
+        f"s\ufffd{n:02}  {one['train']} training and {one['test']} test example{'s' * (one['test'] != 1)}"
+        for n, one in enumerate(few["named"])
+    ]
+    lines = describe(report(23, method="natural", field="site")).splitlines()[-21:]
+    assert [line.split()[0] for line in lines[:20]] == [f"s\ufffd{n:02}" for n in range(20)]
+    assert lines[20] == "and 3 clients more"
+    unnamed = report(9, method="uniform", clients=3)
+    assert "named" not in unnamed
+    assert describe(unnamed).splitlines()[-1].startswith("last tenth")
 
 
 def changes(sites: Path) -> dict[str, Any]:

@@ -125,7 +125,10 @@ def _require_kept(run: RunDir, experiment: Experiment, clients: int) -> None:
     if not experiment.client.final_steps or experiment.algorithm.name == "local":
         raise RunError(f"the clients of {run.folder} have no models of their own: leave out --client")
     most = experiment.evaluation.keep_client_models
-    why = "its run is not at its end: go on with --resume"
+    stopped = (
+        run.read_json("summary.json").get("stopped") if (run.folder / "summary.json").is_file() else None
+    )
+    why = f"its run stopped early: {stopped}" if stopped else "its run is not at its end: go on with --resume"
     if run.finished:
         why = "the disk was full, or the run is of an older version: run it again"
     if clients > most:

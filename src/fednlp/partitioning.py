@@ -1,8 +1,11 @@
 """``fednlp partition``: share a data set out over clients, show the figures, write index and plots."""
 
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fednlp.assembly import open_data, share_out
 from fednlp.config import Experiment
@@ -10,7 +13,11 @@ from fednlp.data.look import look
 from fednlp.data.schema import SCHEMAS
 from fednlp.looking import holders_of
 from fednlp.partitionfile import write_partition_file
+from fednlp.plaintext import clean
 from fednlp.reports.units import plural
+
+_NAMED = 20
+"""How many clients are named one by one."""
 
 
 def partition_source(
@@ -46,6 +53,12 @@ def partition_source(
         "options": wanted,
         **figures,
     }
+    if partition.client_names is not None:
+        sizes = np.diff(partition.train_offsets).tolist(), np.diff(partition.test_offsets).tolist()
+        columns = zip(partition.client_names, *sizes, strict=True)
+        report["named"] = [
+            {"name": name, "train": train, "test": test} for name, train, test in islice(columns, _NAMED)
+        ]
     if out is not None:
         report["written"] = write_partition_file(out, partition, experiment.partition, data)
     if plots is not None:
@@ -73,5 +86,17 @@ def describe(report: dict[str, Any]) -> str:
         line("first tenth", report["first_tenth"]),
         line("last tenth", report["last_tenth"]),
     ]
+    lines += _named(report.get("named", []), report["clients"])
     lines += [f"written {path}" for path in [report.get("written"), *report.get("plots", [])] if path]
     return "\n".join(lines)
+
+
+def _named(clients: list[dict[str, Any]], of: int) -> list[str]:
+    """Return a line for each client that is named: its training and test examples."""
+    names = [clean(client["name"]) for client in clients]
+    width = max(map(len, names), default=0)
+    lines = [
+        f"{name:<{width}}  {client['train']:,} training and {plural(client['test'], 'test example')}"
+        for name, client in zip(names, clients, strict=True)
+    ]
+    return lines + ([f"and {plural(of - len(clients), 'client')} more"] if 0 < len(clients) < of else [])

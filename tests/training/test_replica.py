@@ -1,8 +1,10 @@
 """The replica: one flat buffer, words by rows, and the same steps as plain PyTorch."""
 
 import copy
+import math
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fednlp.federated.sums import ExactSum
+from fednlp.federated.sums import ExactSum, NotFinite
 from fednlp.models import new_model, pretrained_model
 from fednlp.training.optimizers import LocalTraining, make_optimizer
 from fednlp.training.replica import Replica, decayed_names, flat_weights, layout_of
@@ -202,6 +204,94 @@ def test_untouched_words_do_not_move_and_are_not_reported() -> None:
     total = ExactSum(replica.layout)
     replica.add_update(total, 1.0)
     assert total.touched.nonzero().flatten().tolist() == [3, 7, 9]
+
+
+def test_special_words_are_always_loaded() -> None:
+    """Those of the model's own configuration, number 0 too, that the embedding has."""
+    model = toy()
+    model.config = SimpleNamespace(  # type: ignore[assignment]
+        cls_token_id=0,
+        sep_token_id=5,
+        bos_token_id=WORDS,
+        eos_token_id=-1,
+        mask_token_id=None,
+        pad_token_id=3,
+    )
+    replica = Replica(model, torch.device("cpu"), True)
+    x = flat_weights(toy())
+    replica.load(x, torch.tensor([7]))
+    assert model.words.weight.shape == (4, 4)
+    assert torch.equal(model.words(torch.tensor([0, 3, 5, 7])), replica.layout.rows(x)[[0, 3, 5, 7]])
+
+
+def test_no_word_of_an_earlier_client_points_past_the_rows() -> None:
+    model = toy()
+    replica, x = Replica(model, torch.device("cpu"), True), flat_weights(toy())
+    replica.load(x, torch.arange(WORDS))
+    replica.load(x, torch.tensor([7]))
+    assert model.words(torch.arange(WORDS)).shape == (WORDS, 4)
+
+
+def test_an_embedding_that_scales_its_words_down_is_not_taken_by_rows() -> None:
+    model = toy()
+    assert layout_of(model).table == "words.weight"
+    model.words.max_norm = 1.0
+    assert layout_of(model).table is None
+
+
+def test_training_begins_where_it_is_told_and_updates_are_measured_from_the_global_model() -> None:
+    """All tensors, the words too, and a client's own."""
+    own = frozenset({"out.weight"})
+    replica = Replica(toy(), torch.device("cpu"), True, own)
+    x = flat_weights(toy(1), own)
+    replica.load(x, None, torch.full((8,), 7.0), x + 0.5)
+    torch.testing.assert_close(replica.update(), torch.full_like(x, 0.5))
+    assert torch.equal(replica.own(), torch.full((8,), 7.0))
+    replica.load(x)
+    assert torch.equal(replica.own(), replica.first_own)
+    assert not replica.update().any()
+
+
+def test_a_pull_is_towards_what_was_loaded_and_of_parameters_alone() -> None:
+    """A norm's statistics have no gradient, and words without one get none."""
+    replica, x = Replica(toy(), torch.device("cpu"), True), flat_weights(toy(1))
+    replica.load(x, None, None, x + 0.5)
+    replica.zero_grad()
+    replica.pull_back(0.1)
+    layout = replica.layout
+    for entry in layout.entries[:-1]:
+        expected = 0.05 if entry.kind == "parameter" else 0.0
+        gradient = replica._gradient[entry.start : entry.stop]
+        torch.testing.assert_close(gradient, torch.full_like(gradient, expected), msg=entry.name)
+    assert replica.model.words.weight.grad is None
+    replica.model.words.weight.grad = torch.ones(WORDS, 4)
+    replica.pull_back(0.1)
+    torch.testing.assert_close(replica.model.words.weight.grad, torch.full((WORDS, 4), 1.05))
+
+
+def test_bad_numbers_are_counted_wherever_they_are() -> None:
+    """In shared tensors, in a client's own, and in words; an update with any of them is refused."""
+    own = frozenset({"out.weight"})
+    replica = Replica(toy(), torch.device("cpu"), True, own)
+    x = flat_weights(toy(), own)
+    for number, (name, count) in enumerate(
+        [("norm.weight", 4), ("out.weight", 8), ("words.weight", WORDS * 4)]
+    ):
+        replica.load(x)
+        assert replica.count_bad() == 0
+        replica.model.get_parameter(name).data.fill_([math.nan, math.inf, 1e30][number])
+        assert replica.count_bad() == count
+        total = ExactSum(replica.layout)
+        with pytest.raises(NotFinite):
+            replica.add_update(total, 1.0)
+        assert not total.storage.any()
+
+
+def test_statistics_travel_only_from_parts_that_are_trained_as_a_whole() -> None:
+    model = toy()
+    assert "norm.running_mean" in {entry.name for entry in layout_of(model).entries}
+    model.norm.bias.requires_grad_(False)
+    assert "norm.running_mean" not in {entry.name for entry in layout_of(model).entries}
 
 
 def test_layout_handles_every_tensor_by_name() -> None:

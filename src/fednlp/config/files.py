@@ -39,7 +39,7 @@ def with_algorithm(experiment: Experiment, name: str, seed: int) -> Experiment:
     update = {"algorithm": algorithm, "server": server.model_dump(), "seed": seed}
     if name in REFERENCES:  # nothing is exchanged
         update |= {"exchange": {}, "pull": {}, "secure": {}, "privacy": None, "fewshot": None}
-    return parse(experiment.model_dump(exclude_none=True) | update, experiment.name)
+    return parse(_document(experiment) | update, experiment.name)
 
 
 def with_method(experiment: Experiment, name: str, seed: int) -> Experiment:
@@ -54,8 +54,16 @@ def with_method(experiment: Experiment, name: str, seed: int) -> Experiment:
     algorithm = changes.get("algorithm")
     chosen = algorithm.get("name") if isinstance(algorithm, dict) else None
     base = with_algorithm(experiment, str(chosen or experiment.algorithm.name), seed)
-    document = _over(base.model_dump(exclude_none=True), changes | {"variant": name})
+    document = _over(_document(base), changes | {"variant": name})
     return parse(document, f"variant {name} of {experiment.name}")
+
+
+def _document(experiment: Experiment) -> dict[str, Any]:
+    """Return the sections of an experiment, without a size of the cohort that was not given."""
+    document = experiment.model_dump(exclude_none=True)
+    if "clients_per_round" not in experiment.model_fields_set:
+        del document["clients_per_round"]
+    return document
 
 
 def load(path: str | Path, overrides: Iterable[str] = (), full: bool = False) -> Experiment:

@@ -10,6 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+_OTHER_NAMES = dict.fromkeys(("steps", "local_steps", "num_local_steps"), "max_steps")
+"""What a key is called elsewhere, and here."""
+
 
 def report(where: str, problems: list[str]) -> str:
     """Return one line for one mistake, and a list for several."""
@@ -72,12 +75,14 @@ def _unknown(path: list[str], experiment: type[BaseModel]) -> str:
 
 
 def _nearest(typed: str, known: list[str]) -> str | None:
-    """Return the known name that is meant: by its spelling, by a part of it, or by its initials.
+    """Return the known name that is meant: by another name, by its spelling, by a part of it, or by its initials.
 
     >>> names = ["learning_rate", "per_device_train_batch_size", "num_train_epochs"]
     >>> [_nearest(typed, names) for typed in ("learning_rat", "batch_size", "lr", "colour")]
     ['learning_rate', 'per_device_train_batch_size', 'learning_rate', None]
     """
+    if _OTHER_NAMES.get(typed) in known:
+        return _OTHER_NAMES[typed]
     for near in difflib.get_close_matches(typed, known, n=1):
         return near
     for name in known:

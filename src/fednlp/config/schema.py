@@ -80,12 +80,14 @@ class Experiment(Section):
             raise ConfigError(report("the experiment", found), found) from error
 
     def settled(self) -> "Experiment":
-        """Return the experiment with the method of its partition chosen, where it is left to the data.
+        """Return the experiment with what is left to data and partition chosen: the method, the size of the cohort.
 
         Raises:
             DataError: ``data.path`` is a pattern that fits nothing, or a folder of silos and something else.
         """
-        return self.model_copy(update={"partition": together.partition_defaults(self.partition, self.data)})
+        partition = together.partition_defaults(self.partition, self.data)
+        settled = self.model_copy(update={"partition": partition})
+        return settled.model_copy(update=together.cohort_defaults(settled))
 
     def resolved(self) -> "Experiment":
         """Return the experiment with every default of its algorithm written out, and paths made absolute.
@@ -105,6 +107,7 @@ class Experiment(Section):
                 "variants": {},
                 "algorithm": together.algorithm_defaults(self.algorithm),
                 "server": together.server_defaults(self.algorithm.name, self.server),
+                "clients_per_round": settled.clients_per_round,
                 "partition": settled.partition.model_copy(update=partition),
                 "data": self.data.model_copy(update=_anchored(self.data, "path", "test_path")),
                 "model": self.model.model_copy(update=_anchored_model(self.model)),

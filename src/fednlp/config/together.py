@@ -69,6 +69,13 @@ def partition_defaults(partition: Partition, data: Data) -> Partition:
     return partition.model_copy(update={"method": "uniform", "clients": clients})
 
 
+def cohort_defaults(experiment: "Experiment") -> dict[str, int]:
+    """Return the size of the cohort where it is not given and the default is more than all clients; else nothing."""
+    clients, cohort = experiment.partition.clients, experiment.clients_per_round
+    given = "clients_per_round" in experiment.model_fields_set or experiment.algorithm.name in REFERENCES
+    return {} if given or clients is None or cohort <= clients else {"clients_per_round": clients}
+
+
 def algorithm_defaults(algorithm: Algorithm) -> Algorithm:
     """Fill in FedProx's mu."""
     if algorithm.mu is not None:

@@ -1,6 +1,7 @@
 """Make a partition: check the options, share the training examples out, deal the test examples."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from fednlp.errors import PartitionError
 from fednlp.own_code import is_own, load
 from fednlp.partition.embed import Progress
 from fednlp.partition.index import IntArray, Partition, from_owners
-from fednlp.partition.methods import ALIASES, METHODS, Assignment, Method, Options, Request
+from fednlp.partition.methods import ALIASES, METHODS, OTHER_NAMES, Assignment, Method, Options, Request
 from fednlp.partition.shift import check_concentration
 from fednlp.partition.testsets import deal
 
@@ -150,7 +151,8 @@ def method_named(name: str) -> str:
 
     name = ALIASES.get(name, name)
     if name not in METHODS and not is_own(name):
-        near = did_you_mean(name, METHODS)
+        letters = re.sub("[^a-z]", "", name.lower())
+        near = did_you_mean(OTHER_NAMES.get(letters, name), METHODS)
         raise PartitionError(
             f"there is no partition method {name!r}: {near}choose from {', '.join(METHODS)}, or name your own as "
             '"module:function"'

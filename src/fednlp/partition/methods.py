@@ -218,3 +218,6 @@ METHODS: dict[str, Method] = {
 
 ALIASES = {"niid_label": "label", "niid_quantity": "quantity", "niid_cluster": "cluster"}
 """What the methods are called in the original FedNLP partition files (``niid_label_clients=100_alpha=1``)."""
+
+OTHER_NAMES = {"iid": "uniform", "noniid": "label", "niid": "label", "dirichlet": "label"}
+"""What people call some methods elsewhere, in small letters alone, for hints."""
