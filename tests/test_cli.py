@@ -151,6 +151,7 @@ def test_resume_goes_on_where_it_was(fednlp: Type, toml: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=heed_interrupts,
     )
     wait_for_rounds(process, Path("out"), 2)
     process.send_signal(signal.SIGINT)
@@ -167,6 +168,11 @@ def test_resume_goes_on_where_it_was(fednlp: Type, toml: Path) -> None:
     # Between the line of a round and its checkpoint the round does not count yet.
     assert f"{done} done" in said.out or f"{done - 1} done" in said.out
     assert [line["round"] for line in RunDir(Path("out")).round_lines()] == list(range(1, done + 3))
+
+
+def heed_interrupts() -> None:
+    """Undo what a shell does to the commands that it runs in the background: these ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_for_rounds(process: subprocess.Popen[str], folder: Path, count: int) -> None:
