@@ -135,8 +135,9 @@ class Federation:
         from fednlp.federated.state import State
         from fednlp.models import new_model
         from fednlp.partition import Partition
-        from fednlp.procedures import Course, Federated
         from fednlp.runtime.pool import Pool
+        from fednlp.simulation.context import Course
+        from fednlp.simulation.rounds import Federated
         from fednlp.tasks import task_from
         from fednlp.training.replica import flat_weights
         from fednlp.training.side import LocalSide, Recipe

@@ -11,12 +11,14 @@ differs. Times are not compared, and neither are the names of keys that a checko
 import argparse
 import csv
 import hashlib
+import inspect
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,16 +74,23 @@ def run_all(experiment: str, out: Path, names: list[str]) -> None:
 
 def _stopped_and_resumed(experiment: str, out: Path, settings: tuple[str, ...]) -> None:
     import fednlp
-    from fednlp.experiment import Silent, resume
 
-    class Stop(Silent):
-        def round(self, line: dict[str, Any], left: float | None) -> None:
-            raise KeyboardInterrupt
-
+    told = inspect.signature(fednlp.run).parameters
+    name = "callback" if "callback" in told else "listener"
     try:
-        fednlp.run(experiment, out, overrides=settings, listener=Stop())
+        fednlp.run(experiment, out, overrides=settings, **{name: _Stop()})
     except KeyboardInterrupt:
-        resume(out)
+        fednlp.resume(out)
+
+
+class _Stop:
+    """A callback that stops the run after its first round."""
+
+    def round(self, line: dict[str, Any], left: float | None) -> None:
+        raise KeyboardInterrupt
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *arguments: None
 
 
 def results_of(run: Path) -> dict[str, Any]:

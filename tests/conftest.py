@@ -17,8 +17,8 @@ import hypothesis
 import pytest
 
 from fednlp.config import Experiment, parse
-from fednlp.data.cache import cache_dir
-from fednlp.rundir import RunDir
+from fednlp.hubs.cache import cache_dir
+from fednlp.simulation.run_dir import RunDir
 
 # No test measures time: a slow machine is no failure.
 hypothesis.settings.register_profile("fednlp", deadline=None, derandomize=bool(os.environ.get("CI")))
@@ -225,7 +225,7 @@ def stopping() -> Callable[..., AbstractContextManager[Any]]:
     piece of work, within the third, and ``stopping(pieces=9)`` after nine pieces. With ``early=False`` the run is
     expected to end before that.
     """
-    from fednlp.experiment import Silent
+    from fednlp.simulation.run import Silent
 
     class Stop(Exception):
         """What the listener raises."""

@@ -15,8 +15,8 @@ import fednlp
 from fednlp.config import Experiment
 from fednlp.models import pretrained_model
 from fednlp.partition import Partition
-from fednlp.rundir import RunDir
 from fednlp.seeds import generator
+from fednlp.simulation.run_dir import RunDir
 
 Make = Callable[..., Experiment]
 LABELS = ("arts", "economy", "science", "sports")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.config.chain import NAMES, Direction, Step, additive, check_exchange, parse_chain
 from fednlp.errors import ConfigError
+from fednlp.federated.transform_spec import NAMES, Direction, Step, additive, check_exchange, parse_chain
 
 
 def refusal(words: list[str], direction: Direction = "up") -> str:
@@ -134,5 +134,5 @@ def test_clipped_updates_add_up() -> None:
 
 
 def test_reading_words_needs_no_torch() -> None:
-    code = "import sys, fednlp.config.chain; sys.exit('torch' in sys.modules)"
+    code = "import sys, fednlp.federated.transform_spec; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

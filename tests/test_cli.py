@@ -20,9 +20,9 @@ import pytest
 
 from fednlp import config
 from fednlp.cli import main
+from fednlp.inference.predict import Prediction
 from fednlp.partition import Partition
-from fednlp.prediction import Prediction
-from fednlp.rundir import RunDir
+from fednlp.simulation.run_dir import RunDir
 
 Document = Callable[..., dict[str, Any]]
 COMMAND = [sys.executable, "-c", "from fednlp.cli import main; main()"]
@@ -753,10 +753,11 @@ def test_a_terminal_obeys_no_data(
     """Escapes in labels, in texts, and in what errors quote are shown, not obeyed."""
     escape = "\x1b]0;pwn\x07\x1b[31m"
     answers = [escape + "arts", [f"{escape}tag", "\x9b2J"], "two\nlines"]
-    monkeypatch.setattr("fednlp.inference.open_trained", lambda *_: None)
-    monkeypatch.setattr("fednlp.asking.asked_of_texts", lambda *_: None)
+    monkeypatch.setattr("fednlp.inference.model.open_trained", lambda *_: None)
+    monkeypatch.setattr("fednlp.inference.inputs.asked_of_texts", lambda *_: None)
     monkeypatch.setattr(
-        "fednlp.prediction.predictions", lambda *_, **__: [Prediction({}, answer) for answer in answers]
+        "fednlp.inference.predict.predictions",
+        lambda *_, **__: [Prediction({}, answer) for answer in answers],
     )
     out = fednlp("predict", "run", "text").out
     assert len(out.splitlines()) == 3
@@ -774,7 +775,7 @@ def test_a_task_that_is_none(refused: Callable[..., str], toml: Path) -> None:
 @pytest.fixture(scope="module")
 def trained(document: Document, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run directory of two short rounds."""
-    from fednlp.experiment import run
+    from fednlp.simulation.run import run
 
     changes = {"num_rounds": 2, "clients_per_round": 2, "client.max_steps": 2}
     return run(config.parse(document(changes)), tmp_path_factory.mktemp("trained") / "out").folder

@@ -18,8 +18,8 @@ from fednlp.costs import Plan, Shape, Sizes, client_memory, load_profile, peak_m
 from fednlp.fewshot.planning import Candidate
 from fednlp.models.depth import trained_depth
 from fednlp.models.selection import apply_selection, parse_train
-from fednlp.pricing import Priced, _tied, kept_layers, memory_of_run, sizes_of
-from fednlp.rundir import RunDir
+from fednlp.simulation.resource_estimation import Priced, _tied, kept_layers, memory_of_run, sizes_of
+from fednlp.simulation.run_dir import RunDir
 
 Make = Callable[..., Experiment]
 ONE = {"num_rounds": 1, "evaluation.every": 2, "evaluation.personal": False, "client.max_steps": 1}
@@ -228,6 +228,6 @@ def test_the_terminal_shows_it(experiment: Make, here: Path) -> None:
         "memory",
         "a",
         "client",
-        *fednlp.reports.units.human_bytes(memory).split(),
+        *fednlp.formatting.units.human_bytes(memory).split(),
         "(predicted)",
     ]

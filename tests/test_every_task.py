@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import fednlp
-from fednlp.asking import asked_of_file, asked_of_texts
 from fednlp.config import parse
 from fednlp.errors import ConfigError, DataError, RunError
-from fednlp.inference import open_trained
-from fednlp.prediction import predict_texts, predictions, write_predictions
-from fednlp.rundir import RunDir
-from fednlp.scoring import evaluate_run
+from fednlp.inference.inputs import asked_of_file, asked_of_texts
+from fednlp.inference.model import open_trained
+from fednlp.inference.predict import predict_texts, predictions, write_predictions
+from fednlp.inference.score import evaluate_run
+from fednlp.simulation.run_dir import RunDir
 
 NAMES = ("anna", "berlin", "carla", "delhi")
 WORDS = [f"word{i}" for i in range(30)]
@@ -217,7 +217,7 @@ def test_a_missing_score_is_said_and_nothing_fails(
     """Scores that are all the same have no correlation with anything; here all of the test set."""
     from rich.console import Console
 
-    from fednlp.live import Terminal
+    from fednlp.cli.console import Terminal
     from fednlp.reports import write_report
 
     rows = [json.loads(line) | {"score": 2.5} for line in made("regression").read_text().splitlines()[:20]]

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from fednlp import errors
-from fednlp.federated import Algorithm, Layout, State, by_examples, run_round
-from fednlp.federated.round import Gathered, Reply
+from fednlp.federated.algorithm import Algorithm, by_examples
+from fednlp.federated.params import Layout
+from fednlp.federated.round import Gathered, Reply, run_round
+from fednlp.federated.state import State
 from fednlp.federated.sums import ExactSum
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

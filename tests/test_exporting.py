@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 import fednlp
 from fednlp.cli import app
-from fednlp.clientmodels import client_number
 from fednlp.config import Experiment
 from fednlp.errors import RunError
-from fednlp.exporting import folder_names
+from fednlp.inference.client_models import client_number
+from fednlp.inference.export import folder_names
+from fednlp.inference.score import evaluate_run
 from fednlp.partition.index import from_owners
-from fednlp.rundir import RunDir
-from fednlp.scoring import evaluate_run
+from fednlp.simulation.run_dir import RunDir
 
 Make = Callable[..., Experiment]
 SHORT: dict[str, Any] = {"num_rounds": 1, "client.final_steps": 8, "clients_per_round": 8}

@@ -12,12 +12,12 @@ import pytest
 from safetensors.numpy import load_file
 
 import fednlp
-from fednlp.assembly import open_data
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, ModelError
-from fednlp.experiment import Listener, Silent
 from fednlp.partition import Partition
-from fednlp.rundir import RunDir
+from fednlp.simulation.build import open_data
+from fednlp.simulation.run import Listener, Silent
+from fednlp.simulation.run_dir import RunDir
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
@@ -94,7 +94,7 @@ def test_hidden_labels_change_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """To the bit: whatever the labels are that nobody has, the run is the same."""
-    from fednlp.procedures import labels as known
+    from fednlp.simulation import gold_labels as known
 
     seen: set[int] = set()
     original = known.known_labels
@@ -104,7 +104,7 @@ def test_hidden_labels_change_nothing(
         seen.update([*found.numbers.tolist(), *found.validation[0].tolist()])
         return found
 
-    monkeypatch.setattr("fednlp.procedures.fewshot.known_labels", spied)
+    monkeypatch.setattr("fednlp.simulation.pseudo_labels.known_labels", spied)
     with texts.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     test = write(tmp_path / "test.csv", rows[160:])
@@ -265,7 +265,7 @@ def test_every_trial_of_a_search_begins_with_the_same_trusted_clients(
     experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome, stopping: Stopping
 ) -> None:
     """What a trial flags is put back with the model; here each check flags the first client that is left."""
-    monkeypatch.setattr("fednlp.procedures.fewshot.suspects", lambda clients, *rest: clients[:1])
+    monkeypatch.setattr("fednlp.simulation.pseudo_labels.suspects", lambda clients, *rest: clients[:1])
     few = METHODS["search"]["fewshot"] | {"check": True, "gold": 40}
     changes = METHODS["search"] | {"fewshot": few, "num_rounds": 13, "evaluation.every": 13}
     whole = fednlp.run(experiment(changes), tmp_path / "whole")

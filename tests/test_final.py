@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import fednlp
-from fednlp import final
 from fednlp.config import Experiment
 from fednlp.errors import RunError, TooFewClients
-from fednlp.experiment import Silent
-from fednlp.rundir import RunDir
-from fednlp.scoring import evaluate_run
+from fednlp.inference.score import evaluate_run
+from fednlp.simulation import final
+from fednlp.simulation.run import Silent
+from fednlp.simulation.run_dir import RunDir
 from fednlp.training import client as client_module
 from fednlp.training.side import LocalSide
 
@@ -72,7 +72,7 @@ def test_killed_between_the_last_round_and_the_end(
         if home is None:
             patch.setattr(final, "matrix" if settings.evaluation.matrix else "personal_scores", killed)
         else:
-            patch.setattr(f"fednlp.experiment.{home}", killed)
+            patch.setattr(f"fednlp.simulation.run.{home}", killed)
         with pytest.raises(Killed):
             fednlp.run(settings, tmp_path / "run")
     run = RunDir(tmp_path / "run")

@@ -11,9 +11,9 @@ import pytest
 from fednlp import config
 from fednlp.cli import main
 from fednlp.data import named_model
-from fednlp.data.sources import BBC, fetch
 from fednlp.errors import FetchError
-from fednlp.rundir import settings_hash
+from fednlp.hubs.package_index import BBC, fetch
+from fednlp.simulation.run_dir import settings_hash
 
 ROOT = Path(__file__).parents[1]
 FILES = re.compile(r"<!-- file: (\S+) -->\n```python\n(.*?)```", re.S)

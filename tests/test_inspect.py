@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 import fednlp
 from fednlp import config
 from fednlp.cli.inspect import inspect
-from fednlp.data.sources import BERT_TINY, NEWSGROUPS, fetch
+from fednlp.hubs.package_index import BERT_TINY, NEWSGROUPS, fetch
 
 Document = Callable[..., dict[str, Any]]
 Type = Callable[..., Result]

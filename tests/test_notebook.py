@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import fednlp
+from fednlp.cli.console import Terminal
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, FednlpError, RunError
-from fednlp.experiment import Silent, default_listener
-from fednlp.live import Terminal
-from fednlp.rundir import RunDir
+from fednlp.simulation.run import Silent, default_listener
+from fednlp.simulation.run_dir import RunDir
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ import pytest
 import fednlp
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, PartitionError, RunError
-from fednlp.inference import open_trained
-from fednlp.rundir import RunDir
+from fednlp.inference.model import open_trained
+from fednlp.simulation.run_dir import RunDir
 
 CODE = """
 import torch

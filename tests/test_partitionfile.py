@@ -14,8 +14,8 @@ from fednlp.data import export_data, load_data
 from fednlp.errors import FednlpError, PartitionError
 from fednlp.partition import Partition, make_partition
 from fednlp.partition.make import PartitionSpec
-from fednlp.partitionfile import read_partition_file
-from fednlp.partitioning import partition_source
+from fednlp.simulation.partition_file import read_partition_file
+from fednlp.simulation.partitioning import partition_source
 
 SHARED = {"method": "label", "clients": 12, "alpha": 0.5}
 

@@ -6,7 +6,7 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.plaintext import clean, csv_text, text_of_csv
+from fednlp.formatting.safe_text import clean, csv_text, text_of_csv
 
 NAMES = st.text(alphabet=st.sampled_from("=+-@\t\r'a ,\n\""), max_size=5) | st.text(max_size=9)
 

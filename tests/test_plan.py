@@ -17,10 +17,10 @@ from fednlp.cli.plan import plan
 from fednlp.costs import Plan, load_profile
 from fednlp.errors import ConfigError, RunError
 from fednlp.fewshot.planning import Candidate
+from fednlp.formatting.units import human_bytes
 from fednlp.models.depth import trained_depth
 from fednlp.models.selection import apply_selection, parse_train
-from fednlp.pricing import Priced, train_of
-from fednlp.reports.units import human_bytes
+from fednlp.simulation.resource_estimation import Priced, train_of
 
 Document = Callable[..., dict[str, Any]]
 Type = Callable[..., Result]
@@ -90,7 +90,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
             seen.append(experiment.resolved())
             return Run(experiment)
 
-        monkeypatch.setattr("fednlp.planning.run", run)
+        monkeypatch.setattr("fednlp.simulation.plan.run", run)
         return seen
 
     return put

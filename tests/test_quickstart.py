@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import fednlp
-from fednlp.data.sources import BERT_TINY, NEWSGROUPS, fetch
+from fednlp.hubs.package_index import BERT_TINY, NEWSGROUPS, fetch
 from fednlp.partition import Partition
-from fednlp.rundir import RunDir
+from fednlp.simulation.run_dir import RunDir
 
 QUICKSTART = Path(__file__).parent.parent / "experiments" / "quickstart.toml"
 

@@ -13,7 +13,7 @@ from fednlp.federated.state import State
 from fednlp.federated.trainer import Federation
 from fednlp.partition import from_owners, overview
 from fednlp.reports.read import ClientTable, Run
-from fednlp.rundir import RunDir
+from fednlp.simulation.run_dir import RunDir
 
 OWNERS = np.arange(5000) % 1000
 NAMED = from_owners(OWNERS, OWNERS, 1000, client_names=tuple(f"client {number}" for number in range(1000)))

@@ -21,12 +21,12 @@ import fednlp
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, MissingDependency, ModelError, RunError
-from fednlp.experiment import Listener, Silent
-from fednlp.federated import uniform_cohort
+from fednlp.federated.algorithm import uniform_cohort
+from fednlp.inference.predict import predict_texts
 from fednlp.models import load_tokenizer, longest_text
 from fednlp.partition import Partition
-from fednlp.prediction import predict_texts
-from fednlp.rundir import RunDir
+from fednlp.simulation.run import Listener, Silent
+from fednlp.simulation.run_dir import RunDir
 
 POISON = "poison"
 """The last word of the tiny model's vocabulary, in no text of the data sets."""
@@ -237,7 +237,7 @@ def test_stopped_while_the_model_is_written(
         raise RuntimeError("stopped")
 
     with monkeypatch.context() as patch:
-        patch.setattr("fednlp.experiment.save_model", broken)
+        patch.setattr("fednlp.simulation.run.save_model", broken)
         with pytest.raises(RuntimeError, match="stopped"):
             fednlp.run(experiment(METHODS["fedopt"]), tmp_path / "run")
     assert not RunDir(tmp_path / "run").finished

@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 import fednlp
 from fednlp.config import Experiment, parse
 from fednlp.errors import FednlpError, RunError
-from fednlp.evaluation import write_clients
 from fednlp.federated.params import Layout
-from fednlp.inference import open_trained
+from fednlp.inference.model import open_trained
+from fednlp.inference.predict import predict_texts
+from fednlp.inference.score import evaluate_run
 from fednlp.partition import Partition
 from fednlp.partition.plots import overview, save_plots
-from fednlp.prediction import predict_texts
-from fednlp.rundir import RunDir
-from fednlp.scoring import evaluate_run
+from fednlp.simulation.evaluate import write_clients
+from fednlp.simulation.run_dir import RunDir
 
 Document = Callable[..., dict[str, Any]]
 Stopping = Callable[..., AbstractContextManager[Any]]

@@ -13,16 +13,16 @@ import torch
 from safetensors.torch import load_file
 
 import fednlp
+from fednlp.cli.console import closing_table
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, SecureAbort, TooFewClients
-from fednlp.experiment import Listener, Silent
-from fednlp.live import closing_table
-from fednlp.procedures.guard import Guard, guard_of
-from fednlp.procedures.parties import Pairwise, Post
-from fednlp.procedures.secure import SecureRound, terms_of
 from fednlp.reports import write_report
-from fednlp.rundir import RunDir
 from fednlp.secure.plan import make_plan
+from fednlp.secure.session import Pairwise, Post
+from fednlp.simulation.dp import Guard, guard_of
+from fednlp.simulation.run import Listener, Silent
+from fednlp.simulation.run_dir import RunDir
+from fednlp.simulation.secure_round import SecureRound, terms_of
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]

@@ -16,15 +16,15 @@ from typer.testing import CliRunner
 import fednlp
 from fednlp import config
 from fednlp.cli import app
-from fednlp.clientmodels import client_number
 from fednlp.config import Experiment, parse
 from fednlp.data import load_data
 from fednlp.errors import ConfigError, DataError, FednlpError, PartitionError, RunError
-from fednlp.experiment import Listener, Silent
+from fednlp.inference.client_models import client_number
+from fednlp.inference.score import evaluate_run
 from fednlp.partition import Partition
-from fednlp.partitioning import describe, partition_source
-from fednlp.rundir import RunDir
-from fednlp.scoring import evaluate_run
+from fednlp.simulation.partitioning import describe, partition_source
+from fednlp.simulation.run import Listener, Silent
+from fednlp.simulation.run_dir import RunDir
 
 PAGE = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
 SECTION = PAGE[PAGE.index("## Silos\n") : PAGE.index("## A look at your data\n")]
@@ -266,7 +266,7 @@ def test_evaluate_reads_a_published_file(
 
 def test_evaluate_reads_files_whose_ending_says_nothing(tmp_path: Path) -> None:
     """CoNLL-2003 calls its files eng.train, eng.testa and eng.testb."""
-    from fednlp.scoring import _file_of
+    from fednlp.inference.score import _file_of
 
     path = tmp_path / "eng.testa"
     path.write_text("-DOCSTART- -X- -X- O\n\nAnna NNP B-NP I-PER\nruns VBZ B-VP O\n")

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 import fednlp
 from fednlp.config import Experiment
 from fednlp.errors import RunError
-from fednlp.experiment import Listener, Silent
-from fednlp.rundir import RunDir
+from fednlp.simulation.run import Listener, Silent
+from fednlp.simulation.run_dir import RunDir
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]

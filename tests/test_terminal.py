@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 
-from fednlp.live import Terminal, curve
+from fednlp.cli.console import Terminal, curve
+from fednlp.cli.tables import clients_table, label_tables, show
 from fednlp.reports.read import ClientTable
-from fednlp.tables import clients_table, label_tables, show
 from fednlp.tasks.labels import LabelScores, class_scores
 
 
@@ -129,7 +129,7 @@ def test_very_many_labels_show_the_lowest() -> None:
 
 
 def test_a_run_ends_with_its_clients(tmp_path: Path, experiment: Any) -> None:
-    from fednlp.experiment import run
+    from fednlp.simulation.run import run
 
     text = io.StringIO()
     changes = {"num_rounds": 1, "clients_per_round": 1, "client.final_steps": 1}

@@ -15,13 +15,13 @@ import torch
 from safetensors.torch import load_file
 
 import fednlp
-from fednlp.assembly import gather, local_training, recipe, share_out
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, RunError
-from fednlp.experiment import Listener
+from fednlp.inference.score import evaluate_run
 from fednlp.models import pretrained_model
-from fednlp.rundir import RunDir
-from fednlp.scoring import evaluate_run
+from fednlp.simulation.build import gather, local_training, recipe, share_out
+from fednlp.simulation.run import Listener
+from fednlp.simulation.run_dir import RunDir
 from fednlp.training.local import Begin, train_client
 from fednlp.training.replica import flat_weights
 from fednlp.training.side import LocalSide, personal_names

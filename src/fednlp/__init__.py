@@ -11,37 +11,40 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fednlp.comparison import compare
     from fednlp.config import Experiment
     from fednlp.config import load as load_experiment
     from fednlp.data import TextData, load_data
     from fednlp.errors import FednlpError
-    from fednlp.experiment import resume, run
-    from fednlp.exporting import export, export_clients
-    from fednlp.federated import Algorithm, ServerOptimizer, fedavg, federate, fedopt, fedprox, run_round
+    from fednlp.federated.algorithm import Algorithm, fedavg, fedopt, fedprox
+    from fednlp.federated.round import run_round
+    from fednlp.federated.server import ServerOptimizer
+    from fednlp.federated.trainer import federate
+    from fednlp.inference.export import export, export_clients
     from fednlp.partition import Partition, PartitionSpec, make_partition
+    from fednlp.simulation.compare import compare
+    from fednlp.simulation.run import resume, run
 
 _HOMES = {
-    "Algorithm": ("fednlp.federated", "Algorithm"),
+    "Algorithm": ("fednlp.federated.algorithm", "Algorithm"),
     "Experiment": ("fednlp.config", "Experiment"),
     "FednlpError": ("fednlp.errors", "FednlpError"),
     "Partition": ("fednlp.partition", "Partition"),
     "PartitionSpec": ("fednlp.partition", "PartitionSpec"),
-    "ServerOptimizer": ("fednlp.federated", "ServerOptimizer"),
+    "ServerOptimizer": ("fednlp.federated.server", "ServerOptimizer"),
     "TextData": ("fednlp.data", "TextData"),
-    "compare": ("fednlp.comparison", "compare"),
-    "export": ("fednlp.exporting", "export"),
-    "export_clients": ("fednlp.exporting", "export_clients"),
-    "fedavg": ("fednlp.federated", "fedavg"),
-    "federate": ("fednlp.federated", "federate"),
-    "fedopt": ("fednlp.federated", "fedopt"),
-    "fedprox": ("fednlp.federated", "fedprox"),
+    "compare": ("fednlp.simulation.compare", "compare"),
+    "export": ("fednlp.inference.export", "export"),
+    "export_clients": ("fednlp.inference.export", "export_clients"),
+    "fedavg": ("fednlp.federated.algorithm", "fedavg"),
+    "federate": ("fednlp.federated.trainer", "federate"),
+    "fedopt": ("fednlp.federated.algorithm", "fedopt"),
+    "fedprox": ("fednlp.federated.algorithm", "fedprox"),
     "load_data": ("fednlp.data", "load_data"),
     "load_experiment": ("fednlp.config", "load"),
     "make_partition": ("fednlp.partition", "make_partition"),
-    "resume": ("fednlp.experiment", "resume"),
-    "run": ("fednlp.experiment", "run"),
-    "run_round": ("fednlp.federated", "run_round"),
+    "resume": ("fednlp.simulation.run", "resume"),
+    "run": ("fednlp.simulation.run", "run"),
+    "run_round": ("fednlp.federated.round", "run_round"),
 }
 
 __version__ = "0.1.0"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fednlp.data.cache import cache_dir
 from fednlp.disk import atomic, locked, sha256_of
 from fednlp.errors import RunError
+from fednlp.hubs.cache import cache_dir
 
 
 def test_cache_folder_is_the_users_choice_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from fednlp.data import info, load_data
 from fednlp.data.catalogue import domains
 from fednlp.data.catalogue.domains import cleaned, held_out
 from fednlp.data.readers.translations import mo, po
-from fednlp.data.source import Source
 from fednlp.data.store import Fault
 from fednlp.errors import DataError
+from fednlp.hubs.source import Source
 
 PUBLISHED = os.environ.get("FEDNLP_TEST_DATA")
 sentences = st.text("abAB ", max_size=5)

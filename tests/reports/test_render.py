@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednlp.errors import RunError
-from fednlp.plaintext import text_of_csv
+from fednlp.formatting.safe_text import text_of_csv
+from fednlp.formatting.units import clean
 from fednlp.reports import render
 from fednlp.reports.render import (
     cell_text,
@@ -24,7 +25,6 @@ from fednlp.reports.render import (
     to_text,
 )
 from fednlp.reports.table import Column, Row, Stat, Table
-from fednlp.reports.units import clean
 
 COLUMNS = (
     Column("global", "Global test", "share"),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fednlp.live import closing_table
+from fednlp.cli.console import closing_table
 from fednlp.reports import across_table, write_report
 from fednlp.reports.read import Run, read_run
 from fednlp.reports.table import Stat, compare_table

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from fednlp.assembly import gather, recipe, share_out
 from fednlp.config import Experiment
 from fednlp.federated.sums import ExactSum
 from fednlp.models import new_model
+from fednlp.simulation.build import gather, recipe, share_out
 from fednlp.training.masked import unmask
 from fednlp.training.side import LocalSide
 

@@ -11,7 +11,7 @@ import typer
 from fednlp import __version__
 from fednlp.cli import data, device, export, inspect, plan, predict, prompts, runs
 from fednlp.errors import FednlpError
-from fednlp.plaintext import clean_lines
+from fednlp.formatting.safe_text import clean_lines
 
 _FAULT = 70
 """The exit code of a fault of fednlp itself, as ``EX_SOFTWARE`` of sysexits."""

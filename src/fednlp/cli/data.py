@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from fednlp.data.look import Look
 from fednlp.errors import ConfigError
-from fednlp.plaintext import clean, clean_lines
+from fednlp.formatting.safe_text import clean, clean_lines
 
 app = typer.Typer(
     help="The data sets that fednlp knows by name.", invoke_without_command=True, rich_markup_mode=None
@@ -105,8 +105,8 @@ def _is_known(sources: Sequence[str], known: Collection[str]) -> bool:
 
 def _look(document: dict[str, Any], overrides: Sequence[str]) -> "Look":
     from fednlp import config
-    from fednlp.assembly import open_data
     from fednlp.data.look import look
+    from fednlp.simulation.build import open_data
 
     return look(open_data(config.parse(document, "fednlp data info", overrides)))
 
@@ -127,9 +127,9 @@ def exported(
 ) -> None:
     """Write a data set as the original FedNLP's exchange file."""
     from fednlp import config
-    from fednlp.assembly import open_data
     from fednlp.data import export_data
-    from fednlp.reports.units import plural
+    from fednlp.formatting.units import plural
+    from fednlp.simulation.build import open_data
 
     section = _data(sources, path, text, label, columns, test_path, test_fraction, delimiter, invalid)
     settings = config.parse({"data": section, "task": _given({"name": task})}, "fednlp data export")
@@ -179,7 +179,7 @@ def partition(
 ) -> None:
     """Share the examples of a data set out over clients, and show how unlike they are."""
     from fednlp import config
-    from fednlp.partitioning import describe, partition_source
+    from fednlp.simulation.partitioning import describe, partition_source
 
     options = {
         "method": method,

@@ -26,7 +26,7 @@ def listed() -> None:
     from rich.table import Table
 
     from fednlp.costs import load_profile, profile_names
-    from fednlp.reports.units import DASH, human_bytes
+    from fednlp.formatting.units import DASH, human_bytes
 
     console = Console(highlight=False)
     table = Table(
@@ -54,7 +54,7 @@ def listed() -> None:
 
 
 def _said(models: Any) -> str:
-    from fednlp.reports.units import DASH
+    from fednlp.formatting.units import DASH
 
     return ", ".join(f"{model} {seconds:g}" for model, seconds in models.items()) or DASH
 
@@ -76,9 +76,9 @@ def measure(
     import tomli_w
     from rich.console import Console
 
+    from fednlp.cli.console import Terminal
     from fednlp.costs.measure import measured
     from fednlp.disk import atomic
-    from fednlp.live import Terminal
 
     console = Console(stderr=True, highlight=False)
     with Terminal(again="type the command again", console=console) as terminal:

@@ -20,8 +20,8 @@ def export(
     task: Annotated[str | None, TASK] = None,
 ) -> None:
     """Write a model of a run as a Hugging Face folder: the shared one, or clients' own."""
-    from fednlp import exporting
-    from fednlp.live import Terminal
+    from fednlp.cli.console import Terminal
+    from fednlp.inference import export as exporting
 
     if every and client is not None:
         raise ConfigError("--client and --all do not go together: leave one out")

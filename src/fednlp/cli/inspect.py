@@ -32,7 +32,7 @@ def inspect(
 ) -> None:
     """Show which parameters of an experiment's model are trained and sent, and how many bytes that is."""
     from fednlp import config
-    from fednlp.live import Terminal
+    from fednlp.cli.console import Terminal
     from fednlp.models.inventory import total
 
     overrides = [*(changes or []), *([f"model.name_or_path={json.dumps(model)}"] if model else [])]
@@ -50,10 +50,10 @@ def inspect(
 
 def _counted(experiment: "Experiment", terminal: Any, silent: bool) -> tuple[list["Row"], int]:
     """Build the model as a run does; return its parts, and the length in bytes of the message of its shared ones."""
-    from fednlp.assembly import make_task, model_source, open_data
     from fednlp.models import load_tokenizer, pretrained_model
     from fednlp.models.inventory import inventory
     from fednlp.models.selection import apply_selection, parse_train
+    from fednlp.simulation.build import make_task, model_source, open_data
     from fednlp.training.replica import layout_of
 
     wanted = experiment.model
@@ -81,8 +81,8 @@ def _table(rows: list["Row"]) -> "Table":
     """Return one line a part, and the total."""
     from rich.table import Table
 
+    from fednlp.formatting.units import DASH
     from fednlp.models.inventory import total
-    from fednlp.reports.units import DASH
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("part")
@@ -98,6 +98,6 @@ def _table(rows: list["Row"]) -> "Table":
 
 
 def _sent(row: "Row") -> str:
-    from fednlp.reports.units import DASH, human_bytes
+    from fednlp.formatting.units import DASH, human_bytes
 
     return human_bytes(row.bytes) if row.bytes else DASH

@@ -10,8 +10,8 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fednlp.live import Terminal
-    from fednlp.planning import Planned
+    from fednlp.cli.console import Terminal
+    from fednlp.simulation.plan import Planned
 
 
 def plan(
@@ -47,11 +47,11 @@ def plan(
     from rich.console import Console
 
     from fednlp import config
+    from fednlp.cli.console import Terminal
     from fednlp.disk import atomic
     from fednlp.errors import RunError
-    from fednlp.live import Terminal
-    from fednlp.planning import Limits, selection_text
-    from fednlp.planning import plan as planned_for
+    from fednlp.simulation.plan import Limits, selection_text
+    from fednlp.simulation.plan import plan as planned_for
 
     wanted = config.load(experiment, changes or [], full)
     if variant is not None:
@@ -104,7 +104,7 @@ def _table(found: "Planned") -> "Table":
     """Return one line a plan that was tried, in order, with the chosen one marked."""
     from rich.table import Table
 
-    from fednlp.reports.units import DASH, human_bytes, human_seconds, metric_title, metric_value
+    from fednlp.formatting.units import DASH, human_bytes, human_seconds, metric_title, metric_value
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("tried for")
@@ -145,7 +145,7 @@ def _falls(found: "Planned") -> list[str]:
 
 
 def _short(one: Any) -> str:
-    from fednlp.reports.units import plural
+    from fednlp.formatting.units import plural
 
     plan, score = one.candidate, one.outcome.accuracy
     return f"{score:.3f} with {plural(plan.depth, 'layer')}, {plan.capacity} in full"
@@ -153,7 +153,7 @@ def _short(one: Any) -> str:
 
 def _why(found: "Planned") -> str:
     """Say why there is no plan, and what to do."""
-    from fednlp.reports.units import human_bytes, plural
+    from fednlp.formatting.units import human_bytes, plural
 
     if not found.decisions:
         assert found.budget is not None

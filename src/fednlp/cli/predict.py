@@ -12,8 +12,8 @@ from fednlp.cli.runs import TASK
 from fednlp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fednlp.live import Terminal
-    from fednlp.prediction import Prediction
+    from fednlp.cli.console import Terminal
+    from fednlp.inference.predict import Prediction
 
 _RUN = typer.Argument(help="A run directory.")
 _CLIENT = typer.Option(help="Whose model, by number or name, where clients have models of their own.")
@@ -33,8 +33,8 @@ def evaluate(
     task: Annotated[str | None, TASK] = None,
 ) -> None:
     """Score the model of a run, in all and label by label, and write its predictions."""
-    from fednlp.scoring import evaluate_run
-    from fednlp.tables import label_tables, score_table, show
+    from fednlp.cli.tables import label_tables, score_table, show
+    from fednlp.inference.score import evaluate_run
 
     with _terminal(as_json) as terminal:
         terminal.begin()
@@ -55,7 +55,7 @@ def _terminal(aside: bool) -> "Terminal":
     """Return a terminal; it writes to standard error where standard output is for something else."""
     from rich.console import Console
 
-    from fednlp.live import Terminal
+    from fednlp.cli.console import Terminal
 
     return Terminal("type the command again", Console(stderr=aside, highlight=False))
 
@@ -97,10 +97,10 @@ def predict(
     further = _further(beside or [])
     if table is None and not texts and sys.stdin is not None and sys.stdin.isatty():
         raise ConfigError("there is no text: type one, pipe some in, or give a file with --in")
-    from fednlp.asking import asked_of_file, asked_of_texts
-    from fednlp.inference import open_trained
-    from fednlp.prediction import predictions, write_predictions
-    from fednlp.reports.units import plural
+    from fednlp.formatting.units import plural
+    from fednlp.inference.inputs import asked_of_file, asked_of_texts
+    from fednlp.inference.model import open_trained
+    from fednlp.inference.predict import predictions, write_predictions
 
     with _terminal(True) as terminal:
         trained = open_trained(run, client, task)
@@ -163,7 +163,7 @@ def _json(one: "Prediction") -> str:
 
 def _shown(one: "Prediction") -> str:
     """Return a line for a person: the prediction, or the labels with their probabilities."""
-    from fednlp.reports.units import clean
+    from fednlp.formatting.units import clean
 
     if one.probabilities is None:
         return clean(one.text)

@@ -33,8 +33,8 @@ def run(
 ) -> None:
     """Run an experiment, or go on with one that was stopped."""
     from fednlp import config
-    from fednlp import experiment as runs
-    from fednlp.live import Terminal
+    from fednlp.cli.console import Terminal
+    from fednlp.simulation import run as runs
 
     short = {"model.name_or_path": model, "seed": seed, "runtime.workers": workers}
     overrides = [*(changes or []), *(f"{key}={json.dumps(v)}" for key, v in short.items() if v is not None)]
@@ -94,12 +94,12 @@ def compare(
     Several experiments, of one task or of several, give a table each and one of all.
     """
     from fednlp import config
-    from fednlp.comparison import compare as compare_runs
-    from fednlp.comparison import plan
-    from fednlp.live import Terminal, show_table
+    from fednlp.cli.console import Terminal, show_table
     from fednlp.reports import across_table, compare_table, read_run, write_report, write_table
     from fednlp.reports.client_table import clients_table
     from fednlp.reports.groups import algorithm_title
+    from fednlp.simulation.compare import compare as compare_runs
+    from fednlp.simulation.compare import plan
 
     overrides = [*(changes or []), *([f"model.name_or_path={json.dumps(model)}"] if model else [])]
     wanted = [config.load(one, overrides, full) for one in experiments or ["experiments/quickstart.toml"]]

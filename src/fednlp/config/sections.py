@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, PlainValidator, field_validator, model_validator
 
 from fednlp.errors import PartitionError
-from fednlp.own_code import is_own
 from fednlp.partition.make import method_named
+from fednlp.plugins import is_own
 from fednlp.tasks.names import TASKS
 
 PositiveInt = Annotated[int, Field(ge=1)]

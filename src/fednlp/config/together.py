@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from fednlp.config.chain import additive, check_exchange, parse_chain
 from fednlp.config.sections import (
     ADAPTIVE,
     ALGORITHMS,
@@ -20,8 +19,9 @@ from fednlp.config.sections import (
 from fednlp.costs.devices import load_profile
 from fednlp.data.silos import names_silos
 from fednlp.errors import ConfigError, ModelError, PartitionError
-from fednlp.own_code import is_own, load
+from fednlp.federated.transform_spec import additive, check_exchange, parse_chain
 from fednlp.partition.make import check_options
+from fednlp.plugins import is_own, load
 
 if TYPE_CHECKING:
     from fednlp.config.schema import Experiment

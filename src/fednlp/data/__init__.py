@@ -4,9 +4,9 @@ from fednlp.data.catalogue import CATALOGUE, Entry, data_names, describe
 from fednlp.data.export import export_data
 from fednlp.data.info import info
 from fednlp.data.load import load_data
-from fednlp.data.source import Source
-from fednlp.data.sources import MODEL_NAMES, fetch, named_model
 from fednlp.data.textdata import TextData
+from fednlp.hubs.package_index import MODEL_NAMES, fetch, named_model
+from fednlp.hubs.source import Source
 
 __all__ = [
     "CATALOGUE",

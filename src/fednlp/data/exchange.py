@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fednlp.data.names import did_you_mean, sort_labels
 from fednlp.data.readers import h5
 from fednlp.data.readers.checks import answers_fault, tags_fault
 from fednlp.data.readers.exchange import COLUMNS, OWN_ATTRIBUTES, TASKS, ExchangeData, read_data
@@ -20,6 +19,7 @@ from fednlp.data.readers.exchange_partition import partition_methods, read_parti
 from fednlp.data.store import Row
 from fednlp.disk import writing
 from fednlp.errors import DataError, MissingDependency
+from fednlp.formatting.names import did_you_mean, sort_labels
 from fednlp.partition.index import IntArray, Partition
 
 __all__ = [

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from fednlp.data.exchange import COLUMNS, TASKS, write_data
 from fednlp.data.features import row_batches
-from fednlp.data.names import did_you_mean
 from fednlp.data.store import Row
 from fednlp.data.textdata import TextData
 from fednlp.errors import DataError
+from fednlp.formatting.names import did_you_mean
 
 
 def export_data(data: TextData, path: Path) -> int:

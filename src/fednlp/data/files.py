@@ -14,7 +14,6 @@ from fednlp.data.columns import check_columns
 from fednlp.data.csvfile import DELIMITERS, csv_names, csv_rows, delimiter_name, find_delimiter
 from fednlp.data.excel import EXCEL, excel_names, excel_rows
 from fednlp.data.jsonl import JSON_LINES, json_names, json_rows
-from fednlp.data.names import did_you_mean
 from fednlp.data.parquet import PARQUET, parquet_names, parquet_rows
 from fednlp.data.readers import conll, parallel, squad
 from fednlp.data.readers.exchange import read_data
@@ -22,6 +21,7 @@ from fednlp.data.readers.opening import chunks, filled, reading
 from fednlp.data.store import Fault, Placed, Row, Rows
 from fednlp.disk import regular
 from fednlp.errors import DataError
+from fednlp.formatting.names import did_you_mean
 
 CONLL = (".conll", ".bio", ".iob", ".iob2")
 TABLES = (*DELIMITERS, *JSON_LINES, *PARQUET, *EXCEL, *CONLL)

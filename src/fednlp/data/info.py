@@ -3,11 +3,11 @@
 from dataclasses import fields
 from typing import Any
 
-from fednlp.data.cache import cache_dir
 from fednlp.data.catalogue import Entry, entry
 from fednlp.data.load import view_of
-from fednlp.data.sources import first_fault
 from fednlp.data.store import Rows, rows_in_cache
+from fednlp.hubs.cache import cache_dir
+from fednlp.hubs.package_index import first_fault
 
 
 def info(name: str) -> dict[str, Any]:

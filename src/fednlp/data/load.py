@@ -14,7 +14,6 @@ from fednlp.data.columns import check_columns, columns_of, infer_task, wanted_co
 from fednlp.data.csvfile import checked_delimiter
 from fednlp.data.hub import hub_rows
 from fednlp.data.misread import refuse_misread
-from fednlp.data.names import did_you_mean
 from fednlp.data.paths import open_given, targets_of
 from fednlp.data.pooled import SILO, split_silos
 from fednlp.data.schema import SCHEMAS
@@ -24,6 +23,7 @@ from fednlp.data.store import Rows, Stored, View, stored
 from fednlp.data.textdata import TextData, class_ids, class_names
 from fednlp.disk import expanded
 from fednlp.errors import DataError
+from fednlp.formatting.names import did_you_mean
 
 Invalid = Literal["refuse", "drop"]
 

@@ -18,11 +18,11 @@ from fednlp.data.files import (
 )
 from fednlp.data.folders import folder_rows, split_file
 from fednlp.data.hub import is_saved, saved_rows
-from fednlp.data.names import did_you_mean
 from fednlp.data.pooled import open_silos
 from fednlp.data.silos import Given, languages_of, shown_in, silo_paths
 from fednlp.data.store import Rows
 from fednlp.errors import DataError
+from fednlp.formatting.names import did_you_mean
 
 _EXCHANGE = (".h5", ".hdf5")
 

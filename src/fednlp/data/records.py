@@ -14,10 +14,10 @@ from typing import Any
 from fednlp.data.csvfile import DELIMITERS
 from fednlp.data.files import file_rows
 from fednlp.data.jsonl import JSON_LINES, json_objects
-from fednlp.data.names import did_you_mean
 from fednlp.data.store import Fault, Placed
 from fednlp.disk import atomic
 from fednlp.errors import DataError
+from fednlp.formatting.names import did_you_mean
 
 _REMEDY = "choose another --out"
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fednlp.data.cache import cache_dir
 from fednlp.disk import ELSEWHERE, atomic, sha256_of
 from fednlp.errors import DataError, RunError
+from fednlp.hubs.cache import cache_dir
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fednlp.data.columns import check_columns
-from fednlp.data.names import sort_labels
 from fednlp.data.schema import SCHEMAS
 from fednlp.data.split import Numbers
 from fednlp.errors import DataError
+from fednlp.formatting.names import sort_labels
 
 if TYPE_CHECKING:
     import pyarrow as pa

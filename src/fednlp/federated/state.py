@@ -10,9 +10,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fednlp.checked_json import Count, Shape, parse_json
 from fednlp.errors import RunError
 from fednlp.federated.params import Layout
-from fednlp.runfiles import Count, Shape, parse_json
 
 
 @dataclass
@@ -38,7 +38,7 @@ class State:
         return f"<State after {self.round:,} rounds: {self.x.numel():,} elements{slots}>"
 
     def save(self, path: Path) -> None:
-        """Write the state as one safetensors file (not atomically: see ``fednlp.rundir``)."""
+        """Write the state as one safetensors file (not atomically: see ``fednlp.simulation.run_dir``)."""
         metadata = {
             "round": self.round,
             "memory": self.memory,

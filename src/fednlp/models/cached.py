@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fednlp.data.cache import cache_dir
 from fednlp.disk import locked, writing
+from fednlp.hubs.cache import cache_dir
 
 
 def cache_key(*parts: Any) -> str:

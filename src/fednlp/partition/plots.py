@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fednlp.errors import PartitionError
+from fednlp.formatting.safe_text import csv_text
 from fednlp.partition.divergence import (
     SHOWN,
     divergence_from_prior,
@@ -28,7 +29,6 @@ from fednlp.partition.divergence import (
     sample_clients,
 )
 from fednlp.partition.index import FloatArray, IntArray, Partition
-from fednlp.plaintext import csv_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

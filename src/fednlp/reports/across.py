@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from fednlp.formatting.units import is_share, metric_title, plural
 from fednlp.reports.groups import Groups, metric_of
 from fednlp.reports.read import Run, lookup
 from fednlp.reports.table import Column, Row, Stat, Table, stat_of
-from fednlp.reports.units import is_share, metric_title, plural
 from fednlp.reports.words import partition_words
 
 Part = Literal["global", "personal", "final"]

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from fednlp.formatting.units import is_share, metric_title
 from fednlp.reports.groups import Groups, metric_of
 from fednlp.reports.render import cell_text
 from fednlp.reports.table import Column, Row, Stat, Table
 from fednlp.reports.travel import own_models
-from fednlp.reports.units import is_share, metric_title
 
 _HIGHEST = ("global", "personal", "personal_worst_decile", "final")
 _LEAST = ("bytes", "simulated_seconds")

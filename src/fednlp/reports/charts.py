@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fednlp.formatting.units import clean
 from fednlp.reports.style import THEME, drawing, legend, new_axes
-from fednlp.reports.units import clean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fednlp.formatting.units import capital, clean, is_share, metric_title
 from fednlp.reports.groups import Groups, metric_of
 from fednlp.reports.read import ClientTable, Run
 from fednlp.reports.table import Column, Kind, Row, Stat, Table
-from fednlp.reports.units import capital, clean, is_share, metric_title
 
 MOST_CLIENTS = 20
 """Up to so many clients are shown one by one."""

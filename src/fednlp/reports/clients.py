@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from fednlp.formatting.units import metric_title
 from fednlp.reports import plots
 from fednlp.reports.best import leaders
 from fednlp.reports.charts import draw
@@ -10,7 +11,6 @@ from fednlp.reports.document import Block, Grid, Picture
 from fednlp.reports.groups import Groups, group_reference, metric_of
 from fednlp.reports.render import grid
 from fednlp.reports.table import Row, Table
-from fednlp.reports.units import metric_title
 
 
 def client_blocks(groups: Groups) -> Iterator[Block]:

@@ -4,6 +4,14 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from fednlp.formatting.units import (
+    DASH,
+    capital,
+    human_number,
+    is_share,
+    metric_title,
+    metric_value,
+)
 from fednlp.reports import plots
 from fednlp.reports.best import best_cells, best_row
 from fednlp.reports.charts import draw
@@ -22,14 +30,6 @@ from fednlp.reports.render import cell_text, grid
 from fednlp.reports.sweep import sweep_blocks
 from fednlp.reports.table import Row, Table, compare_table
 from fednlp.reports.travel import own_models
-from fednlp.reports.units import (
-    DASH,
-    capital,
-    human_number,
-    is_share,
-    metric_title,
-    metric_value,
-)
 from fednlp.reports.words import count_words, environment_facts, method_words, partition_words
 
 _TILES = {

@@ -5,15 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fednlp.errors import RunError
-from fednlp.reports import plots
-from fednlp.reports.charts import Chart, draw
-from fednlp.reports.document import Block, Grid, Picture, Text
-from fednlp.reports.groups import Groups, group_reference, metric_of
-from fednlp.reports.parts import shown_parts
-from fednlp.reports.read import Run, curve, running_total
-from fednlp.reports.render import cell_text
-from fednlp.reports.table import Column, Stat, client_memory, stat_of
-from fednlp.reports.units import (
+from fednlp.formatting.units import (
     DASH,
     capital,
     digits,
@@ -23,6 +15,14 @@ from fednlp.reports.units import (
     metric_title,
     metric_value,
 )
+from fednlp.reports import plots
+from fednlp.reports.charts import Chart, draw
+from fednlp.reports.document import Block, Grid, Picture, Text
+from fednlp.reports.groups import Groups, group_reference, metric_of
+from fednlp.reports.parts import shown_parts
+from fednlp.reports.read import Run, curve, running_total
+from fednlp.reports.render import cell_text
+from fednlp.reports.table import Column, Stat, client_memory, stat_of
 
 SHARES = (0.5, 0.8, 0.9, 0.95)
 """Which shares of the best final figure are asked for where no target is given."""

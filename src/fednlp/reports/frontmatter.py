@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fednlp.formatting.units import clean
 from fednlp.reports.hub import HUB_METRICS, TASKS
 from fednlp.reports.read import lookup
-from fednlp.reports.units import clean
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 Table = Mapping[str, Any]

@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any
 
 from fednlp.errors import RunError
+from fednlp.formatting.units import clean
 from fednlp.reports.read import Run
-from fednlp.reports.units import clean
 
 Groups = Mapping[str, Sequence[Run]]
 

@@ -11,10 +11,10 @@ from itertools import groupby
 from pathlib import Path
 from urllib.parse import quote
 
+from fednlp.formatting.units import clean
 from fednlp.reports.charts import chart_json
 from fednlp.reports.document import Block, Code, Document, Facts, Fold, Grid, Heat, Picture, Section, Text
 from fednlp.reports.style import svg
-from fednlp.reports.units import clean
 
 _HINT = (
     "Charts: point at a line for its values, click a name to switch a method off, drag to zoom "

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fednlp.checked_json import damaged
 from fednlp.reports.best import leaders
 from fednlp.reports.document import Block, Fold, Grid, Heat
 from fednlp.reports.groups import Groups, group_reference
 from fednlp.reports.read import Run, read_file
 from fednlp.reports.render import cell_text
 from fednlp.reports.table import Column, Stat
-from fednlp.runfiles import damaged
 
 MOST_SQUARE = 30
 """Of so many labels at most the confusion is a square; of more, its largest cells are a list."""

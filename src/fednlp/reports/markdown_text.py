@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Sequence
 
-from fednlp.reports.units import clean
+from fednlp.formatting.units import clean
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~$!&])")
 

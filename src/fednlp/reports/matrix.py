@@ -5,13 +5,13 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from fednlp.checked_json import damaged
+from fednlp.formatting.units import capital, clean, is_share, metric_title
 from fednlp.reports.document import Block, Grid
 from fednlp.reports.groups import Groups
 from fednlp.reports.read import Run, read_file
 from fednlp.reports.render import grid
 from fednlp.reports.table import Column, Kind, Row, Stat, Table
-from fednlp.reports.units import capital, clean, is_share, metric_title
-from fednlp.runfiles import damaged
 
 SERVER = "server"
 _MEAN = "mean"

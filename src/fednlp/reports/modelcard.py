@@ -4,13 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fednlp.reports.frontmatter import data_name, front_matter, hub_metrics, task_of
-from fednlp.reports.groups import algorithm_title
-from fednlp.reports.hub import TASKS, use
-from fednlp.reports.markdown_text import escape, fence, table
-from fednlp.reports.read import REFERENCES, lookup
-from fednlp.reports.travel import has_personal, keeps_tensors
-from fednlp.reports.units import (
+from fednlp.formatting.units import (
     capital,
     clean,
     human_bytes,
@@ -19,6 +13,12 @@ from fednlp.reports.units import (
     metric_title,
     metric_value,
 )
+from fednlp.reports.frontmatter import data_name, front_matter, hub_metrics, task_of
+from fednlp.reports.groups import algorithm_title
+from fednlp.reports.hub import TASKS, use
+from fednlp.reports.markdown_text import escape, fence, table
+from fednlp.reports.read import REFERENCES, lookup
+from fednlp.reports.travel import has_personal, keeps_tensors
 from fednlp.reports.words import count_words, environment_facts, method_words, partition_words
 
 Table = Mapping[str, Any]

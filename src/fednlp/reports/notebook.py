@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fednlp.errors import MissingDependency, RunError
+from fednlp.formatting.units import clean, metric_title
 from fednlp.reports.read import Run, read_run
-from fednlp.reports.units import clean, metric_title
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

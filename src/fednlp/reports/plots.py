@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fednlp.formatting.units import bytes_unit, capital, is_share, metric_title, metric_value, time_unit
 from fednlp.reports.charts import Chart, Line
 from fednlp.reports.groups import Groups, group_reference
 from fednlp.reports.read import Run, curve, running_total
 from fednlp.reports.style import INK, PAPER, SERIES, drawing, legend, looks, new_axes
-from fednlp.reports.units import bytes_unit, capital, is_share, metric_title, metric_value, time_unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

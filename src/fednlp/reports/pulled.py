@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fednlp.formatting.units import DASH, clean
 from fednlp.reports.document import Block, Grid, Picture
 from fednlp.reports.groups import Groups
 from fednlp.reports.read import Run
 from fednlp.reports.style import PAPER, SERIES, drawing, legend, quiet
-from fednlp.reports.units import DASH, clean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fednlp.checked_json import Round, damaged, parse_json, read_json, read_toml
 from fednlp.errors import ConfigError, RunError
-from fednlp.plaintext import text_of_csv
-from fednlp.runfiles import Round, damaged, parse_json, read_json, read_toml
+from fednlp.formatting.safe_text import text_of_csv
 
 _CLIENT_COLUMNS = ("client", "name", "train_examples", "test_examples")
 REFERENCES = ("centralised", "chained", "local")

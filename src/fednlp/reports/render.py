@@ -7,10 +7,10 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fednlp.plaintext import csv_text
+from fednlp.formatting.safe_text import csv_text
+from fednlp.formatting.units import DASH, bytes_unit, clean, human_bytes, human_seconds, places, time_unit
 from fednlp.reports import markdown_text
 from fednlp.reports.table import Column, Row, Stat, Table
-from fednlp.reports.units import DASH, bytes_unit, clean, human_bytes, human_seconds, places, time_unit
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
+from fednlp.formatting.units import clean
 from fednlp.reports.groups import group_reference
-from fednlp.reports.units import clean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

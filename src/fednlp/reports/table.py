@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fednlp.formatting.units import capital, is_share, metric_title
 from fednlp.reports.groups import Groups, group_reference, metric_of
 from fednlp.reports.read import Run
 from fednlp.reports.travel import own_models
-from fednlp.reports.units import capital, is_share, metric_title
 
 Kind = Literal["share", "plain", "points", "bytes", "seconds", "count"]
 

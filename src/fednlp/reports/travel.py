@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fednlp.formatting.units import clean
 from fednlp.reports.read import Run, lookup
-from fednlp.reports.units import clean
 
 _STATES = ("shared", "personal", "frozen")
 _PLAIN = {"embeddings": "embeddings", "head": "the head", "bias": "biases"}

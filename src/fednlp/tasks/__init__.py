@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fednlp.errors import ConfigError, RunError
-from fednlp.own_code import load, require_typed
+from fednlp.plugins import load, require_typed
 from fednlp.tasks.names import TASKS
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fednlp.config.chain import parse_chain
 from fednlp.data.features import Features
 from fednlp.federated.exchange import Exchange, Sent, bytes_down, send
 from fednlp.federated.lora import LoraPair, fill_products
@@ -27,6 +26,7 @@ from fednlp.federated.pulling import Pull, choose, distances
 from fednlp.federated.round import Reply, failed
 from fednlp.federated.store import ClientStore
 from fednlp.federated.sums import ExactSum, check_finite
+from fednlp.federated.transform_spec import parse_chain
 from fednlp.federated.transforms import Clip, Key, make_chain
 from fednlp.tasks.base import Task
 from fednlp.training.local import Begin, Trained, train_client

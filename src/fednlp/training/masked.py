@@ -45,8 +45,8 @@ def hide(update: Tensor, how: dict[str, Any], key: Key) -> Hidden:
 
     Args:
         update: Flat float32.
-        how: As :mod:`fednlp.procedures.secure` writes it: ``encoding``, the client's ``weight``, the standard deviation
-            of its ``noise`` in units of the encoding, and its masks: ``seeds`` with their signs.
+        how: As :mod:`fednlp.simulation.secure_round` writes it: ``encoding``, the client's ``weight``, the standard
+            deviation of its ``noise`` in units of the encoding, and its masks: ``seeds`` with their signs.
         key: Seed, round, client: what rounding and noise are drawn from.
 
     Raises:

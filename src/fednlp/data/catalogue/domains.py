@@ -12,12 +12,12 @@ from pathlib import Path
 
 from fednlp.data.catalogue.entries import Entry, Pair, found
 from fednlp.data.files import joined_rows, reader_rows
-from fednlp.data.pins import GRAMPS, INTERFACES, PRETIX
 from fednlp.data.readers.parallel import COLUMNS, documentation, parallel
 from fednlp.data.readers.translations import mo, po
-from fednlp.data.source import Source
-from fednlp.data.sources import fetch
 from fednlp.data.store import Fault, Placed, Row, Rows
+from fednlp.hubs.package_index import fetch
+from fednlp.hubs.pins import GRAMPS, INTERFACES, PRETIX
+from fednlp.hubs.source import Source
 
 Part = tuple[str, Rows]
 """A domain's name and some of its rows."""

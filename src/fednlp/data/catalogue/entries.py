@@ -8,9 +8,9 @@ from typing import Literal
 from fednlp.data.files import identity, reader_rows
 from fednlp.data.hub import hub_rows
 from fednlp.data.readers.parallel import COLUMNS, parallel
-from fednlp.data.source import Source
 from fednlp.data.store import Row, Rows
 from fednlp.errors import DataError, MissingDependency
+from fednlp.hubs.source import Source
 
 Pair = tuple[Rows, Rows | None]
 FromFolder = Callable[[Path], Pair | None]

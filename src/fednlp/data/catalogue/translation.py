@@ -8,11 +8,11 @@ from pathlib import Path
 
 from fednlp.data.catalogue.entries import Entry, FromFolder, Hub, Pair, first_of, lines_of, two_files
 from fednlp.data.files import joined_rows, reader_rows
-from fednlp.data.pins import INTERFACES
 from fednlp.data.readers.parallel import COLUMNS
 from fednlp.data.readers.translations import mo
-from fednlp.data.sources import fetch
 from fednlp.data.store import Row, Rows
+from fednlp.hubs.package_index import fetch
+from fednlp.hubs.pins import INTERFACES
 
 _TASK = "sequence-to-sequence"
 _PLAIN = two_files([("train.de", "train.en")], [("test.de", "test.en")])

@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fednlp.data.names import sort_labels
 from fednlp.data.readers import h5
 from fednlp.data.readers.opening import parsed
 from fednlp.data.store import Row
 from fednlp.errors import DataError
+from fednlp.formatting.names import sort_labels
 from fednlp.partition.index import IntArray
 
 TASKS: Mapping[str, str] = {

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fednlp.data.names import did_you_mean
 from fednlp.data.readers import h5
 from fednlp.errors import DataError, PartitionError
+from fednlp.formatting.names import did_you_mean
 from fednlp.partition.index import IntArray, Partition
 
 _MOST_CLIENTS = 10_000_000

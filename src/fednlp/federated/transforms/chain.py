@@ -6,16 +6,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fednlp.config.chain import Step
 from fednlp.errors import ModelError
 from fednlp.federated.message import Shapes, message_bytes, shapes_of
+from fednlp.federated.transform_spec import Step
 from fednlp.federated.transforms.base import Key, Tensors, Transform
 from fednlp.federated.transforms.clip import Clip
 from fednlp.federated.transforms.half import Half
 from fednlp.federated.transforms.quantise import Quantise
 from fednlp.federated.transforms.sign import Sign
 from fednlp.federated.transforms.sparse import RandomK, TopK
-from fednlp.own_code import load
+from fednlp.plugins import load
 
 Carry = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
@@ -77,7 +77,7 @@ class Chain:
 
 
 def make_chain(steps: Sequence[Step], *, nearest: bool = False) -> Chain:
-    """Build the chain of checked steps (:func:`fednlp.config.chain.parse_chain`).
+    """Build the chain of checked steps (:func:`fednlp.federated.transform_spec.parse_chain`).
 
     Args:
         steps: What to do, in order.

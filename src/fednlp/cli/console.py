@@ -1,0 +1,252 @@
+"""What the terminal shows of a run: a line a round, a closing table, a learning curve."""
+
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+
+from fednlp.cli.tables import add_scores, clients_table, decile_text, four_digits, show
+from fednlp.config import Experiment
+from fednlp.formatting.safe_text import clean
+from fednlp.formatting.units import human_bytes, human_seconds, metric_title, plural
+from fednlp.reports.read import read_run
+from fednlp.reports.render import to_rich, to_text
+from fednlp.reports.table import Table as ComparisonTable
+from fednlp.simulation.run_dir import RunDir
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def curve(values: list[float], height: int = 6) -> list[str]:
+    """Draw values as a text chart, the highest at the top; one column a value. Equal values make one line.
+
+    >>> print("\\n".join(curve([0, 1, 2], height=1)))
+    2.000 ┤▁▅█
+    >>> print("\\n".join(curve([0.3375, 0.3375])))
+    0.338 ┤▄▄
+    """
+    top, bottom = max(values), min(values)
+    span = top - bottom
+    if not span:
+        return [f"{top:5.3f} ┤{'▄' * len(values)}"]
+    levels = [round((value - bottom) / span * (height * 8 - 1)) for value in values]
+    lines = []
+    for row in range(height - 1, -1, -1):
+        cells = "".join(_BLOCKS[min(level - row * 8, 7)] if level >= row * 8 else " " for level in levels)
+        label = top - span * (height - 1 - row) / max(1, height - 1) if height > 1 else top
+        lines.append(f"{label:5.3f} ┤{cells}")
+    return lines
+
+
+def in_notebook() -> bool:
+    """Return whether this is the process of a notebook's kernel."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class Terminal:
+    """A listener that writes to the terminal.
+
+    As a context it takes Ctrl-C: what is done is saved, and the last line says how to go on.
+
+    Args:
+        again: What to do to go on; by default resume the run directory.
+        console: Where to write; standard output if left out.
+    """
+
+    def __init__(self, again: str | None = None, console: Console | None = None) -> None:
+        self._again = again
+        self._folder: Path | None = None
+        self.console = console or Console(stderr=False, highlight=False)
+        self._progress = Progress(
+            TextColumn("[dim]{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("[dim]{task.fields[count]}"),
+            console=self.console,
+            transient=True,
+            disable=not (self.console.is_terminal or self.console.is_jupyter),
+        )
+        self._task: TaskID | None = None
+        self._rounds = 0
+        self._metric = "accuracy"
+        self._curve: list[tuple[int, float]] = []
+
+    def say(self, text: str) -> None:
+        """Print a sentence."""
+        self.console.print(clean(text), style="dim", markup=False, soft_wrap=True)
+
+    def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
+        """Print what is about to be run."""
+        self._rounds, self._folder = rounds, run.folder
+        data, path = run.read_json("environment.json")["data"], experiment.data.path
+        self._curve, self._metric = [], data.get("metric", "accuracy")
+        known = experiment.data.name or (path if isinstance(path, str) else data["name"])
+        self.console.print(
+            clean(
+                f"{experiment.name}: {experiment.algorithm.name} on {known}, {experiment.model.name_or_path}, "
+                f"{plural(rounds, 'round')}{f', {done} done' if done else ''} -> {run.folder}"
+            ),
+            style="bold",
+            markup=False,
+            soft_wrap=True,
+        )
+        self.begin()
+
+    def begin(self) -> None:
+        """Show a bar, which :meth:`step` moves."""
+        self._progress.start()
+        self._task = self._progress.add_task("", total=None, count="")
+
+    def step(self, done: int, of: int | None, what: str) -> None:
+        """Move the bar of what is in progress; ``of`` is None where its end is not known."""
+        if self._task is not None:
+            count = f"{done:,}" if of is None else f"{done}/{of}"
+            self._progress.update(self._task, completed=done, total=of, description=what, count=count)
+
+    def round(self, line: dict[str, Any], left: float | None) -> None:
+        """Print the round's line."""
+        parts = [f"round {line['round']:>{len(str(self._rounds))}}/{self._rounds}"]
+        if line["train_loss"] is not None:
+            parts.append(f"loss {line['train_loss']:.3f}")
+        scores = line.get("evaluation", {})
+        name = self._metric
+        if scores.get("global", {}).get(name) is not None:
+            parts.append(f"{metric_title(name)} {scores['global'][name]:.3f}")
+            self._curve.append((line["round"], scores["global"][name]))
+        if scores.get("personal", {}).get(name) is not None:
+            parts.append(f"worst decile {scores['personal'][f'{name}_worst_decile']:.3f}")
+        if line["bytes_up"]:
+            parts.append(f"up {human_bytes(line['bytes_up'])} down {human_bytes(line['bytes_down'])}")
+        if "secure" in line:
+            added = line["secure"]
+            parts.append(f"secure +{human_bytes(added['bytes'])} +{added['seconds']:.1f} s")
+        parts.append(human_seconds(line["seconds"]))
+        if left is not None:
+            parts.append(f"{human_seconds(left)} left")
+        self._progress.console.print("  ".join(parts), markup=False, soft_wrap=True)
+        if "aborted" in line:
+            self._progress.console.print(
+                clean(f"  warning: no sum, the model stays as it was: {line['aborted']}"),
+                style="yellow",
+                markup=False,
+            )
+        for dropped in line.get("dropped", []):
+            self._progress.console.print(
+                clean(f"  warning: client {dropped['client']} was dropped: {dropped['reason']}"),
+                style="yellow",
+                markup=False,
+            )
+
+    def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
+        """Print the closing table, the curve and where everything is."""
+        self.close()
+        if len(self._curve) > 1:
+            self.console.print(f"\ntest {metric_title(self._metric)} by round")
+            stretch = max(1, 60 // len(self._curve))
+            for text in curve([value for _, value in self._curve for _ in range(stretch)]):
+                self.console.print("  " + text, markup=False)
+            first, last = str(self._curve[0][0]), str(self._curve[-1][0])
+            width = stretch * len(self._curve)
+            self.console.print(" " * 8 + first + last.rjust(max(1, width - len(first) + 1)))
+        table = clients_table(read_run(run.folder).clients, self._metric)
+        if table is not None:
+            show(self.console, table)
+            self.console.print()
+        show(self.console, closing_table(summary))
+        self.console.print(f"run directory: {run.folder}", markup=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+            self._task = None
+        self._progress.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            begun = self._folder is not None
+            again = self._again or (f"go on with: fednlp run --resume {self._folder}" if begun else "")
+            what = (
+                f"stopped; the rounds that are done are saved; {again}"
+                if begun
+                else "stopped; nothing was begun"
+            )
+            print(f"\n{what}", file=sys.stderr)
+            raise SystemExit(130)
+
+
+def show_table(table: ComparisonTable) -> None:
+    """Print a comparison: framed on a terminal, plain text into a pipe, where nothing may cut a line."""
+    console = Console()
+    if console.is_terminal:
+        console.print(to_rich(table))
+    else:
+        print(to_text(table))
+
+
+def closing_table(summary: dict[str, Any]) -> Table:
+    """Return the table that ends a run."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column()
+    scores = summary["evaluation"]
+    add_scores(table, scores.get("global", {}))
+    baseline = summary["baseline"]
+    table.add_row("baseline", f"{four_digits(baseline[summary['metric']])} ({baseline['name']})")
+    metric = summary["metric"]
+    for part, said in (("personal", "clients' own tests"), ("final", "after own steps")):
+        own = scores.get(part, {})
+        if own.get(metric) is not None:
+            table.add_row(said, decile_text(own, metric))
+    best = summary["best"]
+    if best:
+        said = "best round, own tests" if summary.get("personalised") else "best round"
+        table.add_row(said, f"{best['round']} ({best[metric]:.4f})")
+    table.add_row(
+        "sent up / down", f"{human_bytes(summary['bytes_up'])} / {human_bytes(summary['bytes_down'])}"
+    )
+    if "client_memory_bytes" in summary:
+        table.add_row("memory a client", f"{human_bytes(summary['client_memory_bytes'])} (predicted)")
+    if "secure" in summary:
+        table.add_row(*_secure_row(summary))
+    table.add_row("rounds, time", f"{summary['rounds']}, {human_seconds(summary['seconds'])}")
+    if "privacy" in summary:
+        table.add_row("privacy of clients", _privacy_text(summary["privacy"]))
+    if summary["dropped"]:
+        table.add_row("dropped clients", str(summary["dropped"]))
+    if summary["note"]:
+        table.add_row("note", summary["note"])
+    return table
+
+
+def _privacy_text(promise: dict[str, Any]) -> str:
+    """Return what differential privacy promises, and against whom."""
+
+    def said(name: str) -> str:
+        return "infinite" if promise[name] is None else f"{promise[name]:.3g}"
+
+    found = said("epsilon")
+    if "epsilon_server" in promise:
+        server, models = said("epsilon_server"), said("epsilon_models")
+        found = f"{server} against the server, {models} against whoever sees the models,"
+    return f"epsilon {found} at delta {promise['delta']:.3g}"
+
+
+def _secure_row(summary: dict[str, Any]) -> tuple[str, str]:
+    """Return what secure aggregation added in all."""
+    added, seconds = summary["secure"], summary["seconds"]
+    share = 100 * added["seconds"] / seconds if seconds else 0.0
+    text = f"{human_bytes(added['bytes'])} and {added['seconds']:.1f} s added ({share:.0f} % of the time)"
+    if added["aborted"]:
+        text += f", {plural(added['aborted'], 'round')} without a sum"
+    return added["protocol"], text

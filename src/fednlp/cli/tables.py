@@ -1,0 +1,145 @@
+"""Tables on the terminal: scores, label by label, and client by client."""
+
+import io
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fednlp.formatting.units import clean, metric_title, plural
+from fednlp.reports.client_table import MOST_CLIENTS, client_names, marks_of
+from fednlp.reports.read import ClientTable
+from fednlp.tasks.labels import LabelScores
+
+_MOST_LABELS = 40
+_LARGEST_MATRIX = 12
+_PAIRS = 10
+_LONGEST_NAME = 32
+
+
+def show(console: Console, table: Table) -> None:
+    """Print a table: as wide as the terminal; into a pipe as wide as it is, without blanks at the ends of lines."""
+    if console.is_terminal:
+        console.print(table)
+        return
+    text = io.StringIO()
+    Console(file=text, width=100_000, color_system=None).print(table)
+    for line in text.getvalue().splitlines():
+        console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
+
+
+def score_table(scores: Mapping[str, float | None]) -> Table:
+    """Return the metrics of one evaluation."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column()
+    add_scores(table, scores)
+    return table
+
+
+def add_scores(table: Table, scores: Mapping[str, float | None]) -> None:
+    """Add a row for each metric."""
+    for name, value in scores.items():
+        table.add_row(f"test {metric_title(name)}", four_digits(value))
+
+
+def four_digits(value: float | None) -> str:
+    """Return a score as it is shown, also where the examples do not define one."""
+    return "not defined" if value is None else f"{value:.4f}"
+
+
+def _columns(head: str, *numbers: str) -> Table:
+    """Return an empty table: names to the left, numbers to the right."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column(head)
+    for number in numbers:
+        table.add_column(number, justify="right")
+    return table
+
+
+def label_tables(scores: LabelScores) -> list[Table]:
+    """Return the scores by label, and which labels are taken for which: a matrix, or the pairs confused most."""
+    tables = [_by_label(scores)]
+    if scores.confusion is not None:
+        confusion = np.array(scores.confusion, np.int64).reshape(len(scores.labels), -1)
+        small = len(scores.labels) <= _LARGEST_MATRIX
+        tables += [_matrix(scores.labels, confusion)] if small else _pairs(scores.labels, confusion)
+    return tables
+
+
+def _by_label(scores: LabelScores) -> Table:
+    order = list(range(len(scores.labels)))
+    head = "label"
+    if len(order) > _MOST_LABELS:
+        order = sorted(order, key=lambda place: scores.f1[place])[:_MOST_LABELS]
+        head = f"label ({_MOST_LABELS} of lowest F1, of {len(scores.labels)}; --json has all)"
+    table = _columns(head, "precision", "recall", "F1", "support")
+    for place in order:
+        values = (part[place] for part in (scores.precision, scores.recall, scores.f1))
+        table.add_row(
+            _name(scores.labels[place]), *(f"{value:.4f}" for value in values), f"{scores.support[place]:,}"
+        )
+    return table
+
+
+def _matrix(labels: Sequence[str], confusion: np.ndarray) -> Table:
+    """Return the whole matrix; the columns go by the numbers of the rows."""
+    numbers = [str(number) for number in range(1, len(labels) + 1)]
+    table = _columns("true label (rows), predicted (columns)", *numbers)
+    for number, label, row in zip(numbers, labels, confusion.tolist(), strict=True):
+        table.add_row(Text.assemble(f"{number:>{len(numbers[-1])}} ", _name(label)), *(f"{n:,}" for n in row))
+    return table
+
+
+def _pairs(labels: Sequence[str], confusion: np.ndarray) -> list[Table]:
+    wrong = confusion * (1 - np.eye(len(labels), dtype=np.int64))
+    order = np.argsort(-wrong, axis=None, kind="stable")[:_PAIRS]
+    table = _columns("true label, most often taken for", "examples")
+    for true, predicted in zip(*np.unravel_index(order, wrong.shape), strict=True):
+        if wrong[true, predicted]:
+            said = Text.assemble(_name(labels[true]), " → ", _name(labels[predicted]))
+            table.add_row(said, f"{wrong[true, predicted]:,}")
+    return [table] if table.row_count else []
+
+
+def clients_table(clients: ClientTable, metric: str) -> Table | None:
+    """Return the clients one by one, the best and the worst marked; None where they are many, or have no scores.
+
+    Args:
+        clients: What ``clients.csv`` says.
+        metric: The metric of their scores.
+    """
+    final = bool(np.isfinite(clients.final_scores).any())
+    last = clients.final_scores if final else clients.scores
+    if not 0 < len(clients) <= MOST_CLIENTS or not np.isfinite(last).any():
+        return None
+    more = [("after own steps", clients.final_scores)] if final else []
+    columns = [(f"test {metric_title(metric)}", clients.scores), *more]
+    table = _columns("client", "training", "test", *(head for head, _ in columns))
+    table.add_column("")
+    marks = marks_of(last)
+    for place, name in enumerate(client_names(clients)):
+        table.add_row(
+            _name(name),
+            *(f"{part[place]:,}" for part in (clients.train_examples, clients.test_examples)),
+            *(f"{v[place]:.4f}" if np.isfinite(v[place]) else "" for _, v in columns),
+            marks[place],
+        )
+    return table
+
+
+def _name(text: str) -> Text:
+    """Return a name in one piece that a terminal can show."""
+    shown = clean(text)
+    return Text(shown if len(shown) <= _LONGEST_NAME else f"{shown[:_LONGEST_NAME]}…", no_wrap=True)
+
+
+def decile_text(scores: Mapping[str, float], metric: str) -> str:
+    """Return how unlike the clients fare."""
+    worst, spread = scores[f"{metric}_worst_decile"], scores[f"{metric}_std"]
+    return (
+        f"{scores[metric]:.4f} (worst decile {worst:.4f}, spread {spread:.4f}, "
+        f"{plural(int(scores['clients']), 'client')})"
+    )

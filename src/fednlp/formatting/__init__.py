@@ -1,0 +1,1 @@
+"""Numbers, names and texts as people read them."""

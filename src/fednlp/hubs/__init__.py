@@ -1,0 +1,1 @@
+"""Where pinned models and data come from, and where they are kept."""

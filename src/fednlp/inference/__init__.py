@@ -1,0 +1,1 @@
+"""Use the models that runs end with: predict, score, export."""

@@ -1,0 +1,143 @@
+"""The models of a run's clients: which client is meant, and how its model is loaded."""
+
+import difflib
+import shlex
+import unicodedata
+from contextlib import closing
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from fednlp.config import Experiment
+from fednlp.config.sections import REFERENCES
+from fednlp.errors import RunError
+from fednlp.federated.store import ClientStore
+from fednlp.partition import Partition
+from fednlp.simulation.build import exchange_options, local_training
+from fednlp.simulation.run_dir import RunDir
+from fednlp.training.client import begin_of, exchange_from, record_fields
+from fednlp.training.replica import Replica
+from fednlp.training.side import exact_adapters, model_fields, personal_names
+
+_LISTED = 20
+"""How many clients are named in a message."""
+
+
+class NoClientModel(RunError):
+    """One client of a run has no model of its own, while others have."""
+
+
+def client_number(partition: Partition, client: str | int) -> int:
+    """Return the id of a client by its name or its number; a name comes before a number.
+
+    Raises:
+        RunError: There is no such client; the message has the nearest name, and all names where they are few.
+    """
+    names, wanted = list(partition.client_names or ()), str(client)
+    if wanted in names:
+        return names.index(wanted)
+    composed = [unicodedata.normalize("NFC", name) for name in names]  # one name may be typed in two forms
+    if composed.count(unicodedata.normalize("NFC", wanted)) == 1:
+        return composed.index(unicodedata.normalize("NFC", wanted))
+    if wanted.isdecimal() and int(wanted) < partition.num_clients:
+        return int(wanted)
+    folded = {name.casefold(): name for name in names}
+    near = difflib.get_close_matches(wanted.casefold(), folded, n=1)
+    hint = f"did you mean '{folded[near[0]]}'? " if near else ""
+    raise RunError(f"there is no client '{wanted}': {hint}{_known(partition)}")
+
+
+def client_name(partition: Partition, client: int) -> str:
+    """Return a client's name, or its number where it has none."""
+    return partition.client_names[client] if partition.client_names else str(client)
+
+
+def _known(partition: Partition) -> str:
+    last = partition.num_clients - 1
+    if partition.client_names and last < _LISTED:
+        return f"there are {', '.join(partition.client_names)}"
+    return f"there are clients 0 to {last}"
+
+
+def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: str | int | None) -> None:
+    """Give a run's model the tensors of one client.
+
+    A client's own model is the one after its final steps, where these are kept; else the shared tensors with those
+    that it kept to itself, where it has any.
+
+    Args:
+        run: The run directory.
+        experiment: Its configuration.
+        model: The architecture that was trained, with its frozen and first personal tensors; changed in place.
+        client: A name or a number; None for the shared model, as it is.
+
+    Raises:
+        NoClientModel: This client has none, while others may have.
+        RunError: There is no such client, none has a model of its own, none was named where the shared model is none
+            that a client uses, or the records are damaged or absent.
+    """
+    federated = experiment.algorithm.name not in REFERENCES
+    personal = personal_names(model, experiment.model.train, federated)
+    untransformed = exchange_options(experiment) | {"up": [], "down": []}  # a record is what arrived
+    exchange, partition = exchange_from(untransformed), Partition.load(run.partition)
+    personalised = bool(personal) or exchange.pull.push != "all"
+    if client is None:
+        if personalised:
+            example = shlex.quote(client_name(partition, 0))
+            raise RunError(
+                f"the clients of {run.folder} have models of their own: say whose, with --client {example} "
+                f"({_known(partition)})"
+            )
+        return
+    if not personalised:
+        _require_kept(run, experiment, partition.num_clients)
+    number = client_number(partition, client)
+    derived = [pair.base for pair in exact_adapters(model, experiment.model.peft, federated)]
+    replica = Replica(model, next(model.parameters()).device, False, personal, derived)
+    state = run.load_state(replica.layout)
+    if state is None:
+        raise RunError(f"{run.folder} holds no records of clients: its run is not begun")
+    if run.client_models.is_file():
+        record = _record(run.client_models, model_fields(replica), number, state.round)
+        why = "has no model after its final steps: it failed in them, or has nothing to train on"
+    else:
+        record = _record(
+            run.records, record_fields(replica, local_training(experiment), exchange), number, state.round
+        )
+        why = "never took part"
+    if record is None:
+        raise NoClientModel(f"client {client_name(partition, number)} of {run.folder} {why}: choose another")
+    if run.client_models.is_file():
+        replica.load_for_evaluation(record["shared"], record["own"])
+        return
+    begin = begin_of(record, exchange, replica.layout, state.x)
+    replica.load_for_evaluation(state.x if begin.shared is None else begin.shared, begin.own)
+
+
+def _require_kept(run: RunDir, experiment: Experiment, clients: int) -> None:
+    """Check that the clients' models after their final steps are there.
+
+    Raises:
+        RunError: There are none, or they are not kept; the message says what to do.
+    """
+    if run.client_models.is_file():
+        return
+    if not experiment.client.final_steps or experiment.algorithm.name == "local":
+        raise RunError(f"the clients of {run.folder} have no models of their own: leave out --client")
+    most = experiment.evaluation.keep_client_models
+    stopped = (
+        run.read_json("summary.json").get("stopped") if (run.folder / "summary.json").is_file() else None
+    )
+    why = f"its run stopped early: {stopped}" if stopped else "its run is not at its end: go on with --resume"
+    if run.finished:
+        why = "the disk was full, or the run is of an older version: run it again"
+    if clients > most:
+        why = f"there are {clients:,} clients, and evaluation.keep_client_models = {most}: run again with a larger one"
+    raise RunError(f"{run.folder} holds no models of clients after their final steps ({why})")
+
+
+def _record(path: Path, fields: dict[str, int], client: int, saved: int) -> dict[str, Tensor] | None:
+    if not path.is_file():
+        raise RunError(f"{path} is missing: copy the whole run directory, or run again")
+    with closing(ClientStore(path, fields)) as store:
+        return store.read(client, saved)

@@ -1,0 +1,173 @@
+"""Write models of a run as Hugging Face folders: the shared one, or clients' own."""
+
+import csv
+import os
+import re
+import secrets
+import shutil
+import unicodedata
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fednlp.checked_json import damaged
+from fednlp.disk import writing
+from fednlp.errors import RunError
+from fednlp.inference.client_models import NoClientModel, client_name, client_number
+from fednlp.inference.model import open_trained
+from fednlp.models import save_model
+from fednlp.partition import Partition
+from fednlp.reports.modelcard import client_card
+from fednlp.simulation.run_dir import RunDir
+
+_REMEDY = "choose another --out"
+_LONGEST_NAME = 100
+"""Bytes of a folder's name at most; file systems allow 255."""
+
+
+def export(
+    run: str | Path, out: str | Path, client: str | int | None = None, task: str | None = None
+) -> Path:
+    """Write the model of a run, or of one of its clients, as a folder that ``from_pretrained`` loads.
+
+    A client's model is the one after its final steps, where these are kept; else its personal layers in the shared
+    model. Adapters are merged. The folder has the tokenizer and a model card.
+
+    Args:
+        run: The run directory.
+        out: The folder to make.
+        client: Whose model, by name or number; None for the shared model.
+        task: As for :func:`fednlp.inference.model.open_trained`.
+
+    Returns:
+        The folder.
+
+    Raises:
+        RunError: ``out`` holds something already, the client has no model of its own, the shared model is none that
+            a client uses, or the task is another or only the run directory names it.
+    """
+    directory, folder = RunDir(Path(run)), Path(out).resolve()
+    _refuse_taken(folder)
+    trained = open_trained(run, client, task)
+    with _made_whole(folder) as made:
+        if client is None:
+            shutil.copytree(directory.model, made, dirs_exist_ok=True)
+        else:
+            partition = Partition.load(directory.partition)
+            number = client_number(partition, client)
+            card = client_card(
+                _read(directory, "summary.json"),
+                trained.experiment.model_dump(exclude_none=True),
+                _read(directory, "environment.json"),
+                _facts(directory, number, client_name(partition, number)),
+            )
+            save_model(trained.model, trained.tokenizer, made, card)
+    return Path(out)
+
+
+def export_clients(
+    run: str | Path,
+    out: str | Path,
+    limit: int = 100,
+    say: Callable[[str], None] = lambda text: None,
+    task: str | None = None,
+) -> list[Path]:
+    """Write the models of all clients of a run, a folder each, named after the client.
+
+    Args:
+        run: The run directory.
+        out: The folder to make them in.
+        limit: Refuse a run of more clients.
+        say: Told of clients that have no model of their own, which are left out.
+        task: As for :func:`fednlp.inference.model.open_trained`.
+
+    Returns:
+        The folders.
+
+    Raises:
+        RunError: There are more clients, or :func:`export` refuses.
+    """
+    directory = RunDir(Path(run))
+    directory.experiment()  # refuses what is no run directory
+    partition = Partition.load(directory.partition)
+    if partition.num_clients > limit:
+        raise RunError(
+            f"{run} has {partition.num_clients:,} clients, more than --limit {limit}: raise it, or export one with "
+            "--client"
+        )
+    _refuse_taken(Path(out))
+    made = []
+    for client, name in enumerate(
+        folder_names([client_name(partition, c) for c in range(partition.num_clients)])
+    ):
+        try:
+            made.append(export(run, Path(out) / name, client_name(partition, client), task))
+        except NoClientModel as error:
+            say(str(error))
+    return made
+
+
+def folder_names(names: list[str]) -> list[str]:
+    """Return a folder's name for each client: safe on any file system, and different from each other.
+
+    >>> folder_names(["Nord", "Süd / West", "../x", "nord", ""])
+    ['Nord', 'Süd-West', 'x', 'nord-3', 'client-4']
+    """
+    found: dict[str, str] = {}
+    for number, name in enumerate(names):
+        composed = unicodedata.normalize("NFC", name)  # a letter and its accent are one
+        safe = re.sub(r"[^\w.+-]+", "-", composed).encode()[:_LONGEST_NAME]
+        plain = safe.decode(errors="ignore").strip(".-")
+        plain = plain or f"client-{number}"
+        while plain.casefold() in found:
+            plain += f"-{number}"
+        found[plain.casefold()] = plain
+    return list(found.values())
+
+
+def _facts(run: RunDir, client: int, name: str) -> dict[str, Any]:
+    """Return what clients.csv says of a client, for its card; its sizes and scores are absent without the file."""
+    facts: dict[str, Any] = {"client": client, "name": name, "final": run.client_models.is_file()}
+    path = run.folder / "clients.csv"
+    if path.is_file():
+        try:
+            with path.open(encoding="utf-8", newline="") as file:
+                reader = csv.DictReader(file, restkey="")
+                row = _checked(next((row for row in reader if row["client"] == str(client)), {}))
+        except (KeyError, ValueError, TypeError, csv.Error) as error:
+            raise damaged(path, error) from None
+        facts |= {key: value for key, value in row.items() if key not in facts}
+    return facts
+
+
+def _checked(row: dict[str, str]) -> dict[str, str]:
+    """Return a row of clients.csv, whose cells are numbers but for the name; raise ValueError or TypeError if not."""
+    for key, value in row.items():
+        if key not in ("client", "name"):
+            (int if key.endswith("_examples") else float)(value or "0")
+    return row
+
+
+def _read(run: RunDir, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = run.read_json(name)
+    return found
+
+
+def _refuse_taken(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(f"{folder} holds something already and is never overwritten: {_REMEDY}")
+
+
+@contextmanager
+def _made_whole(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder that takes its name only once the block is through: nothing half-written stays behind."""
+    with writing(folder.parent, _REMEDY):
+        made = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
+        made.mkdir()
+        try:
+            yield made
+            os.replace(made, folder)
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise

@@ -1,0 +1,136 @@
+"""Load the model that a run ended with, or the one of a client of it."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fednlp.config import Experiment
+from fednlp.data.features import Features
+from fednlp.errors import RunError
+from fednlp.inference.client_models import load_client
+from fednlp.models import find_model, load_tokenizer, longest_text, pretrained_model
+from fednlp.models.peft_options import virtual_tokens
+from fednlp.models.prompt_tuning import with_saved_prompt
+from fednlp.simulation.run_dir import RunDir
+from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
+from fednlp.tasks import require_trusted, task_from
+from fednlp.tasks.base import Outcome, Row, Task
+from fednlp.tasks.labels import defined_together
+from fednlp.training.batches import evaluation_batches
+from fednlp.training.side import pick_device
+
+Step = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The model that a run ended with, ready to predict."""
+
+    experiment: Experiment
+    place: str
+    task: Task
+    model: nn.Module
+    tokenizer: Any
+    device: torch.device
+
+    def encode(self, rows: Iterable[Row]) -> list[dict[str, Any]]:
+        """Turn rows into features, cut as in training."""
+        wanted = self.experiment.model
+        readable = longest_text(self.tokenizer.name_or_path, self.tokenizer) - virtual_tokens(wanted.peft)
+        limit = min(wanted.max_length, readable)
+        return self.task.encode(rows, self.tokenizer, limit)
+
+    def predict(self, features: Features, step: Step = lambda done, of, what: None) -> list[Outcome]:
+        """Predict every example, the longest first."""
+        return list(self._batches(features, self.task.predict, step))
+
+    @property
+    def knows_probabilities(self) -> bool:
+        """Whether the task gives the probability of each label."""
+        return defined_together(self.task, "predict_with_probabilities", "predict")
+
+    def require_probabilities(self) -> None:
+        """Refuse a task that gives no probabilities of labels.
+
+        Raises:
+            RunError: It gives none.
+        """
+        if not self.knows_probabilities:
+            raise RunError(
+                f"{self.task.name} gives no probabilities of labels: leave out --probabilities and --top"
+            )
+
+    def predict_with_probabilities(
+        self, features: Features, step: Step = lambda done, of, what: None
+    ) -> list[tuple[Outcome, np.ndarray]]:
+        """Predict every example, and give each label's probability for those of each outcome.
+
+        Raises:
+            RunError: The task has none.
+        """
+        self.require_probabilities()
+        predict = self.task.predict_with_probabilities  # type: ignore[attr-defined]
+        return list(self._batches(features, predict, step))
+
+    def _batches(self, features: Features, predict: Callable[..., Any], step: Step) -> Iterator[Any]:
+        numbers = np.arange(len(features))
+        batches = evaluation_batches(
+            numbers, features.lengths(numbers), self.experiment.evaluation.batch_size
+        )
+        for done, batch in enumerate(batches, 1):
+            with torch.inference_mode():
+                found = predict(self.model, features, batch, self.device)
+            step(done, len(batches), "batches")
+            yield found
+
+
+def open_trained(folder: str | Path, client: str | int | None = None, task: str | None = None) -> Trained:
+    """Load the model of a run, finished or stopped.
+
+    Args:
+        folder: The run directory.
+        client: Where clients have models of their own: whose to load, by name or number.
+        task: The run's task. Needed where that is a class of the user's own, ``"module:Class"``, since nothing is
+            imported that only a run directory names.
+
+    Raises:
+        RunError: The folder is no run directory, its run has written no model yet, there is no such client, or the
+            task is another or only the run directory names it.
+    """
+    run = RunDir(Path(folder))
+    experiment = run.experiment()
+    if not (run.model / "config.json").is_file():
+        alone = experiment.algorithm.name == "local"
+        why = "clients alone share none" if alone else "its run is not at its end: go on with --resume"
+        raise RunError(f"{folder} holds no model: {why}")
+    known = run.read_json("task.json")
+    require_trusted(folder, known["task"], task)
+    fields, source = dict(known["fields"]), str(run.model)
+    if "tokenizer" in fields:
+        fields["tokenizer"] = source
+    made = task_from(known["task"], fields)
+    device = pick_device(experiment.runtime.device)
+    adapted = client is not None and experiment.model.peft is not None
+    model = (_adapted_model if adapted else _shared_model)(run, experiment, made).to(device).eval()
+    load_client(run, experiment, model, client)
+    return Trained(experiment, known["task"], made, model, load_tokenizer(source), device)
+
+
+def _shared_model(run: RunDir, experiment: Experiment, task: Task) -> nn.Module:
+    """Load the model that a run ended with; adapters are merged into it."""
+    model = pretrained_model(str(run.model), task.model_class, task.settings(), {}, experiment.seed)
+    return with_saved_prompt(model, run.model)
+
+
+def _adapted_model(run: RunDir, experiment: Experiment, task: Task) -> nn.Module:
+    """Load the model that a run began with, with its adapters apart: a client's own belong on it."""
+    source = find_model(experiment.model.name_or_path)
+    model = start_model(experiment, source, task)
+    found = start_fingerprints(experiment, model, load_tokenizer(source))
+    check_start(run, experiment, run.read_json("environment.json"), found, lambda text: None)
+    return model

@@ -1,0 +1,224 @@
+"""Score the model of a run on other data: in all, label by label, and row by row in a file."""
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fednlp.config import Experiment
+from fednlp.data import CATALOGUE, TextData, load_data
+from fednlp.data.columns import LISTS
+from fednlp.data.csvfile import DELIMITERS
+from fednlp.data.facts import count_labels
+from fednlp.data.features import row_batches, write_features
+from fednlp.data.files import suffix_of
+from fednlp.data.records import check_table, is_json, table_writer
+from fednlp.data.schema import SCHEMAS
+from fednlp.data.textdata import Split
+from fednlp.errors import DataError
+from fednlp.formatting.units import plural
+from fednlp.inference.model import Step, Trained, open_trained
+from fednlp.inference.predict import PREDICTION, check_free, readable, text_of
+from fednlp.simulation.build import open_data
+from fednlp.tasks import TASKS
+from fednlp.tasks.labels import LabelScores, by_label
+from fednlp.training.scores import defined
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ADDED = ("example", PREDICTION, "probability")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How a model does on some data.
+
+    Attributes:
+        metrics: The task's metrics, and the mean loss; None where the examples do not define one.
+        labels: Scores by label, of tasks that have labels.
+        unknown: How often each label occurs that the model does not know.
+    """
+
+    metrics: dict[str, float | None]
+    labels: LabelScores | None = None
+    unknown: dict[str, int] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the metrics, and ``by_label`` and ``unknown_labels`` where there are any."""
+        found: dict[str, Any] = dict(self.metrics)
+        if self.labels is not None:
+            found |= {"by_label": asdict(self.labels), "unknown_labels": self.unknown}
+        return found
+
+
+def evaluate_run(
+    folder: str | Path,
+    path: str | Path | None = None,
+    out: Path | None = None,
+    say: Callable[[str], None] = lambda text: None,
+    step: Step = lambda done, of, what: None,
+    client: str | None = None,
+    task: str | None = None,
+) -> Scores:
+    """Score the model of a run on a file, or on the run's own test set.
+
+    Args:
+        folder: The run directory.
+        path: A file that the run's own data could be read from; with a known data set one of its published files,
+            or one whose columns have the names that its task gives them. None for the run's test set.
+        out: Where to write each row with its prediction, if anywhere: CSV, TSV or JSON lines by its ending.
+        say: Told what takes time, and what was left out or is not known.
+        step: Told how far the predictions are.
+        client: Whose model, where clients have their own.
+        task: As for :func:`fednlp.inference.model.open_trained`.
+
+    Raises:
+        FednlpError: What was wrong, and what to do about it.
+    """
+    if out is not None:
+        check_table(out)
+    trained = open_trained(folder, client, task)
+    data, numbers, table = _examples(trained.experiment, trained.place, path)
+    for note in data.notes:
+        say(note)
+    if data.dropped:
+        say(f"{plural(data.dropped, 'row')} left out: {data.dropped_why}")
+    if out is not None:
+        check_free(table.column_names, _ADDED)
+    table = table.take(numbers)
+    columns = {name: own for name, own in data.columns.items() if own in table.column_names}
+    scores, predictions, probabilities = _scored(trained, table, columns, step, likely=out is not None)
+    if scores.labels is not None:
+        scores = replace(scores, unknown=_unknown(trained, data, "test" if path is None else "train"))
+        if scores.unknown:
+            say(_unknown_text(scores.unknown, SCHEMAS[data.task].kind == "tags"))
+    if out is not None:
+        added = [name for name in _ADDED if name != "probability" or probabilities is not None]
+        with table_writer(out, [*table.column_names, *added]) as write:
+            done = 0
+            for rows in _lines(trained, table, columns, numbers, predictions, probabilities, is_json(out)):
+                write(rows)
+                done += len(rows)
+                step(done, len(predictions), "lines")
+    return scores
+
+
+def _examples(
+    experiment: Experiment, place: str, path: str | Path | None
+) -> tuple[TextData, np.ndarray, "pa.Table"]:
+    """Return the data, the example numbers to predict, and the table that holds them."""
+    if path is None:
+        data = open_data(experiment)
+        return data, data.test_numbers, data.test
+    data = _file_of(experiment, path, place if place in TASKS else None)
+    return data, np.arange(data.train.num_rows, dtype=np.int64), data.train
+
+
+def _file_of(experiment: Experiment, path: str | Path, task: str | None) -> TextData:
+    """Load a file as a run's own data are read; for a known data set it may have the canonical columns instead."""
+    wanted = experiment.data
+    read = partial(load_data, path=path, task=task, invalid=wanted.invalid, test_fraction=None)
+    own = partial(read, text=wanted.text, label=wanted.label, columns=wanted.columns)
+    if wanted.name is None:
+        is_csv = suffix_of(Path(path)) in DELIMITERS or Path(path).is_dir()
+        return own(delimiter=wanted.delimiter if is_csv else None)
+    try:
+        return read()
+    except DataError as error:
+        if wanted.name not in CATALOGUE:
+            raise
+        try:
+            return own(wanted.name)
+        except DataError:
+            published = f"nor is it a file of {wanted.name} ({CATALOGUE[wanted.name].files})"
+            raise DataError(f"{error}; {published}") from None
+
+
+def _scored(
+    trained: Trained, table: "pa.Table", columns: Mapping[str, str], step: Step, *, likely: bool
+) -> tuple[Scores, list[Any], np.ndarray | None]:
+    """Return the scores, each row's prediction, and its probability where it is asked for and there is one."""
+    probabilities = np.zeros(table.num_rows) if likely and trained.knows_probabilities else None
+    predictions: list[Any] = [None] * table.num_rows
+    loss = weight = 0.0
+    with tempfile.TemporaryDirectory() as scratch:
+        batches = row_batches(table, columns)
+        features = write_features(Path(scratch) / "features", (trained.encode(rows) for rows in batches))
+        if probabilities is None:
+            outcomes = trained.predict(features, step)
+        else:
+            both = trained.predict_with_probabilities(features, step)
+            outcomes = [outcome for outcome, _ in both]
+            for outcome, shares in both:
+                probabilities[outcome.numbers] = shares.max(1)
+        for outcome in outcomes:
+            loss, weight = loss + outcome.loss, weight + outcome.weight
+            for number, prediction in zip(outcome.numbers, outcome.predictions, strict=True):
+                predictions[number] = prediction
+        everyone = np.arange(len(features))
+        metrics = defined(trained.task.metrics(predictions, features, everyone))
+        labels = by_label(trained.task, predictions, features, everyone)
+    metrics["loss"] = loss / weight if weight else None
+    return Scores(metrics, labels), predictions, probabilities
+
+
+def _unknown(trained: Trained, data: TextData, split: Split) -> dict[str, int]:
+    """Count the labels, or tags, that the model does not know."""
+    known = set(trained.task.labels)  # type: ignore[attr-defined]
+    counts = count_labels(data)[split].tolist()
+    return {
+        name: count
+        for name, count in zip(data.label_names, counts, strict=True)
+        if count and name not in known
+    }
+
+
+def _unknown_text(unknown: Mapping[str, int], tags: bool) -> str:
+    """Say how many rows have a label that the model does not know, and what that does to the scores."""
+    names = ", ".join(repr(name) for name in list(unknown)[:5]) + (" ..." if len(unknown) > 5 else "")
+    count = sum(unknown.values())
+    if tags:
+        return f"warning: {plural(count, 'word')} with a tag that the model does not know ({names}): always wrong"
+    return (
+        f"warning: {plural(count, 'row')} with a label that the model does not know ({names}): wrong in accuracy, and "
+        "left out of the other scores"
+    )
+
+
+def _lines(
+    trained: Trained,
+    table: "pa.Table",
+    columns: Mapping[str, str],
+    numbers: np.ndarray,
+    predictions: Sequence[Any],
+    probabilities: np.ndarray | None,
+    json_lines: bool,
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield rows for a file: their own columns, their number, what is predicted, and how probable that is."""
+    lists = {own for name, own in columns.items() if name in LISTS} if json_lines else set()
+    place = 0
+    for rows in row_batches(table, {name: name for name in table.column_names}):
+        lines = []
+        for row in rows:
+            task_row = {name: row[own] for name, own in columns.items()}
+            value = readable(trained, predictions[place], task_row)
+            line: dict[str, Any] = {
+                **{name: _parsed(own) if name in lists else own for name, own in row.items()},
+                "example": int(numbers[place]),
+                PREDICTION: value if json_lines else text_of(value),
+            }
+            if probabilities is not None:
+                line["probability"] = round(float(probabilities[place]), 6)
+            lines.append(line)
+            place += 1
+        yield lines
+
+
+def _parsed(value: str | None) -> Any:
+    return None if value is None else json.loads(value)

@@ -1,0 +1,1 @@
+"""Run an experiment on this machine: build its parts, train round after round, evaluate, write a run directory."""

@@ -1,0 +1,389 @@
+"""From a configuration to its pieces: data, partition, task, features, model, algorithm."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from fednlp.config import Experiment
+from fednlp.config.sections import REFERENCES
+from fednlp.config.sections import Partition as PartitionOptions
+from fednlp.costs import Plan, Prices, prices
+from fednlp.data import TextData, load_data
+from fednlp.data.features import Features, open_features, row_batches, write_features
+from fednlp.data.schema import SCHEMAS
+from fednlp.data.textdata import Split
+from fednlp.disk import writing
+from fednlp.errors import ConfigError, DataError, PartitionError
+from fednlp.federated.algorithm import Algorithm, by_examples, equally, fedavg, fedopt, fedprox
+from fednlp.federated.server import ServerOptimizer
+from fednlp.formatting.units import plural
+from fednlp.hubs.cache import cache_dir
+from fednlp.models import (
+    BUILT_NAMES,
+    VOCABULARY_SIZE,
+    built_model,
+    find_model,
+    has_weights,
+    load_tokenizer,
+    longest_text,
+)
+from fednlp.models.depth import trained_depth
+from fednlp.models.peft_options import virtual_tokens
+from fednlp.partition import Partition, make_partition
+from fednlp.plugins import is_own, load
+from fednlp.simulation.partition_file import read_partition_file
+from fednlp.tasks import TASKS, task_class
+from fednlp.tasks.base import Task
+from fednlp.training.optimizers import LocalTraining
+from fednlp.training.side import Recipe
+
+Say = Callable[[str], None]
+_ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What a run is made of; ``place`` is the task's name, or ``"module:Class"``, ``longest`` the tokens of a row."""
+
+    data: TextData
+    source: str
+    tokenizer: Any
+    place: str
+    task: Task
+    train: Features
+    test: Features
+    longest: int
+
+
+def gather(experiment: Experiment, say: Say) -> Pieces:
+    """Load the data, the tokenizer and the features of an experiment; ``say`` is told what takes time.
+
+    Raises:
+        ConfigError: An option of ``[task]`` has no part in the task.
+        DataError, ModelError, FetchError: Something cannot be had; the message says what to do.
+    """
+    data = open_data(experiment)
+    for note in data.notes:
+        say(note)
+    if data.dropped:
+        say(f"{plural(data.dropped, 'row')} of {data.name} left out: {data.dropped_why}")
+    source = model_source(experiment, data, say)
+    tokenizer = load_tokenizer(source)
+    place = experiment.task.wanted or data.task
+    task = make_task(place, data, tokenizer, experiment.task.given())
+    readable = longest_text(source, tokenizer, experiment.model.config) - virtual_tokens(
+        experiment.model.peft
+    )
+    written = getattr(task, "max_target_length", 0)
+    if written > readable:
+        raise ConfigError(
+            f"task.max_target_length = {written} is more than the {readable} positions of "
+            f"{experiment.model.name_or_path}: lower it"
+        )
+    limit = min(experiment.model.max_length, readable)
+    train = features_of(data, "train", place, task, tokenizer, limit, say)
+    test = train if data.held_out else features_of(data, "test", place, task, tokenizer, limit, say)
+    return Pieces(data, source, tokenizer, place, task, train, test, limit)
+
+
+def model_source(experiment: Experiment, data: TextData, say: Say) -> str:
+    """Return the model's folder or hub name; one that is built gets its vocabulary from the training texts."""
+    model = experiment.model
+    if model.name_or_path in BUILT_NAMES:
+        size = model.vocabulary_size or VOCABULARY_SIZE
+        identity = [data.fingerprint, sorted(data.columns)]
+        texts, targets = partial(training_texts, data), None
+        if model.vocabulary == "separate":
+            if SCHEMAS[data.task].kind != "text":
+                raise ConfigError(
+                    f'model.vocabulary = "separate" is for sources and targets; {data.task} has no written target: '
+                    "leave it out"
+                )
+            texts = partial(training_texts, data, SCHEMAS[data.task].inputs)
+            targets = partial(training_texts, data, ["target"])
+        return built_model(model.name_or_path, model.config, texts, identity, size, say, targets)
+    if model.vocabulary_size is not None or model.vocabulary != "shared":
+        key = "vocabulary_size" if model.vocabulary_size is not None else "vocabulary"
+        raise ConfigError(
+            f"model.{key} is for models that are built ({', '.join(BUILT_NAMES)}); "
+            f"{model.name_or_path} brings its vocabulary: leave it out"
+        )
+    source = find_model(model.name_or_path)
+    if not has_weights(source):
+        say(f"{model.name_or_path} has no weights: training begins from random ones, drawn by the seed")
+    return source
+
+
+def training_texts(data: TextData, only: Sequence[str] | None = None) -> Iterator[str]:
+    """Yield the texts of the training examples, inputs and targets or some of these columns, in bounded memory."""
+    schema = SCHEMAS[data.task]
+    names = only or [*schema.inputs, *(["target"] if schema.kind == "text" else [])]
+    table = data.train.select([data.columns[name] for name in names])
+    for start in range(0, len(data.train_numbers), _ROWS_AT_ONCE):
+        for column in table.take(data.train_numbers[start : start + _ROWS_AT_ONCE]).to_pydict().values():
+            yield from (" ".join(json.loads(text)) for text in column) if schema.kind == "tags" else column
+
+
+def make_task(place: str, data: TextData, tokenizer: Any, options: dict[str, Any]) -> Task:
+    """Make the task for a data set.
+
+    Raises:
+        ConfigError: An option has no part in it.
+        DataError: There is nothing to tell apart.
+    """
+    known = TASKS.get(place)
+    strange = [key for key in options if known is not None and key not in known.options]
+    if known is not None and strange:
+        takes = f"it takes {', '.join(known.options)}" if known.options else "it takes no options"
+        raise ConfigError(f"task.{strange[0]} has no part in {place}: leave it out ({takes})")
+    if SCHEMAS[data.task].kind == "class" and len(data.label_names) < 2:
+        raise DataError(
+            f"{data.name} has {len(data.label_names)} label in column {data.columns['label']}: "
+            "classification needs two or more"
+        )
+    if "prompt" in options:
+        from fednlp.fewshot.prompts import with_prompt
+
+        options = with_prompt(options, data.label_names, tokenizer)
+    wanted = task_class(place)
+    try:
+        return wanted.build(data.label_names, tokenizer, **options)
+    except TypeError as error:  # a task of the user's own: what it takes is for it to say
+        raise ConfigError(f"[task.options] do not fit {place}: {error}") from None
+
+
+def open_data(experiment: Experiment) -> TextData:
+    """Load the data set that an experiment names.
+
+    What is held out where there is no test set does not depend on the experiment's seed: runs of several
+    seeds are tried on the same examples.
+    """
+    wanted, task = experiment.data, experiment.task.wanted
+    return load_data(
+        wanted.name,
+        wanted.path,
+        task=task if task in TASKS else None,
+        text=wanted.text,
+        label=wanted.label,
+        columns=wanted.columns,
+        test_path=wanted.test_path,
+        test_fraction=wanted.test_fraction,
+        delimiter=wanted.delimiter,
+        invalid=wanted.invalid,
+    )
+
+
+def features_of(
+    data: TextData, split: Split, place: str, task: Task, tokenizer: Any, limit: int, say: Say
+) -> Features:
+    """Open a split's features, made once for a text, a task, a tokenizer and a length, and kept in the cache."""
+    columns, vocabulary = data.columns_in(split), _vocabulary(tokenizer)
+    key = json.dumps([data.fingerprint, split, place, asdict(task), vocabulary, limit, columns])  # type: ignore[call-overload]
+    folder = cache_dir() / "features" / hashlib.sha256(key.encode()).hexdigest()[:32]
+    features = open_features(folder)
+    if features is not None:
+        return features
+    table = data.train if split == "train" else data.test
+    which = "training and test" if data.held_out else {"train": "training", "test": "test"}[split]
+    say(f"tokenising {plural(table.num_rows, f'{which} example')} of {data.name} (once; kept in {folder})")
+    batches = row_batches(table, columns)
+    with writing(folder.parent):
+        return write_features(folder, (task.encode(rows, tokenizer, limit) for rows in batches))
+
+
+def _vocabulary(tokenizer: Any) -> str:
+    """Return the digest of how a tokenizer cuts texts: without padding and truncation, which each call sets anew."""
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    return hashlib.sha256(json.dumps(state | {"padding": None, "truncation": None}).encode()).hexdigest()
+
+
+def share_out(experiment: Experiment, data: TextData, say: Say) -> Partition:
+    """Make the experiment's partition; a function of labels, options and seed alone.
+
+    Raises:
+        PartitionError: The method does not fit the data.
+    """
+    wanted, kind = experiment.partition, SCHEMAS[data.task].kind
+    if wanted.method == "file":
+        return read_partition_file(wanted, data, experiment.data.path)
+    train, test = data.train_numbers, data.test_numbers
+    if wanted.method == "proportions" and kind not in ("class", "score"):
+        raise PartitionError(
+            f"{data.name} has neither labels nor scores, which proportions speak of: "
+            'say partition.method = "uniform", "quantity", "cluster" or "natural"'
+        )
+    fields: dict[str, Any] = {}
+    own = is_own(wanted.method)
+    field = _client_field(wanted, data, say)
+    if field is not None:
+        train_field, names = data.groups("train", field)
+        test_field, _ = data.groups("test", field, names)
+        fields = {"train_field": train_field[train], "test_field": test_field[test], "field_names": names}
+    if wanted.method == "cluster":
+        say(f"embedding the texts of {data.name} for cluster shift (once; kept in the cache)")
+    if own or wanted.method == "cluster":
+        fields |= {
+            "train_texts": data.input_texts("train", train),
+            "test_texts": data.input_texts("test", test),
+        }
+    labels = data.scores if kind == "score" else data.labels
+    return make_partition(
+        wanted,
+        labels("train")[train],
+        labels("test")[test],
+        num_labels=len(data.label_names) if kind == "class" else None,
+        train_numbers=train,
+        test_numbers=test,
+        label_names=data.label_names if kind == "class" else None,
+        **fields,
+    )
+
+
+def _client_field(wanted: PartitionOptions, data: TextData, say: Say) -> str | None:
+    """Return the column whose values are the clients, if the method goes by one."""
+    if wanted.method == "silos":
+        if data.silo is None:
+            raise PartitionError(
+                f'{data.name} is one data set, and partition.method = "silos" makes a client of each of several: give '
+                'data.path a folder of files or of folders, a pattern such as "silos/*.csv" or a list; or, where a '
+                'column says whose an example is, say partition.method = "natural" and partition.field'
+            )
+        return data.silo
+    if data.silo is not None and wanted.method != "natural":
+        say(f'the silos are pooled and shared out again by "{wanted.method}"; "silos" has each as a client')
+    return wanted.field if wanted.method == "natural" or is_own(wanted.method) else None
+
+
+def recipe(
+    experiment: Experiment, pieces: Pieces, partition: Path, test_numbers: Path, records: Path
+) -> Recipe:
+    """Write down what a worker needs to build its side; ``records`` is the file of the clients' records."""
+    assert pieces.train.folder is not None
+    assert pieces.test.folder is not None
+    return Recipe(
+        source=pieces.source,
+        model_config=dict(experiment.model.config),
+        peft=experiment.model.peft,
+        train=experiment.model.train,
+        task=pieces.place,
+        task_fields=asdict(pieces.task),  # type: ignore[call-overload]
+        train_features=str(pieces.train.folder),
+        test_features=str(pieces.test.folder),
+        test_numbers=str(test_numbers.resolve()),
+        partition=str(partition.resolve()),
+        options=asdict(local_training(experiment)),
+        federated=experiment.algorithm.name not in REFERENCES,
+        exchange=exchange_options(experiment),
+        records=str(records.resolve()),
+        hidden_labels=experiment.fewshot is not None,
+        clip=None if experiment.privacy is None else experiment.privacy.clip,
+        seed=experiment.seed,
+        device=experiment.runtime.device,
+        remember=experiment.runtime.remember,
+        evaluation_batch=experiment.evaluation.batch_size,
+        longest=pieces.longest,
+    )
+
+
+def exchange_options(experiment: Experiment) -> dict[str, Any]:
+    """Return how tensors travel as JSON values."""
+    return {**experiment.exchange.model_dump(), "pull": experiment.pull.model_dump()}
+
+
+def local_training(experiment: Experiment) -> LocalTraining:
+    """Return how a client of the experiment trains."""
+    client = experiment.client
+    return LocalTraining(
+        optimizer=client.optimizer,
+        learning_rate=client.learning_rate,
+        momentum=client.momentum,
+        epochs=client.num_train_epochs,
+        max_steps=client.max_steps,
+        batch_size=client.per_device_train_batch_size,
+        weight_decay=client.weight_decay,
+        schedule=client.lr_scheduler_type,
+        warmup_steps=client.warmup_steps,
+        max_grad_norm=client.max_grad_norm,
+        mu=experiment.algorithm.mu or 0.0,
+        by_length=client.group_by_length,
+        keep_memory=client.keep_optimizer,
+    )
+
+
+def algorithm_of(experiment: Experiment) -> Algorithm:
+    """Return the algorithm's value. The references are no rounds and have none.
+
+    Raises:
+        ConfigError: The name is a reference.
+    """
+    wanted, size = experiment.algorithm, experiment.clients_per_round
+    weigh = by_examples if wanted.weighting == "examples" else equally
+    common: dict[str, Any] = {"weigh": weigh, "min_clients": experiment.min_clients}
+    match wanted.name:
+        case "fedavg":
+            return fedavg(size, **common)
+        case "fedprox":
+            return fedprox(size, wanted.mu or 0.0, **common)
+        case "fedopt" | "fedadagrad" | "fedadam" | "fedyogi":
+            server = {
+                k: v for k, v in experiment.server.model_dump(exclude_none=True).items() if k != "optimizer"
+            }
+            assert experiment.server.optimizer is not None
+            optimizer = ServerOptimizer(experiment.server.optimizer, **server)
+            return fedopt(size, optimizer, wanted.mu or 0.0, **common)
+    if wanted.name not in REFERENCES:
+        return replace(_own_algorithm(wanted.name, size, common | wanted.options), mu=wanted.mu or 0.0)
+    raise ConfigError(f"{wanted.name} is a reference point, not a federated algorithm")
+
+
+def _own_algorithm(name: str, size: int, options: dict[str, Any]) -> Algorithm:
+    """Return the user's own algorithm.
+
+    Args:
+        name: ``"module:function"``, called as ``function(clients_per_round, weigh=..., min_clients=..., **options)``.
+        size: Clients a round.
+        options: ``weigh``, ``min_clients``, and what ``[algorithm.options]`` says.
+
+    Raises:
+        ConfigError: It cannot be imported, does not take the options, or returns something else.
+    """
+    build = load(name, "algorithm.name")
+    try:
+        algorithm = build(size, **options)
+    except TypeError as error:
+        raise ConfigError(f'algorithm.name = "{name}": {error} (see [algorithm.options])') from error
+    if not isinstance(algorithm, Algorithm):
+        raise ConfigError(
+            f'algorithm.name = "{name}" returned {type(algorithm).__name__}: return a fednlp.Algorithm'
+        )
+    return algorithm
+
+
+def prices_of(experiment: Experiment, model: nn.Module) -> Prices | None:
+    """Return what bytes and examples take; None where ``[costs]`` prices nothing."""
+    costs, depth = experiment.costs, trained_depth(model)
+    return prices(
+        costs.bandwidth_up,
+        costs.bandwidth_down,
+        costs.device,
+        model=experiment.model.name_or_path,
+        parameters=sum(p.numel() for p in model.parameters()),
+        plan=None if depth is None else Plan(*depth, remembered=experiment.runtime.remember),
+    )
+
+
+def cohort_examples(experiment: Experiment, partition: Partition) -> float:
+    """Return how many examples a round of the federation sees on average: the references' budget."""
+    sizes = np.diff(partition.train_offsets)
+    clients = min(experiment.clients_per_round, len(sizes))
+    options = local_training(experiment)
+    if options.max_steps > 0:
+        return clients * options.max_steps * options.batch_size
+    return float(sizes.mean()) * clients * options.epochs

@@ -1,0 +1,141 @@
+"""Compare algorithms and references over seeds; what is done already is not done again."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fednlp import config
+from fednlp.config import Experiment
+from fednlp.config.sections import REFERENCES
+from fednlp.errors import ConfigError, RunError
+from fednlp.simulation.run import Listener, default_listener, resume, run
+from fednlp.simulation.run_dir import RunDir, settings_hash
+
+
+class _OnceSaid:
+    """A listener of several runs: what one is said to begin with, of data and partition, is not said of the next."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._to = listener
+        self._said: set[str] = set()
+        self._begun = False
+        self.step, self.round = listener.step, listener.round
+
+    def say(self, text: str) -> None:
+        """Say it, unless it was said before another run began."""
+        if self._begun or text not in self._said:
+            self._to.say(text)
+        if not self._begun:
+            self._said.add(text)
+
+    def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
+        """The rounds begin: from here on everything is said."""
+        self._begun = True
+        self._to.started(run, experiment, rounds, done)
+
+    def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
+        """The run is over."""
+        self._begun = False
+        self._to.finished(run, summary)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a comparison."""
+
+    method: str
+    seed: int
+    experiment: Experiment
+    folder: Path
+
+    @property
+    def state(self) -> str:
+        """``"done"``, ``"begun"`` or ``"new"``."""
+        if RunDir(self.folder).finished:
+            return "done"
+        return "begun" if (self.folder / "resolved.toml").is_file() else "new"
+
+
+def plan(
+    experiment: Experiment, algorithms: list[str], references: list[str], seeds: int, out: Path | None = None
+) -> list[Planned]:
+    """List the runs of a comparison, seed by seed, and check all of them before the first begins.
+
+    Args:
+        experiment: The common settings; its seed is the first.
+        algorithms: Names of federated algorithms, or of variants of the experiment.
+        references: Of ``centralised``, ``chained`` and ``local``.
+        seeds: How many seeds, from the experiment's own upwards.
+        out: Folder of the comparison; by default ``runs/compare-<name>``.
+
+    Raises:
+        ConfigError: An unknown name, no seed, or settings that do not go together.
+        RunError: A folder of the comparison holds a run of other settings.
+    """
+    if seeds < 1:
+        raise ConfigError(f"--seeds {seeds}: at least 1 is needed")
+    unknown = [name for name in references if name not in REFERENCES]
+    if unknown:
+        raise ConfigError(f"--references {unknown[0]}: choose from {', '.join(REFERENCES)}")
+    misplaced = [name for name in algorithms if name in REFERENCES]
+    if misplaced:
+        raise ConfigError(
+            f"--algorithms {misplaced[0]}: that is a reference; say --references {misplaced[0]}"
+        )
+    methods = list(dict.fromkeys([*algorithms, *references]))
+    if not methods:
+        raise ConfigError("nothing to compare: say --algorithms fedavg,fedopt or --references centralised")
+    folder = out or Path("runs") / f"compare-{experiment.name}"
+    runs = []
+    for number in range(seeds):
+        for method in methods:
+            seed = experiment.seed + number
+            settings = config.with_method(experiment, method, seed).resolved()
+            stem = f"{method.replace(' ', '-').replace(':', '.')}-seed{seed}"
+            name = stem if out else f"{stem}-{settings_hash(settings)}"
+            runs.append(Planned(method, seed, settings, folder / name))
+    for planned in runs:
+        if planned.state == "new":
+            continue
+        changed = config.differences(RunDir(planned.folder).experiment(), planned.experiment)
+        if changed:
+            raise RunError(
+                f"{planned.folder} holds a run of other settings ({'; '.join(changed[:3])}): choose another --out"
+            )
+    return runs
+
+
+def compare(
+    experiment: Experiment | Mapping[str, Any] | str | Path,
+    algorithms: list[str],
+    references: list[str] | None = None,
+    seeds: int = 1,
+    out: Path | None = None,
+    listener: Listener | None = None,
+) -> list[Planned]:
+    """Run what a comparison still lacks; return all of its runs.
+
+    Args:
+        experiment: The common settings, the same as a dictionary, or the path of their TOML file.
+        algorithms: As for :func:`plan`, like the arguments that follow.
+        references: As there.
+        seeds: How many.
+        out: Folder of the comparison.
+        listener: Told how it goes; by default as for :func:`fednlp.run`.
+
+    Raises:
+        FednlpError: What was wrong, and what to do about it; runs that are done stay.
+    """
+    experiment = config.as_experiment(experiment)
+    listener = _OnceSaid(listener or default_listener())
+    runs = plan(experiment, algorithms, references or [], seeds, out)
+    done = sum(planned.state == "done" for planned in runs)
+    if done:
+        listener.say(f"{done} of {len(runs)} runs are done already")
+    for planned in runs:
+        if planned.state == "begun":
+            resume(planned.folder, expected=planned.experiment, listener=listener)
+        elif planned.state == "new":
+            run(planned.experiment, planned.folder, listener=listener)
+    return runs

@@ -1,0 +1,83 @@
+"""A run under way, and what every procedure does at the end of a round."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from fednlp.config import Experiment
+from fednlp.errors import RunError
+from fednlp.federated.state import State
+from fednlp.federated.sums import BURST, count_bad
+from fednlp.partition import Partition
+from fednlp.runtime.pool import Pool
+from fednlp.simulation.evaluate import evaluate
+from fednlp.tasks.labels import LabelScores
+from fednlp.training.side import LocalSide
+
+
+@dataclass
+class Course:
+    """One run under way.
+
+    Attributes:
+        experiment: Its configuration.
+        partition: Who has which examples.
+        pool: The workers.
+        side: The clients' side in this process.
+        state: The server.
+        step: Told how a round gets on.
+        say: Told what is worth knowing.
+        texts: The texts of training examples, by number.
+        lines: The rounds so far.
+        note: Said at the end.
+        facts: What the summary says beside the rest.
+        gold: The examples that have a label, and these, where not all have one.
+        labelled: Returns a client's examples that have a label by now, and their labels, where not all have one.
+    """
+
+    experiment: Experiment
+    partition: Partition
+    pool: Pool
+    side: LocalSide
+    state: State
+    step: Callable[[int, int, str], None]
+    say: Callable[[str], None]
+    texts: Callable[[np.ndarray], list[str]]
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    note: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    gold: tuple[np.ndarray, np.ndarray] | None = None
+    labelled: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None
+
+    def __post_init__(self) -> None:
+        self.client_scores = np.full(self.partition.num_clients, np.nan)
+        self.by_label: LabelScores | None = None
+
+    def due(self, rounds: int) -> bool:
+        """Whether the round just done is to be evaluated."""
+        return self.state.round % self.experiment.evaluation.every == 0 or self.state.round == rounds
+
+
+class Procedure(Protocol):
+    """A way to do rounds."""
+
+    rounds: int
+
+    def round(self) -> dict[str, Any]:
+        """Do the next round, and return its line for rounds.jsonl, less the seconds."""
+
+
+def evaluated(course: Course, line: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """Add to a round's line how the model fares, if it is due."""
+    if course.due(rounds):
+        line["evaluation"] = evaluate(course, last=course.state.round == rounds)
+    return line
+
+
+def require_whole(x: Tensor, before: int, round_number: int) -> None:
+    """Stop a run whose model has burst, before it is saved."""
+    if count_bad(x) > before:
+        raise RunError(f"round {round_number}: {BURST}: lower the learning rate; the rounds before are saved")

@@ -1,0 +1,102 @@
+"""``fednlp partition``: share a data set out over clients, show the figures, write index and plots."""
+
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fednlp.config import Experiment
+from fednlp.data.look import look
+from fednlp.data.schema import SCHEMAS
+from fednlp.formatting.safe_text import clean
+from fednlp.formatting.units import plural
+from fednlp.simulation.build import open_data, share_out
+from fednlp.simulation.look import holders_of
+from fednlp.simulation.partition_file import write_partition_file
+
+_NAMED = 20
+"""How many clients are named one by one."""
+
+
+def partition_source(
+    experiment: Experiment, out: Path | None, plots: Path | None, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Make the partition an experiment asks for and return it in figures.
+
+    Args:
+        experiment: Its ``[data]``, ``[partition]`` and seed are used.
+        out: Where to write the index, if anywhere.
+        plots: Folder for the four pictures and their tables, if wanted.
+        say: Told what takes time, how the data were read, and what is odd about them.
+
+    Raises:
+        FednlpError: The data or the partition cannot be had; the message says why.
+    """
+    from fednlp.partition import overview, save_plots, summary
+
+    experiment = experiment.settled()
+    data = open_data(experiment)
+    for note in data.notes:
+        say(note)
+    partition = share_out(experiment, data, say)
+    classes = SCHEMAS[data.task].kind == "class"
+    labels, names = data.labels("train"), data.label_names if classes else ("any",)
+    figures = summary(partition, labels, len(names)) if classes else summary(partition)
+    wanted = experiment.partition.model_dump(exclude_none=True)
+    wanted |= wanted.pop("options")
+    report = {
+        "data": data.name,
+        "source": data.source,
+        "method": wanted.pop("method"),
+        "options": wanted,
+        **figures,
+    }
+    if partition.client_names is not None:
+        sizes = np.diff(partition.train_offsets).tolist(), np.diff(partition.test_offsets).tolist()
+        columns = zip(partition.client_names, *sizes, strict=True)
+        report["named"] = [
+            {"name": name, "train": train, "test": test} for name, train, test in islice(columns, _NAMED)
+        ]
+    if out is not None:
+        report["written"] = write_partition_file(out, partition, experiment.partition, data)
+    if plots is not None:
+        files = save_plots(plots, overview(partition, labels, names))
+        report["plots"] = [str(path) for path in files]
+    for line in look(data, holders_of(data, partition)).lines():
+        say(line)
+    return report
+
+
+def describe(report: dict[str, Any]) -> str:
+    """Return a partition's figures as a few lines of text."""
+
+    def line(name: str, part: dict[str, Any]) -> str:
+        sizes, divergence = part["sizes"], part.get("mean_divergence")
+        text = f"{name:<14} sizes {sizes['min']} / {sizes['median']:g} / {sizes['max']} (min / median / max)"
+        return text if divergence is None else f"{text}, divergence from the prior {divergence:.4f}"
+
+    options = ", ".join(f"{key} {value}" for key, value in report["options"].items() if key != "clients")
+    lines = [
+        f"{report['data']}: {report['source']}",
+        f"{report['method']} ({options}): {plural(report['clients'], 'client')}, {report['train_examples']:,} training "
+        f"and {plural(report['test_examples'], 'test example')}",
+        line("all clients", report),
+        line("first tenth", report["first_tenth"]),
+        line("last tenth", report["last_tenth"]),
+    ]
+    lines += _named(report.get("named", []), report["clients"])
+    lines += [f"written {path}" for path in [report.get("written"), *report.get("plots", [])] if path]
+    return "\n".join(lines)
+
+
+def _named(clients: list[dict[str, Any]], of: int) -> list[str]:
+    """Return a line for each client that is named: its training and test examples."""
+    names = [clean(client["name"]) for client in clients]
+    width = max(map(len, names), default=0)
+    lines = [
+        f"{name:<{width}}  {client['train']:,} training and {plural(client['test'], 'test example')}"
+        for name, client in zip(names, clients, strict=True)
+    ]
+    return lines + ([f"and {plural(of - len(clients), 'client')} more"] if 0 < len(clients) < of else [])

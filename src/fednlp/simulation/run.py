@@ -1,0 +1,411 @@
+"""Run one experiment: prepare, round after round, save, and finish with a model and a summary."""
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from torch import nn
+
+from fednlp import config
+from fednlp.config import Experiment
+from fednlp.data.schema import SCHEMAS
+from fednlp.errors import ConfigError, RunError, TooFewClients
+from fednlp.federated.state import State
+from fednlp.models import save_model
+from fednlp.partition import Partition
+from fednlp.plugins import require_typed
+from fednlp.reports.trackers import open_trackers, require_trackers, round_numbers
+from fednlp.runtime.pool import Pool
+from fednlp.simulation.build import Pieces, gather, recipe, share_out
+from fednlp.simulation.context import Course
+from fednlp.simulation.evaluate import write_clients
+from fednlp.simulation.final import evaluate_final, is_due
+from fednlp.simulation.look import look_at
+from fednlp.simulation.loops import procedure_of
+from fednlp.simulation.run_dir import (
+    RunDir,
+    create,
+    environment,
+    refuse_taken,
+    require_space,
+    saving,
+    start_again,
+)
+from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
+from fednlp.simulation.summary import summary_of
+from fednlp.tasks import require_trusted
+from fednlp.training.replica import flat_weights
+from fednlp.training.side import LocalSide, exact_adapters, personal_names, pick_device
+
+logger = logging.getLogger("fednlp")
+
+
+class Listener(Protocol):
+    """Who is told how a run goes: the terminal, a notebook, a test."""
+
+    def say(self, text: str) -> None:
+        """Something that takes time begins, or something is worth knowing."""
+
+    def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
+        """The rounds begin."""
+
+    def step(self, done: int, of: int, what: str) -> None:
+        """Some of a round's clients (or test batches) are through."""
+
+    def round(self, line: dict[str, Any], left: float | None) -> None:
+        """A round is done and saved; ``left`` is the estimate of the seconds to come."""
+
+    def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
+        """Everything is written."""
+
+
+class Silent:
+    """A listener that says nothing, but for a warning to the log where a client is dropped or fails."""
+
+    def say(self, text: str) -> None:
+        """Say nothing."""
+
+    def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
+        """Say nothing."""
+
+    def step(self, done: int, of: int, what: str) -> None:
+        """Say nothing."""
+
+    def round(self, line: dict[str, Any], left: float | None) -> None:
+        """Warn of clients that were dropped, and say nothing else."""
+        for dropped in line.get("dropped", []):
+            logger.warning(
+                "round %d: client %d was dropped: %s", line["round"], dropped["client"], dropped["reason"]
+            )
+
+    def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
+        """Warn of clients that failed in their final steps, and say nothing else."""
+        for failed in summary.get("final_failed", []):
+            logger.warning("client %d failed in its final steps: %s", failed["client"], failed["reason"])
+
+
+def default_listener() -> Listener:
+    """Return who is told of a run where the caller names nobody: a notebook's output, or nobody."""
+    from fednlp.cli.console import Terminal, in_notebook
+
+    return Terminal() if in_notebook() else Silent()
+
+
+def run(
+    experiment: Experiment | Mapping[str, Any] | str | Path,
+    out: str | Path | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    listener: Listener | None = None,
+) -> RunDir:
+    """Run an experiment from its start.
+
+    Args:
+        experiment: A configuration, its sections as a dictionary, or the path of its TOML file.
+        out: The run directory to make; by default ``runs/<name>-<hash>``.
+        overrides: ``"a.b=c"`` settings over a file's.
+        listener: Told how it goes; by default a progress bar in a notebook, and nobody elsewhere.
+
+    Returns:
+        The run directory.
+
+    Raises:
+        FednlpError: What was wrong, and what to do about it.
+    """
+    if isinstance(experiment, (str, Path)):
+        experiment = config.load(experiment, overrides)
+    elif overrides:
+        raise RunError("overrides belong to an experiment file; change the configuration itself instead")
+    experiment = config.as_experiment(experiment).resolved()
+    listener = listener or default_listener()
+    folder = None if out is None else Path(out)
+    refuse_taken(folder)
+    require_trackers(experiment.report.report_to)
+    with _pool(experiment) as pool:
+        pieces = gather(experiment, listener.say)
+        partition = _shared_out(experiment, pieces, listener)
+        model = start_model(experiment, pieces.source, pieces.task)
+        start = start_fingerprints(experiment, model, pieces.tokenizer)
+        directory = create(experiment, folder)
+        with directory.alone():
+            _write_start(directory, experiment, pieces, partition, listener, start)
+            return _go_on(directory, experiment, pieces, partition, model, pool, listener)
+
+
+def resume(
+    folder: str | Path,
+    *,
+    expected: Experiment | None = None,
+    task: str | None = None,
+    workers: int | None = None,
+    listener: Listener | None = None,
+) -> RunDir:
+    """Go on with a run that was stopped; it ends with the same weights as one never stopped, bit for bit.
+
+    Args:
+        folder: The run directory.
+        expected: If given, must be the experiment of that run.
+        task: If given, must be the task that the run names. One of the two is needed where that is a class of the
+            user's own, ``"module:Class"``, and ``expected`` where the run names an algorithm, a partition method or a
+            transform so: nothing is imported that only a run directory names.
+        workers: Another number of workers than before; it changes the speed alone.
+        listener: Told how it goes; by default as for :func:`run`.
+
+    Raises:
+        RunError: No run directory, other settings, other data, another model or tokenizer, code that only the run
+            directory names, or a checkpoint that cannot be read.
+    """
+    directory, listener = RunDir(Path(folder)), listener or default_listener()
+    experiment = directory.experiment()
+    if expected is not None and (changed := config.differences(experiment, expected.resolved())):
+        raise RunError(
+            f"{folder} is a run of other settings ({'; '.join(changed[:5])}): resume it without them, or start anew"
+        )
+    if expected is None:
+        _require_named_by_user(folder, experiment, task)
+    if workers is not None:
+        runtime = experiment.runtime.model_copy(update={"workers": workers})
+        experiment = experiment.model_copy(update={"runtime": runtime})
+    if directory.finished:
+        listener.say(f"{folder} is finished already; nothing to do")
+        return directory
+    require_trackers(experiment.report.report_to)
+    with directory.alone(), _pool(experiment) as pool:
+        begun = directory.state.is_file()
+        if (
+            not begun and len(directory.round_lines()) > 1
+        ):  # one may have been written just before the first checkpoint
+            raise RunError(
+                f"{directory.state} is gone, and with it the rounds done: {start_again(Path(folder))}"
+            )
+        partition = Partition.load(directory.partition) if begun else None
+        known = directory.read_json("environment.json") if begun else None
+        pieces = gather(experiment, listener.say)
+        if known is not None and pieces.data.fingerprint != known.get("data", {}).get("fingerprint"):
+            raise RunError(
+                f"the data of {folder} have changed since it was begun: start anew with another --out"
+            )
+        model = start_model(experiment, pieces.source, pieces.task)
+        start = start_fingerprints(experiment, model, pieces.tokenizer)
+        if known is not None:
+            check_start(directory, experiment, known, start, listener.say)
+        if partition is None:
+            partition = _shared_out(experiment, pieces, listener)
+            _write_start(directory, experiment, pieces, partition, listener, start)
+        return _go_on(directory, experiment, pieces, partition, model, pool, listener)
+
+
+def _require_named_by_user(folder: str | Path, experiment: Experiment, task: str | None) -> None:
+    """Refuse to go on with code that only a run directory names; of all that can be, ``task`` names the task alone."""
+    named = experiment.task.wanted
+    if (named or task) is not None:
+        require_trusted(folder, named or "inferred from its data", task)
+    rest = [(key, name) for key, name in config.own_code(experiment) if key != "task.name"]
+    require_typed(folder, rest, f"give its experiment too: fednlp run EXPERIMENT.toml --resume {folder}")
+
+
+def _shared_out(experiment: Experiment, pieces: Pieces, listener: Listener) -> Partition:
+    """Make the partition, and check that it has as many clients as a round needs."""
+    partition = share_out(experiment, pieces.data, listener.say)
+    if partition.num_clients < experiment.min_clients:
+        raise ConfigError(
+            f"min_clients = {experiment.min_clients}, but there are only {partition.num_clients} clients "
+            f"(partition.method = {experiment.partition.method}): lower min_clients"
+        )
+    return partition
+
+
+def _pool(experiment: Experiment) -> Pool:
+    """Start the workers; most of what any model's module imports, they import at once."""
+    preload = ("transformers.modeling_layers", "transformers.activations")
+    return Pool(_workers(experiment), "fednlp.training.side:open_side", experiment.runtime.threads, preload)
+
+
+def _workers(experiment: Experiment) -> int:
+    """Return how many processes work: as asked; or one a GPU; or one a core, but no more than clients at once."""
+    wanted = experiment.runtime.workers
+    if any(name.startswith("__main__:") for _, name in config.own_code(experiment)):
+        if wanted > 1:
+            raise ConfigError(
+                f"runtime.workers = {wanted}: what a notebook or a script defines lies in its own process alone: write "
+                "it into a file, or say runtime.workers = 1"
+            )
+        return 1
+    if pick_device(experiment.runtime.device).type != "cpu":
+        return wanted or 1
+    if experiment.algorithm.name == "centralised" and experiment.evaluation.every >= experiment.num_rounds:
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return wanted or max(1, min(cores // experiment.runtime.threads, experiment.clients_per_round))
+
+
+def _go_on(
+    directory: RunDir,
+    experiment: Experiment,
+    pieces: Pieces,
+    partition: Partition,
+    model: nn.Module,
+    pool: Pool,
+    listener: Listener,
+) -> RunDir:
+    """Do the rounds that are left, then write model and summary."""
+    with saving(directory.folder):
+        np.save(directory.test_numbers, pieces.data.test_numbers)
+    how = recipe(experiment, pieces, directory.partition, directory.test_numbers, directory.records)
+    personal = personal_names(model, how.train, how.federated)
+    adapters = exact_adapters(model, how.peft, how.federated)
+    weights = flat_weights(model, personal, [pair.base for pair in adapters])
+    side = LocalSide(how, model)
+    x = pool.start(side, asdict(how))
+    state = directory.load_state(side.layout)
+    if state is None:
+        x.copy_(weights)
+        state = State(0, side.layout, x)
+        require_space(directory.folder, 3 * x.numel() * 4)
+    else:
+        x.copy_(state.x)
+        state.x = x
+    texts = partial(pieces.data.input_texts, "train")
+    course = Course(experiment, partition, pool, side, state, listener.step, listener.say, texts)
+    try:
+        _rounds(directory, course, listener)
+    except TooFewClients as error:
+        if course.lines:
+            _finish(directory, course, pieces, listener, stopped=str(error))
+        raise
+    _finish(directory, course, pieces, listener)
+    return directory
+
+
+def _rounds(directory: RunDir, course: Course, listener: Listener) -> None:
+    """Run and save one round after the other, then what comes once after the last."""
+    procedure = procedure_of(course)
+    course.lines = directory.keep_rounds(course.state.round)
+    listener.started(directory, course.experiment, procedure.rounds, course.state.round)
+    with _trackers(directory, course.experiment) as trackers:
+        begun, first = time.monotonic(), course.state.round
+        while course.state.round < procedure.rounds:
+            start = time.monotonic()
+            line = procedure.round()
+            line["seconds"] = round(time.monotonic() - start, 4)
+            course.lines.append(line)
+            with saving(directory.folder):
+                directory.append_round(line)
+                if "personal" in line.get("evaluation", {}):
+                    write_clients(directory.folder / "clients.csv", course)
+                if course.by_label is not None:
+                    directory.write_json("by_label.json", asdict(course.by_label))
+                course.side.participant.sync()
+                directory.save_state(course.state)
+            for tracker in trackers:
+                tracker.log(line["round"], round_numbers(line))
+            done = course.state.round - first
+            left = (time.monotonic() - begun) / done * (procedure.rounds - course.state.round)
+            listener.round(line, left)
+        if is_due(course):
+            numbers = round_numbers(_after_the_last(directory, course))
+            for tracker in trackers:
+                tracker.log(course.state.round, numbers)
+
+
+def _after_the_last(directory: RunDir, course: Course) -> dict[str, Any]:
+    """Do what comes once after the last round, and add it to that round's line; return this line."""
+    start, line = time.monotonic(), course.lines[-1]
+    with saving(directory.folder):
+        found = evaluate_final(course, directory)
+        if "final" in found:
+            line["evaluation"]["final"] = found.pop("final")
+        line |= found
+        line["seconds"] = round(line["seconds"] + time.monotonic() - start, 4)
+        directory.write_rounds(course.lines)
+    return line
+
+
+@contextmanager
+def _trackers(directory: RunDir, experiment: Experiment) -> Iterator[list[Any]]:
+    if not experiment.report.report_to:
+        yield []
+        return
+    wanted = list(experiment.report.report_to)
+    trackers = open_trackers(wanted, directory.folder, experiment.model_dump(exclude_none=True))
+    try:
+        yield trackers
+    finally:
+        for tracker in trackers:
+            tracker.close()
+
+
+def _write_start(
+    directory: RunDir,
+    experiment: Experiment,
+    pieces: Pieces,
+    partition: Partition,
+    listener: Listener,
+    start: dict[str, str],
+) -> None:
+    """Say how the data were read; write what a run begins with, and what reports show of data and partition."""
+    look = look_at(experiment, pieces, partition)
+    for line in look.lines():
+        listener.say(line)
+    with saving(directory.folder):
+        (directory.folder / "checkpoint").mkdir(exist_ok=True)
+        partition.save(directory.partition)
+        directory.write_json("data.json", look.values(texts=False))
+        _write_facts(directory, pieces, partition, start)
+
+
+def _write_facts(directory: RunDir, pieces: Pieces, partition: Partition, start: dict[str, str]) -> None:
+    data = pieces.data
+    facts = {
+        "name": data.name,
+        "source": data.source,
+        "fingerprint": data.fingerprint,
+        "train": len(data.train_numbers),
+        "test": len(data.test_numbers),
+        "labels": len(data.label_names) or None,
+        "task": pieces.task.name,
+        "metric": pieces.task.metric,
+    }
+    directory.write_json("environment.json", {**environment(facts), "start": start})
+    directory.write_json("task.json", {"task": pieces.place, "fields": asdict(pieces.task)})  # type: ignore[call-overload]
+    clients, labels = partition.num_clients, len(data.label_names)
+    if SCHEMAS[data.task].kind != "class" or clients * labels > 200_000:
+        return
+    counts = {}
+    for split in ("train", "test"):
+        indices, offsets = getattr(partition, f"{split}_indices"), getattr(partition, f"{split}_offsets")
+        owner = np.repeat(np.arange(clients), np.diff(offsets))
+        known = data.labels(split)[indices]
+        table = np.zeros((clients, labels), dtype=np.int64)
+        np.add.at(table, (owner[known >= 0], known[known >= 0]), 1)
+        counts[split] = table.tolist()
+    directory.write_json("labels.json", {"labels": list(data.label_names), **counts})
+
+
+def _finish(
+    directory: RunDir, course: Course, pieces: Pieces, listener: Listener, stopped: str | None = None
+) -> None:
+    """Write the model with its card, then the summary, which says that the run is at its end.
+
+    Clients alone end in as many models as there are clients, so there is none to write.
+    """
+    from fednlp.reports.modelcard import model_card
+
+    known = directory.read_json("environment.json")
+    summary = summary_of(course, known["data"], stopped)
+    with saving(directory.folder):
+        if course.lines and "matrix" in course.lines[-1]:
+            directory.write_json("matrix.json", course.lines[-1]["matrix"])
+        if course.experiment.algorithm.name != "local":
+            course.side.replica.load_for_evaluation(course.state.x)
+            card = model_card(summary, course.experiment.model_dump(exclude_none=True), known)
+            save_model(course.side.replica.model, pieces.tokenizer, directory.model, card, pieces.longest)
+        directory.write_json("summary.json", summary)
+    listener.finished(directory, summary)

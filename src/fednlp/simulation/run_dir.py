@@ -1,0 +1,336 @@
+"""A run directory is the whole truth of a run: made once, written atomically, never overwritten.
+
+resolved.toml      the whole configuration
+environment.json   versions and machine, and the fingerprints of the data and of the model that it began with
+data.json          how the data were read, and what is odd about them
+task.json          the task as it was trained, for evaluate and predict
+partition.npz      who holds which examples
+rounds.jsonl       one line a round
+clients.csv        each client's sizes, last own score, and score after its final steps
+by_label.json      scores by label on the global test set, and the confusion matrix
+labels.json        client x label counts, for small federations
+matrix.json        every model's score on every client's tests, if asked for
+checkpoint/        what a resumed run needs
+model/             the final model, for ``from_pretrained``
+summary.json       written last
+"""
+
+import errno
+import hashlib
+import json
+import os
+import platform
+import shutil
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError
+
+from fednlp import config
+from fednlp.checked_json import SavedRound, damaged, parse_json, read_json, read_toml
+from fednlp.config import Experiment
+from fednlp.disk import atomic, cannot_write, locked, writing
+from fednlp.errors import RunError
+from fednlp.federated.params import Layout
+from fednlp.federated.state import State
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+
+def saving(folder: Path) -> AbstractContextManager[None]:
+    """Turn what a full or forbidden disk raises into one sentence that says how to go on."""
+    return writing(folder, remedy(folder))
+
+
+def remedy(folder: Path) -> str:
+    """Return what to do when a run cannot be written."""
+    return f"choose another place with --out, or go on with: fednlp run --resume {folder}"
+
+
+def start_again(folder: Path) -> str:
+    """Return what to do when a run cannot go on."""
+    return f"start again with: fednlp run {folder / 'resolved.toml'} --out {folder}-again"
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """The paths of one run, and the ways to write them."""
+
+    folder: Path
+
+    @property
+    def partition(self) -> Path:
+        """Who holds which examples."""
+        return self.folder / "partition.npz"
+
+    @property
+    def test_numbers(self) -> Path:
+        """Example numbers of the global test set."""
+        return self.folder / "checkpoint" / "test.npy"
+
+    @property
+    def records(self) -> Path:
+        """What clients keep to themselves between rounds, where the method has anything of the kind."""
+        return self.folder / "checkpoint" / "clients.bin"
+
+    @property
+    def client_models(self) -> Path:
+        """The clients' models after their final steps, where these are kept."""
+        return self.folder / "checkpoint" / "models.bin"
+
+    @property
+    def model(self) -> Path:
+        """The final model."""
+        return self.folder / "model"
+
+    @property
+    def state(self) -> Path:
+        """The server's state after the last round."""
+        return self.folder / "checkpoint" / "state.safetensors"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end, and was not stopped before."""
+        return (self.folder / "summary.json").is_file() and bool(self.read_json("summary.json")["finished"])
+
+    @property
+    def rounds(self) -> "DataFrame":
+        """rounds.jsonl as a pandas frame, a row a round (:mod:`fednlp.reports.notebook`)."""
+        from fednlp.reports.notebook import rounds_frame
+
+        return rounds_frame(self.folder)
+
+    @property
+    def clients(self) -> "DataFrame":
+        """clients.csv as a pandas frame, a row a client."""
+        from fednlp.reports.notebook import clients_frame
+
+        return clients_frame(self.folder)
+
+    @property
+    def summary(self) -> "DataFrame":
+        """summary.json as a pandas frame of one row."""
+        from fednlp.reports.notebook import summary_frame
+
+        return summary_frame(self.folder)
+
+    def plot(self) -> "Figure":
+        """Return the learning curve as a matplotlib figure."""
+        from fednlp.reports.notebook import curve_figure
+
+        return curve_figure(self.folder)
+
+    def _repr_html_(self) -> str | None:
+        """Return what a notebook shows of the run; None, for plain text, where there is nothing to read yet."""
+        from fednlp.reports.notebook import run_page
+
+        try:
+            return run_page(self.folder)
+        except RunError:
+            return None
+
+    def experiment(self) -> Experiment:
+        """Read back the configuration.
+
+        Raises:
+            RunError: The folder is no run directory.
+        """
+        path = self.folder / "resolved.toml"
+        if not path.is_file():
+            raise RunError(f"{self.folder} is no run directory: it has no resolved.toml")
+        try:
+            return config.parse(read_toml(path), str(path))
+        except (OSError, ValueError) as error:
+            raise damaged(path, error) from None
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a JSON file."""
+        with atomic(self.folder / name, remedy(self.folder)) as file:
+            file.write(json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n")
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """Read a JSON file of :data:`fednlp.checked_json.SHAPES`.
+
+        Raises:
+            RunError: It is absent, cut short, or does not hold what it must.
+        """
+        return read_json(self.folder / name, start_again(self.folder))
+
+    def append_round(self, line: dict[str, Any]) -> None:
+        """Add one line to rounds.jsonl and see it to the disk."""
+        with (self.folder / "rounds.jsonl").open("ab") as file:
+            file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def round_lines(self, upto: int | None = None) -> list[dict[str, Any]]:
+        """Return the lines of rounds.jsonl (a line that was cut short ends them), up to a round."""
+        lines: list[dict[str, Any]] = []
+        path = self.folder / "rounds.jsonl"
+        for text in path.read_bytes().splitlines() if path.is_file() else []:
+            try:
+                line = parse_json(text, SavedRound)
+            except ValueError:
+                break
+            if line["round"] != len(lines) + 1:
+                break
+            lines.append(line)
+        return [line for line in lines if upto is None or line["round"] <= upto]
+
+    def keep_rounds(self, upto: int) -> list[dict[str, Any]]:
+        """Drop lines of rounds after the checkpoint, and return those that stay.
+
+        Raises:
+            RunError: A line of a round that the checkpoint holds is missing.
+        """
+        lines = self.round_lines(upto)
+        if [line["round"] for line in lines] != list(range(1, upto + 1)):
+            raise RunError(
+                f"{self.folder / 'rounds.jsonl'} has {len(lines)} whole lines of the {upto} rounds done: "
+                f"{start_again(self.folder)}"
+            )
+        self.write_rounds(lines)
+        return lines
+
+    def write_rounds(self, lines: list[dict[str, Any]]) -> None:
+        """Write rounds.jsonl in place of the one that is there."""
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        with atomic(self.folder / "rounds.jsonl", remedy(self.folder)) as file:
+            file.write(text.encode())
+
+    def save_state(self, state: State) -> None:
+        """Write the checkpoint, so that a crash at any moment leaves the old one or the new one."""
+        temporary = self.state.with_name(".state.part")
+        try:
+            state.save(temporary)
+        except SafetensorError as error:
+            number = errno.ENOSPC if "os error 28" in str(error) or "code: 28" in str(error) else errno.EIO
+            raise OSError(number, str(error)) from None
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, self.state)
+
+    def load_state(self, layout: Layout) -> State | None:
+        """Read the checkpoint; None before the first round.
+
+        Raises:
+            RunError: It cannot be used; the message says how to start again.
+        """
+        try:
+            return State.load(self.state, layout) if self.state.is_file() else None
+        except RunError as error:
+            raise RunError(f"{error}: {start_again(self.folder)}") from None
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Hold the folder for the time of a block, against every other process.
+
+        Raises:
+            RunError: Another process is at work in it.
+        """
+        taken = f"another process is at work in {self.folder}: wait for it, or stop it first"
+        return locked(self.folder / "checkpoint" / "lock", remedy(self.folder), taken)
+
+
+def settings_hash(experiment: Experiment) -> str:
+    """Return eight hex digits that stand for the settings that decide the result.
+
+    >>> from fednlp.config import parse
+    >>> a = parse({"data": {"name": "20news"}, "runtime": {"workers": 1}})
+    >>> b = parse({"data": {"name": "20news"}, "runtime": {"workers": 2}})
+    >>> settings_hash(a) == settings_hash(b)
+    True
+    """
+    text = json.dumps(config.canonical(experiment), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def create(experiment: Experiment, out: Path | None) -> RunDir:
+    """Make a new run directory with its configuration.
+
+    Args:
+        experiment: Resolved.
+        out: The folder; by default ``runs/<name>-<hash>``, with a number behind it if that is taken.
+
+    Raises:
+        RunError: ``out`` holds something already, or cannot be written.
+    """
+    refuse_taken(out)
+    if out is None:
+        stem = Path("runs") / f"{experiment.name}-{settings_hash(experiment)}"
+        candidates = (stem if n == 1 else stem.with_name(f"{stem.name}-{n}") for n in range(1, 1_000_000))
+        out = next(path for path in candidates if not path.exists())
+    with writing(out, "choose another place with --out"):
+        (out / "checkpoint").mkdir(parents=True, exist_ok=True)
+        (out / "resolved.toml").write_text(config.dump(experiment), encoding="utf-8")
+    return RunDir(out)
+
+
+def refuse_taken(out: Path | None) -> None:
+    """Check that a folder is free for a run.
+
+    Raises:
+        RunError: It holds something already, is a file, or cannot be looked at.
+    """
+    try:
+        if out is None or not out.exists():
+            return
+        if not out.is_dir():
+            raise RunError(f"{out} is a file: give a folder to --out")
+        taken = any(out.iterdir())
+    except OSError as error:  # a name that is too long, a folder that may not be read
+        raise cannot_write(
+            Path(str(out)[:80]), error.strerror or str(error), "choose another --out"
+        ) from None
+    if taken:
+        unfinished = (out / "resolved.toml").is_file() and not (out / "summary.json").is_file()
+        hint = f"go on with: fednlp run --resume {out}" if unfinished else "choose another --out"
+        raise RunError(f"{out} holds a run already and is never overwritten: {hint}")
+
+
+def require_space(folder: Path, wanted: int) -> None:
+    """Check that what a run will write fits the disk.
+
+    Raises:
+        RunError: It does not.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < wanted:
+        raise RunError(
+            f"{folder} needs {wanted / 2**20:.0f} MB and its disk has {free / 2**20:.0f} MB left: free some, "
+            "or choose another place with --out"
+        )
+
+
+def environment(data: dict[str, Any]) -> dict[str, Any]:
+    """Return what a reader needs to know of this machine, and what the data were."""
+    packages = ("fednlp", "torch", "transformers", "tokenizers", "numpy")
+    return {
+        **{name: _version(name) for name in packages},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cpu_count": os.cpu_count(),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "data": data,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

@@ -1,0 +1,90 @@
+"""``summary.json``: what a run came to, what it cost, and what is possible without a model."""
+
+from typing import Any
+
+import numpy as np
+
+from fednlp.config import Experiment
+from fednlp.config.sections import REFERENCES
+from fednlp.costs import totals
+from fednlp.simulation.context import Course
+from fednlp.training.scores import defined
+
+
+def summary_of(course: Course, data: dict[str, Any], stopped: str | None) -> dict[str, Any]:
+    """Return what a run came to and what it cost.
+
+    Args:
+        course: The run, at its end.
+        data: What is known of its data.
+        stopped: Why it ended before its last round; None if it did not.
+    """
+    experiment, lines, task = course.experiment, course.lines, course.side.task
+    evaluated = [line for line in lines if "evaluation" in line]
+    return {
+        "name": experiment.name,
+        "algorithm": experiment.algorithm.name,
+        "seed": experiment.seed,
+        "rounds": course.state.round,
+        "finished": stopped is None,
+        "data": data,
+        "clients": course.partition.num_clients,
+        "personalised": course.side.personalised,
+        "model": experiment.model.name_or_path,
+        "parameters": course.state.layout.numel,
+        "evaluation": evaluated[-1]["evaluation"] if evaluated else {},
+        "task": task.name,
+        "metric": task.metric,
+        "best": _best(evaluated, "personal" if course.side.personalised else "global", task.metric),
+        "bytes_up": 0,
+        "bytes_down": 0,
+        **totals(lines),
+        "seconds": round(sum(line["seconds"] for line in lines), 3),
+        "dropped": sum(len(line.get("dropped", [])) for line in lines),
+        "stopped": stopped,
+        "reference": experiment.algorithm.name if experiment.algorithm.name in REFERENCES else None,
+        "baseline": _baseline(course),
+        "note": course.note,
+        **{key: lines[-1][key] for key in ("final_failed", "final_untrained") if lines and key in lines[-1]},
+        **course.facts,
+        **_secure_total(experiment, lines),
+    }
+
+
+def _best(evaluated: list[dict[str, Any]], part: str, metric: str) -> dict[str, Any] | None:
+    """Return the round of the highest score, the first of equals; None if nothing was scored."""
+    scored = [
+        (line["evaluation"][part][metric], -line["round"])
+        for line in evaluated
+        if line["evaluation"].get(part, {}).get(metric) is not None
+    ]
+    if not scored:
+        return None
+    score, earliest = max(scored)
+    return {"round": -earliest, metric: score}
+
+
+def _secure_total(experiment: Experiment, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what secure aggregation added over all rounds; nothing without it."""
+    added = [line["secure"] for line in lines if "secure" in line]
+    if not added:
+        return {}
+    return {
+        "secure": {
+            "protocol": experiment.secure.protocol,
+            "bytes": sum(one["bytes"] for one in added),
+            "seconds": round(sum(one["seconds"] for one in added), 3),
+            "aborted": sum("aborted" in line for line in lines),
+        }
+    }
+
+
+def _baseline(course: Course) -> dict[str, Any]:
+    """Return how well the whole test set is predicted without a model, in the task's metrics."""
+    side, examples, train = course.side, course.partition.train_indices, course.side.train_features
+    if course.gold is not None:
+        examples, labels = course.gold
+        train = train.with_values("label", examples, labels)
+    numbers = np.load(side.recipe.test_numbers)
+    name, predictions = side.task.baseline(train, examples, side.test_features, numbers)
+    return {"name": name, **defined(side.task.metrics(predictions, side.test_features, numbers))}
