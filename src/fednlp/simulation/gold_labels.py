@@ -15,7 +15,7 @@ from fednlp.fewshot.gold import choose, flip, spread
 from fednlp.fewshot.pacing import rounded_up
 from fednlp.partition.embed import embed
 from fednlp.seeds import generator
-from fednlp.simulation.context import Course
+from fednlp.simulation.context import RunContext
 from fednlp.tasks.classification import TextClassification
 
 Numbers = NDArray[np.int64]
@@ -67,21 +67,21 @@ class Known:
         }
 
 
-def known_labels(course: Course) -> Known:
+def known_labels(context: RunContext) -> Known:
     """Draw the gold examples and read their labels, and no others.
 
     Raises:
         ConfigError: The task has no classes, there are more gold labels than examples, or none is left to label.
         RunError: The features are gone.
     """
-    fewshot, partition, seed = course.experiment.fewshot, course.partition, course.experiment.seed
+    fewshot, partition, seed = context.experiment.fewshot, context.partition, context.experiment.seed
     assert fewshot is not None
-    if not isinstance(course.side.task, TextClassification):
+    if not isinstance(context.worker.task, TextClassification):
         raise ConfigError(
-            f"[fewshot] gives texts classes, and {course.side.task.name} has none: leave it out"
+            f"[fewshot] gives texts classes, and {context.worker.task.name} has none: leave it out"
         )
-    true = _labels_of(course.side.recipe.train_features)
-    names = tuple(course.side.task.labels)
+    true = _labels_of(context.worker.spec.train_features)
+    names = tuple(context.worker.task.labels)
     counts = spread(
         fewshot.gold, fewshot.gamma, np.diff(partition.train_offsets), generator(seed, "gold counts")
     )
@@ -106,21 +106,21 @@ def known_labels(course: Course) -> Known:
                 f"{len(partition.train_indices)} texts to label: lower them"
             )
     if fewshot.keep is not None:
-        usable = _representative(course, fewshot, usable)
+        usable = _representative(context, fewshot, usable)
     known = Known(
         owners, numbers, labels, usable, (validation, true[validation]), bad, partition.num_clients, names
     )
     for name in known.facts()["classes_without_gold"]:
-        course.say(f'no gold label is "{name}": it is learnt from pseudo labels alone, if at all')
+        context.log(f'no gold label is "{name}": it is learnt from pseudo labels alone, if at all')
     return known
 
 
-def _representative(course: Course, fewshot: Fewshot, usable: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _representative(context: RunContext, fewshot: Fewshot, usable: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Leave of each client's texts the share that stands best for them (FeS, section 3.2)."""
     assert fewshot.keep is not None
-    partition, numbers = course.partition, np.flatnonzero(usable)
-    course.say(f"embedding {len(numbers):,} texts for filtering (once; kept in the cache)")
-    vectors = embed(course.texts(numbers))
+    partition, numbers = context.partition, np.flatnonzero(usable)
+    context.log(f"embedding {len(numbers):,} texts for filtering (once; kept in the cache)")
+    vectors = embed(context.texts(numbers))
     place = np.full(len(usable), -1, dtype=np.int64)
     place[numbers] = np.arange(len(numbers))
     left = np.zeros(len(usable), dtype=bool)
