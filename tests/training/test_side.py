@@ -11,7 +11,7 @@ from fednlp.config import Experiment
 from fednlp.federated.sums import ExactSum
 from fednlp.models import new_model
 from fednlp.simulation.build import gather, recipe, share_out
-from fednlp.training.masked import unmask
+from fednlp.training.secure_upload import unmask
 from fednlp.training.side import LocalSide
 
 Make = Callable[..., Experiment]

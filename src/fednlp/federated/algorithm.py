@@ -32,7 +32,7 @@ class Algorithm:
         min_clients: A round with fewer replies stops the run.
         derive: Sets the derived tensors, if there are any, from the model after the server's step and the mean
             update: ``derive(layout, x, mean)``.
-        divisor: What the weighted sum is divided by where that must not depend on who answered; None for the
+        fixed_denominator: What the weighted sum is divided by where that must not depend on who answered; None for the
             weight of those who did.
         noise: Adds to the mean update what differential privacy asks for: ``noise(mean, round)``.
     """
@@ -44,7 +44,7 @@ class Algorithm:
     mu: float = 0.0
     min_clients: int = 1
     derive: Derive | None = None
-    divisor: float | None = None
+    fixed_denominator: float | None = None
     noise: Noise | None = None
 
 

@@ -184,8 +184,8 @@ def _step(algorithm: Algorithm, state: State, gathered: Gathered, kept: Sequence
     share: float | list[float] = _shares(layout, kept)
     if gathered.weighed is not None:
         unit, share = gathered.weighed
-    if algorithm.divisor is not None:
-        share = algorithm.divisor / unit
+    if algorithm.fixed_denominator is not None:
+        share = algorithm.fixed_denominator / unit
     if algorithm.noise is None:
         delta, rows = gathered.total.mean(share)
         unsent = _unsent(layout, kept)

@@ -199,11 +199,11 @@ class FewShot(Federated):
         round_number: int,
         factors: dict[int, float],
         done: Callable[[int], None],
-        hiding: dict[int, dict[str, Any]] | None = None,
+        masking: dict[int, dict[str, Any]] | None = None,
     ) -> list[dict[str, Any]]:
         """Train clients on what labels they have, and have others label their texts beside."""
         course = self.course
-        job, order = self.job(round_number, factors, hiding)
+        job, order = self.job(round_number, factors, masking)
         job["labelled"] = [[part.tolist() for part in self.labelled(client)] for client in order]
         job["labelling"] = self._labelling
         job["unlabelled"] = [self.candidates(client).tolist() for client in self._labelling]

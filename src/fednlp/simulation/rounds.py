@@ -21,11 +21,12 @@ from fednlp.models.peft_options import averaging_of
 from fednlp.privacy.noise import sum_distance
 from fednlp.simulation.build import algorithm_of, prices_of
 from fednlp.simulation.context import Course, evaluated, require_whole
-from fednlp.simulation.dp import guard_of
+from fednlp.simulation.protection import dp_mechanism, secagg_params
 from fednlp.simulation.resource_estimation import memory_of_run
 
 if TYPE_CHECKING:
-    from fednlp.simulation.secure_round import Terms
+    from fednlp.secure.params import SecAggParams
+    from fednlp.secure.round import SecureRound
 
 
 class Federated:
@@ -35,12 +36,12 @@ class Federated:
         self.course = course
         self.rounds = course.experiment.num_rounds
         self.sizes = np.diff(course.partition.train_offsets)
-        self.guard = guard_of(course.experiment, course.partition.num_clients)
+        self.guard = dp_mechanism(course.experiment, course.partition.num_clients)
         self.algorithm = self._algorithm()
         self.terms = self._terms()
         self.beside: dict[int, Spent] = {}  # what clients cost in a round beside training
         if self.terms is not None and self.guard is not None:
-            apart = sum_distance(self.terms.noise, self.terms.honest, course.state.layout.numel)
+            apart = sum_distance(self.terms.noise_std, self.terms.noise_clients, course.state.layout.numel)
             self.guard = replace(self.guard, distance=apart)
             wanted = course.experiment.privacy and course.experiment.privacy.epsilon
             if wanted and self.guard.epsilon() > wanted:
@@ -66,25 +67,23 @@ class Federated:
         experiment, adapters = self.course.experiment, self.course.side.exchange.adapters
         algorithm = algorithm_of(experiment)
         if self.guard is not None:
-            algorithm = self.guard.over(algorithm)
+            algorithm = self.guard.apply_to(algorithm)
         if averaging_of(experiment.model.peft) != "exact":
             return algorithm
         check_exact(self.course.state.layout, adapters, algorithm.server)
         return replace(algorithm, derive=lambda layout, x, mean: exact_step(layout, x, mean, adapters))
 
-    def _terms(self) -> "Terms | None":
+    def _terms(self) -> "SecAggParams | None":
         """Return what secure aggregation needs to know beforehand; None where it is not asked for.
 
         The largest weight of all clients is known to everybody; no client's own is.
         """
         if self.course.experiment.secure.protocol == "none":
             return None
-        from fednlp.simulation.secure_round import terms_of
-
-        noise = 0.0 if self.guard is None else self.guard.multiplier
+        noise = 0.0 if self.guard is None else self.guard.noise_multiplier
         largest = max(self.algorithm.weigh(int(size)) for size in self.sizes)
         parameters = self.course.state.layout.numel
-        return terms_of(self.course.experiment, len(self.sizes), largest, noise, parameters)
+        return secagg_params(self.course.experiment, len(self.sizes), parameters, largest, noise)
 
     def _spent(self, replies: Sequence[Reply]) -> list[Spent]:
         """Return what each client of a round cost, once a client, whatever it did."""
@@ -116,7 +115,7 @@ class Federated:
             if self.terms is None:
                 replies = self._train(round_number, factors, done)
                 return Gathered(self.course.pool.total, [Reply(**reply) for reply in replies])
-            return self._train_hidden(self.terms, round_number, factors, done)
+            return self._train_masked(self.terms, round_number, factors, done)
 
     @contextmanager
     def arrived(self, round_number: int, state: State) -> Iterator[None]:
@@ -137,14 +136,14 @@ class Federated:
         round_number: int,
         factors: dict[int, float],
         done: Callable[[int], None],
-        hiding: dict[int, dict[str, Any]] | None = None,
+        masking: dict[int, dict[str, Any]] | None = None,
     ) -> list[dict[str, Any]]:
         """Train clients on the pool; return what they say."""
-        job, order = self.job(round_number, factors, hiding)
+        job, order = self.job(round_number, factors, masking)
         return self.course.pool.do(job, len(order), self.course.state.x, done)
 
     def job(
-        self, round_number: int, factors: dict[int, float], hiding: dict[int, dict[str, Any]] | None
+        self, round_number: int, factors: dict[int, float], masking: dict[int, dict[str, Any]] | None
     ) -> tuple[dict[str, Any], list[int]]:
         """Return the job of a cohort, and its clients in the order of its pieces: those with most to do first."""
         steps = self.course.side.options.steps
@@ -155,51 +154,57 @@ class Federated:
             "clients": order,
             "factors": [factors[c] for c in order],
         }
-        if hiding is not None:
-            job["hiding"] = [hiding[c] for c in order]
+        if masking is not None:
+            job["masking"] = [masking[c] for c in order]
         return job, order
 
-    def _train_hidden(
-        self, terms: "Terms", round_number: int, factors: dict[int, float], done: Callable[[int], None]
+    def _train_masked(
+        self,
+        params: "SecAggParams",
+        round_number: int,
+        factors: dict[int, float],
+        done: Callable[[int], None],
     ) -> Gathered:
         """Train the cohort under secure aggregation: what is gathered is the sum, and the sum of the weights."""
-        from fednlp.simulation.secure_round import SecureRound
+        from fednlp.secure.round import SecureRound
 
         course = self.course
-        if len(factors) < terms.plan.clients:
+        if len(factors) < params.plan.clients:
             few = (
-                f"{len(factors)} clients were drawn, and the protocol's numbers are for {terms.plan.clients}"
+                f"{len(factors)} clients were drawn, and the protocol's numbers are for {params.plan.clients}"
             )
             none = [Reply(c, f, error=few, bytes_down=0, tensors_down=0) for c, f in factors.items()]
             return Gathered(course.pool.total, none, aborted=few)
         weights = {client: self.algorithm.weigh(int(self.sizes[client])) for client in factors}
-        pool, secure = course.pool, SecureRound(terms, round_number, weights, course.state.layout.numel)
+        pool, secure = course.pool, SecureRound(params, round_number, weights, course.state.layout.numel)
         replies: list[Reply] = []
 
-        def unmask(pieces: int, stretch: int, seeds: list[list[Any]]) -> None:
-            pool.do({"kind": "unmask", "stretch": stretch, "seeds": seeds}, pieces, course.state.x)
+        def unmask(slices: int, length: int, seeds: list[list[Any]]) -> None:
+            pool.do({"kind": "unmask", "stretch": length, "seeds": seeds}, slices, course.state.x)
 
         try:
-            hiding = secure.open()
-            some = {client: factors[client] for client in hiding}
-            said = self._train(round_number, some, done, hiding)
-            masked = secure.take(said)
+            masking = secure.begin()
+            some = {client: factors[client] for client in masking}
+            said = self._train(round_number, some, done, masking)
+            for reply in said:
+                if reply["error"] is None:
+                    secure.add(reply["client"], reply.pop("masked_weight"), reply.pop("masking_seconds"))
             replies = [Reply(**reply) for reply in said]
-            if replies and not masked:
+            if replies and all(reply.error is not None for reply in replies):
                 first = replies[0]
                 raise TooFewClients(
                     f"round {round_number}: no client came through (client {first.client}: {first.error}); the rounds "
                     "before are saved"
                 )
-            weighed, aborted = secure.close(pool.total, masked, unmask), None
+            weighed, aborted = secure.finish(pool.total, unmask), None
         except SecureAbort as abort:
             weighed, aborted = None, str(abort)
         return Gathered(
             pool.total,
-            secure.priced(replies, factors, course.state.layout.message_bytes),
+            _all_replies(secure, replies, factors, course.state.layout.message_bytes),
             weighed,
             aborted,
-            {"secure": secure.facts(len(pool))},
+            {"secure": secure.metrics(len(pool))},
         )
 
     def pieces(self) -> int:
@@ -237,6 +242,32 @@ class Federated:
         if report.dropped:
             line["dropped"] = [{"client": reply.client, "reason": reply.error} for reply in report.dropped]
         return evaluated(course, line, self.rounds)
+
+
+def _all_replies(
+    secure: "SecureRound", replies: Sequence[Reply], factors: dict[int, float], whole: int
+) -> list[Reply]:
+    """Return a reply for each client of a cohort, with the lengths of the protocol's messages added.
+
+    Args:
+        secure: The round.
+        replies: Of the clients that were asked to train.
+        factors: Of the whole cohort.
+        whole: Length of the model's message.
+    """
+    known = {reply.client: reply for reply in replies}
+    found = []
+    for client, traffic in secure.traffic().items():
+        reply = known.get(client) or Reply(
+            client,
+            factors[client],
+            error=traffic.reason,
+            bytes_down=whole if traffic.got_model else 0,
+            tensors_down=0,
+        )
+        down = whole if reply.bytes_down is None else reply.bytes_down
+        found.append(replace(reply, bytes_up=traffic.bytes_up, bytes_down=down + traffic.bytes_down))
+    return found
 
 
 def _averaged(line: dict[str, Any]) -> int:

@@ -34,7 +34,7 @@ from fednlp.training.optimizers import LocalTraining, memory_sizes
 from fednlp.training.replica import Replica
 
 if TYPE_CHECKING:
-    from fednlp.training.masked import Hidden
+    from fednlp.training.secure_upload import MaskedUpdate
 
 Record = Mapping[str, Tensor]
 _MEMORY = "memory."
@@ -136,7 +136,7 @@ class Participant:
         round_number: int,
         x: Tensor,
         total: ExactSum,
-        hiding: dict[str, Any] | None = None,
+        masking: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Train one client and add its update; a client that fails is reported, not raised.
 
@@ -147,7 +147,7 @@ class Participant:
             round_number: From 1.
             x: The global model as clients have it, flat.
             total: What its update is added to.
-            hiding: How it hides its update in a secure sum (:func:`fednlp.training.masked.hide`); None in others.
+            masking: How it masks its update (:func:`fednlp.training.secure_upload.mask_update`); None in other sums.
         """
         record, key = self.record(client, round_number - 1), Key(self.seed, round_number, client)
         bytes_got, tensors_got = self._down(record)
@@ -165,11 +165,11 @@ class Participant:
                 all_words=self.exchange.pull.rule != "all",
                 begin=self.begin(record, x),
             )
-            if self.exchange.plain and self.clip is None and hiding is None:
+            if self.exchange.plain and self.clip is None and masking is None:
                 self.replica.add_update(total, factor)
                 made = _Made()
             else:
-                made = self._make(record, x, key, hiding)
+                made = self._make(record, x, key, masking)
         except Exception as error:
             if self.store is not None:
                 self.store.forget(client, round_number)
@@ -178,17 +178,17 @@ class Participant:
         reply = _reply(client, factor, trained, made, bytes_got, tensors_got)
         return asdict(reply) | self._add(total, factor, made)
 
-    def _make(self, record: Record, x: Tensor, key: Key, hiding: dict[str, Any] | None) -> "_Made":
+    def _make(self, record: Record, x: Tensor, key: Key, masking: dict[str, Any] | None) -> "_Made":
         """Make what the server gets of the update, and bound what it can change."""
         update = self.replica.update()
         check_finite(update)
         check_finite(self.replica.own())
-        if hiding is not None:
-            from fednlp.training.masked import hide
+        if masking is not None:
+            from fednlp.training.secure_upload import mask_update
 
             layout, up = self.replica.layout, self.exchange.up
             whole = layout.flatten(up.encode(layout.views(update), key)) if up.steps else update
-            return _Made(hidden=hide(self._bounded(whole, key), hiding, key))
+            return _Made(masked=mask_update(self._bounded(whole, key), masking, key))
         chosen = self._chosen(record, update, x, key)
         sent = send(self.exchange, self.replica.layout, update, key, chosen.sent, record.get("owed"))
         fill_products(self.replica.layout, x, sent.update, self.exchange.adapters)
@@ -201,8 +201,8 @@ class Participant:
 
     def _add(self, total: ExactSum, factor: float, made: "_Made") -> dict[str, Any]:
         """Add what was made to the sum; return what the reply says beside the rest."""
-        if made.hidden is not None:
-            return made.hidden.add_to(total)
+        if made.masked is not None:
+            return made.masked.add_to(total)
         if made.sent is not None:
             layout = self.replica.layout
             table = layout.rows(made.sent.update) if layout.table is not None else None
@@ -254,7 +254,7 @@ class _Made:
 
     chosen: _Chosen = _Chosen()
     sent: Sent | None = None
-    hidden: "Hidden | None" = None
+    masked: "MaskedUpdate | None" = None
 
 
 def _reply(

@@ -182,7 +182,7 @@ class LocalSide:
                 self.replica.load_for_evaluation(x)
                 return self._probabilities(job["unlabelled"][piece]).astype(float).tolist()
             case "unmask":
-                from fednlp.training.masked import unmask
+                from fednlp.training.secure_upload import unmask
 
                 start = piece * job["stretch"]
                 return unmask(total, start, min(start + job["stretch"], self.layout.numel), job["seeds"])
@@ -198,9 +198,9 @@ class LocalSide:
         """Let one client take its part in a round, on all its examples or on those that have labels."""
         self._loaded = None
         client, factor, number = job["clients"][piece], job["factors"][piece], job["round"]
-        hiding = job["hiding"][piece] if "hiding" in job else None
+        masking = job["masking"][piece] if "masking" in job else None
         with self._examples(job, piece) as examples:
-            return self.participant.take_part(client, examples, factor, number, x, total, hiding)
+            return self.participant.take_part(client, examples, factor, number, x, total, masking)
 
     @contextmanager
     def _examples(self, job: dict[str, Any], piece: int) -> Iterator[np.ndarray]:
