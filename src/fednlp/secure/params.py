@@ -69,7 +69,7 @@ def make_params(
         malicious_server: Whether the server may lie about who is there.
         bits: Bits of an encoded element; by default as many as the sum has room for, at most 24.
         stochastic: Whether elements are rounded up or down at random.
-        noise_multiplier: Standard deviation of the noise that is wanted on the sum, over ``clip``; 0 for none.
+        noise_multiplier: Standard deviation of the noise on the sum, over ``clip``; 0 for none.
         simulated_dropout: The probability that a client drops out of a round.
 
     Raises:

@@ -38,7 +38,7 @@ class SecAggClient:
         spec: What the client knows of the round.
         signing: Its identity key, in malicious-server mode.
         identities: In malicious-server mode: client -> public key of its identity, known before the round. It has the
-            cohort and nobody else, because survivors are counted among them.
+            cohort and no other client, because survivors are counted among them.
 
     Raises:
         SecureAbort: Malicious-server mode without a signing key or without the identity of a neighbour.
@@ -148,7 +148,7 @@ class SecAggClient:
     def masks(self) -> list[Mask]:
         """Return the masks to add to the vector: one's own, and one for each peer that shared.
 
-        They hide one vector only: another under the same masks would give away the difference.
+        They may be used for one vector only: a second one under the same masks would reveal the difference.
         """
         with self._steps.take("mask", self._forget):
             peers = sorted(self._shares.keys() - {self.spec.own})
@@ -174,7 +174,7 @@ class SecAggClient:
         """Sign the survivors, in malicious-server mode.
 
         Raises:
-            SecureAbort: They are not what :meth:`reveal` would go along with, or too many are said to have dropped out.
+            SecureAbort: They are not what :meth:`reveal` would accept, or too many are listed as dropped out.
         """
         with self._steps.take("confirm", self._forget):
             self._read_survivors(survivors)

@@ -188,9 +188,12 @@ class SecAggServer:
             groups[holders].append((own, SEED if own in self._survivors else KEY))
         secrets: dict[Owner, bytes] = {}
         for holders, owners in groups.items():
-            wanted = np.array([own for own, _ in owners], dtype=np.uint32)
+            owner_ids = np.array([own for own, _ in owners], dtype=np.uint32)
             shares = np.stack(
-                [received[holder].shares[np.searchsorted(received[holder].ids, wanted)] for holder in holders]
+                [
+                    received[holder].shares[np.searchsorted(received[holder].ids, owner_ids)]
+                    for holder in holders
+                ]
             )
             points = [holder + 1 for holder in holders]
             combined = combine(shares, points, self._specs[owners[0][0]].threshold)

@@ -51,7 +51,7 @@ def secagg_params(
         clients: Number of clients of the run.
         parameters: Elements of an update.
         largest_weight: No client's weight is larger.
-        noise_multiplier: Standard deviation of the noise that is wanted on the sum, over ``privacy.clip``; 0 for none.
+        noise_multiplier: Standard deviation of the noise on the sum, over ``privacy.clip``; 0 for none.
 
     Raises:
         ConfigError: No numbers of the protocol withstand what they must, or the sum has no room.
