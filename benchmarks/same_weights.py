@@ -52,7 +52,7 @@ RUNS: dict[str, tuple[str, ...]] = {
 }
 RESUMED = "fedavg"
 """The run that is also stopped after its first round and resumed."""
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {"lost": "dropped_out"}
 """Keys of settings and round lines that have another name in HEAD: the old name, and the new one."""
 _TIMED = ("seconds", "simulated_seconds")
 

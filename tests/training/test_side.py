@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fednlp.training.masked import unmask
 
 from fednlp.config import Experiment
 from fednlp.federated.sums import ExactSum
 from fednlp.models import new_model
 from fednlp.simulation.build import gather, recipe, share_out
-from fednlp.training.masked import unmask
 from fednlp.training.worker import ClientWorker
 
 Make = Callable[..., Experiment]

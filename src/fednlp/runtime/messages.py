@@ -15,7 +15,7 @@ from fednlp.federated.client import ClientResult, TrainRequest
 VERSION = 1
 """Of all messages. A peer of another version is refused."""
 
-Seeds = list[tuple[str, int]]
+Seeds = list[list[Any]]
 """Masks: a seed in hexadecimal digits and a sign each."""
 
 

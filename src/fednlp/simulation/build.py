@@ -314,7 +314,9 @@ def client_side(algorithm: Algorithm, experiment: Experiment) -> Algorithm:
     """
     privacy = experiment.privacy
     if experiment.secure.protocol != "none":
-        return algorithm
+        from fednlp.secure.aggregator import MaskedSum
+
+        return replace(algorithm, aggregator=MaskedSum())
     if privacy is not None:
         return replace(algorithm, aggregator=NoisyMean(privacy.clip, 0.0, 0.0, experiment.seed))
     return algorithm

@@ -95,6 +95,9 @@ class PseudoLabels:
         if self.search is not None:
             self.search.begin()
 
+    def __len__(self) -> int:
+        return len(self.context.pool)
+
     @property
     def total(self) -> Any:
         """What updates are added to."""

@@ -32,7 +32,7 @@ from fednlp.simulation.evaluate import write_clients
 from fednlp.simulation.final import evaluate_final, is_due
 from fednlp.simulation.look import look_at
 from fednlp.simulation.loops import training_of
-from fednlp.simulation.protect import protect
+from fednlp.simulation.protection import protect
 from fednlp.simulation.run_dir import (
     RunDir,
     create,

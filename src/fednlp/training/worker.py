@@ -293,7 +293,7 @@ class ClientWorker:
 
     def unmask(self, request: UnmaskRequest, vectors: Vectors, total: Any) -> None:
         """Add masks to a stretch of the sum of masked updates."""
-        from fednlp.training.masked import unmask
+        from fednlp.secure.upload import unmask
 
         unmask(total["model"], request.start, request.stop, request.seeds)
 
