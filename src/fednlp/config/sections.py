@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, PlainValidator, fi
 from fednlp.errors import PartitionError
 from fednlp.partition.make import method_named
 from fednlp.plugins import is_own
-from fednlp.tasks.names import TASKS
+from fednlp.tasks.formulations import TASKS
 
 PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]

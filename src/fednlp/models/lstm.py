@@ -26,7 +26,7 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 
-from fednlp.models.known import LSTM
+from fednlp.models.registry import LSTM
 
 
 @strict

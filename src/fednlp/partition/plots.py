@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from fednlp.errors import PartitionError
 from fednlp.formatting.safe_text import csv_text
 from fednlp.partition.divergence import (
-    SHOWN,
+    MAX_CLIENTS_SHOWN,
     divergence_from_prior,
     divergence_matrix,
     jensen_shannon,
@@ -64,7 +64,10 @@ class Overview:
 
 
 def overview(
-    partition: Partition, labels: NDArray[np.integer[Any]], label_names: Sequence[str], limit: int = SHOWN
+    partition: Partition,
+    labels: NDArray[np.integer[Any]],
+    label_names: Sequence[str],
+    limit: int = MAX_CLIENTS_SHOWN,
 ) -> Overview:
     """Return what the pictures of a partition show.
 
@@ -89,7 +92,7 @@ def overview_of_counts(
     counts: ArrayLike,
     label_names: Sequence[str],
     client_names: Sequence[str] | None = None,
-    limit: int = SHOWN,
+    limit: int = MAX_CLIENTS_SHOWN,
 ) -> Overview:
     """Return what the pictures show, from the training examples of each label of every client (C, K).
 

@@ -67,7 +67,7 @@ class Centralised:
         loss_sum, seen = torch.zeros((), dtype=torch.float64), 0
         side.replica.train(True)
         stream = torch_stream(course.experiment.seed, "centralised dropout", state.round + 1)
-        with side.replica.recalling(), stream:
+        with side.replica.caching_activations(), stream:
             for step in range(first, first + self.steps):
                 numbers = self._batch(step)
                 batch = side.task.collate(side.train_features, numbers, side.replica.device, training=True)

@@ -18,7 +18,7 @@ from fednlp.disk import atomic
 from fednlp.formatting.safe_text import csv_text
 from fednlp.seeds import generator
 from fednlp.simulation.run_dir import remedy
-from fednlp.tasks.base import Outcome
+from fednlp.tasks.base import Predictions
 from fednlp.training.scores import mean_scores, scores_by_owner
 
 if TYPE_CHECKING:
@@ -60,13 +60,13 @@ def drawn_clients(course: "Course") -> list[int]:
     return sorted(int(c) for c in rng.choice(clients, size=min(wanted, clients), replace=False))
 
 
-def predict_globally(course: "Course") -> list[Outcome]:
+def predict_globally(course: "Course") -> list[Predictions]:
     """Predict the whole test set with the common model."""
     side, state = course.side, course.state
     pieces = len(side.test_batches())
     job = {"kind": "evaluate", "key": state.round}
     results = course.pool.do(job, pieces, state.x, lambda done: course.step(done, pieces, "test batches"))
-    return [Outcome(**result) for result in results]
+    return [Predictions(**result) for result in results]
 
 
 def try_clients(
@@ -96,7 +96,7 @@ def try_clients(
     return found
 
 
-def scores_of_clients(course: "Course", outcomes: list[Outcome]) -> np.ndarray:
+def scores_of_clients(course: "Course", outcomes: list[Predictions]) -> np.ndarray:
     """Return each client's score on its own test examples by predictions of the whole test set; NaN without any."""
     side = course.side
     return scores_by_owner(side.task, side.test_features, course.partition, outcomes)

@@ -92,7 +92,7 @@ def train_client(
     losses: list[Tensor] = []
     seen = 0
     replica.train(True)
-    with replica.recalling(), torch_stream(seed, "dropout", round_number, client):
+    with replica.caching_activations(), torch_stream(seed, "dropout", round_number, client):
         for step, numbers in enumerate(batches):
             batch = task.collate(features, numbers, replica.device, training=True)
             loss = task.loss(replica.model, batch)

@@ -23,15 +23,15 @@ from fednlp.models.adapters import lora_pairs
 from fednlp.models.groups import groups_of
 from fednlp.models.peft_options import averaging_of
 from fednlp.models.selection import apply_selection
-from fednlp.models.terms import parse_train
+from fednlp.models.selection_spec import parse_selection
 from fednlp.partition import Partition
 from fednlp.tasks import task_from
-from fednlp.tasks.base import Outcome
-from fednlp.tasks.labels import LabelScores, by_label
+from fednlp.tasks.base import Predictions
+from fednlp.tasks.label_scores import LabelScores, by_label
+from fednlp.training.activation_cache import ActivationCache, activation_cache_folder
 from fednlp.training.batches import evaluation_batches
 from fednlp.training.client import Participant, exchange_from
 from fednlp.training.local import Begin, Trained, train_client
-from fednlp.training.memory import Memory, memory_folder
 from fednlp.training.optimizers import LocalTraining
 from fednlp.training.replica import Replica
 from fednlp.training.scores import Scores, joined, scored, scores_by_owner
@@ -105,7 +105,7 @@ def personal_names(model: nn.Module, train: Any, federated: bool) -> frozenset[s
     """
     if train == "all":
         return frozenset()
-    selection = apply_selection(model, parse_train(train))
+    selection = apply_selection(model, parse_selection(train))
     return selection.personal if federated else frozenset()
 
 
@@ -131,7 +131,7 @@ class LocalSide:
         self.recipe = recipe
         self.task = task_from(recipe.task, recipe.task_fields)
         self.options = LocalTraining(**recipe.options)
-        by_rows = self.options.leaves_zero_gradients_alone and self.task.own_words_only
+        by_rows = self.options.leaves_zero_gradients_alone and self.task.uses_only_input_ids
         personal = personal_names(model, recipe.train, recipe.federated)
         groups = groups_of(model) if recipe.exchange["pull"].get("rule", "all") != "all" else {}
         adapters = exact_adapters(model, recipe.peft, recipe.federated)
@@ -139,9 +139,11 @@ class LocalSide:
         decaying = self.options.weight_decay > 0
         self.replica = Replica(model, pick_device(recipe.device), by_rows, personal, derived, decaying)
         self.layout: Layout = self.replica.layout
-        if self.replica.bottom is not None and self.task.name not in _DRAWN:
-            folder = memory_folder(self.replica.bottom, cache_dir()) if recipe.remember else None
-            self.replica.memory = Memory(self.replica.bottom, folder, 0)
+        if self.replica.frozen_prefix is not None and self.task.name not in _DRAWN:
+            folder = (
+                activation_cache_folder(self.replica.frozen_prefix, cache_dir()) if recipe.remember else None
+            )
+            self.replica.activation_cache = ActivationCache(self.replica.frozen_prefix, folder, 0)
         self.train_features = _opened(recipe.train_features)
         same = recipe.test_features == recipe.train_features
         self.test_features = self.train_features if same else _opened(recipe.test_features)
@@ -231,7 +233,7 @@ class LocalSide:
         places = np.argsort(-lengths, kind="stable")
         probabilities = np.empty((len(examples), len(self.task.labels)), dtype=np.float32)  # type: ignore[attr-defined]
         self.replica.train(False)
-        with torch.inference_mode(), self.replica.recalling():
+        with torch.inference_mode(), self.replica.caching_activations():
             for start in range(0, len(places), self.recipe.evaluation_batch):
                 some = places[start : start + self.recipe.evaluation_batch]
                 arguments = self.replica.model, self.train_features, examples[some], self.replica.device
@@ -242,8 +244,8 @@ class LocalSide:
         """Look, once a job, at what other workers have remembered."""
         if job is not self._job:
             self._job = job
-            if self.replica.memory is not None:
-                self.replica.memory.refresh()
+            if self.replica.activation_cache is not None:
+                self.replica.activation_cache.refresh()
 
     def forget(self) -> None:
         """Say that the replica's weights were changed by hand, so that the next job loads them anew."""
@@ -267,10 +269,10 @@ class LocalSide:
             self._loaded = job["key"]
         return asdict(self.predict(self.test_batches()[piece]))
 
-    def predict(self, numbers: np.ndarray) -> Outcome:
+    def predict(self, numbers: np.ndarray) -> Predictions:
         """Predict one batch of test examples with the weights as they stand."""
         self.replica.train(False)
-        with torch.inference_mode(), self.replica.recalling():
+        with torch.inference_mode(), self.replica.caching_activations():
             return self.task.predict(self.replica.model, self.test_features, numbers, self.replica.device)
 
     def _engine(self, job: dict[str, Any], piece: int, x: Tensor) -> dict[str, Any]:
@@ -315,7 +317,7 @@ class LocalSide:
                 store.write(client, job["round"], {"shared": shared, "own": self.replica.own()})
         return None
 
-    def _tried(self, client: int | None = None) -> list[Outcome]:
+    def _tried(self, client: int | None = None) -> list[Predictions]:
         """Predict the whole test set, or a client's own, with the weights as they stand."""
         return [self.predict(batch) for batch in self.test_batches(client)]
 
@@ -371,11 +373,11 @@ class LocalSide:
             "global": self.scored(everyone),
         }
 
-    def scored(self, outcomes: list[Outcome]) -> Scores | None:
+    def scored(self, outcomes: list[Predictions]) -> Scores | None:
         """Return the task's metrics and the mean loss over outcomes; None where there are no examples."""
         return scored(self.task, self.test_features, outcomes)
 
-    def by_label(self, outcomes: list[Outcome]) -> LabelScores | None:
+    def by_label(self, outcomes: list[Predictions]) -> LabelScores | None:
         """Return the scores by label over outcomes; None where there are no examples, or no labels."""
         numbers, predictions = joined(outcomes)
         return by_label(self.task, predictions, self.test_features, numbers) if len(numbers) else None
