@@ -30,7 +30,7 @@ _ADDED_BY_PEFT = {
     "QUESTION_ANS": ("qa_outputs",),
 }
 _ADAPTER = "default"
-"""How PEFT calls the only adapter of a model."""
+"""PEFT's name of the only adapter of a model."""
 _SETS = ("target_modules", "feedforward_modules", "exclude_modules", "modules_to_save")
 
 
@@ -112,7 +112,7 @@ def _whole_modules(model: nn.Module, fresh: Collection[str]) -> list[str]:
 
 
 def is_adapted(model: nn.Module) -> bool:
-    """Say whether a model came from :func:`with_adapter`."""
+    """Return whether a model came from :func:`with_adapter`."""
     return hasattr(model, "peft_config") and hasattr(model, "get_base_model")
 
 

@@ -14,10 +14,10 @@ from fednlp.models.settings import apply_overrides, load_config, position_limit
 from fednlp.seeds import torch_stream
 
 _WEIGHTS = (".safetensors", ".bin", ".index.json", ".h5", ".msgpack", ".pt", ".pth", ".ckpt")
-"""How files of weights end, also of kinds that cannot be loaded: a folder with one is no empty architecture."""
+"""Suffixes of files of weights, also of kinds that cannot be loaded: a folder with one is no empty architecture."""
 _TARGET = "target"
 _READABLE = "fednlp_longest_text"
-"""Where the tokenizer of a run's model keeps the model_max_length that it had before the run."""
+"""The setting in which the tokenizer of a run's model keeps the model_max_length that it had before the run."""
 _SIZED_BY_LABELS = (
     "AutoModelForSequenceClassification",
     "AutoModelForTokenClassification",
@@ -76,7 +76,7 @@ def _own_limit(tokenizer: Any) -> int:
 
 
 def has_weights(source: str) -> bool:
-    """Say whether a model starts from a checkpoint; a folder with a configuration alone starts from the seed."""
+    """Return whether a model starts from a checkpoint; a folder with a configuration alone starts from the seed."""
     folder = Path(source)
     return not folder.is_dir() or any(path.name.endswith(_WEIGHTS) for path in folder.iterdir())
 

@@ -139,7 +139,7 @@ def _transformer(tokenizer: Any) -> Any:
 
 
 def _frame(tokenizer: Any, kind: str) -> None:
-    """Say which special tokens go around a text: an encoder-decoder's ends with one, pairs are kept apart."""
+    """Set the special tokens around a text: an encoder-decoder's text ends with one, one separates pairs."""
     from tokenizers import processors
 
     end, apart = tokenizer.eos_token, tokenizer.sep_token

@@ -73,7 +73,7 @@ def with_prompt(model: Any, options: Mapping[str, Any], kind: str | None, whole:
 
 
 def is_prompted(model: Any) -> bool:
-    """Say whether a model came from :func:`with_prompt`, or is PEFT's own of that kind."""
+    """Return whether a model came from :func:`with_prompt`, or is PEFT's own of that kind."""
     configs = getattr(model, "peft_config", None)
     return isinstance(configs, dict) and any(c.peft_type == _PROMPT for c in configs.values())
 

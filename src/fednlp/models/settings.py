@@ -129,7 +129,7 @@ def apply_overrides(config: Any, overrides: Mapping[str, Any], place: str = "[mo
 
 
 def _is_setting(config: Any, key: str) -> bool:
-    """Say whether a configuration has a setting; what begins with _ is its own affair, kernels of the hub included."""
+    """Return whether a configuration has a setting; names that begin with _ are private, such as kernels of the hub."""
     return not key.startswith("_") and hasattr(config, key) and not callable(getattr(config, key))
 
 

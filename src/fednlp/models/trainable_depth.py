@@ -1,4 +1,4 @@
-"""How deep a model is trained, read off ``requires_grad`` of its parameters."""
+"""The depth to which a model is trained, read off ``requires_grad`` of its parameters."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +12,7 @@ Trained = Literal["whole", "bias", "frozen"]
 
 @dataclass(frozen=True)
 class TrainableLayers:
-    """What is trained in a model with one stack of layers.
+    """The trained parts of a model with one stack of layers.
 
     Attributes:
         layers: Of each layer, from the lowest up: more than biases, biases alone, or nothing.

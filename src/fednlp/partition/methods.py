@@ -22,7 +22,7 @@ from fednlp.partition.shift import check_concentration, label_owners, quantity_o
 
 
 class Options(Protocol):
-    """What a partition reads of a specification; None is an option not given."""
+    """The options of a specification; None for one that is not given."""
 
     @property
     def method(self) -> str: ...
@@ -52,7 +52,7 @@ class Options(Protocol):
 
 @dataclass(frozen=True)
 class Request:
-    """What a partitioner may use: the options, and what is known of the examples."""
+    """The input of a partitioner: the options, and what is known of the examples."""
 
     spec: Options
     seed: int
@@ -77,7 +77,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a partitioner returns.
+    """The result of a partitioner.
 
     Attributes:
         owners: The client of each training example.
@@ -217,7 +217,7 @@ METHODS: dict[str, Method] = {
 """Every method, with the options it needs and takes."""
 
 ALIASES = {"niid_label": "label", "niid_quantity": "quantity", "niid_cluster": "cluster"}
-"""What the methods are called in the original FedNLP partition files (``niid_label_clients=100_alpha=1``)."""
+"""Names of the methods in the original FedNLP partition files (``niid_label_clients=100_alpha=1``)."""
 
 COMMON_NAMES = {"iid": "uniform", "noniid": "label", "niid": "label", "dirichlet": "label"}
-"""What people call some methods elsewhere, in small letters alone, for hints."""
+"""Names of some methods elsewhere, in small letters alone, for hints."""

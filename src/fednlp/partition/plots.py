@@ -41,7 +41,7 @@ _MOST_TICKS = 40
 
 @dataclass(frozen=True)
 class Overview:
-    """What the pictures show.
+    """The data behind the pictures.
 
     Attributes:
         clients: The clients shown one by one (m), a sample where there are many.
@@ -138,9 +138,8 @@ def image(figure: "Figure", form: str = "png") -> bytes:
     data = io.BytesIO()
     metadata = {"Date": None} if form == "svg" else {"Software": None}
     with mpl.rc_context({"svg.hashsalt": "fednlp"}), warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message="Glyph .* missing from"
-        )  # a name in a script without a font
+        # a name in a script without a font
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(data, format=form, dpi=150, metadata=metadata)
     return data.getvalue()
 

@@ -172,7 +172,7 @@ def _share(cell: str, where: str, name: str) -> float:
 def _exact(
     shares: NDArray[np.float64], places: Sequence[str], header: Sequence[str]
 ) -> tuple[Literal["client", "label"], NDArray[np.float64]]:
-    """Tell which way the table adds up, and return it with sums of 1."""
+    """Return which way the table adds up, and the table with sums of 1."""
     by_row, by_column = shares.sum(axis=1, keepdims=True), shares.sum(axis=0, keepdims=True)
     if _whole(by_row).all():
         return "client", shares / by_row

@@ -52,7 +52,7 @@ class Task(Protocol):
 
     @property
     def uses_only_input_ids(self) -> bool:
-        """Whether a batch holds no token ids but those of its examples' ``input_ids`` and special ones."""
+        """True if a batch holds no token ids but those of its examples' ``input_ids`` and special ones."""
 
     @classmethod
     def build(cls, labels: Sequence[str], tokenizer: Any, **options: Any) -> Self:

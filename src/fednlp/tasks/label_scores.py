@@ -97,7 +97,7 @@ def span_scores(
     """Return the scores of the spans of each type, as seqeval has them.
 
     Args:
-        labels: The tags that the model knows; the types are theirs, and those that occur besides.
+        labels: The tags that the model knows; the types are theirs, and those that occur in addition.
         gold: The right tags of each sentence.
         predicted: The predicted tags of each sentence.
         strict: How spans are read off tags (:func:`fednlp.tasks.spans.spans`).

@@ -16,7 +16,7 @@ from fednlp.tasks.blocks import logits_at, no_cache, split_batch
 from fednlp.tasks.inputs import ratio, to_device
 
 _MOST_NATS = 700.0
-"""The worst mean loss that is told apart: exp of much more is no number."""
+"""The largest mean loss that is distinguished: exp of much more overflows."""
 
 _AT_ONCE = 256
 

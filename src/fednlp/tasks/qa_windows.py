@@ -47,7 +47,7 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class QALayout:
-    """How a tokenizer puts a question and a context together, e.g. ``[CLS] question [SEP] context [SEP]``.
+    """The layout in which a tokenizer joins a question and a context, e.g. ``[CLS] question [SEP] context [SEP]``.
 
     Attributes:
         before: Special tokens before the question, as (id, type).
@@ -69,7 +69,7 @@ class QALayout:
 
     @property
     def special(self) -> int:
-        """How many special tokens there are."""
+        """Number of special tokens."""
         return len(self.before) + len(self.between) + len(self.after)
 
     def window(self, question: list[int], context: TokenisedText, begin: int, room: int) -> Window:

@@ -98,8 +98,8 @@ class TokenClassification:
         labels = np.full(batch["input_ids"].shape, _IGNORED, np.int64)
         for row, index in enumerate(indices.tolist()):
             places, tags = features.ragged("places", index), features.ragged("tags", index)
-            told = (places >= 0) & (tags >= 0)
-            labels[row, places[told]] = tags[told]
+            labelled = (places >= 0) & (tags >= 0)
+            labels[row, places[labelled]] = tags[labelled]
         return batch | {"labels": torch.from_numpy(labels).to(device, non_blocking=True)}
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -181,8 +181,8 @@ class TokenClassification:
         for index in indices.tolist():
             tokens, places = features.ragged("input_ids", index), features.ragged("places", index)
             tags = features.ragged("tags", index)
-            told = (places >= 0) & (tags >= 0)
-            yield from zip(tokens[places[told]].tolist(), tags[told].tolist(), strict=True)
+            labelled = (places >= 0) & (tags >= 0)
+            yield from zip(tokens[places[labelled]].tolist(), tags[labelled].tolist(), strict=True)
 
     def format_prediction(self, prediction: Any) -> str:
         """Return the tags, one a word."""

@@ -1,4 +1,4 @@
-"""How much of the texts a model does not read because they are too long."""
+"""The part of the texts that a model does not read because they are too long."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +27,7 @@ _NO_LIMIT = 1 << 30
 
 @dataclass(frozen=True)
 class Truncation:
-    """What is cut off.
+    """Counts of what is cut off.
 
     Attributes:
         texts: Examples that are cut; estimated where more than 256 of them fill the model.

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 _ALIKE = 1e-4
-"""How far replaced blocks may be from real ones, as a share of the largest state."""
+"""Tolerance between replaced and real blocks, as a share of the largest state."""
 
 
 class _Reached(Exception):
