@@ -278,7 +278,7 @@ def measure_padding(name: str | None, path: str | None, rounds: int) -> dict[str
     from fednlp.data import named_model
     from fednlp.data.features import Features
     from fednlp.models import pretrained_model
-    from fednlp.tasks.classification import TextClassification
+    from fednlp.tasks.text_classification import TextClassification
     from fednlp.training.local import train_client
     from fednlp.training.optimizers import LocalTraining
     from fednlp.training.replica import Replica, flat_weights

@@ -14,7 +14,7 @@ from rich.table import Table
 from fednlp.cli.console import Terminal, curve
 from fednlp.cli.tables import clients_table, label_tables, show
 from fednlp.reports.read import ClientTable
-from fednlp.tasks.labels import LabelScores, class_scores
+from fednlp.tasks.label_scores import LabelScores, class_scores
 
 
 def shown(table: Table | None, width: int = 80) -> list[str]:

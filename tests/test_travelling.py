@@ -178,7 +178,7 @@ def test_a_model_of_whom(whole: Callable[[str], RunDir]) -> None:
 def test_neither_a_full_disk_nor_remembering_nothing_changes_a_bit(
     whole: Callable[[str], RunDir], experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fednlp.training import states
+    from fednlp.training import activation_store as states
 
     forgetful = experiment(METHODS["frozen"] | {"runtime.remember": False})
     assert torch.equal(x_of(fednlp.run(forgetful, tmp_path / "forgetful")), x_of(whole("frozen")))

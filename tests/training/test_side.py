@@ -70,6 +70,6 @@ def test_examples_of_a_batch_are_predicted_and_unknown_jobs_refused(side: Client
     job = {"kind": "evaluate", "key": 1}
     batches = side.test_batches()
     for piece in (0, len(batches) - 1):
-        assert side.work(job, piece, x, total)["numbers"] == batches[piece].tolist()
+        assert side.work(job, piece, x, total)["indices"] == batches[piece].tolist()
     with pytest.raises(ValueError, match="unknown kind of job: dance"):
         side.work({"kind": "dance"}, 0, x, total)

@@ -11,7 +11,7 @@ from rich.text import Text
 from fednlp.formatting.units import clean, metric_title, plural
 from fednlp.reports.client_table import MOST_CLIENTS, client_names, marks_of
 from fednlp.reports.read import ClientTable
-from fednlp.tasks.labels import LabelScores
+from fednlp.tasks.label_scores import LabelScores
 
 _MOST_LABELS = 40
 _LARGEST_MATRIX = 12

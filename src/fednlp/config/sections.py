@@ -10,7 +10,7 @@ from fednlp.federated import algorithms
 from fednlp.federated.schedules import ScheduleName
 from fednlp.partition.make import method_named
 from fednlp.plugins import is_own
-from fednlp.tasks.names import TASKS
+from fednlp.tasks.formulations import TASKS
 
 PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -421,11 +421,11 @@ def _costs_problems(experiment: "Experiment") -> list[str]:
 
 def _selection_problems(experiment: "Experiment") -> list[str]:
     from fednlp.models.peft_options import averaging_of, check_peft
-    from fednlp.models.terms import parse_train
+    from fednlp.models.selection_spec import parse_selection
 
     model, found = experiment.model, []
     try:
-        parse_train(model.train)
+        parse_selection(model.train)
     except ConfigError as error:
         found.append(f"model.train: {error}")
     try:

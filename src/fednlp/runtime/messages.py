@@ -83,13 +83,13 @@ class BatchPredictions:
     """Predictions of some test examples.
 
     Attributes:
-        numbers: The examples.
+        indices: The examples.
         predictions: One each, as JSON.
         loss: Summed over what is predicted.
         weight: How much that is.
     """
 
-    numbers: list[int]
+    indices: list[int]
     predictions: list[Any]
     loss: float
     weight: float

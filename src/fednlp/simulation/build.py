@@ -33,16 +33,16 @@ from fednlp.federated.transforms import make_chain
 from fednlp.formatting.units import plural
 from fednlp.hubs.cache import cache_dir
 from fednlp.models import (
-    BUILT_NAMES,
+    FROM_SCRATCH_NAMES,
     VOCABULARY_SIZE,
-    built_model,
-    find_model,
+    from_scratch_folder,
     has_weights,
     load_tokenizer,
     longest_text,
+    resolve_model,
 )
-from fednlp.models.depth import trained_depth
 from fednlp.models.peft_options import virtual_tokens
+from fednlp.models.trainable_depth import trainable_depth
 from fednlp.partition import Partition, make_partition
 from fednlp.plugins import is_own
 from fednlp.simulation.partition_file import read_partition_file
@@ -103,7 +103,7 @@ def gather(experiment: Experiment, say: Say) -> Pieces:
 def model_source(experiment: Experiment, data: TextData, say: Say) -> str:
     """Return the model's folder or hub name; one that is built gets its vocabulary from the training texts."""
     model = experiment.model
-    if model.name_or_path in BUILT_NAMES:
+    if model.name_or_path in FROM_SCRATCH_NAMES:
         size = model.vocabulary_size or VOCABULARY_SIZE
         identity = [data.fingerprint, sorted(data.columns)]
         texts, targets = partial(training_texts, data), None
@@ -115,14 +115,14 @@ def model_source(experiment: Experiment, data: TextData, say: Say) -> str:
                 )
             texts = partial(training_texts, data, SCHEMAS[data.task].inputs)
             targets = partial(training_texts, data, ["target"])
-        return built_model(model.name_or_path, model.config, texts, identity, size, say, targets)
+        return from_scratch_folder(model.name_or_path, model.config, texts, identity, size, say, targets)
     if model.vocabulary_size is not None or model.vocabulary != "shared":
         key = "vocabulary_size" if model.vocabulary_size is not None else "vocabulary"
         raise ConfigError(
-            f"model.{key} is for models that are built ({', '.join(BUILT_NAMES)}); "
+            f"model.{key} is for models that are built ({', '.join(FROM_SCRATCH_NAMES)}); "
             f"{model.name_or_path} brings its vocabulary: leave it out"
         )
-    source = find_model(model.name_or_path)
+    source = resolve_model(model.name_or_path)
     if not has_weights(source):
         say(f"{model.name_or_path} has no weights: training begins from random ones, drawn by the seed")
     return source
@@ -404,7 +404,7 @@ def server_optimizer(experiment: Experiment) -> ServerOptimizer:
 
 def prices_of(experiment: Experiment, model: nn.Module) -> Prices | None:
     """Return what bytes and examples take; None where ``[costs]`` prices nothing."""
-    costs, depth = experiment.costs, trained_depth(model)
+    costs, depth = experiment.costs, trainable_depth(model)
     return prices(
         costs.bandwidth_up,
         costs.bandwidth_down,

@@ -16,7 +16,7 @@ from fednlp.fewshot.pacing import rounded_up
 from fednlp.partition.embed import embed
 from fednlp.seeds import generator
 from fednlp.simulation.context import RunContext
-from fednlp.tasks.classification import TextClassification
+from fednlp.tasks.text_classification import TextClassification
 
 Numbers = NDArray[np.int64]
 
