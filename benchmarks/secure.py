@@ -244,7 +244,7 @@ def compared(
     row: dict[str, Any] = dict.fromkeys(COLUMNS)
     row |= {"protocol": protocol, "clients": clients, "parameters": parameters, "dropout": rate}
     try:
-        plan = make_plan(protocol, clients, max(options.dropout), options.corruption)
+        plan = make_plan(protocol, clients, max(options.dropout), options.max_colluding)
     except ConfigError as error:
         return row | {"refused": str(error)}
     gone = random.Random(clients).sample(range(clients), count(clients, rate, "dropout"))
@@ -273,7 +273,7 @@ def main() -> None:
     parser.add_argument("--compare", action="store_true", help="the three protocols beside each other")
     parser.add_argument("--clients", type=int, nargs="+", default=(10, 30, 100), help="of a round compared")
     parser.add_argument("--dropout", type=float, nargs="+", default=(0.0, 0.1, 0.3), help="rates compared")
-    parser.add_argument("--corruption", type=float, default=CORRUPT, help="withstood by rounds compared")
+    parser.add_argument("--max-colluding", type=float, default=CORRUPT, help="withstood by rounds compared")
     parser.add_argument("--csv", type=Path, help="where --compare writes its table, if anywhere")
     parser.add_argument("--json", type=Path, help="also write all figures here")
     options = parser.parse_args()

@@ -38,8 +38,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "sparse": {"exchange": {"up": ["topk:0.1", "int8"], "error_feedback": True, "down": ["bfloat16"]}},
     "sign": {"exchange": {"up": ["sign"], "error_feedback": True}, "algorithm.name": "fedprox"},
     "low": {"pull.rule": "low", "algorithm.name": "fedopt"},
-    "high": {"pull": {"rule": "high", "push": "selected", "share": 0.33}, "client.final_steps": 30},
-    "random": {"pull": {"rule": "random", "of": "parameters"}, "evaluation.matrix": True},
+    "high": {"pull": {"rule": "high", "push": "selected", "share": 0.33}, "client.finetune_steps": 30},
+    "random": {"pull": {"rule": "random", "of": "parameters"}, "evaluation.cross_client_evaluation": True},
     "memory": {"client.keep_optimizer": True, "client.lr_scheduler_type": "linear"},
     "exact": {"model.peft": {"method": "lora", "r": 2, "averaging": "exact"}, "algorithm.name": "fedprox"},
     "ffa": {"model.peft": {"method": "lora", "r": 2, "averaging": "ffa"}, "exchange.up": ["int8:64"]},
@@ -48,8 +48,8 @@ METHODS: dict[str, dict[str, Any]] = {
         "exchange": {"up": ["float16"], "down": ["float16"], "error_feedback": True},
         "pull": {"rule": "low", "push": "selected"},
         "client.keep_optimizer": True,
-        "client.final_steps": 1,
-        "evaluation.matrix": True,
+        "client.finetune_steps": 1,
+        "evaluation.cross_client_evaluation": True,
     },
 }
 
@@ -180,7 +180,7 @@ def test_neither_a_full_disk_nor_remembering_nothing_changes_a_bit(
 ) -> None:
     from fednlp.training import states
 
-    forgetful = experiment(METHODS["frozen"] | {"runtime.remember": False})
+    forgetful = experiment(METHODS["frozen"] | {"runtime.cache_activations": False})
     assert torch.equal(x_of(fednlp.run(forgetful, tmp_path / "forgetful")), x_of(whole("frozen")))
     monkeypatch.setattr(states, "_LEAVE_FREE", 2**80)
     monkeypatch.setenv("FEDNLP_CACHE", str(tmp_path / "cache"))
@@ -256,10 +256,10 @@ def test_the_matrix_outlives_a_stop_after_the_last_round(
     assert (resumed.folder / "matrix.json").read_bytes() == expected
 
 
-def test_final_steps_are_for_the_clients_alone(whole: Callable[[str], RunDir]) -> None:
+def test_finetune_steps_are_for_the_clients_alone(whole: Callable[[str], RunDir]) -> None:
     last = lines_of(whole("high"))[-1]["evaluation"]
-    assert set(last["final"]) == set(last["personal"])
-    assert last["final"] != last["personal"]
+    assert set(last["finetuned"]) == set(last["personal"])
+    assert last["finetuned"] != last["personal"]
 
 
 def test_references_ignore_personal_tensors(experiment: Make, outcome: Outcome, tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ def test_secagg_has_the_smallest_safe_threshold(n: int, hundredths: int, active:
     ("n", "gamma", "delta", "words"),
     [
         (1, 0.1, 0.1, "at least two clients"),
-        (10, 1.0, 0.1, "corruption = 1.0"),
+        (10, 1.0, 0.1, "max_colluding = 1.0"),
         (10, 0.1, -0.1, "dropout = -0.1"),
         (10, 0.1, math.nan, "dropout = nan"),
         (3, 0.1, 0.1, "no graph of 3 clients"),

@@ -10,7 +10,7 @@ from fednlp.errors import ConfigError
 from fednlp.secure.plan import make_plan
 
 PROTOCOLS = ("secagg", "secagg+", "lightsecagg")
-DEFAULTS = {  # n: the thresholds at corruption = dropout = 0.1, and the neighbours in SecAgg+
+DEFAULTS = {  # n: the thresholds at max_colluding = dropout = 0.1, and the neighbours in SecAgg+
     3: (3, None, 3, None),
     4: (3, 2, 4, 2),
     5: (3, 2, 5, 2),
@@ -40,14 +40,14 @@ def test_the_defaults_for_few_clients(n: int) -> None:
     protocol=st.sampled_from(PROTOCOLS),
     clients=st.integers(1, 60),
     dropout=st.floats(0, 0.99),
-    corruption=st.floats(0, 0.99),
+    max_colluding=st.floats(0, 0.99),
     active=st.booleans(),
 )
 def test_a_sum_is_over_three_clients_and_two_honest_ones_or_there_is_no_plan(
-    protocol: str, clients: int, dropout: float, corruption: float, active: bool
+    protocol: str, clients: int, dropout: float, max_colluding: float, active: bool
 ) -> None:
     try:
-        plan = make_plan(protocol, clients, dropout, corruption, active=active)
+        plan = make_plan(protocol, clients, dropout, max_colluding, malicious_server=active)
     except ConfigError:
         return
     if (
@@ -61,7 +61,7 @@ def test_a_sum_is_over_three_clients_and_two_honest_ones_or_there_is_no_plan(
 
 
 @pytest.mark.parametrize(
-    ("protocol", "clients", "dropout", "corruption", "said"),
+    ("protocol", "clients", "dropout", "max_colluding", "said"),
     [
         (
             "secagg",
@@ -71,22 +71,28 @@ def test_a_sum_is_over_three_clients_and_two_honest_ones_or_there_is_no_plan(
             "3 of 3 clients must answer .* lower one of the two, or raise clients_per_round",
         ),
         ("secagg", 10, 0.1, 0.8, "10 of 10 clients must answer"),
-        ("lightsecagg", 3, 0.34, 0.0, "a sum must be over 3 or more: lower dropout or corruption, or raise"),
+        (
+            "lightsecagg",
+            3,
+            0.34,
+            0.0,
+            "a sum must be over 3 or more: lower dropout or max_colluding, or raise",
+        ),
         ("lightsecagg", 10, 0.0, 0.9, "with 9 corrupt ones a sum must be over 11 or more"),
         ("lightsecagg", 10, 0.4, 0.3, "twice the 6 clients"),
     ],
 )
 def test_sums_that_tell_too_much_are_refused(
-    protocol: str, clients: int, dropout: float, corruption: float, said: str
+    protocol: str, clients: int, dropout: float, max_colluding: float, said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        make_plan(protocol, clients, dropout, corruption)
+        make_plan(protocol, clients, dropout, max_colluding)
 
 
 def test_the_threshold_leaves_two_honest_clients() -> None:
     assert make_plan("secagg", 10, 0.1, 0.5).needed == 7
     assert make_plan("secagg", 10, 0.1, 0.4).needed == 6
-    assert make_plan("secagg", 10, 0.1, 0.5, active=True).needed == 8
+    assert make_plan("secagg", 10, 0.1, 0.5, malicious_server=True).needed == 8
 
 
 @pytest.mark.parametrize(
@@ -133,8 +139,8 @@ def test_a_plan_reads_as_one_line() -> None:
 def test_what_a_protocol_cannot_do_is_refused() -> None:
     with pytest.raises(ConfigError, match="3 clients or more are needed"):
         make_plan("secagg", 2, 0.0, 0.0)
-    with pytest.raises(ConfigError, match='active = true is for protocol = "secagg"'):
-        make_plan("lightsecagg", 10, 0.1, 0.1, active=True)
+    with pytest.raises(ConfigError, match='malicious_server = true is for protocol = "secagg"'):
+        make_plan("lightsecagg", 10, 0.1, 0.1, malicious_server=True)
     assert make_plan("lightsecagg", 4, 0.0, 0.5).needed == 4
     assert make_plan("lightsecagg", 9, 0.25, 0.5).needed == 7  # 2 * 7 > 9 + 4, and not 2 * 6
     with pytest.raises(ConfigError, match="twice the 6 clients"):

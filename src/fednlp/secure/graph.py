@@ -70,7 +70,7 @@ def choose(
     >>> choose(1000, 0.1, 0.1)
     (48, 27)
     """
-    corrupt, dropped = count(n, gamma, "corruption"), count(n, delta, "dropout")
+    corrupt, dropped = count(n, gamma, "max_colluding"), count(n, delta, "dropout")
     private = -(sigma + 1) * math.log(2)
     complete = -eta * math.log(2) - math.log(n)
     # With as many corrupt as surviving others, no t tells them apart, whatever k is.
@@ -86,7 +86,7 @@ def choose(
         if t <= k and log_tail(n - 1, dropped, k)[k - t + 1] <= complete:
             return k, t
     raise ConfigError(
-        f"[secure] no graph of {n} clients withstands corruption = {gamma} and dropout = {delta}: "
+        f"[secure] no graph of {n} clients withstands max_colluding = {gamma} and dropout = {delta}: "
         f'write protocol = "secagg", in which all are neighbours, or take more clients a round'
     )
 
@@ -105,7 +105,7 @@ def secagg_threshold(n: int, gamma: float, active: bool) -> int:
     >>> secagg_threshold(10, 0.33, active=False), secagg_threshold(10, 0.33, active=True)
     (5, 7)
     """
-    least = fewest_in_sum(count(n, gamma, "corruption"))
+    least = fewest_in_sum(count(n, gamma, "max_colluding"))
     return max(least, math.floor(n * (1 + _exactly(gamma)) / 2) + 1) if active else least
 
 

@@ -51,9 +51,9 @@ def make_plan(
     protocol: str,
     clients: int,
     dropout: float,
-    corruption: float,
+    max_colluding: float,
     bits: int | None = None,
-    active: bool = False,
+    malicious_server: bool = False,
     spread: float = 0.0,
 ) -> Plan:
     """Choose a protocol's numbers.
@@ -62,9 +62,9 @@ def make_plan(
         protocol: ``"secagg"``, ``"secagg+"`` or ``"lightsecagg"``.
         clients: Of a round.
         dropout: The largest part of them that vanishes.
-        corruption: The largest part that works together with the server.
+        max_colluding: The largest part that works together with the server.
         bits: Of an encoded element; by default as many as the sum has room for, 24 at most.
-        active: The server may lie about who is there.
+        malicious_server: The server may lie about who is there.
         spread: How far noise may take the sum beyond its clients' share, in the largest elements of one client.
 
     Raises:
@@ -80,15 +80,15 @@ def make_plan(
         )
     modulus = PRIME if protocol == "lightsecagg" else 1 << 32
     bits = _bits(bits, clients, spread, modulus)
-    vanishing, corrupt = count(clients, dropout, "dropout"), count(clients, corruption, "corruption")
+    vanishing, corrupt = count(clients, dropout, "dropout"), count(clients, max_colluding, "max_colluding")
     neighbours = clients - 1
     if protocol == "lightsecagg":
-        needed = _needed_by_lightsecagg(clients, vanishing, corrupt, active)
+        needed = _needed_by_lightsecagg(clients, vanishing, corrupt, malicious_server)
     elif protocol == "secagg":
-        needed = _needed_by_secagg(clients, vanishing, dropout, corruption, active)
+        needed = _needed_by_secagg(clients, vanishing, dropout, max_colluding, malicious_server)
     else:
-        neighbours, needed = choose(clients, corruption, dropout, active)
-    return Plan(protocol, clients, needed, neighbours, vanishing, corrupt, bits, modulus, active)
+        neighbours, needed = choose(clients, max_colluding, dropout, malicious_server)
+    return Plan(protocol, clients, needed, neighbours, vanishing, corrupt, bits, modulus, malicious_server)
 
 
 def _bits(asked: int | None, clients: int, spread: float, modulus: int) -> int:
@@ -105,13 +105,15 @@ def _bits(asked: int | None, clients: int, spread: float, modulus: int) -> int:
     return min(MOST_BITS, room) if asked is None else asked
 
 
-def _needed_by_secagg(clients: int, vanishing: int, dropout: float, corruption: float, active: bool) -> int:
+def _needed_by_secagg(
+    clients: int, vanishing: int, dropout: float, max_colluding: float, active: bool
+) -> int:
     """Return t, for which enough clients must stay."""
     # More than half, where that many stay: the smallest threshold lets a sum be that of two honest clients.
-    needed = max(secagg_threshold(clients, corruption, active), min(clients // 2 + 1, clients - vanishing))
+    needed = max(secagg_threshold(clients, max_colluding, active), min(clients // 2 + 1, clients - vanishing))
     if needed > clients - vanishing:
         raise ConfigError(
-            f"[secure] {needed} of {clients} clients must answer at corruption = {corruption}, and "
+            f"[secure] {needed} of {clients} clients must answer at max_colluding = {max_colluding}, and "
             f"{vanishing} vanish at dropout = {dropout}: lower one of the two, or raise clients_per_round"
         )
     return needed
@@ -121,18 +123,18 @@ def _needed_by_lightsecagg(clients: int, vanishing: int, corrupt: int, active: b
     """Return U: all who stay, so that coded pieces are as short as can be."""
     if active:
         raise ConfigError(
-            '[secure] active = true is for protocol = "secagg" or "secagg+": LightSecAgg does not sign keys '
+            '[secure] malicious_server = true is for protocol = "secagg" or "secagg+": LightSecAgg does not sign keys '
             "against a server that swaps them"
         )
     staying, least = clients - vanishing, fewest_in_sum(corrupt)
     if staying < least:
         raise ConfigError(
             f"[secure] lightsecagg: {staying} of {clients} clients stay, and with {corrupt} corrupt ones a sum must be "
-            f"over {least} or more: lower dropout or corruption, or raise clients_per_round"
+            f"over {least} or more: lower dropout or max_colluding, or raise clients_per_round"
         )
     if 2 * staying <= clients + corrupt:
         raise ConfigError(
             f"[secure] lightsecagg: twice the {staying} clients that stay must be more than all {clients} and the "
-            f"{corrupt} corrupt ones together: lower dropout or corruption"
+            f"{corrupt} corrupt ones together: lower dropout or max_colluding"
         )
     return staying

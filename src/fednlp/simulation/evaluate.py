@@ -70,7 +70,7 @@ def predict_globally(course: "Course") -> list[Outcome]:
 
 
 def try_clients(
-    course: "Course", own: list[int], everyone: list[int], final: dict[str, Any] | None = None
+    course: "Course", own: list[int], everyone: list[int], finetuning: dict[str, Any] | None = None
 ) -> list[dict[str, Any]]:
     """Try clients' own models.
 
@@ -78,7 +78,7 @@ def try_clients(
         course: The run.
         own: Clients whose models are tried on their own tests.
         everyone: Clients whose models are tried on the whole test set.
-        final: What the job says of steps that the clients take first by themselves; None for no steps. With
+        finetuning: What the job says of steps that the clients take first by themselves; None for no steps. With
             ``labelled``, it has the examples and labels of each of the clients in rising order.
     """
     clients = sorted({*own, *everyone})
@@ -88,7 +88,7 @@ def try_clients(
         "round": course.state.round,
         "everyone": everyone,
         "own": bool(own),
-        **(final or {"final_steps": 0}),
+        **(finetuning or {"finetune_steps": 0}),
     }
     found: list[dict[str, Any]] = course.pool.do(
         job, len(clients), course.state.x, lambda done: course.step(done, len(clients), "clients' models")

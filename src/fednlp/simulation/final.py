@@ -1,4 +1,4 @@
-"""What is done once, after the last round is saved: final steps of each client, and the matrix of models and tests.
+"""What is done once, after the last round is saved: fine-tuning by each client, and the cross-client evaluation.
 
 Neither changes the state of the run. A failure here costs no round: a resumed run repeats this part, with the same
 result.
@@ -37,12 +37,14 @@ _LEAVE_FREE = 2**30
 
 
 def is_due(course: "Course") -> bool:
-    """Whether final steps or the matrix are configured, and the last round's line does not have them yet."""
+    """Say whether fine-tuning or the cross-client evaluation is configured, and not in the last round's line yet."""
     experiment, line = course.experiment, course.lines[-1]
     if experiment.algorithm.name == "local":  # its models are tried round by round, and not kept
         return False
-    final = experiment.client.final_steps > 0 and "final" not in line["evaluation"]
-    return final or (experiment.evaluation.matrix and "matrix" not in line)
+    finetuning = experiment.client.finetune_steps > 0 and "finetuned" not in line["evaluation"]
+    return finetuning or (
+        experiment.evaluation.cross_client_evaluation and "cross_client_evaluation" not in line
+    )
 
 
 def evaluate_final(course: "Course", run: RunDir) -> dict[str, Any]:
@@ -53,49 +55,50 @@ def evaluate_final(course: "Course", run: RunDir) -> dict[str, Any]:
         run: Gets the clients' models after their own steps, and their scores in ``clients.csv``.
 
     Returns:
-        What the last round's line is to hold: ``final``, a summary of the clients' scores after their own steps, for
-        its ``evaluation``; ``matrix``; ``final_failed``, the clients that failed in these steps, each with a reason;
-        ``final_untrained``, how many have nothing to train on. Each only where there is any.
+        What the last round's line is to hold: ``finetuned``, a summary of the clients' scores after their own steps,
+        for its ``evaluation``; ``cross_client_evaluation``; ``finetune_failed``, the clients that failed in these
+        steps, each with a reason; ``finetune_untrained``, how many have nothing to train on. Each only where there is
+        any.
     """
-    steps, clients = course.experiment.client.final_steps, course.partition.num_clients
-    everyone = list(range(clients)) if course.experiment.evaluation.matrix else []
+    steps, clients = course.experiment.client.finetune_steps, course.partition.num_clients
+    everyone = list(range(clients)) if course.experiment.evaluation.cross_client_evaluation else []
     found: dict[str, Any] = {}
     results: list[dict[str, Any]] = []
     if steps:
-        results = _final_steps(course, run, everyone, found)
+        results = _finetune(course, run, everyone, found)
     elif course.side.personalised:
         results = try_clients(course, [], everyone)
     if everyone:
-        found["matrix"] = matrix(course, results)
+        found["cross_client_evaluation"] = cross_client_evaluation(course, results)
     return found
 
 
-def _final_steps(
+def _finetune(
     course: "Course", run: RunDir, everyone: list[int], found: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Let clients take their final steps, and add to what is found; return what came of each."""
+    """Let clients take their fine-tuning steps, and add to what is found; return what came of each."""
     labelled, keep = _labelled(course), _keeps_models(course, run)
     sizes = np.diff(course.partition.train_offsets) if labelled is None else [len(one[0]) for one in labelled]
     able = np.flatnonzero(sizes).tolist()
     trained = [client for client in everyone if sizes[client]]
     own = able if keep else [client for client in clients_with_tests(course) if sizes[client]]
-    final: dict[str, Any] = {"final_steps": course.experiment.client.final_steps, "models": None}
+    finetuning: dict[str, Any] = {"finetune_steps": course.experiment.client.finetune_steps, "models": None}
     if labelled is not None:
-        final["labelled"] = [labelled[client] for client in sorted({*own, *trained})]
+        finetuning["labelled"] = [labelled[client] for client in sorted({*own, *trained})]
     if keep:
-        final["models"] = str(run.client_models.resolve())
-    results = try_clients(course, own, trained, final)
+        finetuning["models"] = str(run.client_models.resolve())
+    results = try_clients(course, own, trained, finetuning)
     if keep:
         with closing(ClientStore(run.client_models, model_fields(course.side.replica))) as store:
             store.sync()
     scores = own_scores(course, results)
-    found["final"] = personal_scores(course, scores)
+    found["finetuned"] = personal_scores(course, scores)
     failed = [{"client": r["client"], "reason": r["error"]} for r in results if r["error"] is not None]
     untrained = course.partition.num_clients - len(able)
-    found |= {"final_failed": failed} if failed else {}
-    found |= {"final_untrained": untrained} if untrained else {}
+    found |= {"finetune_failed": failed} if failed else {}
+    found |= {"finetune_untrained": untrained} if untrained else {}
     _warn(course, failed, untrained)
-    _add_scores(run.folder / "clients.csv", f"{course.side.task.metric}_final", scores)
+    _add_scores(run.folder / "clients.csv", f"{course.side.task.metric}_finetuned", scores)
     return results
 
 
@@ -127,14 +130,14 @@ def _keeps_models(course: "Course", run: RunDir) -> bool:
 
 def _warn(course: "Course", failed: list[dict[str, Any]], untrained: int) -> None:
     for one in failed[:_WARNINGS]:
-        course.say(f"warning: client {one['client']} failed in its final steps: {one['reason']}")
+        course.say(f"warning: client {one['client']} failed in its fine-tuning steps: {one['reason']}")
     if len(failed) > _WARNINGS:
-        course.say(f"warning: {len(failed) - _WARNINGS:,} more clients failed in their final steps")
+        course.say(f"warning: {len(failed) - _WARNINGS:,} more clients failed in their fine-tuning steps")
     if untrained:
-        course.say(f"{untrained:,} clients have nothing to train on and take no final steps")
+        course.say(f"{untrained:,} clients have nothing to train on and take no fine-tuning steps")
 
 
-def matrix(course: "Course", results: list[dict[str, Any]]) -> dict[str, Any]:
+def cross_client_evaluation(course: "Course", results: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the scores of models (rows) on the clients' tests (columns): the server's first, if it is used.
 
     Args:

@@ -37,10 +37,10 @@ class Paced(FewShot):
                 candidates=fewshot.candidates,
                 threshold=fewshot.threshold,
                 window=fewshot.window,
-                switches=fewshot.switches,
+                max_searches=fewshot.max_searches,
                 rounds=self.rounds,
             )
-            listed = initial_list if fewshot.paces == "paper" else laptop_list
+            listed = initial_list if fewshot.pace_grid == "paper" else laptop_list
             paces = listed(course.partition.num_clients)
             memory["search"] = to_json(begin(paces, rules, self._accuracy()))
         self.order: Order = ask(from_json(memory["search"]))

@@ -45,10 +45,10 @@ class FewShot(Federated):
         course.gold = self.known.numbers, self.known.labels
         course.labelled = self.labelled
         course.facts["fewshot"] = self.known.facts()
-        if self.fewshot.check and course.side.replica.personal.numel:
+        if self.fewshot.detect_label_noise and course.side.replica.personal.numel:
             raise ConfigError(
-                "fewshot.check asks the server's model, whose personal layers (model.train) no client has trained: "
-                "share everything, or leave fewshot.check out"
+                "fewshot.detect_label_noise asks the server's model, whose personal layers (model.train) no client has "
+                "trained: share everything, or leave fewshot.detect_label_noise out"
             )
         self.trust_all_but(course.state.memory.setdefault("flagged", []))
         self._labelling: list[int] = []
@@ -87,7 +87,7 @@ class FewShot(Federated):
         pace = self.pace()
         due_now = self.due(pace, number)
         self.beside = {}
-        flagged = self._check() if due_now and self.fewshot.check else []
+        flagged = self._check() if due_now and self.fewshot.detect_label_noise else []
         self.sizes = self.held + self._counts(self.pseudo >= 0)
         able = np.flatnonzero(self.sizes)
         self._labelling = self._drawn(pace.n) if due_now else []
@@ -216,7 +216,7 @@ class FewShot(Federated):
         for client, (labels, confidences) in self._found.items():
             texts = self.candidates(client)
             said = np.array(labels, dtype=np.int32)
-            among = said if self.fewshot.per_label else None
+            among = said if self.fewshot.class_balanced else None
             best = most_confident(np.array(confidences), self.taken(pace, len(texts)), among)
             self.pseudo[texts] = -1
             self.pseudo[texts[best]] = said[best]

@@ -86,9 +86,11 @@ class Silent:
             )
 
     def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
-        """Warn of clients that failed in their final steps, and say nothing else."""
-        for failed in summary.get("final_failed", []):
-            logger.warning("client %d failed in its final steps: %s", failed["client"], failed["reason"])
+        """Warn of clients that failed in their fine-tuning steps, and say nothing else."""
+        for failed in summary.get("finetune_failed", []):
+            logger.warning(
+                "client %d failed in its fine-tuning steps: %s", failed["client"], failed["reason"]
+            )
 
 
 def default_listener() -> Listener:
@@ -320,8 +322,8 @@ def _after_the_last(directory: RunDir, course: Course) -> dict[str, Any]:
     start, line = time.monotonic(), course.lines[-1]
     with saving(directory.folder):
         found = evaluate_final(course, directory)
-        if "final" in found:
-            line["evaluation"]["final"] = found.pop("final")
+        if "finetuned" in found:
+            line["evaluation"]["finetuned"] = found.pop("finetuned")
         line |= found
         line["seconds"] = round(line["seconds"] + time.monotonic() - start, 4)
         directory.write_rounds(course.lines)
@@ -401,8 +403,8 @@ def _finish(
     known = directory.read_json("environment.json")
     summary = summary_of(course, known["data"], stopped)
     with saving(directory.folder):
-        if course.lines and "matrix" in course.lines[-1]:
-            directory.write_json("matrix.json", course.lines[-1]["matrix"])
+        if course.lines and "cross_client_evaluation" in course.lines[-1]:
+            directory.write_json("cross_client_evaluation.json", course.lines[-1]["cross_client_evaluation"])
         if course.experiment.algorithm.name != "local":
             course.side.replica.load_for_evaluation(course.state.x)
             card = model_card(summary, course.experiment.model_dump(exclude_none=True), known)

@@ -77,15 +77,21 @@ def terms_of(
     secure, privacy = experiment.secure, experiment.privacy
     cohort = min(experiment.clients_per_round, clients)
     staying = cohort - count(cohort, secure.dropout, "dropout")
-    honest = staying - count(cohort, secure.corruption, "corruption")
+    honest = staying - count(cohort, secure.max_colluding, "max_colluding")
     if multiplier and honest < 1:
         raise ConfigError(
             f"[privacy] of {cohort} clients nobody is left whose noise counts at secure.dropout = {secure.dropout} and "
-            f"secure.corruption = {secure.corruption}: lower one of the two"
+            f"secure.max_colluding = {secure.max_colluding}: lower one of the two"
         )
     spread = cohort * _TAIL * multiplier / honest**0.5 if multiplier else 0.0
     plan = make_plan(
-        secure.protocol, cohort, secure.dropout, secure.corruption, secure.bits, secure.active, spread
+        secure.protocol,
+        cohort,
+        secure.dropout,
+        secure.max_colluding,
+        secure.bits,
+        secure.malicious_server,
+        spread,
     )
     clip = secure.clip if privacy is None else privacy.clip
     encoding = Encoding(clip, plan.bits, largest_weight, cohort, plan.modulus, secure.stochastic)

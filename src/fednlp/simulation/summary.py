@@ -45,7 +45,11 @@ def summary_of(course: Course, data: dict[str, Any], stopped: str | None) -> dic
         "reference": experiment.algorithm.name if experiment.algorithm.name in REFERENCES else None,
         "baseline": _baseline(course),
         "note": course.note,
-        **{key: lines[-1][key] for key in ("final_failed", "final_untrained") if lines and key in lines[-1]},
+        **{
+            key: lines[-1][key]
+            for key in ("finetune_failed", "finetune_untrained")
+            if lines and key in lines[-1]
+        },
         **course.facts,
         **_secure_total(experiment, lines),
     }

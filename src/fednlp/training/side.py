@@ -67,7 +67,7 @@ class Recipe:
     hidden_labels: bool
     seed: int
     device: str
-    remember: bool
+    cache_activations: bool
     evaluation_batch: int
     longest: int = 0
 
@@ -140,7 +140,7 @@ class LocalSide:
         self.replica = Replica(model, pick_device(recipe.device), by_rows, personal, derived, decaying)
         self.layout: Layout = self.replica.layout
         if self.replica.bottom is not None and self.task.name not in _DRAWN:
-            folder = memory_folder(self.replica.bottom, cache_dir()) if recipe.remember else None
+            folder = memory_folder(self.replica.bottom, cache_dir()) if recipe.cache_activations else None
             self.replica.memory = Memory(self.replica.bottom, folder, 0)
         self.train_features = _opened(recipe.train_features)
         same = recipe.test_features == recipe.train_features
@@ -282,8 +282,8 @@ class LocalSide:
         self._loaded = None
         begin = self.participant.begin(self.participant.record(client, job["round"]), x)
         result = {"client": client, "error": None, "own": None, "global": None, "by_owner": None}
-        if job["final_steps"]:
-            result["error"] = self._final_steps(job, piece, x, begin)
+        if job["finetune_steps"]:
+            result["error"] = self._finetune(job, piece, x, begin)
             if result["error"] is not None:
                 return result
         else:
@@ -296,13 +296,16 @@ class LocalSide:
         by_owner = [None if np.isnan(score) else float(score) for score in found]  # JSON knows no NaN
         return result | {"own": by_owner[client], "global": self.scored(everyone), "by_owner": by_owner}
 
-    def _final_steps(self, job: dict[str, Any], piece: int, x: Tensor, begin: Begin) -> str | None:
+    def _finetune(self, job: dict[str, Any], piece: int, x: Tensor, begin: Begin) -> str | None:
         """Let a client train on by itself, without a pull towards the global model, and keep its model if configured.
 
         Returns:
             Why it failed; None if it did not.
         """
-        client, options = job["clients"][piece], replace(self.options, max_steps=job["final_steps"], mu=0.0)
+        client, options = (
+            job["clients"][piece],
+            replace(self.options, max_steps=job["finetune_steps"], mu=0.0),
+        )
         try:
             with self._examples(job, piece) as examples:
                 self._train_alone(client, examples, options, job["round"] + 1, x, begin)
