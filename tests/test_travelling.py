@@ -239,9 +239,9 @@ def test_pulling_sends_what_it_says(whole: Callable[[str], RunDir]) -> None:
 
 
 def test_the_matrix_holds_every_model_on_every_client_s_test(whole: Callable[[str], RunDir]) -> None:
-    alone = json.loads((whole("all at once").folder / "matrix.json").read_text())
+    alone = json.loads((whole("all at once").folder / "cross_client_evaluation.json").read_text())
     assert [row["model"] for row in alone["rows"]] == alone["tests"] == [str(n) for n in range(8)]
-    common = json.loads((whole("random").folder / "matrix.json").read_text())
+    common = json.loads((whole("random").folder / "cross_client_evaluation.json").read_text())
     assert [row["model"] for row in common["rows"]] == ["server"]
 
 
@@ -250,10 +250,10 @@ def test_the_matrix_outlives_a_stop_after_the_last_round(
 ) -> None:
     with stopping(rounds=4) as listener:
         fednlp.run(experiment(METHODS["all at once"]), tmp_path / "run", listener=listener)
-    assert not (tmp_path / "run" / "matrix.json").exists()
+    assert not (tmp_path / "run" / "cross_client_evaluation.json").exists()
     resumed = fednlp.resume(tmp_path / "run")
-    expected = (whole("all at once").folder / "matrix.json").read_bytes()
-    assert (resumed.folder / "matrix.json").read_bytes() == expected
+    expected = (whole("all at once").folder / "cross_client_evaluation.json").read_bytes()
+    assert (resumed.folder / "cross_client_evaluation.json").read_bytes() == expected
 
 
 def test_finetune_steps_are_for_the_clients_alone(whole: Callable[[str], RunDir]) -> None:
