@@ -121,7 +121,7 @@ def prepare(folder: Path, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
         hidden_labels=False,
         seed=0,
         device="cpu",
-        remember=False,
+        cache_activations=False,
         evaluation_batch=64,
     )
     return asdict(recipe), {"data": {"name": "synthetic"}, "algorithm": {"name": "fedavg"}}

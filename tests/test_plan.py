@@ -200,7 +200,7 @@ def test_a_run_is_priced_as_its_plan_says(toml: Callable[..., Path]) -> None:
             for parameter in priced.model.parameters():
                 parameter.requires_grad_(True)
             assert found is not None
-            assert Plan(*found, experiment.runtime.remember) == priced.plan(candidate)
+            assert Plan(*found, experiment.runtime.cache_activations) == priced.plan(candidate)
 
 
 def test_runs_that_try_plans(

@@ -31,7 +31,11 @@ Stopping = Callable[..., AbstractContextManager[Listener]]
 PROTOCOLS = ("secagg", "secagg+", "lightsecagg")
 LOSSY = {"secure.dropout": 0.25, "secure.simulated_dropout": 0.25, "num_rounds": 6}
 METHODS: dict[str, dict[str, Any]] = {
-    "secagg, active": {"secure.protocol": "secagg", "secure.active": True, "algorithm.name": "fedprox"},
+    "secagg, active": {
+        "secure.protocol": "secagg",
+        "secure.malicious_server": True,
+        "algorithm.name": "fedprox",
+    },
     "secagg+, split": {
         "secure.protocol": "secagg+",
         "model.train": {"critical_layer": 1},
@@ -84,7 +88,7 @@ def test_the_sum_is_the_plain_one_within_half_a_step_a_client(
     """Weighted by examples, with nobody's weight known to the server."""
     settings = {"num_rounds": 1, "client": {"optimizer": "sgd", "learning_rate": 0.1}}
     plain = fednlp.run(experiment(settings), tmp_path / "plain")
-    secure = {"protocol": protocol, "bits": bits, "clip": 0.25, "dropout": 0.0, "corruption": 0.0}
+    secure = {"protocol": protocol, "bits": bits, "clip": 0.25, "dropout": 0.0, "max_colluding": 0.0}
     hidden = fednlp.run(experiment(settings | {"secure": secure}), tmp_path / "hidden")
     from fednlp.partition import Partition
 
@@ -198,7 +202,7 @@ def test_noise_of_the_stated_size_and_nothing_else(experiment: Make, tmp_path: P
         changes = still | {"privacy": privacy, "secure.protocol": secure, "seed": 0}
         run = fednlp.run(experiment(changes), tmp_path / name)
         moved = (x_of(run) - start).double()
-        # Secure: dropout 0.1 and corruption 0.1 of 4 clients are none, so 4 clients' noise makes up the whole.
+        # Secure: dropout 0.1 and max_colluding 0.1 of 4 clients are none, so 4 clients' noise makes up the whole.
         expected = 0.5 * 2.0 / 4
         assert abs(moved.mean().item()) < 5 * expected / len(moved) ** 0.5
         assert moved.std().item() == pytest.approx(expected, rel=5 / len(moved) ** 0.5)
@@ -288,16 +292,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "two": ({"secure.protocol": "secagg", "clients_per_round": 2}, "3 clients or more"),
     "bits": ({"secure.protocol": "lightsecagg", "secure.bits": 31}, "has room for 28 bits"),
-    "active": ({"secure.protocol": "lightsecagg", "secure.active": True}, "is for protocol"),
+    "active": ({"secure.protocol": "lightsecagg", "secure.malicious_server": True}, "is for protocol"),
     "threshold": ({"secure.protocol": "lightsecagg", "secure.dropout": 0.5}, "lower dropout"),
     "none": ({"secure.bits": 16}, "has no protocol"),
     "liar": (
         {
             "privacy": {"clip": 1.0, "noise": 1.0},
-            "secure": {"protocol": "secagg", "active": True},
+            "secure": {"protocol": "secagg", "malicious_server": True},
             "algorithm.weighting": "uniform",
         },
-        "leave out active",
+        "leave out malicious_server",
     ),
     "huge": (
         {

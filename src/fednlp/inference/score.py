@@ -123,7 +123,7 @@ def _examples(
 def _file_of(experiment: Experiment, path: str | Path, task: str | None) -> TextData:
     """Load a file as a run's own data are read; for a known data set it may have the canonical columns instead."""
     wanted = experiment.data
-    read = partial(load_data, path=path, task=task, invalid=wanted.invalid, test_fraction=None)
+    read = partial(load_data, path=path, task=task, on_invalid_row=wanted.on_invalid_row, test_fraction=None)
     own = partial(read, text=wanted.text, label=wanted.label, columns=wanted.columns)
     if wanted.name is None:
         is_csv = suffix_of(Path(path)) in DELIMITERS or Path(path).is_dir()

@@ -183,7 +183,7 @@ def open_data(experiment: Experiment) -> TextData:
         test_path=wanted.test_path,
         test_fraction=wanted.test_fraction,
         delimiter=wanted.delimiter,
-        invalid=wanted.invalid,
+        on_invalid_row=wanted.on_invalid_row,
     )
 
 
@@ -299,7 +299,7 @@ def worker_spec(
         unlabelled=experiment.fewshot is not None,
         seed=experiment.seed,
         device=experiment.runtime.device,
-        remember=experiment.runtime.remember,
+        cache_activations=experiment.runtime.cache_activations,
         evaluation_batch=experiment.evaluation.batch_size,
         longest=pieces.longest,
     )
@@ -411,7 +411,7 @@ def prices_of(experiment: Experiment, model: nn.Module) -> Prices | None:
         costs.device,
         model=experiment.model.name_or_path,
         parameters=sum(p.numel() for p in model.parameters()),
-        plan=None if depth is None else Plan(*depth, remembered=experiment.runtime.remember),
+        plan=None if depth is None else Plan(*depth, remembered=experiment.runtime.cache_activations),
     )
 
 

@@ -192,7 +192,7 @@ class Priced:
     def plan(self, candidate: Candidate) -> Plan:
         """Return what a plan is to the costs."""
         biases = candidate.depth - candidate.capacity
-        return Plan(self.layers, candidate.capacity, biases, self.experiment.runtime.remember)
+        return Plan(self.layers, candidate.capacity, biases, self.experiment.runtime.cache_activations)
 
     def _seconds(self, where: Plan, training: bool) -> float:
         name = self.experiment.model.name_or_path

@@ -3,7 +3,7 @@
 The states of a row of tokens are kept on disk (:mod:`fednlp.training.activation_store`), under a digest of the row.
 They are computed of the row alone, a batch of one without padding, so that they do not depend on the batch or the
 process that met it first. Where nothing can or shall be kept, they are computed in the same way each time, so
-that a full disk and ``runtime.remember = false`` change no bit of a result.
+that a full disk and ``runtime.cache_activations = false`` change no bit of a result.
 """
 
 import hashlib

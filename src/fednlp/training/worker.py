@@ -81,7 +81,7 @@ class WorkerSpec:
         unlabelled: Whether training examples have only the labels that come with a request.
         seed: The experiment's.
         device: ``"auto"``, ``"cpu"``, ``"cuda"``, ...
-        remember: Whether what frozen layers compute is kept on disk.
+        cache_activations: Whether what frozen layers compute is kept on disk.
         evaluation_batch: Test examples a batch.
         longest: Tokens that the model reads of a text at most; 0 where it is not known.
     """
@@ -102,7 +102,7 @@ class WorkerSpec:
     unlabelled: bool
     seed: int
     device: str
-    remember: bool
+    cache_activations: bool
     evaluation_batch: int
     longest: int = 0
 
@@ -175,7 +175,9 @@ class ClientWorker:
         self.layout: Layout = self.replica.layout
         if self.replica.frozen_prefix is not None and self.task.name not in _DRAWN:
             folder = (
-                activation_cache_folder(self.replica.frozen_prefix, cache_dir()) if spec.remember else None
+                activation_cache_folder(self.replica.frozen_prefix, cache_dir())
+                if spec.cache_activations
+                else None
             )
             self.replica.activation_cache = ActivationCache(self.replica.frozen_prefix, folder, 0)
         stacks = _stacks([groups.get(e.name, "") for e in self.layout.entries])
