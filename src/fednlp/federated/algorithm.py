@@ -59,12 +59,15 @@ class Cohort:
         staleness: For each, how many rounds ago the server had the model that it starts from; empty for 0.
         scale: For each, a factor of its weight; empty for 1.
         seconds: How long the round takes by the simulated clock, where that is not the slowest client's time.
+        reason: Why no client is drawn, where that is as it should be: the round then changes nothing, whatever
+            ``min_clients`` is.
     """
 
     clients: Sequence[int]
     staleness: Sequence[int] = ()
     scale: Sequence[float] = ()
     seconds: float | None = None
+    reason: str | None = None
 
 
 Sample = Callable[[Population, int], Cohort]

@@ -173,8 +173,10 @@ class PlainCollection:
 
     def finish(self, runtime: Runtime, results: Sequence[ClientResult]) -> Outcome:
         """Turn the runtime's total into one update."""
-        if not self.plan.cohort.clients and self.aggregator.needs_clients:
-            return Outcome(results, None, "no client was drawn")
+        cohort = self.plan.cohort
+        if not cohort.clients and (cohort.reason or self.aggregator.needs_clients):
+            allowed = "no client was drawn" if self.plan.algorithm.min_clients == 0 else None
+            return Outcome(results, None, cohort.reason or allowed)
         kept = [result for result in results if result.error is None]
         return Outcome(results, self.aggregator.finish(runtime.total, self.plan, kept))
 
