@@ -231,7 +231,8 @@ def test_a_second_call_begins_elsewhere_with_a_fresh_optimiser_and_streams_of_it
     second = local.steps(start)
     assert torch.equal(first.flat(), flat)
     assert task.batches[len(batches) :] != batches
-    assert sorted(sum(task.batches[len(batches) :], [])) == sorted(sum(batches, []))
+    numbers = sorted(number for batch in batches for number in batch)
+    assert sorted(number for batch in task.batches[len(batches) :] for number in batch) == numbers
     assert (local.num_steps, local.total_steps, local.total_examples) == (6, 12, 2 * TEXTS)
 
     other = trainer(options, dropout=0.5, by_rows=False)
