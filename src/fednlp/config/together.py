@@ -17,7 +17,7 @@ from fednlp.config.sections import (
     Server,
 )
 from fednlp.costs.devices import load_profile
-from fednlp.data.silos import names_silos
+from fednlp.data.silos.paths import names_silos
 from fednlp.errors import ConfigError, ModelError, PartitionError
 from fednlp.federated.transform_spec import additive, check_exchange, parse_chain
 from fednlp.partition.make import check_options

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fednlp.data.schema import SCHEMAS
 from fednlp.errors import DataError
-from fednlp.formatting.names import did_you_mean
+from fednlp.formatting.suggestions import did_you_mean
 
 CANONICAL: tuple[str, ...] = tuple(
     dict.fromkeys(name for schema in SCHEMAS.values() for name in (*schema.needed, *schema.optional))

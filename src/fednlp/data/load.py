@@ -4,28 +4,25 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from fednlp.data.catalogue import CATALOGUE, Opened, entry
-from fednlp.data.checks import row_check
-from fednlp.data.columns import check_columns, columns_of, infer_task, wanted_columns
-from fednlp.data.csvfile import checked_delimiter
-from fednlp.data.hub import hub_rows
-from fednlp.data.misread import refuse_misread
-from fednlp.data.paths import open_given, targets_of
-from fednlp.data.pooled import SILO, split_silos
+from fednlp.data.checks import Invalid, named_columns, view_of
+from fednlp.data.columns import columns_of, infer_task, wanted_columns
+from fednlp.data.profiling.label_issues import check_labels
+from fednlp.data.readers.csv_files import checked_delimiter
+from fednlp.data.readers.hf_datasets import hub_rows
 from fednlp.data.schema import SCHEMAS
-from fednlp.data.silos import Given
+from fednlp.data.silos.paths import Given
+from fednlp.data.silos.pooling import SILO, split_silos
 from fednlp.data.split import hold_out
-from fednlp.data.store import Rows, Stored, View, stored
+from fednlp.data.store import Stored, stored
 from fednlp.data.textdata import TextData, class_ids, class_names
+from fednlp.data.user_data import open_given, targets_of
 from fednlp.disk import expanded
 from fednlp.errors import DataError
-from fednlp.formatting.names import did_you_mean
-
-Invalid = Literal["refuse", "drop"]
+from fednlp.formatting.suggestions import did_you_mean
 
 
 def load_data(
@@ -83,7 +80,7 @@ def load_data(
     tests = None if test_path is None else expanded(test_path)
     shown, opened = _open(name, _given(path), tests, wanted, delimiter)
     guessed = not (task or opened.task)
-    task = task or opened.task or infer_task(*_named(opened.train), wanted)
+    task = task or opened.task or infer_task(*named_columns(opened.train), wanted)
     train, test = (
         stored(rows, view_of(rows, task, wanted, invalid)) if rows else None
         for rows in (opened.train, opened.test)
@@ -91,7 +88,7 @@ def load_data(
     assert train is not None
     data = _assemble(shown, opened, task, train, test, wanted, invalid, test_fraction, seed)
     if guessed:
-        refuse_misread(data)
+        check_labels(data)
     return data
 
 
@@ -124,38 +121,6 @@ def _open(
         return name, entry(name).open(path)
     train, test = hub_rows(name, targets_of(wanted))
     return name, Opened(train, test, train.shown)
-
-
-def _named(rows: Rows) -> tuple[str, Sequence[str]]:
-    """Return where the column names stand, and what they are; none stands there twice."""
-    where, names = rows.names_at or rows.shown, rows.names()
-    check_columns(where, names)
-    return where, names
-
-
-def view_of(rows: Rows, task: str, wanted: Mapping[str, str], invalid: Invalid) -> View:
-    """Return how rows are read for a task.
-
-    Args:
-        rows: Of the data set.
-        task: Its formulation.
-        wanted: What the user says about columns.
-        invalid: As for :func:`load_data`.
-
-    Raises:
-        DataError: A column is missing.
-    """
-    where, names = _named(rows)
-    optional = SCHEMAS[task].optional
-    # One that is not needed may be in one of the files only.
-    wanted = {name: own for name, own in wanted.items() if name not in optional or own in names}
-    found = columns_of(where, names, task, wanted)
-    return View(
-        task,
-        {own: canonical for canonical, own in found.items()},
-        lambda columns: row_check(task, found, columns),
-        invalid == "drop",
-    )
 
 
 def _assemble(

@@ -21,10 +21,10 @@ Row = Sequence[str | None]
 class Fault:
     """What stands where a row should be: what is wrong with it, and what to do."""
 
-    said: str
+    message: str
 
 
-Placed = tuple[str, Row | Fault]
+Located = tuple[str, Row | Fault]
 """A row, or what is wrong with it, after its place for people: ``"file.csv:3"``."""
 
 Check = Callable[[Row], Row | Fault]
@@ -59,7 +59,7 @@ class Rows:
     identity: str
     shown: str
     names: Callable[[], Sequence[str]]
-    read: Callable[[Mapping[str, str]], tuple[Sequence[str], Iterator[Placed]]]
+    read: Callable[[Mapping[str, str]], tuple[Sequence[str], Iterator[Located]]]
     names_at: str = ""
     note: str = ""
 
@@ -187,13 +187,13 @@ class _Sieve:
         self.dropped = 0
         self.reasons: list[str] = []
 
-    def passed(self, placed: Iterator[Placed], shown: str) -> Iterator[Row]:
+    def passed(self, placed: Iterator[Located], shown: str) -> Iterator[Row]:
         """Yield the rows that pass; at least one must."""
         row = None
         for where, item in placed:
             found = item if isinstance(item, Fault) else self.check(item)
             if isinstance(found, Fault):
-                self._leave_out(f"{where}: {found.said}")
+                self._leave_out(f"{where}: {found.message}")
             else:
                 row = found
                 yield row
@@ -220,3 +220,9 @@ def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
             batch, characters = [], 0
     if batch:
         yield batch
+
+
+def file_identity(paths: Sequence[Path]) -> str:
+    """Return what changes when a file of these is written: their sizes and times."""
+    statuses = [path.stat() for path in paths]
+    return " ".join(f"{status.st_size}:{status.st_mtime_ns}" for status in statuses)

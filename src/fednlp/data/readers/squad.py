@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fednlp.data.readers.opening import json_document, json_lines, listed, string
+from fednlp.data.readers.json_files import json_document, json_lines, listed, string
 from fednlp.data.store import Row
 from fednlp.errors import DataError
 
@@ -16,12 +16,12 @@ MRQA_COLUMNS = ("context", "question", "answers", "id", "dataset")
 def squad(path: Path) -> Iterator[Row]:
     """Read SQuAD 1.1 JSON (Rajpurkar et al., 2016), plain or gzipped, read as a whole.
 
-    The answers are as the file states them: :func:`fednlp.data.readers.checks.answers_fault` says whether they
+    The answers are as the file states them: :func:`fednlp.data.checks.answers_fault` says whether they
     stand in the context. A question without an answer (SQuAD 2.0) has an empty list.
 
     Raises:
         DataError: It is no such file, or larger than
-            :data:`fednlp.data.readers.opening.LARGEST_DOCUMENT`.
+            :data:`fednlp.data.readers.json_files.LARGEST_DOCUMENT`.
     """
     for a, article in enumerate(listed(json_document(path), "data", str(path))):
         for p, paragraph in enumerate(listed(article, "paragraphs", f"{path}: data[{a}]")):

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fednlp.data.lines import LONGEST_LINE
-from fednlp.data.readers.opening import filled, json_document, json_lines, listed, numbered, reading, string
+from fednlp.data.readers.json_files import json_document, json_lines, listed, string
+from fednlp.data.readers.text_io import LONGEST_LINE, data_errors, filled_lines, numbered_lines
 from fednlp.data.store import Row
 from fednlp.errors import DataError
 
@@ -46,11 +46,11 @@ def stories(folder: Path, urls: Path | None = None) -> Iterator[Row]:
 
 
 def _story_paths(folder: Path, urls: Path | None) -> Iterator[Path]:
-    with reading(folder):
+    with data_errors(folder):
         if urls is None:
             yield from sorted(path for path in folder.iterdir() if path.suffix == ".story")
             return
-    for _, url in filled(urls):
+    for _, url in filled_lines(urls):
         path = folder / f"{hashlib.sha1(url.strip().encode(), usedforsecurity=False).hexdigest()}.story"
         if path.is_file():
             yield path
@@ -61,7 +61,7 @@ def _story(path: Path) -> tuple[list[str], list[str]]:
     highlights: list[str] = []
     into = text
     length = 0
-    for number, line in numbered(path):
+    for number, line in numbered_lines(path):
         length += len(line)
         if length > LONGEST_LINE:
             raise DataError(f"{path}:{number}: longer than {LONGEST_LINE >> 20} MiB: is this a story?")
