@@ -11,7 +11,7 @@ from fednlp.data.schema import SCHEMAS
 from fednlp.data.store import Check, Fault, Row, Rows, View
 
 _SHOWN = 40
-# What any reader of numbers takes; other ways to write one are written anew.
+# What any parser of numbers accepts; a number in another notation is rewritten.
 _PLAIN_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
 # Only JSON with such an escape can hold half a surrogate pair, which no file can store.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -52,7 +52,7 @@ def row_check(task: str, columns: Mapping[str, str], names: Sequence[str]) -> Ch
 
 
 Judge = Callable[[Row], str | Row | None]
-"""Says what is wrong with a row, or how it is to be written, or nothing where it is well."""
+"""Returns what is wrong with a row, or the row rewritten, or None where it is valid as it is."""
 
 
 def _class(columns: Mapping[str, str], places: Mapping[str, int]) -> Judge:
@@ -192,7 +192,7 @@ _JUDGES: Mapping[str, Callable[[Mapping[str, str], Mapping[str, int]], Judge]] =
 
 
 def answers_fault(context: str, answers: str) -> str | None:
-    """Say what is wrong with a row's answers, or None: each must stand in the context where it says.
+    """Return what is wrong with a row's answers, or None: each must occur in the context at its position.
 
     Args:
         context: The text.
@@ -219,7 +219,7 @@ def answers_fault(context: str, answers: str) -> str | None:
 
 
 def valid_answers(context: str, answers: str) -> tuple[str, int]:
-    """Return the answers that stand in the context where they say, and how many do not.
+    """Return the answers that occur in the context at their positions, and the number of the others.
 
     >>> valid_answers("built in 1912", '[{"text": "1912", "start": 9}, {"text": "1912", "start": 8}]')
     ('[{"text": "1912", "start": 9}]', 1)
@@ -230,7 +230,7 @@ def valid_answers(context: str, answers: str) -> tuple[str, int]:
 
 
 def tags_fault(words: str, tags: str) -> str | None:
-    """Say what is wrong with a row's words and tags, or None: two JSON lists of strings, one tag a word.
+    """Return what is wrong with a row's words and tags, or None: two JSON lists of strings, one tag a word.
 
     >>> tags_fault('["EU", "rejects"]', '["B-ORG"]')
     '2 words and 1 tags: there must be one tag a word'
@@ -266,13 +266,13 @@ def named_columns(rows: Rows) -> tuple[str, Sequence[str]]:
     return where, names
 
 
-def view_of(rows: Rows, task: str, wanted: Mapping[str, str], invalid: Invalid) -> View:
+def view_of(rows: Rows, task: str, configured: Mapping[str, str], invalid: Invalid) -> View:
     """Return how rows are read for a task.
 
     Args:
         rows: Of the data set.
         task: Its formulation.
-        wanted: What the user says about columns.
+        configured: The user's own names of columns, by the canonical ones.
         invalid: As for :func:`load_data`.
 
     Raises:
@@ -281,8 +281,8 @@ def view_of(rows: Rows, task: str, wanted: Mapping[str, str], invalid: Invalid) 
     where, names = named_columns(rows)
     optional = SCHEMAS[task].optional
     # One that is not needed may be in one of the files only.
-    wanted = {name: own for name, own in wanted.items() if name not in optional or own in names}
-    found = columns_of(where, names, task, wanted)
+    configured = {name: own for name, own in configured.items() if name not in optional or own in names}
+    found = columns_of(where, names, task, configured)
     return View(
         task,
         {own: canonical for canonical, own in found.items()},

@@ -115,7 +115,7 @@ def reader_rows(
 
     Args:
         path: The file.
-        reader: Called with the path, those beside it, and the options.
+        reader: Called with the path, the paths ``also``, and the options.
         columns: What it yields.
         known: SHA-256 of the content where it is pinned; else sizes and times stand for it.
         also: Further files that belong to it.
@@ -220,7 +220,7 @@ def joined_rows(parts: Sequence[tuple[str, Rows]], field: str | None = None) -> 
 
     Args:
         parts: Of each its name and its rows.
-        field: A further column that says which part a row is of; none if left out.
+        field: A further column with the name of the part that a row is of; none if left out.
 
     Raises:
         DataError: When the rows are read: a part lacks a column of another.
@@ -262,8 +262,8 @@ def _one_after_the_other(
 def _require_same_columns(first: Rows, names: Sequence[str], part: Rows, columns: Sequence[str]) -> None:
     check_columns(part.names_at or part.shown, columns)
     both = (part, columns), (first, names)
-    for (one, there), (other, wanted) in (both, both[::-1]):
-        lacking = next((column for column in wanted if column not in there), None)
+    for (one, there), (other, needed) in (both, both[::-1]):
+        lacking = next((column for column in needed if column not in there), None)
         if lacking is not None:
             raise DataError(
                 f"{one.names_at or one.shown}: no column {lacking!r}, which {other.shown} has: "

@@ -19,7 +19,7 @@ def folder_rows(
     The examples are in the order of the labels, then of the file names; the column ``file`` names the file.
 
     Args:
-        folder: Holds a folder a class; hidden files, and files beside the class folders, are left out.
+        folder: Holds a folder a class; hidden files, and files outside the class folders, are left out.
         text: What to call the column of texts.
         label: What to call the column of labels.
         latin1: As for :func:`fednlp.data.readers.text_io.lines`.

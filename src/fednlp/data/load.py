@@ -9,7 +9,7 @@ import numpy as np
 
 from fednlp.data.catalogue import CATALOGUE, Opened, entry
 from fednlp.data.checks import Invalid, named_columns, view_of
-from fednlp.data.columns import columns_of, infer_task, wanted_columns
+from fednlp.data.columns import columns_of, configured_columns, infer_task
 from fednlp.data.profiling.label_issues import check_labels
 from fednlp.data.readers.csv_files import checked_delimiter
 from fednlp.data.readers.hf_datasets import hub_rows
@@ -76,17 +76,17 @@ def load_data(
         raise DataError(f"unknown task {task!r}: {did_you_mean(task, SCHEMAS)}known are {', '.join(SCHEMAS)}")
     if delimiter is not None:
         delimiter = checked_delimiter(delimiter)
-    wanted = wanted_columns(columns or {}, text, label)
+    configured = configured_columns(columns or {}, text, label)
     tests = None if test_path is None else expanded(test_path)
-    shown, opened = _open(name, _given(path), tests, wanted, delimiter)
+    shown, opened = _open(name, _given(path), tests, configured, delimiter)
     guessed = not (task or opened.task)
-    task = task or opened.task or infer_task(*named_columns(opened.train), wanted)
+    task = task or opened.task or infer_task(*named_columns(opened.train), configured)
     train, test = (
-        stored(rows, view_of(rows, task, wanted, invalid)) if rows else None
+        stored(rows, view_of(rows, task, configured, invalid)) if rows else None
         for rows in (opened.train, opened.test)
     )
     assert train is not None
-    data = _assemble(shown, opened, task, train, test, wanted, invalid, test_fraction, seed)
+    data = _assemble(shown, opened, task, train, test, configured, invalid, test_fraction, seed)
     if guessed:
         check_labels(data)
     return data
@@ -104,7 +104,7 @@ def _open(
     name: str | None,
     path: Given | None,
     test_path: Path | None,
-    wanted: Mapping[str, str],
+    configured: Mapping[str, str],
     delimiter: str | None,
 ) -> tuple[str, Opened]:
     if test_path is not None and (path is None or name is not None):
@@ -112,14 +112,14 @@ def _open(
     if name is None:
         if path is None:
             raise DataError("no data: give a name that fednlp data list shows, or path, your own file")
-        return open_given(path, test_path, wanted, delimiter)
+        return open_given(path, test_path, configured, delimiter)
     if delimiter is not None:
         raise DataError(f"data.delimiter is for your own CSV files, not for {name}: leave it out")
     if name in CATALOGUE or path is not None or "/" not in name:
         if path is not None and not isinstance(path, Path):
             raise DataError(f"{name} is read from one folder of its published files: give no list as path")
         return name, entry(name).open(path)
-    train, test = hub_rows(name, targets_of(wanted))
+    train, test = hub_rows(name, targets_of(configured))
     return name, Opened(train, test, train.shown)
 
 
@@ -129,14 +129,14 @@ def _assemble(
     task: str,
     train: Stored,
     test: Stored | None,
-    wanted: Mapping[str, str],
+    configured: Mapping[str, str],
     invalid: Invalid,
     fraction: float | None,
     seed: int,
 ) -> TextData:
     parts = [train] if test is None else [train, test]
     there = list(dict.fromkeys(column for part in parts for column in part.table.column_names))
-    columns = columns_of(name, there, task, wanted)
+    columns = columns_of(name, there, task, configured)
     pair = columns.get("text_pair")
     if pair is not None and any(pair not in part.table.column_names for part in parts):
         raise DataError(
@@ -145,7 +145,7 @@ def _assemble(
     names = class_names(task, columns, [part.table for part in parts])
     how = "silos" if opened.silos else "held out"
     split: Sequence[object] = [how, fraction, seed] if test is None else ["published", test.content]
-    said = [train.content, task, sorted(columns.items()), invalid, *split]
+    identity = [train.content, task, sorted(columns.items()), invalid, *split]
     if test is not None:
         train_numbers, test_numbers = (np.arange(part.table.num_rows, dtype=np.int64) for part in parts)
     elif fraction is None:
@@ -169,7 +169,7 @@ def _assemble(
         label_names=names,
         dropped=sum(part.dropped for part in parts),
         dropped_why=_why(parts),
-        fingerprint=hashlib.sha256(json.dumps(said).encode()).hexdigest(),
+        fingerprint=hashlib.sha256(json.dumps(identity).encode()).hexdigest(),
         silo=SILO if opened.silos else None,
         notes=opened.notes,
     )

@@ -1,4 +1,4 @@
-"""What a path of the user's own stands for: a file, a folder that is a data set, or silos."""
+"""Opens the user's own data: a file, a folder that is a data set, or silos."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -28,14 +28,14 @@ _H5 = (".h5", ".hdf5")
 
 
 def open_given(
-    path: Given, test_path: Path | None, wanted: Mapping[str, str], delimiter: str | None
+    path: Given, test_path: Path | None, configured: Mapping[str, str], delimiter: str | None
 ) -> tuple[str, Opened]:
     """Open the user's own files.
 
     Args:
         path: What :func:`fednlp.data.load_data` takes.
         test_path: The test set that goes with it.
-        wanted: What the user says about columns.
+        configured: The user's own names of columns, by the canonical ones.
         delimiter: What separates the cells of CSV files; found out if left out.
 
     Returns:
@@ -44,10 +44,10 @@ def open_given(
     Raises:
         DataError: There is no such file, or it is not a data set.
     """
-    open_one = partial(open_path, wanted=wanted, delimiter=delimiter)
-    silos = silo_paths(path, languages_of(wanted))
+    open_one = partial(open_path, configured=configured, delimiter=delimiter)
+    silos = silo_paths(path, languages_of(configured))
     if silos is not None:
-        tests = None if test_path is None else silo_paths(test_path, languages_of(wanted))
+        tests = None if test_path is None else silo_paths(test_path, languages_of(configured))
         if test_path is not None and tests is None:
             raise DataError(
                 f"test_path is {test_path}, and path names silos: give a folder or pattern of test files that are "
@@ -72,7 +72,7 @@ def open_given(
 
 
 def _silos_name(path: Given, silos: Sequence[Path]) -> str:
-    """Return what silos are called together: the folder that holds them."""
+    """Return the name of silos together: that of the folder that holds them."""
     folder = (
         path
         if isinstance(path, Path) and path.is_dir()
@@ -82,43 +82,45 @@ def _silos_name(path: Given, silos: Sequence[Path]) -> str:
 
 
 def open_path(
-    path: Path, wanted: Mapping[str, str], delimiter: str | None
+    path: Path, configured: Mapping[str, str], delimiter: str | None
 ) -> tuple[Rows, Rows | None, str | None]:
-    """Return the rows of one data set: training, test if it lies there too, and the task if the files say it.
+    """Return the rows of one data set: training, test if there is one, and the task if the files name it.
 
     Args:
-        path: A file, a folder, or what comes before the languages in the names of two files.
-        wanted: What the user says about columns.
+        path: A file, a folder, or the common beginning of the names of two files, before the languages.
+        configured: The user's own names of columns, by the canonical ones.
         delimiter: What separates the cells of CSV files; found out if left out.
 
     Raises:
         DataError: There is no such file, or it is not one data set.
     """
-    languages = languages_of(wanted)
+    languages = languages_of(configured)
     if len(languages) == 2 and (pair := parallel_files(path, languages)) is not None:
         test = parallel_files(path / "test", languages) if path.is_dir() else None
         return parallel_rows(pair, languages), parallel_rows(test, languages) if test else None, None
     if not path.exists():
-        beside = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
+        siblings = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
         raise DataError(
-            f"there is no {path}: {did_you_mean(path.name, beside)}give a file or a folder that exists"
+            f"there is no {path}: {did_you_mean(path.name, siblings)}give a file or a folder that exists"
         )
     if path.is_dir():
-        return (*_open_folder(path, wanted, delimiter), None)
+        return (*_open_folder(path, configured, delimiter), None)
     if path.suffix.lower() in _H5:
         return h5_rows(path)
     return file_rows(path, delimiter), None, None
 
 
-def _open_folder(path: Path, wanted: Mapping[str, str], delimiter: str | None) -> tuple[Rows, Rows | None]:
+def _open_folder(
+    path: Path, configured: Mapping[str, str], delimiter: str | None
+) -> tuple[Rows, Rows | None]:
     if is_saved(path):
-        return saved_rows(path, targets_of(wanted))
+        return saved_rows(path, targets_of(configured))
     train, held = (split_file(path, split) for split in ("train", "test"))
     if train is not None:
         return file_rows(train, delimiter), file_rows(held, delimiter) if held is not None else None
     if (only := _only_file(path)) is not None:
         return file_rows(only, delimiter), None
-    inside = silo_paths(path, languages_of(wanted))
+    inside = silo_paths(path, languages_of(configured))
     if inside is not None:
         raise DataError(
             f'{path} holds silos itself, from {inside[0].name} on: give these as path, such as "{path}/*"'
@@ -144,9 +146,9 @@ def _only_file(folder: Path) -> Path | None:
     return files[0]
 
 
-def targets_of(wanted: Mapping[str, str]) -> Sequence[str]:
-    """Return what the columns to be predicted are called."""
-    return [wanted.get(target, target) for target in TARGETS]
+def targets_of(configured: Mapping[str, str]) -> Sequence[str]:
+    """Return the names of the columns to be predicted."""
+    return [configured.get(target, target) for target in TARGETS]
 
 
 def _has_folders(folder: Path) -> bool:

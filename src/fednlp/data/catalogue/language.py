@@ -1,4 +1,4 @@
-"""Texts to model: who said or wrote them is their natural client."""
+"""Data sets for language modelling; the author or speaker is the natural client."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fednlp.data.readers import h5
-from fednlp.data.readers.json_files import parsed
+from fednlp.data.readers.json_files import parse_json
 from fednlp.data.split import Numbers
 from fednlp.data.store import Row
 from fednlp.errors import DataError
@@ -45,7 +45,7 @@ OWN_ATTRIBUTES = (
     "num_labels",
     "answers",
 )
-"""Attributes that say something of the file; any other may say something of each example."""
+"""Attributes of the file as a whole; any other may hold a value for each example."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class DataFile:
     Attributes:
         path: The file.
         task: The task, by its name here.
-        columns: Of a row: those of :data:`COLUMNS`, then whatever the file's attributes say of each example.
+        columns: Of a row: those of :data:`COLUMNS`, then the attributes that hold a value for each example.
         train: The file's index of each row of the training set, int64.
         test: The same of the test set; None where the file does not split its examples: all are in ``train``.
         label_names: The labels or tags, sorted; None where the file does not list them.
@@ -100,7 +100,7 @@ class DataFile:
 def read_data(path: Path, *, end_inclusive: bool = False) -> DataFile:
     """Open a data file of the original FedNLP.
 
-    Attributes that say something of each example (``doc_index``, ``label_index_list``, ``movie``) become columns,
+    Attributes that hold a value for each example (``doc_index``, ``label_index_list``, ``movie``) become columns,
     so that a natural partition can be made by them.
 
     Args:
@@ -113,7 +113,7 @@ def read_data(path: Path, *, end_inclusive: bool = False) -> DataFile:
         MissingDependency: ``h5py`` is not installed.
     """
     with h5.opened(path) as file:
-        attributes = parsed(h5.text(h5.child(file, "attributes", "dataset", str(path))), path, 1)
+        attributes = parse_json(h5.text(h5.child(file, "attributes", "dataset", str(path))), path, 1)
         if not isinstance(attributes, dict):
             raise DataError(f"{path}:/attributes is no JSON object: is this a data file of FedNLP?")
         task = TASKS.get(str(attributes.get("task_type"))) or _task_by_layout(file, attributes, path)
@@ -143,7 +143,7 @@ def read_data(path: Path, *, end_inclusive: bool = False) -> DataFile:
 
 
 def _task_by_layout(file: Any, attributes: dict[str, Any], path: Path) -> str:
-    """Return the task of a file that does not say it, as the original's own seq2seq and LM files do not."""
+    """Return the task of a file that does not name it, as the original's own seq2seq and LM files do not."""
     if "context_X" in file:
         return "question-answering"
     if "Y" not in file:
@@ -178,7 +178,7 @@ def _keys(group: Any, path: Path) -> Numbers:
 
 
 def _further(attributes: dict[str, Any], every: Numbers, taken: Sequence[str]) -> dict[str, dict[int, str]]:
-    """Return what the attributes say of each example: a table by index, or a list as long as the list of all."""
+    """Return the attributes that hold a value for each example: a table by index, or a list of equal length."""
     found: dict[str, dict[int, str]] = {}
     indices = every.tolist()
     for name, value in attributes.items():

@@ -10,7 +10,7 @@ from fednlp.data.store import Fault, Located
 from fednlp.errors import DataError
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
-"""What separates the cells of a file by the ending of its name, unless its header line says otherwise."""
+"""What separates the cells of a file by the ending of its name, unless its header line shows another."""
 
 _NAMES = {",": "comma", "\t": "tab", ";": "semicolon", "|": "vertical bar"}
 _FIRST_ROWS = 10
@@ -133,15 +133,15 @@ def _records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
             yield start, record
 
 
-def _fault(said: str, delimiter: str) -> str:
-    if "unexpected end of data" in said or "field limit" in said:
+def _fault(message: str, delimiter: str) -> str:
+    if "unexpected end of data" in message or "field limit" in message:
         return 'a quote (") is opened and never closed: close it, or write a quote within quotes as ""'
-    if "expected after" in said:
+    if "expected after" in message:
         named = delimiter_name(delimiter)
         return f'a closing quote (") is not followed by a {named}: write a quote within quotes as ""'
-    if "new-line character" in said:
+    if "new-line character" in message:
         return "a carriage return within a line: end lines with a line feed, or put the cell in quotes"
-    return f"not readable as a table: {said}"
+    return f"not readable as a table: {message}"
 
 
 def _rows(

@@ -41,8 +41,8 @@ def cornell(folder: Path) -> Iterator[Row]:
             cells = line.split(_SEPARATOR)
             if len(cells) != 4 or not _LIST.fullmatch(cells[3].strip()):
                 raise DataError(f"{where}: not user, user, movie and ['L1', 'L2'] between +++$+++")
-            said = [_utterance(file, places, key, where) for key in _ID.findall(cells[3])]
-            for (speaker, source), (replier, target) in pairwise(said):
+            utterances = [_utterance(file, places, key, where) for key in _ID.findall(cells[3])]
+            for (speaker, source), (replier, target) in pairwise(utterances):
                 if source and target:
                     yield source, target, cells[2].strip(), speaker, replier
 
@@ -67,7 +67,7 @@ def _places(file: BinaryIO, path: Path) -> dict[bytes, int]:
 
 
 def _utterance(file: BinaryIO, places: dict[bytes, int], key: str, where: str) -> tuple[str, str]:
-    """Return the name of who speaks, and what is said, which may be nothing."""
+    """Return the name of the speaker and the text, which may be empty."""
     place = places.get(key.encode())
     if place is None:
         raise DataError(f"{where}: there is no utterance {key} in movie_lines.txt: take both from one place")

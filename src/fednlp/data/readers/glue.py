@@ -13,7 +13,7 @@ _INFERENCE = {"entailment": "entailment", "neutral": "neutral", "contradiction":
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """Where a task's table has what.
 
     Attributes:
@@ -39,24 +39,28 @@ _ONE, _TWO = ("text", "label"), ("text", "text_pair", "label")
 _ENTAILED = {"entailment": "entailment", "not_entailment": "not_entailment"}
 _SENTENCES = ("sentence1", "sentence2")
 
-GLUE: Mapping[str, Layout] = {
-    "cola": Layout(
+GLUE: Mapping[str, TableLayout] = {
+    "cola": TableLayout(
         ("sentence",),
         "label",
         {"0": "unacceptable", "1": "acceptable"},
         _ONE,
         ("source", "label", "star", "sentence"),
     ),
-    "sst2": Layout(("sentence",), "label", {"0": "negative", "1": "positive"}, _ONE, ("sentence", "label")),
-    "mrpc": Layout(("#1 String", "#2 String"), "Quality", {"0": "not_equivalent", "1": "equivalent"}, _TWO),
-    "stsb": Layout(_SENTENCES, "score", {}, ("text", "text_pair", "score", "genre"), extra="genre"),
-    "qqp": Layout(
+    "sst2": TableLayout(
+        ("sentence",), "label", {"0": "negative", "1": "positive"}, _ONE, ("sentence", "label")
+    ),
+    "mrpc": TableLayout(
+        ("#1 String", "#2 String"), "Quality", {"0": "not_equivalent", "1": "equivalent"}, _TWO
+    ),
+    "stsb": TableLayout(_SENTENCES, "score", {}, ("text", "text_pair", "score", "genre"), extra="genre"),
+    "qqp": TableLayout(
         ("question1", "question2"), "is_duplicate", {"0": "not_duplicate", "1": "duplicate"}, _TWO, torn=True
     ),
-    "mnli": Layout(_SENTENCES, "gold_label", _INFERENCE, (*_TWO, "genre"), extra="genre"),
-    "qnli": Layout(("question", "sentence"), "label", _ENTAILED, _TWO),
-    "rte": Layout(_SENTENCES, "label", _ENTAILED, _TWO),
-    "wnli": Layout(_SENTENCES, "label", {"0": "not_entailment", "1": "entailment"}, _TWO),
+    "mnli": TableLayout(_SENTENCES, "gold_label", _INFERENCE, (*_TWO, "genre"), extra="genre"),
+    "qnli": TableLayout(("question", "sentence"), "label", _ENTAILED, _TWO),
+    "rte": TableLayout(_SENTENCES, "label", _ENTAILED, _TWO),
+    "wnli": TableLayout(_SENTENCES, "label", {"0": "not_entailment", "1": "entailment"}, _TWO),
 }
 """The layout of each GLUE task, whose ``columns`` its rows have. Source: gluebenchmark.com, the files of 2018."""
 
@@ -91,17 +95,17 @@ def glue(path: Path, task: str) -> Iterator[Row]:
         yield _row(dict(zip(names, cells, strict=False)), len(cells), layout, f"{path}:{number}", names)
 
 
-def _names(cells: list[str], layout: Layout, task: str, where: str) -> tuple[str, ...]:
-    wanted = (*layout.texts, layout.label)
-    if all(name in cells for name in wanted):
+def _names(cells: list[str], layout: TableLayout, task: str, where: str) -> tuple[str, ...]:
+    required = (*layout.texts, layout.label)
+    if all(name in cells for name in required):
         return tuple(cells)
     if len(cells) == len(layout.headless) and cells[layout.headless.index(layout.label)] in layout.labels:
         return layout.headless
     hint = ": GLUE keeps the labels of its test files, take dev.tsv" if "index" in cells else ""
-    raise DataError(f"{where}: not the columns {', '.join(wanted)} of {task}{hint}")
+    raise DataError(f"{where}: not the columns {', '.join(required)} of {task}{hint}")
 
 
-def _row(row: dict[str, str], count: int, layout: Layout, where: str, names: tuple[str, ...]) -> Row:
+def _row(row: dict[str, str], count: int, layout: TableLayout, where: str, names: tuple[str, ...]) -> Row:
     if count != len(names):
         raise DataError(f"{where}: {count} tab-separated cells where there are {len(names)} columns")
     texts = [row[name].strip() for name in layout.texts]

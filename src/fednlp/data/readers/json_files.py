@@ -39,7 +39,7 @@ def json_rows(path: Path, roles: Mapping[str, str]) -> tuple[Sequence[str], Iter
 
     Args:
         path: UTF-8, plain or gzipped: one object a line, where blank lines are left out; or one array of objects,
-            which is read as a whole and is bounded as :func:`fednlp.data.readers.json_files.json_document` says.
+            which is read as a whole and is bounded as in :func:`json_document`.
         roles: Canonical names of columns by their own; all of them must be there.
 
     Raises:
@@ -118,7 +118,7 @@ def _check_characters(where: str, item: dict[str, Any]) -> None:
 
 
 def value_row(item: Mapping[str, Any], columns: Sequence[str], roles: Mapping[str, str]) -> Row | Fault:
-    """Return an object's values as strings, or say what is wrong with one.
+    """Return an object's values as strings, or what is wrong with one of them.
 
     Args:
         item: Values by name.
@@ -190,7 +190,7 @@ def json_document(path: Path) -> Any:
             f"e.g. iconv -f LATIN1 -t UTF-8"
         ) from None
     del content
-    return parsed(text, path, 1)
+    return parse_json(text, path, 1)
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -200,13 +200,13 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         DataError: A line is not a JSON object.
     """
     for number, line in filled_lines(path):
-        item = parsed(line, path, number)
+        item = parse_json(line, path, number)
         if not isinstance(item, dict):
             raise DataError(f"{path}:{number}: not a JSON object: write one a line")
         yield number, item
 
 
-def parsed(text: str, path: Path, first: int) -> Any:
+def parse_json(text: str, path: Path, first: int) -> Any:
     """Return JSON as what it stands for.
 
     Args:
@@ -235,7 +235,7 @@ def parsed(text: str, path: Path, first: int) -> Any:
     return item
 
 
-def listed(item: Any, key: str, where: str) -> list[Any]:
+def list_at(item: Any, key: str, where: str) -> list[Any]:
     """Return the list under a key of a JSON object.
 
     Raises:
@@ -247,7 +247,7 @@ def listed(item: Any, key: str, where: str) -> list[Any]:
     return found
 
 
-def string(item: Any, key: str, where: str) -> str:
+def string_at(item: Any, key: str, where: str) -> str:
     """Return the string under a key of a JSON object.
 
     Raises:

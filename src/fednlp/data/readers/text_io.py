@@ -127,7 +127,7 @@ def is_gzipped(path: Path) -> bool:
 
 @contextmanager
 def data_errors(path: Path) -> Iterator[None]:
-    """Turn what the system or the unpacking says about a file into one line.
+    """Turn errors of reading or unpacking a file into a message of one line.
 
     Raises:
         DataError: The file cannot be read, or is damaged.

@@ -66,10 +66,10 @@ def _text(element: Element) -> str:
     return "".join(parts)
 
 
-def _segment(segments: dict[str, str], wanted: str) -> str:
-    wanted = wanted.lower()
+def _segment(segments: dict[str, str], chosen: str) -> str:
+    chosen = chosen.lower()
     for language, text in segments.items():
-        if language == wanted or language.startswith((f"{wanted}-", f"{wanted}_")):
+        if language == chosen or language.startswith((f"{chosen}-", f"{chosen}_")):
             return text
     return ""
 

@@ -29,7 +29,7 @@ def silo_paths(given: Given, languages: Sequence[str] = ()) -> list[Path] | None
     A list or a pattern names silos; so does a folder of files, or of folders that are a data set each.
 
     Args:
-        given: What the user says.
+        given: The setting ``data.path``.
         languages: Endings of the files of a text in two languages.
 
     Raises:
@@ -48,7 +48,7 @@ def names_silos(path: str | Sequence[str], columns: Mapping[str, str]) -> bool:
     """Say whether ``data.path`` names silos.
 
     Args:
-        path: What the user says.
+        path: The setting ``data.path``.
         columns: Own names of columns by the canonical ones.
 
     Raises:
@@ -58,9 +58,9 @@ def names_silos(path: str | Sequence[str], columns: Mapping[str, str]) -> bool:
     return silo_paths(given, languages_of(columns)) is not None
 
 
-def languages_of(wanted: Mapping[str, str]) -> list[str]:
-    """Return the endings of the files of a text in two languages, if the user names both columns."""
-    return [wanted[side] for side in ("source", "target") if side in wanted]
+def languages_of(configured: Mapping[str, str]) -> list[str]:
+    """Return the endings of the files of a text in two languages, where the user names both columns."""
+    return [configured[side] for side in ("source", "target") if side in configured]
 
 
 def _is_pattern(path: Path) -> bool:
@@ -85,7 +85,7 @@ def shown_in(folder: Path) -> list[Path]:
 
 
 def _is_shown(path: Path) -> bool:
-    return not path.name.startswith((".", "~$"))  # the latter is what Excel leaves beside an open workbook
+    return not path.name.startswith((".", "~$"))  # the latter is the lock file of an open Excel workbook
 
 
 def _stem(path: Path) -> str:
@@ -151,7 +151,7 @@ def _is_silo(folder: Path, languages: Sequence[str]) -> bool | None:
 
 
 def silo_name(path: Path) -> str:
-    """Return what a silo is called: the name of the folder, or of the file without its ending.
+    """Return the name of a silo: that of the folder, or of the file without its ending.
 
     Raises:
         DataError: The name is not UTF-8.

@@ -1,7 +1,7 @@
 """Silos pooled into one table, and the test set of each.
 
-The column ``silo`` names the client, and ``silo_part`` says whether a row is of a silo's training file, of its own test
-file, or of its only file, out of which a test set is held.
+The column ``silo`` names the client, and ``silo_part`` tells whether a row is of a silo's training file, of its own
+test file, or of its only file, out of which a test set is held.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SILO, PART = "silo", "silo_part"
 
 Open = Callable[[Path], tuple[Rows, Rows | None, str | None]]
-"""Opens one data set: its training rows, its test rows if it has any, and its task if it says it."""
+"""Opens one data set: its training rows, its test rows if it has any, and its task if its files name it."""
 
 _NAMES_SHOWN = 5
 
@@ -35,8 +35,8 @@ class Silos:
 
     Attributes:
         rows: Of all of them, with the columns :data:`SILO` and :data:`PART`.
-        task: Their task, where their files say it.
-        note: How many there are and what they are called, for people.
+        task: Their task, where their files name it.
+        note: Their number and their names, for people.
     """
 
     rows: Rows
