@@ -10,6 +10,9 @@ from fednlp.data.columns import LISTS, check_columns, columns_of
 from fednlp.data.schema import SCHEMAS
 from fednlp.data.store import Check, Fault, Row, Rows, View
 
+Invalid = Literal["refuse", "drop"]
+"""What to do with a row that cannot be an example: refuse the file, or drop the row."""
+
 _SHOWN = 40
 # What any parser of numbers accepts; a number in another notation is rewritten.
 _PLAIN_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
@@ -256,11 +259,12 @@ def _list(value: str) -> list[Any] | None:
     return found if isinstance(found, list) else None
 
 
-Invalid = Literal["refuse", "drop"]
-
-
 def named_columns(rows: Rows) -> tuple[str, Sequence[str]]:
-    """Return where the column names stand, and what they are; none stands there twice."""
+    """Return the location of the column names, for messages, and the names.
+
+    Raises:
+        DataError: A name occurs twice.
+    """
     where, names = rows.names_at or rows.shown, rows.names()
     check_columns(where, names)
     return where, names
@@ -270,10 +274,10 @@ def view_of(rows: Rows, task: str, configured: Mapping[str, str], invalid: Inval
     """Return how rows are read for a task.
 
     Args:
-        rows: Of the data set.
-        task: Its formulation.
+        rows: The rows of the data set.
+        task: Its task.
         configured: The user's own names of columns, by the canonical ones.
-        invalid: As for :func:`load_data`.
+        invalid: Whether an invalid row is refused or dropped.
 
     Raises:
         DataError: A column is missing.

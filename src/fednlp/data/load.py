@@ -14,12 +14,12 @@ from fednlp.data.profiling.label_issues import check_labels
 from fednlp.data.readers.csv_files import checked_delimiter
 from fednlp.data.readers.hf_datasets import hub_rows
 from fednlp.data.schema import SCHEMAS
-from fednlp.data.silos.paths import Given
+from fednlp.data.silos.paths import PathSetting
 from fednlp.data.silos.pooling import SILO, split_silos
 from fednlp.data.split import hold_out
 from fednlp.data.store import Stored, stored
 from fednlp.data.textdata import TextData, class_ids, class_names
-from fednlp.data.user_data import open_given, targets_of
+from fednlp.data.user_data import open_user_data, targets_of
 from fednlp.disk import expanded
 from fednlp.errors import DataError
 from fednlp.formatting.suggestions import did_you_mean
@@ -92,7 +92,7 @@ def load_data(
     return data
 
 
-def _given(path: str | Path | Sequence[str | Path] | None) -> Given | None:
+def _given(path: str | Path | Sequence[str | Path] | None) -> PathSetting | None:
     if path is None or isinstance(path, str | Path):
         return None if path is None else expanded(path)
     if not path:
@@ -102,7 +102,7 @@ def _given(path: str | Path | Sequence[str | Path] | None) -> Given | None:
 
 def _open(
     name: str | None,
-    path: Given | None,
+    path: PathSetting | None,
     test_path: Path | None,
     configured: Mapping[str, str],
     delimiter: str | None,
@@ -112,7 +112,7 @@ def _open(
     if name is None:
         if path is None:
             raise DataError("no data: give a name that fednlp data list shows, or path, your own file")
-        return open_given(path, test_path, configured, delimiter)
+        return open_user_data(path, test_path, configured, delimiter)
     if delimiter is not None:
         raise DataError(f"data.delimiter is for your own CSV files, not for {name}: leave it out")
     if name in CATALOGUE or path is not None or "/" not in name:

@@ -19,13 +19,13 @@ Row = Sequence[str | None]
 
 @dataclass(frozen=True)
 class Fault:
-    """What stands where a row should be: what is wrong with it, and what to do."""
+    """What is wrong with a row, and what to do; it takes the place of the row."""
 
     message: str
 
 
 Located = tuple[str, Row | Fault]
-"""A row, or what is wrong with it, after its place for people: ``"file.csv:3"``."""
+"""A row, or what is wrong with it, after its location for people: ``"file.csv:3"``."""
 
 Check = Callable[[Row], Row | Fault]
 
@@ -180,7 +180,7 @@ def _write(path: Path, note: Path, rows: Rows, view: View) -> None:
 
 
 class _Sieve:
-    """Lets the rows through that pass a check, and counts the others or refuses the first."""
+    """Passes the rows that a check accepts, and counts the others or refuses the first of them."""
 
     def __init__(self, check: Check, drop: bool) -> None:
         self.check, self.drop = check, drop

@@ -18,7 +18,7 @@ from fednlp.data.files import (
 )
 from fednlp.data.folders import folder_rows, split_file
 from fednlp.data.readers.hf_datasets import is_saved, saved_rows
-from fednlp.data.silos.paths import Given, languages_of, shown_in, silo_paths
+from fednlp.data.silos.paths import PathSetting, languages_of, silo_paths, visible_entries
 from fednlp.data.silos.pooling import open_silos
 from fednlp.data.store import Rows
 from fednlp.errors import DataError
@@ -27,8 +27,8 @@ from fednlp.formatting.suggestions import did_you_mean
 _H5 = (".h5", ".hdf5")
 
 
-def open_given(
-    path: Given, test_path: Path | None, configured: Mapping[str, str], delimiter: str | None
+def open_user_data(
+    path: PathSetting, test_path: Path | None, configured: Mapping[str, str], delimiter: str | None
 ) -> tuple[str, Opened]:
     """Open the user's own files.
 
@@ -71,7 +71,7 @@ def open_given(
     return name, Opened(train, test, " and ".join(rows.shown for rows in parts), task, notes)
 
 
-def _silos_name(path: Given, silos: Sequence[Path]) -> str:
+def _silos_name(path: PathSetting, silos: Sequence[Path]) -> str:
     """Return the name of silos together: that of the folder that holds them."""
     folder = (
         path
@@ -136,7 +136,7 @@ def _only_file(folder: Path) -> Path | None:
     Raises:
         DataError: It holds a table and further files.
     """
-    files = [one for one in shown_in(folder) if one.is_file() and suffix_of(one) in SUFFIXES]
+    files = [one for one in visible_entries(folder) if one.is_file() and suffix_of(one) in SUFFIXES]
     if not any(suffix_of(one) in TABLES for one in files):
         return None
     if len(files) > 1:

@@ -10,8 +10,6 @@ from fednlp.errors import DataError
 
 COLUMNS = ("text", "tags", "title", "user", "type", "score", "creation_date")
 
-_TEXTS = ("tokens", "tags", "title")
-
 
 def stackoverflow(path: Path) -> Iterator[Row]:
     """Read ``stackoverflow_train.h5`` and its like: ``examples/<user>/tokens`` and so on.

@@ -15,7 +15,7 @@ from fednlp.data.readers.text_io import data_errors
 from fednlp.disk import expanded
 from fednlp.errors import DataError
 
-Given = Path | Sequence[Path]
+PathSetting = Path | Sequence[Path]
 """What ``data.path`` is: a file, a folder or a pattern; or a list of these."""
 
 MOST_ENTRIES = 100_000
@@ -23,7 +23,7 @@ MOST_ENTRIES = 100_000
 _SPLITS = {"train", "test", "dev", "val", "valid", "validation"}
 
 
-def silo_paths(given: Given, languages: Sequence[str] = ()) -> list[Path] | None:
+def silo_paths(given: PathSetting, languages: Sequence[str] = ()) -> list[Path] | None:
     """Return the files or folders that are a silo each, or None where there is one data set.
 
     A list or a pattern names silos; so does a folder of files, or of folders that are a data set each.
@@ -68,23 +68,23 @@ def _is_pattern(path: Path) -> bool:
 
 
 def _matching(pattern: Path) -> list[Path]:
-    found = sorted(path for path in fitting(pattern) if _is_shown(path))
+    found = sorted(path for path in matching_paths(pattern) if _is_visible(path))
     if not found:
         raise DataError(f"no file or folder fits {pattern}: give one that does, or a list of paths")
     return found
 
 
-def shown_in(folder: Path) -> list[Path]:
-    """Return what lies in a folder, sorted, without hidden files.
+def visible_entries(folder: Path) -> list[Path]:
+    """Return the entries of a folder, sorted, without hidden files.
 
     Raises:
         DataError: It cannot be read.
     """
     with data_errors(folder):
-        return sorted(path for path in folder.iterdir() if _is_shown(path))
+        return sorted(path for path in folder.iterdir() if _is_visible(path))
 
 
-def _is_shown(path: Path) -> bool:
+def _is_visible(path: Path) -> bool:
     return not path.name.startswith((".", "~$"))  # the latter is the lock file of an open Excel workbook
 
 
@@ -109,7 +109,7 @@ def _holds_classes(folder: Path, languages: Sequence[str]) -> bool:
 
 
 def _inside(folder: Path, languages: Sequence[str]) -> list[Path] | None:
-    entries = shown_in(folder)
+    entries = visible_entries(folder)
     folders = [path for path in entries if path.is_dir()]
     if not folders:
         return [path for path in entries if suffix_of(path) in SUFFIXES] or None
@@ -138,7 +138,7 @@ def _inside(folder: Path, languages: Sequence[str]) -> list[Path] | None:
 
 def _is_silo(folder: Path, languages: Sequence[str]) -> bool | None:
     """Say whether a folder is a data set by itself, and not the texts of one class; None for an empty one."""
-    inside = shown_in(folder)
+    inside = visible_entries(folder)
     files = [path for path in inside if path.is_file()]
     if not inside:
         return None
@@ -167,7 +167,7 @@ def silo_name(path: Path) -> str:
     return name
 
 
-def fitting(pattern: Path) -> Iterator[Path]:
+def matching_paths(pattern: Path) -> Iterator[Path]:
     """Yield the files and folders that a pattern fits, each once, in whatever order.
 
     ``*``, ``?`` and ``[...]`` stand for what :mod:`fnmatch` says, and fit no hidden file unless the pattern begins
