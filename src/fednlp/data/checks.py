@@ -10,7 +10,7 @@ from fednlp.data.columns import LISTS, check_columns, columns_of
 from fednlp.data.schema import SCHEMAS
 from fednlp.data.store import Check, Fault, Row, Rows, View
 
-Invalid = Literal["refuse", "drop"]
+OnInvalidRow = Literal["refuse", "drop"]
 """What to do with a row that cannot be an example: refuse the file, or drop the row."""
 
 _SHOWN = 40
@@ -270,14 +270,14 @@ def named_columns(rows: Rows) -> tuple[str, Sequence[str]]:
     return where, names
 
 
-def view_of(rows: Rows, task: str, configured: Mapping[str, str], invalid: Invalid) -> View:
+def view_of(rows: Rows, task: str, configured: Mapping[str, str], on_invalid_row: OnInvalidRow) -> View:
     """Return how rows are read for a task.
 
     Args:
         rows: The rows of the data set.
         task: Its task.
         configured: The user's own names of columns, by the canonical ones.
-        invalid: Whether an invalid row is refused or dropped.
+        on_invalid_row: Whether an invalid row is refused or dropped.
 
     Raises:
         DataError: A column is missing.
@@ -291,5 +291,5 @@ def view_of(rows: Rows, task: str, configured: Mapping[str, str], invalid: Inval
         task,
         {own: canonical for canonical, own in found.items()},
         lambda columns: row_check(task, found, columns),
-        invalid == "drop",
+        on_invalid_row == "drop",
     )

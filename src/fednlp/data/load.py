@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fednlp.data.catalogue import CATALOGUE, Opened, entry
-from fednlp.data.checks import Invalid, named_columns, view_of
+from fednlp.data.checks import OnInvalidRow, named_columns, view_of
 from fednlp.data.columns import columns_of, configured_columns, infer_task
 from fednlp.data.profiling.label_issues import check_labels
 from fednlp.data.readers.csv_files import checked_delimiter
@@ -36,7 +36,7 @@ def load_data(
     test_path: str | Path | None = None,
     test_fraction: float | None = 0.2,
     delimiter: str | None = None,
-    invalid: Invalid = "refuse",
+    on_invalid_row: OnInvalidRow = "refuse",
     seed: int = 0,
 ) -> TextData:
     """Load a data set by name, from the user's own files, or a known data set from its files in a folder.
@@ -58,7 +58,7 @@ def load_data(
         test_fraction: Share of the examples (of each silo) that is held out where there is no test set, by label
             where there are labels, above 0 and below 1; None to hold nothing out, so that there is no test set.
         delimiter: What separates the cells of CSV files, one character, or ``"tab"``; found out if left out.
-        invalid: What to do with a row that cannot be an example: ``"refuse"`` the file, with the row's place;
+        on_invalid_row: What to do with a row that cannot be an example: ``"refuse"`` the file, with the row's place;
             or ``"drop"`` the row, and count it.
         seed: Of the draw of what is held out.
 
@@ -70,8 +70,8 @@ def load_data(
     """
     if test_fraction is not None and not 0 < test_fraction < 1:
         raise DataError(f"test_fraction is {test_fraction}: give a number above 0 and below 1, such as 0.2")
-    if invalid not in ("refuse", "drop"):
-        raise DataError(f"invalid is {invalid!r}: say 'refuse' or 'drop'")
+    if on_invalid_row not in ("refuse", "drop"):
+        raise DataError(f"on_invalid_row is {on_invalid_row!r}: say 'refuse' or 'drop'")
     if task is not None and task not in SCHEMAS:
         raise DataError(f"unknown task {task!r}: {did_you_mean(task, SCHEMAS)}known are {', '.join(SCHEMAS)}")
     if delimiter is not None:
@@ -82,11 +82,11 @@ def load_data(
     guessed = not (task or opened.task)
     task = task or opened.task or infer_task(*named_columns(opened.train), configured)
     train, test = (
-        stored(rows, view_of(rows, task, configured, invalid)) if rows else None
+        stored(rows, view_of(rows, task, configured, on_invalid_row)) if rows else None
         for rows in (opened.train, opened.test)
     )
     assert train is not None
-    data = _assemble(shown, opened, task, train, test, configured, invalid, test_fraction, seed)
+    data = _assemble(shown, opened, task, train, test, configured, on_invalid_row, test_fraction, seed)
     if guessed:
         check_labels(data)
     return data
@@ -130,7 +130,7 @@ def _assemble(
     train: Stored,
     test: Stored | None,
     configured: Mapping[str, str],
-    invalid: Invalid,
+    invalid: OnInvalidRow,
     fraction: float | None,
     seed: int,
 ) -> TextData:
