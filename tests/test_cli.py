@@ -853,7 +853,7 @@ def test_predict_what_is_piped(
     assert "there is no text to predict" in refused("predict", trained)
     pipe(b"word1\n\xff\n")
     assert "standard input:2: byte 0xff" in refused("predict", trained)
-    monkeypatch.setattr("fednlp.data.lines.LONGEST_LINE", 100)
+    monkeypatch.setattr("fednlp.data.readers.text_io.LONGEST_LINE", 100)
     pipe(b"word1\n" + b"a" * 101)
     assert "standard input:2: the line is longer" in refused("predict", trained)
     monkeypatch.setattr(sys, "stdin", None)  # as the shell's <&- has it

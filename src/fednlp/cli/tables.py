@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fednlp.formatting.units import clean, metric_title, plural
+from fednlp.formatting.safe_text import clean
+from fednlp.formatting.units import metric_title, plural
 from fednlp.reports.client_table import MOST_CLIENTS, client_names, marks_of
 from fednlp.reports.read import ClientTable
 from fednlp.tasks.label_scores import LabelScores

@@ -22,7 +22,7 @@ from fednlp.config.sections import (
     Server,
 )
 from fednlp.costs.devices import load_profile
-from fednlp.data.silos import names_silos
+from fednlp.data.silos.paths import names_silos
 from fednlp.errors import ConfigError, ModelError, PartitionError
 from fednlp.federated import algorithms
 from fednlp.federated.server import ServerOptimizer, default_server

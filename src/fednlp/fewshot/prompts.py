@@ -24,7 +24,7 @@ from typing import Any
 
 from fednlp.disk import expanded
 from fednlp.errors import ConfigError, ModelError
-from fednlp.formatting.names import did_you_mean
+from fednlp.formatting.suggestions import did_you_mean
 from fednlp.tasks.cloze import mask_of, parts_of, words_of
 
 _FOLDER = Path(__file__).parent.parent / "prompts"

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.formatting.units import capital, clean, is_share, metric_title
+from fednlp.formatting.safe_text import clean
+from fednlp.formatting.units import capital, is_share, metric_title
 from fednlp.reports.groups import Groups, metric_of
 from fednlp.reports.read import ClientTable, Run
 from fednlp.reports.table import Column, Kind, Row, Stat, Table

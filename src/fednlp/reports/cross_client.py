@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fednlp.checked_json import damaged
-from fednlp.formatting.units import capital, clean, is_share, metric_title
+from fednlp.formatting.safe_text import clean
+from fednlp.formatting.units import capital, is_share, metric_title
 from fednlp.reports.document import Block, Grid
 from fednlp.reports.groups import Groups
 from fednlp.reports.read import Run, read_file

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from fednlp.data.facts import Spread, columns_text, scripts_text
+from fednlp.data.profiling.statistics import Spread, columns_text, scripts_text
 from fednlp.reports.document import Block, Facts, Grid
 from fednlp.reports.read import Run, read_file
 from fednlp.reports.words import count_words

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fednlp.formatting.units import clean
+from fednlp.formatting.safe_text import clean
 from fednlp.reports.hub import HUB_METRICS, TASKS
 from fednlp.reports.read import lookup
 

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from fednlp.errors import RunError
-from fednlp.formatting.units import clean
+from fednlp.formatting.safe_text import clean
 from fednlp.reports.read import Run
 
 Groups = Mapping[str, Sequence[Run]]

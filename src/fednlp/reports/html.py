@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from urllib.parse import quote
 
-from fednlp.formatting.units import clean
+from fednlp.formatting.safe_text import clean
 from fednlp.reports.charts import chart_json
 from fednlp.reports.document import Block, Code, Document, Facts, Fold, Grid, Heat, Picture, Section, Text
 from fednlp.reports.style import svg

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Sequence
 
-from fednlp.formatting.units import clean
+from fednlp.formatting.safe_text import clean
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~$!&])")
 

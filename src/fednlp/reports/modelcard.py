@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import (
     capital,
-    clean,
     human_bytes,
     human_number,
     human_seconds,

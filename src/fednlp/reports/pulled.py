@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.formatting.units import DASH, clean
+from fednlp.formatting.safe_text import clean
+from fednlp.formatting.units import DASH
 from fednlp.reports.document import Block, Grid, Picture
 from fednlp.reports.groups import Groups
 from fednlp.reports.read import Run

@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fednlp.formatting.safe_text import csv_text
-from fednlp.formatting.units import DASH, bytes_unit, clean, human_bytes, human_seconds, places, time_unit
+from fednlp.formatting.safe_text import clean, csv_text
+from fednlp.formatting.units import DASH, bytes_unit, human_bytes, human_seconds, places, time_unit
 from fednlp.reports import markdown_text
 from fednlp.reports.table import Column, Row, Stat, Table
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from fednlp.formatting.units import clean
+from fednlp.formatting.safe_text import clean
 from fednlp.reports.groups import group_reference
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fednlp.formatting.units import clean
+from fednlp.formatting.safe_text import clean
 from fednlp.reports.read import Run, lookup
 
 _STATES = ("shared", "personal", "frozen")

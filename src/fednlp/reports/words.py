@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fednlp.formatting.units import clean, human_number
+from fednlp.formatting.safe_text import clean
+from fednlp.formatting.units import human_number
 from fednlp.reports.groups import algorithm_title, flatten
 from fednlp.reports.read import BASELINES, lookup
 from fednlp.reports.travel import frozen_words, travel_words

@@ -119,7 +119,7 @@ def selection_text(planned: Planned) -> str:
     """
     import tomli_w
 
-    from fednlp.formatting.units import clean
+    from fednlp.formatting.safe_text import clean
 
     if planned.chosen is None or planned.train is None:
         raise ConfigError("no plan was chosen: there is nothing to write")
