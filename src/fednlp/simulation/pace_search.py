@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from fednlp.errors import ConfigError
-from fednlp.fewshot.pacing import Pace, Static, take
-from fednlp.fewshot.search import Order, ask, begin, tell
-from fednlp.fewshot.search_rules import Rules, initial_list, laptop_list
+from fednlp.fewshot.pacing import FixedPacing, Pace, num_pseudo_labels
+from fednlp.fewshot.search import RoundOrder, ask, begin, tell
+from fednlp.fewshot.search_rules import PaceSearchRules, initial_list, laptop_list
 from fednlp.fewshot.search_state import from_json, to_json
 from fednlp.simulation.context import Course
 from fednlp.simulation.pseudo_labels import FewShot
@@ -29,10 +29,12 @@ class Paced(FewShot):
                 "(model.train): share everything, or set another pacing"
             )
         self.units = _UNITS
-        if self.prices is not None and self.prices.training and self.prices.inference:
-            self.units = self.prices.training, self.prices.inference
+        if self.fleet is not None:  # means over all clients: a pace is not judged by the devices that it drew
+            training, inference = self.fleet.mean_training(), self.fleet.mean_inference()
+            if training and inference:
+                self.units = training, inference
         if "search" not in memory:
-            rules = Rules(
+            rules = PaceSearchRules(
                 trial_rounds=fewshot.trial_rounds,
                 candidates=fewshot.candidates,
                 threshold=fewshot.threshold,
@@ -43,19 +45,19 @@ class Paced(FewShot):
             listed = initial_list if fewshot.paces == "paper" else laptop_list
             paces = listed(course.partition.num_clients)
             memory["search"] = to_json(begin(paces, rules, self._accuracy()))
-        self.order: Order = ask(from_json(memory["search"]))
+        self.order: RoundOrder = ask(from_json(memory["search"]))
 
-    def pace(self) -> Pace | Static:
+    def pace(self) -> Pace | FixedPacing:
         """Return the pace that the search wants tried, or has found."""
         return self.order.pace
 
-    def due(self, pace: Pace | Static, number: int) -> bool:
+    def due(self, pace: Pace | FixedPacing, number: int) -> bool:
         """Whether clients label in a round, by the age of its pace."""
         return self.order.labelling > 0
 
-    def taken(self, pace: Pace | Static, texts: int) -> int:
+    def taken(self, pace: Pace | FixedPacing, texts: int) -> int:
         """Return how many of its texts a client gives a pseudo label, going on from the paces before."""
-        return take(pace, self.order.labelling, texts, self.order.reached)
+        return num_pseudo_labels(pace, self.order.labelling, texts, self.order.reached)
 
     def drawn_by(self) -> int:
         """Return what cohorts are drawn by: the same for all trials of a search."""

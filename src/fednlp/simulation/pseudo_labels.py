@@ -13,16 +13,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fednlp.costs import both
+from fednlp.costs import merge
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.exchange import bytes_down
 from fednlp.federated.round import Gathered, Reply
 from fednlp.federated.state import State
-from fednlp.fewshot.pacing import Pace, Static, due, most_confident, suspects, take
+from fednlp.fewshot.gold import GoldLabels
+from fednlp.fewshot.noisy_labels import find_noisy_clients
+from fednlp.fewshot.pacing import FixedPacing, Pace, is_labelling_round, most_confident, num_pseudo_labels
 from fednlp.seeds import generator
 from fednlp.simulation.context import Course
-from fednlp.simulation.gold_labels import Known, known_labels
+from fednlp.simulation.gold_labels import gold_labels_of
 from fednlp.simulation.rounds import Federated, spent
 
 Numbers = NDArray[np.int64]
@@ -37,12 +39,12 @@ class FewShot(Federated):
         super().__init__(course)
         assert course.experiment.fewshot is not None
         self.fewshot = course.experiment.fewshot
-        self.known: Known = known_labels(course)
+        self.known: GoldLabels = gold_labels_of(course)
         self.base = self.algorithm
         texts = len(course.side.train_features)
         course.state.slots.setdefault(PSEUDO, torch.full((texts,), -1, dtype=torch.int32))
         course.state.memory.setdefault("labellings", 0)
-        course.gold = self.known.numbers, self.known.labels
+        course.gold = self.known.examples, self.known.labels
         course.labelled = self.labelled
         course.facts["fewshot"] = self.known.facts()
         if self.fewshot.check and course.side.replica.personal.numel:
@@ -59,15 +61,15 @@ class FewShot(Federated):
         """Return the pseudo labels as they stand, by example number; a view of the state."""
         return self.course.state.slots[PSEUDO].numpy()
 
-    def pace(self) -> Pace | Static:
+    def pace(self) -> Pace | FixedPacing:
         """Return the pace of the next round."""
         if self.fewshot.pacing == "static":
-            return Static(self.fewshot.per_client, self.fewshot.f, self.fewshot.n)
+            return FixedPacing(self.fewshot.per_client, self.fewshot.f, self.fewshot.n)
         return Pace(self.fewshot.f, self.fewshot.n, self.fewshot.k)
 
-    def taken(self, pace: Pace | Static, texts: int) -> int:
+    def taken(self, pace: Pace | FixedPacing, texts: int) -> int:
         """Return how many of its texts a client gives a pseudo label at this labelling."""
-        return take(pace, self.course.state.memory["labellings"], texts)
+        return num_pseudo_labels(pace, self.course.state.memory["labellings"], texts)
 
     def candidates(self, client: int) -> Numbers:
         """Return the texts of a client that may be given a pseudo label."""
@@ -118,8 +120,8 @@ class FewShot(Federated):
         memory, known = self.course.state.memory, self.known
         asked = np.flatnonzero(self.held[known.owners] > 0)
         with self.arrived(self.course.state.round + 1, self.course.state):
-            said = self.guesses(known.numbers[asked])
-        found: list[int] = suspects(known.owners[asked], known.labels[asked], said).tolist()
+            said = self.guesses(known.examples[asked])
+        found: list[int] = find_noisy_clients(known.owners[asked], known.labels[asked], said).tolist()
         for client in np.flatnonzero(self.held).tolist():
             self._charge(client, int(self.held[client]))
         memory["flagged"] = sorted({*memory["flagged"], *found})
@@ -147,13 +149,13 @@ class FewShot(Federated):
         parts = [numbers[order[start : start + size]].tolist() for start in range(0, len(order), size)]
         job = {"kind": "guess", "unlabelled": parts}
         rows = [row for part in course.pool.do(job, len(parts), course.state.x) for row in part]
-        found = np.empty((len(numbers), len(self.known.names)))
+        found = np.empty((len(numbers), len(self.known.label_names)))
         found[order] = np.array(rows).reshape(found.shape)
         return found
 
-    def due(self, pace: Pace | Static, number: int) -> bool:
+    def due(self, pace: Pace | FixedPacing, number: int) -> bool:
         """Whether clients label in a round."""
-        return self.fewshot.pacing != "none" and due(pace, number, 1)
+        return self.fewshot.pacing != "none" and is_labelling_round(pace, number, 1)
 
     def drawn_by(self) -> int:
         """Return the number that cohorts are drawn by: the round's."""
@@ -180,7 +182,7 @@ class FewShot(Federated):
             Reply(client, 0.0, bytes_up=0, sent=[], bytes_down=down, tensors_down=tensors)
         )
         more = replace(spent(layout, got), labelled=texts)
-        self.beside[client] = both(self.beside[client], more) if client in self.beside else more
+        self.beside[client] = merge(self.beside[client], more) if client in self.beside else more
 
     def train(
         self, round_number: int, state: State, factors: dict[int, float], done: Callable[[int], None]
@@ -211,7 +213,7 @@ class FewShot(Federated):
         self._found = dict(zip(self._labelling, results[len(order) :], strict=True))
         return results[: len(order)]
 
-    def _take_over(self, pace: Pace | Static) -> None:
+    def _take_over(self, pace: Pace | FixedPacing) -> None:
         """Give each client that labelled its surest texts' labels anew; its earlier pseudo labels are gone."""
         for client, (labels, confidences) in self._found.items():
             texts = self.candidates(client)

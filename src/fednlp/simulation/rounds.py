@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fednlp.costs import Spent, both, round_line
+from fednlp.costs import ClientCost, merge, round_line
 from fednlp.errors import ConfigError, SecureAbort, TooFewClients
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.exchange import broadcast, bytes_down
@@ -19,7 +19,7 @@ from fednlp.federated.sums import count_bad
 from fednlp.federated.transforms import Key
 from fednlp.models.peft_options import averaging_of
 from fednlp.privacy.noise import sum_distance
-from fednlp.simulation.build import algorithm_of, prices_of
+from fednlp.simulation.build import algorithm_of, fleet_of
 from fednlp.simulation.context import Course, evaluated, require_whole
 from fednlp.simulation.dp import guard_of
 from fednlp.simulation.resource_estimation import memory_of_run
@@ -38,7 +38,7 @@ class Federated:
         self.guard = guard_of(course.experiment, course.partition.num_clients)
         self.algorithm = self._algorithm()
         self.terms = self._terms()
-        self.beside: dict[int, Spent] = {}  # what clients cost in a round beside training
+        self.beside: dict[int, ClientCost] = {}  # what clients cost in a round beside training
         if self.terms is not None and self.guard is not None:
             apart = sum_distance(self.terms.noise, self.terms.honest, course.state.layout.numel)
             self.guard = replace(self.guard, distance=apart)
@@ -48,7 +48,7 @@ class Federated:
                     f"privacy.epsilon = {wanted} cannot be kept with so few steps of noise: raise secure.bits, or "
                     "leave it out"
                 )
-        self.prices = prices_of(course.experiment, course.side.replica.model)
+        self.fleet = fleet_of(course.experiment, course.side.replica.model, course.partition.num_clients)
         state = course.state
         self.bad = count_bad(state.x)
         state.slots = state.slots or self.algorithm.server.init(state.layout)
@@ -86,12 +86,12 @@ class Federated:
         parameters = self.course.state.layout.numel
         return terms_of(self.course.experiment, len(self.sizes), largest, noise, parameters)
 
-    def _spent(self, replies: Sequence[Reply]) -> list[Spent]:
+    def _spent(self, replies: Sequence[Reply]) -> dict[int, ClientCost]:
         """Return what each client of a round cost, once a client, whatever it did."""
         costs = {r.client: spent(self.course.state.layout, self.with_factors(r)) for r in replies}
         for client, more in self.beside.items():
-            costs[client] = both(costs[client], more) if client in costs else more
-        return list(costs.values())
+            costs[client] = merge(costs[client], more) if client in costs else more
+        return costs
 
     def with_factors(self, reply: Reply) -> Reply:
         """Count what a client gets of the changes of the base weights, as factors where these are shorter."""
@@ -225,7 +225,7 @@ class Federated:
             "train_loss": report.train_loss if report.examples else None,
             "steps": report.steps,
             "examples": report.examples,
-            **round_line(self._spent(report.replies), self.prices),
+            **round_line(self._spent(report.replies), self.fleet),
         }
         moved = {reply.client: reply.moved for reply in report.replies if reply.moved is not None}
         if moved:
@@ -244,15 +244,15 @@ def _averaged(line: dict[str, Any]) -> int:
     return 0 if "aborted" in line else len(line["cohort"]) - len(line.get("dropped", []))
 
 
-def spent(layout: Layout, reply: Reply) -> Spent:
+def spent(layout: Layout, reply: Reply) -> ClientCost:
     """Return what one client's part in a round cost."""
     whole, entries = layout.message_bytes, len(layout.entries)
     got = whole if reply.bytes_down is None else reply.bytes_down
     tensors = entries if reply.tensors_down is None else reply.tensors_down
     if reply.error is not None:
-        return Spent(bytes_up=reply.bytes_up or 0, bytes_down=got, tensors_down=tensors)
+        return ClientCost(bytes_up=reply.bytes_up or 0, bytes_down=got, tensors_down=tensors)
     sent = sent_entries(layout, reply)
-    return Spent(
+    return ClientCost(
         bytes_up=whole if reply.bytes_up is None else reply.bytes_up,
         bytes_down=got,
         tensors_up=len(sent),
