@@ -18,7 +18,7 @@ from fednlp.simulation import final
 from fednlp.simulation.run import Silent
 from fednlp.simulation.run_dir import RunDir
 from fednlp.training import client as client_module
-from fednlp.training.side import LocalSide
+from fednlp.training.worker import ClientWorker
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
@@ -79,7 +79,7 @@ def test_killed_between_the_last_round_and_the_end(
     assert last_line(run)["round"] == 2
     assert not run.finished
     with monkeypatch.context() as patch:
-        patch.setattr(LocalSide, "_train", killed)  # no round is done again
+        patch.setattr(ClientWorker, "_train", killed)  # no round is done again
         fednlp.resume(tmp_path / "run", workers=2 if where == "before" else 1)
     assert outcome(run) == outcome(whole)
     kept = [one.client_models.read_bytes() if one.client_models.is_file() else None for one in (run, whole)]
@@ -117,13 +117,13 @@ def test_hidden_labels_do_not_reach_final_steps(
     )
     gold: set[int] = set()
 
-    def note(side: LocalSide, job: dict[str, Any], piece: int) -> Any:
+    def note(side: ClientWorker, job: dict[str, Any], piece: int) -> Any:
         gold.update(job["labelled"][piece][0])
         return original(side, job, piece)
 
-    original = LocalSide._examples
+    original = ClientWorker._examples
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalSide, "_examples", note)
+        patch.setattr(ClientWorker, "_examples", note)
         one = fednlp.run(settings, tmp_path / "one")
     assert 0 < len(gold) <= 12
     hidden = [n for n in range(160) if n not in gold]

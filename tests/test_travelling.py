@@ -24,7 +24,7 @@ from fednlp.simulation.run import Listener
 from fednlp.simulation.run_dir import RunDir
 from fednlp.training.local import Begin, train_client
 from fednlp.training.replica import flat_weights
-from fednlp.training.side import LocalSide, personal_names
+from fednlp.training.worker import ClientWorker, personal_names
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
@@ -120,7 +120,7 @@ def test_nothing_shared_is_local_training(
     task = pieces.task
     model = pretrained_model(pieces.source, task.model_class, task.settings(), {}, settings.seed)
     x = flat_weights(model, personal_names(model, how.train, True))
-    side = LocalSide(how, model)
+    side = ClientWorker(how, model)
     assert x.numel() == 0
     own: dict[int, torch.Tensor] = {}
     for line in lines_of(run):
@@ -140,7 +140,7 @@ def test_nothing_shared_is_local_training(
             )
             own[client] = side.replica.own()
     shutil.copy(run.records, tmp_path / "records")
-    again = LocalSide(replace(how, records=str(tmp_path / "records")), side.replica.model)
+    again = ClientWorker(replace(how, records=str(tmp_path / "records")), side.replica.model)
     for client, expected in own.items():
         assert torch.equal(again.participant.record(client, 4)["own"], expected)
 

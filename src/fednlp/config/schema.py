@@ -1,6 +1,7 @@
 """A typed experiment: its sections, every default written out, and paths that hold from anywhere."""
 
 import glob
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, JsonValue, ValidationError
@@ -73,11 +74,15 @@ class Experiment(Section):
         >>> Experiment(data={"name": "20news"}, client={"learning_rate": 1e-3}).client.learning_rate
         0.001
         """
+        algorithm = sections.get("algorithm")
+        found = together.option_problems(algorithm) if isinstance(algorithm, Mapping) else []
         try:
             super().__init__(**sections)
         except ValidationError as error:
-            found = [explain(dict(detail), Experiment) for detail in error.errors()]
+            found += [explain(dict(detail), Experiment) for detail in error.errors()]
             raise ConfigError(report("the experiment", found), found) from error
+        if found:
+            raise ConfigError(report("the experiment", found), found)
 
     def settled(self) -> "Experiment":
         """Return the experiment with what is left to data and partition chosen: the method, the size of the cohort.

@@ -7,6 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, PlainValidator, fi
 from pydantic_core import PydanticCustomError
 
 from fednlp.errors import PartitionError
+from fednlp.federated import algorithms
+from fednlp.federated.schedules import ScheduleName
 from fednlp.partition.make import method_named
 from fednlp.plugins import is_own
 from fednlp.tasks.names import TASKS
@@ -23,11 +25,12 @@ Schedule = Literal["constant", "constant_with_warmup", "linear", "cosine", "poly
 VariantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._+-]*$", max_length=40)]
 Tracker = Literal["none", "tensorboard", "wandb", "mlflow"]
 
-REFERENCES = ("centralised", "chained", "local")
-ALGORITHMS = ("fedavg", "fedprox", "fedopt", "fedadagrad", "fedadam", "fedyogi", *REFERENCES)
+BASELINES = ("centralised", "chained", "local")
+"""What federated algorithms are compared with; no algorithms themselves."""
+GIVEN = "given-in-python"
+"""The name of an algorithm that is given as a value, in Python."""
 LARGEST_CLIP = 1024.0
 """Of an element of an update in a secure sum."""
-ADAPTIVE: dict[str, ServerName] = {"fedadagrad": "adagrad", "fedadam": "adam", "fedyogi": "yogi"}
 
 
 class Section(BaseModel):
@@ -155,27 +158,34 @@ class Model(Section):
 
 
 class Algorithm(Section):
-    """What is federated learning here: see docs/methods.
+    """The method: see docs/methods.
 
-    A name ``"module:function"`` is the user's own; ``options`` are what the function takes.
+    A name ``"module:function"`` is the user's own. The other keys are the method's options: parameters of its function
+    (:mod:`fednlp.federated.algorithms`). Those of the user's own are in ``options``.
     """
 
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True, protected_namespaces=())
+
     name: str = "fedavg"
-    mu: NonNegativeFloat | None = None
     weighting: Literal["examples", "uniform"] = "examples"
     options: dict[str, JsonValue] = {}
 
     @field_validator("name")
     @classmethod
     def _known_name(cls, name: str) -> str:
-        if name in ALGORITHMS or is_own(name):
+        known = (*algorithms.names(), *BASELINES)
+        if name in known or name == GIVEN or is_own(name):
             return name
-        near = difflib.get_close_matches(name.lower(), ALGORITHMS, n=1)
+        near = difflib.get_close_matches(name.lower(), known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        known = ", ".join(ALGORITHMS)
         raise ValueError(
-            f'there is no algorithm "{name}": {hint}known are {known}, or "module:function" of your own'
+            f'there is no algorithm "{name}": {hint}known are {", ".join(known)}, or "module:function" of your own'
         )
+
+    @property
+    def method_options(self) -> dict[str, Any]:
+        """The method's options that are given."""
+        return {**(self.model_extra or {}), **self.options}
 
 
 class Client(Section):
@@ -183,6 +193,8 @@ class Client(Section):
 
     With ``keep_optimizer`` the optimiser's memory stays with the client from one of its rounds to the next.
     ``final_steps`` is how many steps each client takes by itself after the last round, for its own tests.
+    ``round_schedule``, ``warmup_rounds`` and ``minimum_rate`` change the learning rate over the rounds: they multiply
+    it by a factor between ``minimum_rate`` and 1 (:class:`fednlp.federated.schedules.RateSchedule`).
     """
 
     optimizer: ClientOptimizer = "adamw"
@@ -198,6 +210,9 @@ class Client(Section):
     group_by_length: bool = True
     keep_optimizer: bool = False
     final_steps: Annotated[int, Field(ge=0)] = 0
+    round_schedule: ScheduleName = "constant"
+    warmup_rounds: Annotated[int, Field(ge=0)] = 0
+    minimum_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     @model_validator(mode="after")
     def _options_go_together(self) -> Self:
@@ -213,7 +228,10 @@ class Client(Section):
 
 
 class Server(Section):
-    """The server optimiser on the pseudo-gradient; what is left out takes the algorithm's default."""
+    """The server optimiser on the pseudo-gradient; what is left out takes the algorithm's default.
+
+    ``round_schedule``, ``warmup_rounds`` and ``minimum_rate`` are as in ``[client]``, for the server's learning rate.
+    """
 
     optimizer: ServerName | None = None
     learning_rate: PositiveFloat | None = None
@@ -221,6 +239,9 @@ class Server(Section):
     beta1: Decay | None = None
     beta2: Decay | None = None
     tau: PositiveFloat | None = None
+    round_schedule: ScheduleName = "constant"
+    warmup_rounds: Annotated[int, Field(ge=0)] = 0
+    minimum_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
 class Exchange(Section):

@@ -22,7 +22,7 @@ from fednlp.tasks import require_trusted, task_from
 from fednlp.tasks.base import Outcome, Row, Task
 from fednlp.tasks.labels import defined_together
 from fednlp.training.batches import evaluation_batches
-from fednlp.training.side import pick_device
+from fednlp.training.worker import pick_device
 
 Step = Callable[[int, int, str], None]
 

@@ -17,7 +17,7 @@ from fednlp.reports.frontmatter import data_name, front_matter, hub_metrics, tas
 from fednlp.reports.groups import algorithm_title
 from fednlp.reports.hub import TASKS, use
 from fednlp.reports.markdown_text import escape, fence, table
-from fednlp.reports.read import REFERENCES, lookup
+from fednlp.reports.read import BASELINES, lookup
 from fednlp.reports.travel import has_personal, keeps_tensors
 from fednlp.reports.words import count_words, environment_facts, method_words, partition_words
 
@@ -129,7 +129,7 @@ def _intro(summary: Table, config: Table) -> str:
     what = what.format(labels=count_words(lookup(summary, "data.labels")))
     name = str(summary.get("algorithm") or lookup(config, "algorithm.name", "unknown"))
     how = f"federated learning with {algorithm_title(name)}"
-    if name in REFERENCES:
+    if name in BASELINES:
         how = {
             "centralised": "centralised training",
             "chained": "training on one client after the other",
@@ -202,7 +202,7 @@ _PARTS = (
 def _personalised(summary: Table, config: Table) -> bool:
     """Tell whether clients kept tensors to themselves; the references have nothing of the kind."""
     told = summary.get("personalised")
-    if told is not None or summary.get("algorithm") in REFERENCES:
+    if told is not None or summary.get("algorithm") in BASELINES:
         return bool(told)
     return keeps_tensors(config)
 

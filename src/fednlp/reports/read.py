@@ -16,7 +16,7 @@ from fednlp.errors import ConfigError, RunError
 from fednlp.formatting.safe_text import text_of_csv
 
 _CLIENT_COLUMNS = ("client", "name", "train_examples", "test_examples")
-REFERENCES = ("centralised", "chained", "local")
+BASELINES = ("centralised", "chained", "local")
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +88,7 @@ class Run:
     def reference(self) -> str | None:
         """``"centralised"`` or ``"local"`` for a reference point, else None."""
         named = self.summary.get("reference") if self.summary else None
-        return named or (self.algorithm if self.algorithm in REFERENCES else None)
+        return named or (self.algorithm if self.algorithm in BASELINES else None)
 
     @property
     def metric(self) -> str:

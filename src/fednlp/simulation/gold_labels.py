@@ -10,22 +10,22 @@ from fednlp.errors import ConfigError, RunError
 from fednlp.fewshot.filtering import filter_clients
 from fednlp.fewshot.gold import GoldLabels, draw_gold_labels
 from fednlp.partition.embed import embed
-from fednlp.simulation.context import Course
+from fednlp.simulation.context import RunContext
 from fednlp.tasks.classification import TextClassification
 
 
-def gold_labels_of(course: Course) -> GoldLabels:
+def gold_labels_of(context: RunContext) -> GoldLabels:
     """Return the gold labels of a run with few labels; no other label is looked at.
 
     Raises:
         ConfigError: The task has no classes, there are more gold labels than examples, or none is left to label.
         RunError: The features are gone.
     """
-    fewshot, partition, task = course.experiment.fewshot, course.partition, course.side.task
+    fewshot, partition, task = context.experiment.fewshot, context.partition, context.worker.task
     assert fewshot is not None
     if not isinstance(task, TextClassification):
         raise ConfigError(f"[fewshot] gives texts classes, and {task.name} has none: leave it out")
-    folder = course.side.recipe.train_features
+    folder = context.worker.spec.train_features
     features = open_features(Path(folder))
     if features is None:
         raise RunError(f"the features in {folder} are gone: start the run again, they are made anew")
@@ -37,16 +37,16 @@ def gold_labels_of(course: Course) -> GoldLabels:
         gamma=fewshot.gamma,
         noisy_fraction=fewshot.bad_clients,
         validation=fewshot.validation if fewshot.pacing == "search" else 0,
-        seed=course.experiment.seed,
+        seed=context.experiment.seed,
     )
     if fewshot.keep is not None:
         texts = np.flatnonzero(gold.usable)
-        course.say(f"embedding {len(texts):,} texts for filtering (once; kept in the cache)")
-        vectors = embed(course.texts(texts))
+        context.log(f"embedding {len(texts):,} texts for filtering (once; kept in the cache)")
+        vectors = embed(context.texts(texts))
         usable = filter_clients(
             partition, gold.usable, vectors, fewshot.keep, fewshot.neighbours, fewshot.rho
         )
         gold = replace(gold, usable=usable)
     for name in gold.classes_without_gold():
-        course.say(f'no gold label is "{name}": it is learnt from pseudo labels alone, if at all')
+        context.log(f'no gold label is "{name}": it is learnt from pseudo labels alone, if at all')
     return gold

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fednlp.tasks.base import Task
-    from fednlp.training.side import LocalSide
+    from fednlp.training.worker import ClientWorker
 
 Log = Callable[[str], None]
 
@@ -79,7 +79,7 @@ def memory_of_depth(
     )
 
 
-def memory_of_run(experiment: Experiment, side: "LocalSide") -> int | None:
+def memory_of_run(experiment: Experiment, side: "ClientWorker") -> int | None:
     """Return the bytes at the peak of a client of a run, None where no prediction applies.
 
     None for models with adapters, with two stacks of layers, without attention, or that run a layer several times; and
@@ -89,7 +89,7 @@ def memory_of_run(experiment: Experiment, side: "LocalSide") -> int | None:
         experiment: Of the run.
         side: Its model, of which the frozen parameters are marked, and texts.
     """
-    length, model, features = side.recipe.longest, side.replica.model, side.train_features
+    length, model, features = side.spec.longest, side.replica.model, side.train_features
     depth = kept_layers(model)
     if experiment.model.peft is not None or depth is None or not length:
         return None

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fednlp.config import Experiment
-from fednlp.config.sections import REFERENCES, Costs, Report
+from fednlp.config.sections import BASELINES, Costs, Report
 from fednlp.costs import DeviceProfile, load_profile, profile_names
 from fednlp.errors import ConfigError
 from fednlp.fewshot.depth_capacity import (
@@ -195,7 +195,7 @@ def find_training_plan(
 
 
 def _checked(experiment: Experiment) -> Experiment:
-    if experiment.algorithm.name in REFERENCES:
+    if experiment.algorithm.name in BASELINES:
         raise ConfigError(
             f"a plan weighs computing against sending, and {experiment.algorithm.name} sends nothing: say "
             'algorithm.name = "fedavg"'
