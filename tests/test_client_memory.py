@@ -155,7 +155,7 @@ def test_a_side_without_a_length_with_longer_texts_or_without_attention_says_not
 
     def side(longest: int, texts: int) -> Any:
         return SimpleNamespace(
-            recipe=SimpleNamespace(longest=longest),
+            spec=SimpleNamespace(longest=longest),
             replica=SimpleNamespace(model=model),
             train_features=SimpleNamespace(lengths=lambda numbers: np.array([3, texts])),
             partition=SimpleNamespace(train_indices=np.array([0, 1])),
