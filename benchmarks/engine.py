@@ -121,7 +121,7 @@ def prepare(folder: Path, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
         hidden_labels=False,
         seed=0,
         device="cpu",
-        remember=False,
+        cache_activations=False,
         evaluation_batch=64,
     )
     return asdict(recipe), {"data": {"name": "synthetic"}, "algorithm": {"name": "fedavg"}}
@@ -278,7 +278,7 @@ def measure_padding(name: str | None, path: str | None, rounds: int) -> dict[str
     from fednlp.data import named_model
     from fednlp.data.features import Features
     from fednlp.models import pretrained_model
-    from fednlp.tasks.classification import TextClassification
+    from fednlp.tasks.text_classification import TextClassification
     from fednlp.training.local import train_client
     from fednlp.training.optimizers import LocalTraining
     from fednlp.training.replica import Replica, flat_weights

@@ -19,8 +19,8 @@ from fednlp.costs import TrainingDepth, load_profile
 from fednlp.errors import ConfigError, RunError
 from fednlp.fewshot.depth_capacity import TrainingPlan
 from fednlp.formatting.units import human_bytes
-from fednlp.models.depth import trained_depth
-from fednlp.models.selection import apply_selection, parse_train
+from fednlp.models.selection import apply_selection, parse_selection
+from fednlp.models.trainable_depth import trainable_depth
 from fednlp.simulation.resource_estimation import PlanEstimator, plan_selection
 
 Document = Callable[..., dict[str, Any]]
@@ -170,7 +170,7 @@ def test_a_plan_trains_what_it_says(toml: Callable[..., Path]) -> None:
             for name, _ in estimator.model.named_parameters()
             if "classifier" in name or "pooler" in name or _trained(name, depth, capacity)
         }
-        selection = apply_selection(estimator.model, parse_train(estimator.selection(candidate)))
+        selection = apply_selection(estimator.model, parse_selection(estimator.selection(candidate)))
         assert selection.shared == expected
         assert price.parameters == sum(p.numel() for p in estimator.model.parameters() if p.requires_grad)
         for parameter in estimator.model.parameters():
@@ -192,16 +192,16 @@ def test_a_run_is_priced_as_its_plan_says(toml: Callable[..., Path]) -> None:
     """How deep a model is trained is read off what is frozen in it."""
     experiment = config.load(toml()).resolved()
     estimator = PlanEstimator(experiment, load_profile("mine.toml"), lambda text: None)
-    assert trained_depth(estimator.model) is None  # with its embeddings
+    assert trainable_depth(estimator.model) is None  # with its embeddings
     for depth in range(3):
         for capacity in range(depth + 1):
             candidate = TrainingPlan(depth, capacity)
-            apply_selection(estimator.model, parse_train(estimator.selection(candidate)))
-            found = trained_depth(estimator.model)
+            apply_selection(estimator.model, parse_selection(estimator.selection(candidate)))
+            found = trainable_depth(estimator.model)
             for parameter in estimator.model.parameters():
                 parameter.requires_grad_(True)
             assert found is not None
-            assert TrainingDepth(*found, experiment.runtime.remember) == estimator.depth(candidate)
+            assert TrainingDepth(*found, experiment.runtime.cache_activations) == estimator.depth(candidate)
 
 
 def test_runs_that_try_plans(

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fednlp.training.masked import unmask
 
 from fednlp.config import Experiment
 from fednlp.federated.sums import ExactSum
 from fednlp.models import new_model
 from fednlp.simulation.build import gather, recipe, share_out
-from fednlp.training.masked import unmask
 from fednlp.training.worker import ClientWorker
 
 Make = Callable[..., Experiment]
@@ -70,6 +70,6 @@ def test_examples_of_a_batch_are_predicted_and_unknown_jobs_refused(side: Client
     job = {"kind": "evaluate", "key": 1}
     batches = side.test_batches()
     for piece in (0, len(batches) - 1):
-        assert side.work(job, piece, x, total)["numbers"] == batches[piece].tolist()
+        assert side.work(job, piece, x, total)["indices"] == batches[piece].tolist()
     with pytest.raises(ValueError, match="unknown kind of job: dance"):
         side.work({"kind": "dance"}, 0, x, total)

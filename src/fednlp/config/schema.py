@@ -137,7 +137,7 @@ def _absolute(value: str | list[str]) -> str | list[str]:
 
 def _anchored_model(model: Model) -> dict[str, str | list[str]]:
     """Return the model's folder made absolute; a known name stays one, whatever lies in the working folder."""
-    from fednlp.models.known import ALL_NAMES
+    from fednlp.models.registry import ALL_NAMES
 
     return {} if model.name_or_path in ALL_NAMES else _anchored(model, "name_or_path")
 

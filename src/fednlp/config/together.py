@@ -309,7 +309,14 @@ def _plan_problems(experiment: "Experiment") -> list[str]:
 
     secure, cohort = experiment.secure, experiment.clients_per_round
     try:
-        make_plan(secure.protocol, cohort, secure.dropout, secure.corruption, secure.bits, secure.active)
+        make_plan(
+            secure.protocol,
+            cohort,
+            secure.dropout,
+            secure.max_colluding,
+            secure.bits,
+            secure.malicious_server,
+        )
     except ConfigError as error:
         return [str(error)]
     return []
@@ -364,10 +371,10 @@ def _private_sum_problems(privacy: Privacy, secure: Secure) -> list[str]:
         found.append(
             f"privacy.clip = {privacy.clip} is more than a secure sum has room for: {LARGEST_CLIP} at most"
         )
-    if secure.active:
+    if secure.malicious_server:
         found.append(
-            "secure.active is for a server that may lie, and the clients' noise counts on one that sums the updates of "
-            "all who stay: leave out active or [privacy]"
+            "secure.malicious_server is for a server that may lie, and the clients' noise counts on one that sums the "
+            "updates of all who stay: leave out malicious_server or [privacy]"
         )
     return found
 
@@ -403,10 +410,10 @@ def _fewshot_problems(experiment: "Experiment") -> list[str]:
             'fewshot.pacing = "search" puts the model back between trials, and not what clients keep to themselves: '
             "leave client.keep_optimizer, [pull] and exchange.error_feedback out"
         )
-    if fewshot.check and experiment.secure.protocol != "none":
+    if fewshot.detect_label_noise and experiment.secure.protocol != "none":
         found.append(
-            "fewshot.check shows the server what single clients label and what the model says to it, which [secure] is "
-            "there to hide: leave out one of the two"
+            "fewshot.detect_label_noise shows the server what single clients label and what the model says to it, "
+            "which [secure] is there to hide: leave out one of the two"
         )
     return found
 
@@ -425,11 +432,11 @@ def _costs_problems(experiment: "Experiment") -> list[str]:
 
 def _selection_problems(experiment: "Experiment") -> list[str]:
     from fednlp.models.peft_options import averaging_of, check_peft
-    from fednlp.models.terms import parse_train
+    from fednlp.models.selection_spec import parse_selection
 
     model, found = experiment.model, []
     try:
-        parse_train(model.train)
+        parse_selection(model.train)
     except ConfigError as error:
         found.append(f"model.train: {error}")
     try:

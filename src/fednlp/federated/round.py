@@ -38,6 +38,9 @@ class Runtime(Protocol):
     def publish(self, name: str, vector: Tensor) -> None:
         """Let the clients have a flat vector under a name, in place of the one before."""
 
+    def __len__(self) -> int:
+        """Return how many requests are answered side by side."""
+
     def do(
         self, requests: Sequence[Any], on_progress: Callable[[int], None] = lambda done: None
     ) -> list[Any]:

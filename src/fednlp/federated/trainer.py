@@ -95,6 +95,9 @@ class _Trainers:
             for name, value in self.start.items()
         }
 
+    def __len__(self) -> int:
+        return 1
+
     def publish(self, name: str, vector: Tensor) -> None:
         """Let the clients have a flat vector under a name."""
         self._vectors[name] = vector

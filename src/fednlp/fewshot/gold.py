@@ -62,7 +62,7 @@ class GoldLabels:
             "clients_with_gold": int((self.counts() > 0).sum()),
             "classes_without_gold": self.classes_without_gold(),
             "candidates": int(self.usable.sum()),
-            "bad_clients": self.noisy_clients.tolist(),
+            "noisy_clients": self.noisy_clients.tolist(),
         }
 
 

@@ -73,8 +73,8 @@ def _algorithm_of(experiment: Experiment) -> Algorithm:
 def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: str | int | None) -> None:
     """Give a run's model the tensors of one client.
 
-    A client's own model is the one after its final steps, where these are kept; else the shared tensors with those
-    that it kept to itself, where it has any.
+    A client's own model is the one after its fine-tuning steps, where these are kept; else the shared tensors with
+    those that it kept to itself, where it has any.
 
     Args:
         run: The run directory.
@@ -110,7 +110,7 @@ def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: s
         raise RunError(f"{run.folder} holds no records of clients: its run is not begun")
     if run.client_models.is_file():
         record = _record(run.client_models, model_fields(replica), number, state.round)
-        why = "has no model after its final steps: it failed in them, or has nothing to train on"
+        why = "has no model after its fine-tuning steps: it failed in them, or has nothing to train on"
     else:
         record = _record(
             run.records, record_fields(replica, local_training(experiment), algorithm), number, state.round
@@ -126,14 +126,14 @@ def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: s
 
 
 def _require_kept(run: RunDir, experiment: Experiment, clients: int) -> None:
-    """Check that the clients' models after their final steps are there.
+    """Check that the clients' models after their fine-tuning steps are there.
 
     Raises:
         RunError: There are none, or they are not kept; the message says what to do.
     """
     if run.client_models.is_file():
         return
-    if not experiment.client.final_steps or experiment.algorithm.name == "local":
+    if not experiment.client.finetune_steps or experiment.algorithm.name == "local":
         raise RunError(f"the clients of {run.folder} have no models of their own: leave out --client")
     most = experiment.evaluation.keep_client_models
     stopped = (
@@ -144,7 +144,7 @@ def _require_kept(run: RunDir, experiment: Experiment, clients: int) -> None:
         why = "the disk was full, or the run is of an older version: run it again"
     if clients > most:
         why = f"there are {clients:,} clients, and evaluation.keep_client_models = {most}: run again with a larger one"
-    raise RunError(f"{run.folder} holds no models of clients after their final steps ({why})")
+    raise RunError(f"{run.folder} holds no models of clients after their fine-tuning steps ({why})")
 
 
 def _record(path: Path, fields: dict[str, int], client: int, saved: int) -> dict[str, Tensor] | None:

@@ -116,7 +116,7 @@ def environment_facts(environment: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _own_steps(config: Mapping[str, Any]) -> str:
-    steps = lookup(config, "client.final_steps")
+    steps = lookup(config, "client.finetune_steps")
     return (
         f"At the end each client takes {_many(steps, 'step')} more by itself for its own tests."
         if steps

@@ -15,7 +15,7 @@ from fednlp.federated.client import ClientResult, TrainRequest
 VERSION = 1
 """Of all messages. A peer of another version is refused."""
 
-Seeds = list[tuple[str, int]]
+Seeds = list[list[Any]]
 """Masks: a seed in hexadecimal digits and a sign each."""
 
 
@@ -83,13 +83,13 @@ class BatchPredictions:
     """Predictions of some test examples.
 
     Attributes:
-        numbers: The examples.
+        indices: The examples.
         predictions: One each, as JSON.
         loss: Summed over what is predicted.
         weight: How much that is.
     """
 
-    numbers: list[int]
+    indices: list[int]
     predictions: list[Any]
     loss: float
     weight: float

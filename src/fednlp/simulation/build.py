@@ -33,16 +33,16 @@ from fednlp.federated.transforms import make_chain
 from fednlp.formatting.units import plural
 from fednlp.hubs.cache import cache_dir
 from fednlp.models import (
-    BUILT_NAMES,
+    FROM_SCRATCH_NAMES,
     VOCABULARY_SIZE,
-    built_model,
-    find_model,
+    from_scratch_folder,
     has_weights,
     load_tokenizer,
     longest_text,
+    resolve_model,
 )
-from fednlp.models.depth import trained_depth
 from fednlp.models.peft_options import virtual_tokens
+from fednlp.models.trainable_depth import trainable_depth
 from fednlp.partition import Partition, make_partition
 from fednlp.plugins import is_own
 from fednlp.simulation.partition_file import read_partition_file
@@ -103,7 +103,7 @@ def gather(experiment: Experiment, say: Say) -> Pieces:
 def model_source(experiment: Experiment, data: TextData, say: Say) -> str:
     """Return the model's folder or hub name; one that is built gets its vocabulary from the training texts."""
     model = experiment.model
-    if model.name_or_path in BUILT_NAMES:
+    if model.name_or_path in FROM_SCRATCH_NAMES:
         size = model.vocabulary_size or VOCABULARY_SIZE
         identity = [data.fingerprint, sorted(data.columns)]
         texts, targets = partial(training_texts, data), None
@@ -115,14 +115,14 @@ def model_source(experiment: Experiment, data: TextData, say: Say) -> str:
                 )
             texts = partial(training_texts, data, SCHEMAS[data.task].inputs)
             targets = partial(training_texts, data, ["target"])
-        return built_model(model.name_or_path, model.config, texts, identity, size, say, targets)
+        return from_scratch_folder(model.name_or_path, model.config, texts, identity, size, say, targets)
     if model.vocabulary_size is not None or model.vocabulary != "shared":
         key = "vocabulary_size" if model.vocabulary_size is not None else "vocabulary"
         raise ConfigError(
-            f"model.{key} is for models that are built ({', '.join(BUILT_NAMES)}); "
+            f"model.{key} is for models that are built ({', '.join(FROM_SCRATCH_NAMES)}); "
             f"{model.name_or_path} brings its vocabulary: leave it out"
         )
-    source = find_model(model.name_or_path)
+    source = resolve_model(model.name_or_path)
     if not has_weights(source):
         say(f"{model.name_or_path} has no weights: training begins from random ones, drawn by the seed")
     return source
@@ -183,7 +183,7 @@ def open_data(experiment: Experiment) -> TextData:
         test_path=wanted.test_path,
         test_fraction=wanted.test_fraction,
         delimiter=wanted.delimiter,
-        invalid=wanted.invalid,
+        on_invalid_row=wanted.on_invalid_row,
     )
 
 
@@ -299,7 +299,7 @@ def worker_spec(
         unlabelled=experiment.fewshot is not None,
         seed=experiment.seed,
         device=experiment.runtime.device,
-        remember=experiment.runtime.remember,
+        cache_activations=experiment.runtime.cache_activations,
         evaluation_batch=experiment.evaluation.batch_size,
         longest=pieces.longest,
     )
@@ -314,7 +314,9 @@ def client_side(algorithm: Algorithm, experiment: Experiment) -> Algorithm:
     """
     privacy = experiment.privacy
     if experiment.secure.protocol != "none":
-        return algorithm
+        from fednlp.secure.aggregator import MaskedSum
+
+        return replace(algorithm, aggregator=MaskedSum())
     if privacy is not None:
         return replace(algorithm, aggregator=NoisyMean(privacy.clip, 0.0, 0.0, experiment.seed))
     return algorithm
@@ -402,7 +404,7 @@ def server_optimizer(experiment: Experiment) -> ServerOptimizer:
 
 def fleet_of(experiment: Experiment, model: nn.Module, num_clients: int) -> Fleet | None:
     """Return the clients' devices and what they take; None where ``[costs]`` prices nothing."""
-    costs, depth = experiment.costs, trained_depth(model)
+    costs, depth = experiment.costs, trainable_depth(model)
     return make_fleet(
         costs.bandwidth_up,
         costs.bandwidth_down,
@@ -411,7 +413,7 @@ def fleet_of(experiment: Experiment, model: nn.Module, num_clients: int) -> Flee
         parameters=sum(p.numel() for p in model.parameters()),
         num_clients=num_clients,
         seed=experiment.seed,
-        depth=None if depth is None else TrainingDepth(*depth, cached=experiment.runtime.remember),
+        depth=None if depth is None else TrainingDepth(*depth, cached=experiment.runtime.cache_activations),
     )
 
 

@@ -14,7 +14,7 @@ from fednlp.federated.sums import BURST, count_bad
 from fednlp.partition import Partition
 from fednlp.runtime.pool import Pool
 from fednlp.simulation.evaluate import evaluate
-from fednlp.tasks.labels import LabelScores
+from fednlp.tasks.label_scores import LabelScores
 from fednlp.training.worker import ClientWorker
 
 

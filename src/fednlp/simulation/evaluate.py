@@ -20,7 +20,7 @@ from fednlp.formatting.safe_text import csv_text
 from fednlp.runtime.messages import BatchPredictions, ClientModelRequest, ClientModelResult, EvaluateRequest
 from fednlp.seeds import generator
 from fednlp.simulation.run_dir import remedy
-from fednlp.tasks.base import Outcome
+from fednlp.tasks.base import Predictions
 from fednlp.training.scores import mean_scores, scores_by_owner
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def drawn_clients(context: "RunContext") -> list[int]:
     return sorted(int(c) for c in rng.choice(clients, size=min(wanted, clients), replace=False))
 
 
-def predict_globally(context: "RunContext") -> list[Outcome]:
+def predict_globally(context: "RunContext") -> list[Predictions]:
     """Predict the whole test set with the common model."""
     worker, state = context.worker, context.state
     batches = len(worker.test_batches())
@@ -71,7 +71,7 @@ def predict_globally(context: "RunContext") -> list[Outcome]:
     found: list[BatchPredictions] = context.pool.do(
         requests, lambda done: context.on_progress(done, batches, "test batches")
     )
-    return [Outcome(**vars(one)) for one in found]
+    return [Predictions(**vars(one)) for one in found]
 
 
 def evaluate_clients(
@@ -108,7 +108,7 @@ def evaluate_clients(
     return found
 
 
-def scores_of_clients(context: "RunContext", outcomes: list[Outcome]) -> np.ndarray:
+def scores_of_clients(context: "RunContext", outcomes: list[Predictions]) -> np.ndarray:
     """Return each client's score on its own test examples by predictions of the whole test set; NaN without any."""
     side = context.worker
     return scores_by_owner(side.task, side.test_features, context.partition, outcomes)

@@ -1,4 +1,4 @@
-"""What is done once, after the last round is saved: final steps of each client, and the matrix of models and tests.
+"""What is done once, after the last round is saved: fine-tuning by each client, and the cross-client evaluation.
 
 Neither changes the state of the run. A failure here costs no round: a resumed run repeats this part, with the same
 result.
@@ -38,12 +38,14 @@ _LEAVE_FREE = 2**30
 
 
 def is_due(context: "RunContext") -> bool:
-    """Whether final steps or the matrix are configured, and the last round's line does not have them yet."""
+    """Say whether fine-tuning or the cross-client evaluation is configured, and not in the last line yet."""
     experiment, line = context.experiment, context.lines[-1]
     if experiment.algorithm.name == "local":  # its models are tried round by round, and not kept
         return False
-    final = experiment.client.final_steps > 0 and "final" not in line["evaluation"]
-    return final or (experiment.evaluation.matrix and "matrix" not in line)
+    finetuning = experiment.client.finetune_steps > 0 and "finetuned" not in line["evaluation"]
+    return finetuning or (
+        experiment.evaluation.cross_client_evaluation and "cross_client_evaluation" not in line
+    )
 
 
 def evaluate_final(context: "RunContext", run: RunDir) -> dict[str, Any]:
@@ -54,27 +56,28 @@ def evaluate_final(context: "RunContext", run: RunDir) -> dict[str, Any]:
         run: Gets the clients' models after their own steps, and their scores in ``clients.csv``.
 
     Returns:
-        What the last round's line is to hold: ``final``, a summary of the clients' scores after their own steps, for
-        its ``evaluation``; ``matrix``; ``final_failed``, the clients that failed in these steps, each with a reason;
-        ``final_untrained``, how many have nothing to train on. Each only where there is any.
+        What the last round's line is to hold: ``finetuned``, a summary of the clients' scores after their own steps,
+        for its ``evaluation``; ``cross_client_evaluation``; ``finetune_failed``, the clients that failed in these
+        steps, each with a reason; ``finetune_untrained``, how many have nothing to train on. Each only where there is
+        any.
     """
-    steps, clients = context.experiment.client.final_steps, context.partition.num_clients
-    everyone = list(range(clients)) if context.experiment.evaluation.matrix else []
+    steps, clients = context.experiment.client.finetune_steps, context.partition.num_clients
+    everyone = list(range(clients)) if context.experiment.evaluation.cross_client_evaluation else []
     found: dict[str, Any] = {}
     results: list[ClientModelResult] = []
     if steps:
-        results = _final_steps(context, run, everyone, found)
+        results = _finetune(context, run, everyone, found)
     elif context.worker.personalised:
         results = evaluate_clients(context, [], everyone)
     if everyone:
-        found["matrix"] = matrix(context, results)
+        found["cross_client_evaluation"] = cross_client_evaluation(context, results)
     return found
 
 
-def _final_steps(
+def _finetune(
     context: "RunContext", run: RunDir, everyone: list[int], found: dict[str, Any]
 ) -> list[ClientModelResult]:
-    """Let clients take their final steps, and add to what is found; return what came of each."""
+    """Let clients take their fine-tuning steps, and add to what is found; return what came of each."""
     keep, clients = _keeps_models(context, run), range(context.partition.num_clients)
     labelled = context.labelled
     sizes = (
@@ -86,18 +89,18 @@ def _final_steps(
     trained = [client for client in everyone if sizes[client]]
     own = able if keep else [client for client in clients_with_tests(context) if sizes[client]]
     save_to = str(run.client_models.resolve()) if keep else None
-    results = evaluate_clients(context, own, trained, context.experiment.client.final_steps, save_to)
+    results = evaluate_clients(context, own, trained, context.experiment.client.finetune_steps, save_to)
     if keep:
         with closing(ClientStore(run.client_models, model_fields(context.worker.replica))) as store:
             store.sync()
     scores = own_scores(context, results)
-    found["final"] = personal_scores(context, scores)
+    found["finetuned"] = personal_scores(context, scores)
     failed = [{"client": r.client, "reason": r.error} for r in results if r.error is not None]
     untrained = context.partition.num_clients - len(able)
-    found |= {"final_failed": failed} if failed else {}
-    found |= {"final_untrained": untrained} if untrained else {}
+    found |= {"finetune_failed": failed} if failed else {}
+    found |= {"finetune_untrained": untrained} if untrained else {}
     _warn(context, failed, untrained)
-    _add_scores(run.folder / "clients.csv", f"{context.worker.task.metric}_final", scores)
+    _add_scores(run.folder / "clients.csv", f"{context.worker.task.metric}_finetuned", scores)
     return results
 
 
@@ -121,14 +124,14 @@ def _keeps_models(context: "RunContext", run: RunDir) -> bool:
 
 def _warn(context: "RunContext", failed: list[dict[str, Any]], untrained: int) -> None:
     for one in failed[:_WARNINGS]:
-        context.log(f"warning: client {one['client']} failed in its final steps: {one['reason']}")
+        context.log(f"warning: client {one['client']} failed in its fine-tuning steps: {one['reason']}")
     if len(failed) > _WARNINGS:
-        context.log(f"warning: {len(failed) - _WARNINGS:,} more clients failed in their final steps")
+        context.log(f"warning: {len(failed) - _WARNINGS:,} more clients failed in their fine-tuning steps")
     if untrained:
-        context.log(f"{untrained:,} clients have nothing to train on and take no final steps")
+        context.log(f"{untrained:,} clients have nothing to train on and take no fine-tuning steps")
 
 
-def matrix(context: "RunContext", results: list[ClientModelResult]) -> dict[str, Any]:
+def cross_client_evaluation(context: "RunContext", results: list[ClientModelResult]) -> dict[str, Any]:
     """Return the scores of models (rows) on the clients' tests (columns): the server's first, if it is used.
 
     Args:

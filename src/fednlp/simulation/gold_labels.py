@@ -11,7 +11,7 @@ from fednlp.fewshot.filtering import filter_clients
 from fednlp.fewshot.gold import GoldLabels, draw_gold_labels
 from fednlp.partition.embed import embed
 from fednlp.simulation.context import RunContext
-from fednlp.tasks.classification import TextClassification
+from fednlp.tasks.text_classification import TextClassification
 
 
 def gold_labels_of(context: RunContext) -> GoldLabels:
@@ -35,16 +35,16 @@ def gold_labels_of(context: RunContext) -> GoldLabels:
         partition,
         total=fewshot.gold,
         gamma=fewshot.gamma,
-        noisy_fraction=fewshot.bad_clients,
+        noisy_fraction=fewshot.noisy_client_fraction,
         validation=fewshot.validation if fewshot.pacing == "search" else 0,
         seed=context.experiment.seed,
     )
-    if fewshot.keep is not None:
+    if fewshot.filter_ratio is not None:
         texts = np.flatnonzero(gold.usable)
         context.log(f"embedding {len(texts):,} texts for filtering (once; kept in the cache)")
         vectors = embed(context.texts(texts))
         usable = filter_clients(
-            partition, gold.usable, vectors, fewshot.keep, fewshot.neighbours, fewshot.rho
+            partition, gold.usable, vectors, fewshot.filter_ratio, fewshot.neighbours, fewshot.rho
         )
         gold = replace(gold, usable=usable)
     for name in gold.classes_without_gold():

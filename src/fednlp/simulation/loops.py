@@ -5,7 +5,7 @@ from dataclasses import replace
 from fednlp.federated.lora import ExactAveraging, check_exact
 from fednlp.simulation.baselines import Centralised, LocalOnly, SequentialFineTuning
 from fednlp.simulation.context import RunContext, Training
-from fednlp.simulation.protect import Protected
+from fednlp.simulation.protection import Protected
 from fednlp.simulation.pseudo_labels import PseudoLabels
 from fednlp.simulation.rounds import FederatedTraining
 

@@ -53,10 +53,10 @@ class PaceSearch:
                 candidates=fewshot.candidates,
                 threshold=fewshot.threshold,
                 window=fewshot.window,
-                switches=fewshot.switches,
+                max_searches=fewshot.max_searches,
                 rounds=context.experiment.num_rounds,
             )
-            listed = initial_list if fewshot.paces == "paper" else laptop_list
+            listed = initial_list if fewshot.pace_grid == "paper" else laptop_list
             paces = listed(context.partition.num_clients)
             memory["search"] = to_json(begin(paces, rules, self.labels.accuracy()))
         self.order: RoundOrder = ask(from_json(memory["search"]))

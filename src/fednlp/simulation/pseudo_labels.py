@@ -83,10 +83,10 @@ class PseudoLabels:
         context.gold = self.known.examples, self.known.labels
         context.labelled = self.labelled
         context.facts["fewshot"] = self.known.facts()
-        if self.fewshot.check and context.worker.replica.personal.numel:
+        if self.fewshot.detect_label_noise and context.worker.replica.personal.numel:
             raise ConfigError(
-                "fewshot.check asks the server's model, whose personal layers (model.train) no client has trained: "
-                "share everything, or leave fewshot.check out"
+                "fewshot.detect_label_noise asks the server's model, whose personal layers (model.train) no client has "
+                "trained: share everything, or leave fewshot.detect_label_noise out"
             )
         self.texts_seen: dict[int, int] = {}
         self.trust_all_but(context.state.memory.setdefault("flagged", []))
@@ -96,6 +96,9 @@ class PseudoLabels:
         self._found: dict[int, Labels] = {}
         if self.search is not None:
             self.search.begin()
+
+    def __len__(self) -> int:
+        return len(self.context.pool)
 
     @property
     def total(self) -> Any:
@@ -126,7 +129,7 @@ class PseudoLabels:
         context, number = self.context, self.context.state.round + 1
         self.texts_seen, self._found = {}, {}
         due_now = self._is_due(number)
-        self._flagged = self._check() if due_now and self.fewshot.check else []
+        self._flagged = self._check() if due_now and self.fewshot.detect_label_noise else []
         self.sizes = self.held + self._counts(self.pseudo >= 0)
         able = int(np.count_nonzero(self.sizes))
         self._labelling = self._drawn(self.pace.n) if due_now else []
@@ -281,7 +284,7 @@ class PseudoLabels:
         for client, found in self._found.items():
             texts = self.candidates(client)
             labels = np.array(found.labels, dtype=np.int32)
-            among = labels if self.fewshot.per_label else None
+            among = labels if self.fewshot.class_balanced else None
             best = most_confident(np.array(found.confidences), self._taken(len(texts)), among)
             self.pseudo[texts] = -1
             self.pseudo[texts[best]] = labels[best]

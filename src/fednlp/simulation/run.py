@@ -32,7 +32,7 @@ from fednlp.simulation.evaluate import write_clients
 from fednlp.simulation.final import evaluate_final, is_due
 from fednlp.simulation.look import look_at
 from fednlp.simulation.loops import training_of
-from fednlp.simulation.protect import protect
+from fednlp.simulation.protection import protect
 from fednlp.simulation.run_dir import (
     RunDir,
     create,
@@ -90,9 +90,11 @@ class Silent:
             )
 
     def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
-        """Warn of clients that failed in their final steps, and say nothing else."""
-        for failed in summary.get("final_failed", []):
-            logger.warning("client %d failed in its final steps: %s", failed["client"], failed["reason"])
+        """Warn of clients that failed in their fine-tuning steps, and say nothing else."""
+        for failed in summary.get("finetune_failed", []):
+            logger.warning(
+                "client %d failed in its fine-tuning steps: %s", failed["client"], failed["reason"]
+            )
 
 
 def default_listener() -> Listener:
@@ -386,8 +388,8 @@ def _after_the_last(directory: RunDir, context: RunContext) -> dict[str, Any]:
     start, line = time.monotonic(), context.lines[-1]
     with saving(directory.folder):
         found = evaluate_final(context, directory)
-        if "final" in found:
-            line["evaluation"]["final"] = found.pop("final")
+        if "finetuned" in found:
+            line["evaluation"]["finetuned"] = found.pop("finetuned")
         line |= found
         line["seconds"] = round(line["seconds"] + time.monotonic() - start, 4)
         directory.write_rounds(context.lines)
@@ -467,8 +469,8 @@ def _finish(
     known = directory.read_json("environment.json")
     summary = summary_of(context, known["data"], stopped)
     with saving(directory.folder):
-        if context.lines and "matrix" in context.lines[-1]:
-            directory.write_json("matrix.json", context.lines[-1]["matrix"])
+        if context.lines and "cross_client_evaluation" in context.lines[-1]:
+            directory.write_json("cross_client_evaluation.json", context.lines[-1]["cross_client_evaluation"])
         if context.experiment.algorithm.name != "local":
             context.worker.replica.load_for_evaluation(context.state.params)
             card = model_card(summary, context.experiment.model_dump(exclude_none=True), known)

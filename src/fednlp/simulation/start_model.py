@@ -32,7 +32,7 @@ def start_model(experiment: Experiment, source: str, task: Task) -> nn.Module:
         model.config,
         experiment.seed,
         model.peft,
-        own_head=task.name == "prompt-classification",
+        require_head=task.name == "prompt-classification",
     )
 
 

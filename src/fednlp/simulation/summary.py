@@ -45,7 +45,11 @@ def summary_of(context: RunContext, data: dict[str, Any], stopped: str | None) -
         "reference": experiment.algorithm.name if experiment.algorithm.name in BASELINES else None,
         "baseline": _baseline(context),
         "note": context.note,
-        **{key: lines[-1][key] for key in ("final_failed", "final_untrained") if lines and key in lines[-1]},
+        **{
+            key: lines[-1][key]
+            for key in ("finetune_failed", "finetune_untrained")
+            if lines and key in lines[-1]
+        },
         **context.facts,
         **_secure_total(experiment, lines),
     }

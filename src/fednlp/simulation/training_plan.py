@@ -229,12 +229,12 @@ def _costs(experiment: Experiment, limits: PlanLimits) -> tuple[Costs, DevicePro
 
 def _trial(experiment: Experiment, limits: PlanLimits, train: dict[str, Any], costs: Costs) -> Experiment:
     """Return the experiment that tries a plan."""
-    evaluation = {"every": 1, "personal": False, "matrix": False}
+    evaluation = {"every": 1, "personal": False, "cross_client_evaluation": False}
     changes = {
         "name": "plan",
         "num_rounds": limits.rounds,
         "model": experiment.model.model_copy(update={"train": train}),
-        "client": experiment.client.model_copy(update={"final_steps": 0}),
+        "client": experiment.client.model_copy(update={"finetune_steps": 0}),
         "costs": costs,
         "evaluation": experiment.evaluation.model_copy(update=evaluation),
         "report": Report(),

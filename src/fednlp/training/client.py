@@ -35,7 +35,7 @@ from fednlp.training.optimizers import LocalTraining, memory_sizes
 from fednlp.training.replica import Replica
 
 if TYPE_CHECKING:
-    from fednlp.training.masked import Hidden
+    from fednlp.secure.upload import MaskedUpdate
 
 Record = Mapping[str, Tensor]
 _OPTIMIZER, _METHOD = "optimizer.", "method."
@@ -208,11 +208,11 @@ class ClientTrainer:
         update = change if isinstance(change, Tensor) else change.flat()
         check_finite(update)
         if request.masking is not None:
-            from fednlp.training.masked import hide
+            from fednlp.secure.upload import mask_update
 
             chain = uplink.chain
             whole = layout.flatten(chain.encode(layout.views(update), key)) if chain.steps else update
-            return SentUpdate(masked=hide(whole, request.masking, key))
+            return SentUpdate(masked=mask_update(whole, request.masking, key))
         if uplink.plain:
             return SentUpdate(model=Update.of(update, layout), others=others)
         chosen = self._chosen(record, update, local.x, key)
@@ -341,14 +341,14 @@ class SentUpdate:
 
     model: Update | None = None
     encoded: EncodedUpdate | None = None
-    masked: "Hidden | None" = None
+    masked: "MaskedUpdate | None" = None
     others: Mapping[str, Tensor] = field(default_factory=dict)
     chosen: ChosenTensors = field(default_factory=ChosenTensors)
 
 
 def received(
     sent: SentUpdate, algorithm: Algorithm, layout: Layout, x: Tensor, key: Key
-) -> "Mapping[str, Update] | Hidden":
+) -> "Mapping[str, Update] | MaskedUpdate":
     """Return what the server makes of a client's update: the server's half.
 
     Args:

@@ -107,7 +107,10 @@ class LocalTrainer:
         parts = replica.stretches(vectors)
         losses: list[Tensor] = []
         replica.train(True)
-        with replica.recalling(), torch_stream(self.seed, self.dropout[0], *self.dropout[1], *self._again()):
+        with (
+            replica.caching_activations(),
+            torch_stream(self.seed, self.dropout[0], *self.dropout[1], *self._again()),
+        ):
             for step, numbers in enumerate(batches):
                 batch = self.task.collate(self.features, numbers, replica.device, training=True)
                 loss = self.task.loss(replica.model, batch)

@@ -28,8 +28,8 @@ from torch import Tensor, nn
 from fednlp.federated.client import Gradient, Update
 from fednlp.federated.params import Kind, Layout
 from fednlp.federated.sums import check_finite, count_bad
-from fednlp.training.bottom import frozen_bottom
-from fednlp.training.memory import Memory
+from fednlp.training.activation_cache import ActivationCache
+from fednlp.training.frozen_prefix import find_frozen_prefix
 
 Personal = Collection[str]
 """Names of tensors that each client keeps to itself."""
@@ -163,8 +163,8 @@ class Replica:
     Attributes:
         layout: Of the shared tensors, which the flat global model is made of.
         personal: Of each client's own tensors.
-        bottom: The frozen layers from the embeddings up, if any.
-        memory: Of what these make of texts; None to run them batch by batch.
+        frozen_prefix: The frozen layers from the embeddings up, if any.
+        activation_cache: Of what these compute of texts; None to run them batch by batch.
     """
 
     def __init__(
@@ -176,8 +176,8 @@ class Replica:
         derived: Collection[str] = frozenset(),
         decaying: bool = False,
     ) -> None:
-        self.bottom = frozen_bottom(model)
-        self.memory: Memory | None = None
+        self.frozen_prefix = find_frozen_prefix(model)
+        self.activation_cache: ActivationCache | None = None
         self.layout = layout_of(model, personal, derived)
         self.personal = personal_layout(model, personal)
         self.device = device
@@ -311,18 +311,18 @@ class Replica:
             self._embedding.padding_idx = int(self._numbers[self._padding]) if renumbered else self._padding
 
     def train(self, training: bool) -> None:
-        """Switch dropout and the like on or off, but never in a frozen bottom: it is the same for ever.
+        """Switch dropout and the like on or off, but never in a frozen prefix: its activations never change.
 
         Walking a model's modules takes long, so only at a change.
         """
         if self.model.training is not training:
             self.model.train(training)
-            if self.bottom is not None:
-                self.bottom.still()
+            if self.frozen_prefix is not None:
+                self.frozen_prefix.eval_mode()
 
-    def recalling(self) -> AbstractContextManager[None]:
-        """Let the frozen bottom's output be remembered, and recalled, for the time of a block."""
-        return nullcontext() if self.memory is None else self.memory.listening()
+    def caching_activations(self) -> AbstractContextManager[None]:
+        """Keep and reuse the activations of the frozen prefix inside the ``with`` block."""
+        return nullcontext() if self.activation_cache is None else self.activation_cache.attached()
 
     def _reach(self, tensor: Tensor) -> None:
         self._reached.add(id(tensor))

@@ -27,7 +27,7 @@ from fednlp.models.adapters import lora_pairs
 from fednlp.models.groups import groups_of
 from fednlp.models.peft_options import averaging_of
 from fednlp.models.selection import apply_selection
-from fednlp.models.terms import parse_train
+from fednlp.models.selection_spec import parse_selection
 from fednlp.partition import Partition
 from fednlp.runtime.messages import (
     BatchPredictions,
@@ -44,12 +44,12 @@ from fednlp.runtime.messages import (
 )
 from fednlp.runtime.pool import Handler, Vectors
 from fednlp.tasks import task_from
-from fednlp.tasks.base import Outcome
-from fednlp.tasks.labels import LabelScores, by_label
+from fednlp.tasks.base import Predictions
+from fednlp.tasks.label_scores import LabelScores, by_label
+from fednlp.training.activation_cache import ActivationCache, activation_cache_folder
 from fednlp.training.batches import evaluation_batches
 from fednlp.training.client import ClientInit, ClientTrainer, init_of, model_of, received
 from fednlp.training.local import LocalTrainer
-from fednlp.training.memory import Memory, memory_folder
 from fednlp.training.optimizers import LocalTraining
 from fednlp.training.replica import Replica
 from fednlp.training.scores import Scores, joined, scored, scores_by_owner
@@ -81,7 +81,7 @@ class WorkerSpec:
         unlabelled: Whether training examples have only the labels that come with a request.
         seed: The experiment's.
         device: ``"auto"``, ``"cpu"``, ``"cuda"``, ...
-        remember: Whether what frozen layers compute is kept on disk.
+        cache_activations: Whether what frozen layers compute is kept on disk.
         evaluation_batch: Test examples a batch.
         longest: Tokens that the model reads of a text at most; 0 where it is not known.
     """
@@ -102,7 +102,7 @@ class WorkerSpec:
     unlabelled: bool
     seed: int
     device: str
-    remember: bool
+    cache_activations: bool
     evaluation_batch: int
     longest: int = 0
 
@@ -138,7 +138,7 @@ def personal_names(model: nn.Module, train: Any, federated: bool) -> frozenset[s
     """
     if train == "all":
         return frozenset()
-    selection = apply_selection(model, parse_train(train))
+    selection = apply_selection(model, parse_selection(train))
     return selection.personal if federated else frozenset()
 
 
@@ -165,7 +165,7 @@ class ClientWorker:
         self.spec = spec
         self.task = task_from(spec.task, spec.task_fields)
         self.options = LocalTraining(**spec.options)
-        by_rows = self.options.leaves_zero_gradients_alone and self.task.own_words_only
+        by_rows = self.options.leaves_zero_gradients_alone and self.task.uses_only_input_ids
         personal = personal_names(model, spec.train, spec.federated)
         adapters = exact_adapters(model, spec.peft, spec.federated)
         derived = [pair.base for pair in adapters]
@@ -173,9 +173,13 @@ class ClientWorker:
         groups = groups_of(model) if algorithm.uplink.pull.rule != "all" else {}
         self.replica = Replica(model, pick_device(spec.device), by_rows, personal, derived, decaying)
         self.layout: Layout = self.replica.layout
-        if self.replica.bottom is not None and self.task.name not in _DRAWN:
-            folder = memory_folder(self.replica.bottom, cache_dir()) if spec.remember else None
-            self.replica.memory = Memory(self.replica.bottom, folder, 0)
+        if self.replica.frozen_prefix is not None and self.task.name not in _DRAWN:
+            folder = (
+                activation_cache_folder(self.replica.frozen_prefix, cache_dir())
+                if spec.cache_activations
+                else None
+            )
+            self.replica.activation_cache = ActivationCache(self.replica.frozen_prefix, folder, 0)
         stacks = _stacks([groups.get(e.name, "") for e in self.layout.entries])
         pull = replace(algorithm.uplink.pull, groups=stacks)
         uplink = replace(algorithm.uplink, pull=pull, adapters=tuple(adapters))
@@ -226,8 +230,8 @@ class ClientWorker:
 
     def begin(self) -> None:
         """Look at what other workers have cached."""
-        if self.replica.memory is not None:
-            self.replica.memory.refresh()
+        if self.replica.activation_cache is not None:
+            self.replica.activation_cache.refresh()
 
     def train(self, request: TrainRequest, vectors: Vectors, total: Any) -> ClientResult:
         """Let one client take its part in a round, and add its update to the total.
@@ -293,7 +297,7 @@ class ClientWorker:
 
     def unmask(self, request: UnmaskRequest, vectors: Vectors, total: Any) -> None:
         """Add masks to a stretch of the sum of masked updates."""
-        from fednlp.training.masked import unmask
+        from fednlp.secure.upload import unmask
 
         unmask(total["model"], request.start, request.stop, request.seeds)
 
@@ -305,7 +309,7 @@ class ClientWorker:
         places = np.argsort(-lengths, kind="stable")
         probabilities = np.empty((len(examples), len(self.task.labels)), dtype=np.float32)  # type: ignore[attr-defined]
         self.replica.train(False)
-        with torch.inference_mode(), self.replica.recalling():
+        with torch.inference_mode(), self.replica.caching_activations():
             for start in range(0, len(places), self.spec.evaluation_batch):
                 some = places[start : start + self.spec.evaluation_batch]
                 arguments = self.replica.model, self.train_features, examples[some], self.replica.device
@@ -335,10 +339,10 @@ class ClientWorker:
         found = self.predict(self.test_batches()[request.batch])
         return BatchPredictions(**asdict(found))
 
-    def predict(self, numbers: np.ndarray) -> Outcome:
+    def predict(self, numbers: np.ndarray) -> Predictions:
         """Predict one batch of test examples with the weights as they stand."""
         self.replica.train(False)
-        with torch.inference_mode(), self.replica.recalling():
+        with torch.inference_mode(), self.replica.caching_activations():
             return self.task.predict(self.replica.model, self.test_features, numbers, self.replica.device)
 
     def client_model(self, request: ClientModelRequest, vectors: Vectors, total: Any) -> ClientModelResult:
@@ -387,7 +391,7 @@ class ClientWorker:
                 store.write(request.client, request.round, own)
         return None
 
-    def _predicted(self, client: int | None = None) -> list[Outcome]:
+    def _predicted(self, client: int | None = None) -> list[Predictions]:
         """Predict the whole test set, or a client's own, with the weights as they stand."""
         return [self.predict(batch) for batch in self.test_batches(client)]
 
@@ -442,11 +446,11 @@ class ClientWorker:
             self.scored(everyone),
         )
 
-    def scored(self, outcomes: list[Outcome]) -> Scores | None:
+    def scored(self, outcomes: list[Predictions]) -> Scores | None:
         """Return the task's metrics and the mean loss over outcomes; None where there are no examples."""
         return scored(self.task, self.test_features, outcomes)
 
-    def by_label(self, outcomes: list[Outcome]) -> LabelScores | None:
+    def by_label(self, outcomes: list[Predictions]) -> LabelScores | None:
         """Return the scores by label over outcomes; None where there are no examples, or no labels."""
         numbers, predictions = joined(outcomes)
         return by_label(self.task, predictions, self.test_features, numbers) if len(numbers) else None

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fednlp.federated.algorithm import RoundPlan
-    from fednlp.federated.client import Update
     from fednlp.federated.params import Layout
     from fednlp.federated.round import Runtime
 
