@@ -95,17 +95,16 @@ def test_hidden_labels_change_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """To the bit: whatever the labels are that nobody has, the run is the same."""
-    from fednlp.simulation import gold_labels as known
+    from fednlp.simulation.gold_labels import gold_labels_of
 
     seen: set[int] = set()
-    original = known.known_labels
 
     def spied(course: Any) -> Any:
-        found = original(course)
-        seen.update([*found.numbers.tolist(), *found.validation[0].tolist()])
+        found = gold_labels_of(course)
+        seen.update([*found.examples.tolist(), *found.validation[0].tolist()])
         return found
 
-    monkeypatch.setattr("fednlp.simulation.pseudo_labels.known_labels", spied)
+    monkeypatch.setattr("fednlp.simulation.pseudo_labels.gold_labels_of", spied)
     with texts.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     test = write(tmp_path / "test.csv", rows[160:])
@@ -266,7 +265,9 @@ def test_every_trial_of_a_search_begins_with_the_same_trusted_clients(
     experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome, stopping: Stopping
 ) -> None:
     """What a trial flags is put back with the model; here each check flags the first client that is left."""
-    monkeypatch.setattr("fednlp.simulation.pseudo_labels.suspects", lambda clients, *rest: clients[:1])
+    monkeypatch.setattr(
+        "fednlp.simulation.pseudo_labels.find_noisy_clients", lambda clients, *rest: clients[:1]
+    )
     few = METHODS["search"]["fewshot"] | {"detect_label_noise": True, "gold": 40}
     changes = METHODS["search"] | {"fewshot": few, "num_rounds": 13, "evaluation.every": 13}
     whole = fednlp.run(experiment(changes), tmp_path / "whole")

@@ -77,13 +77,15 @@ def measure(
     from rich.console import Console
 
     from fednlp.cli.console import Terminal
-    from fednlp.costs.measure import measured
+    from fednlp.costs.measure import measure_device
     from fednlp.disk import atomic
 
     console = Console(stderr=True, highlight=False)
     with Terminal(again="type the command again", console=console) as terminal:
         terminal.begin()
-        table = measured(model or ["bert-tiny"], name, batch=batch, length=length, step=terminal.step)
+        table = measure_device(
+            model or ["bert-tiny"], name, batch=batch, length=length, on_progress=terminal.step
+        )
         text = tomli_w.dumps(table)
         terminal.close()
         if out is None:

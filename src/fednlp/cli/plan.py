@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fednlp.cli.console import Terminal
-    from fednlp.simulation.plan import Planned
+    from fednlp.simulation.training_plan import PlanSearchResult
 
 
 def plan(
@@ -50,17 +50,16 @@ def plan(
     from fednlp.cli.console import Terminal
     from fednlp.disk import atomic
     from fednlp.errors import RunError
-    from fednlp.simulation.plan import Limits, selection_text
-    from fednlp.simulation.plan import plan as planned_for
+    from fednlp.simulation.training_plan import PlanLimits, find_training_plan, selection_text
 
     wanted = config.load(experiment, changes or [], full)
     if variant is not None:
         wanted = config.with_method(wanted, variant, wanted.seed)
-    limits = Limits(target, rounds, device, bandwidth, memory)
+    limits = PlanLimits(target, rounds, device, bandwidth, memory)
     console = Console(stderr=as_json, highlight=False)
     with Terminal(again="type the command again", console=console) as terminal:
         terminal.begin()
-        found = planned_for(wanted, limits, terminal.say, terminal.step)
+        found = find_training_plan(wanted, limits, terminal.say, terminal.step)
         terminal.close()
         _show(found, terminal, as_json)
         if found.chosen is None:
@@ -74,33 +73,35 @@ def plan(
             terminal.say(f"written {out}: put its table into an experiment on the same model")
 
 
-def _show(found: "Planned", terminal: "Terminal", as_json: bool) -> None:
+def _show(found: "PlanSearchResult", terminal: "Terminal", as_json: bool) -> None:
     """Print all plans that were tried: as JSON, or as a table and a sentence for each that is odd."""
     if as_json:
         print(json.dumps(_document(found), indent=1))
     elif found.decisions:
         terminal.console.print(_table(found))
-        for line in _falls(found):
+        for line in _violations(found):
             terminal.say(line)
 
 
-def _document(found: "Planned") -> dict[str, Any]:
+def _document(found: "PlanSearchResult") -> dict[str, Any]:
     """Return all that was found as JSON values."""
     tried = [
         asdict(one.candidate)
         | {"step": one.step, "reached": one.reached}
-        | asdict(found.prices[one.candidate])
+        | asdict(found.costs[one.candidate])
         | asdict(found.runs[one.candidate])
         for one in found.decisions
     ]
-    fell = [[asdict(one.candidate), asdict(other.candidate)] for one, other in found.falls()]
+    fell = [
+        [asdict(one.candidate), asdict(other.candidate)] for one, other in found.monotonicity_violations()
+    ]
     chosen = None if found.chosen is None else asdict(found.chosen)
     own = {"model": found.model, "layers": found.layers, "metric": found.metric, "least_memory": found.least}
     asked = asdict(found.limits) | {"device": found.device, "memory": found.budget}
     return own | asked | {"candidates": tried, "falls": fell, "chosen": chosen, "train": found.train}
 
 
-def _table(found: "Planned") -> "Table":
+def _table(found: "PlanSearchResult") -> "Table":
     """Return one line a plan that was tried, in order, with the chosen one marked."""
     from rich.table import Table
 
@@ -114,7 +115,7 @@ def _table(found: "Planned") -> "Table":
         table.add_column(name, justify="right")
     table.add_column("")
     for one in found.decisions:
-        price, done = found.prices[one.candidate], found.runs[one.candidate]
+        price, done = found.costs[one.candidate], found.runs[one.candidate]
         taken = done.seconds_to_target
         table.add_row(
             one.step,
@@ -132,10 +133,10 @@ def _table(found: "Planned") -> "Table":
     return table
 
 
-def _falls(found: "Planned") -> list[str]:
+def _violations(found: "PlanSearchResult") -> list[str]:
     """Return a sentence for each plan that trains more than another and came to less."""
     lines = []
-    for less, more in found.falls():
+    for less, more in found.monotonicity_violations():
         missed = less.reached and not more.reached
         lines.append(
             f"training more gave less: {_short(more)} than {_short(less)}"
@@ -151,7 +152,7 @@ def _short(one: Any) -> str:
     return f"{score:.3f} with {plural(plan.depth, 'layer')}, {plan.capacity} in full"
 
 
-def _why(found: "Planned") -> str:
+def _why(found: "PlanSearchResult") -> str:
     """Say why there is no plan, and what to do."""
     from fednlp.formatting.units import human_bytes, plural
 

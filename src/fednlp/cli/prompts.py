@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from fednlp.data import TextData
-    from fednlp.fewshot.prompts import Choice, Prompts
+    from fednlp.fewshot.prompt_sets import PromptChoice, PromptSet
 
 app = typer.Typer(
     help="Patterns and words for classification with few labels.",
@@ -85,7 +85,7 @@ def listed() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from fednlp.fewshot.prompts import load_prompts, prompt_names
+    from fednlp.fewshot.prompt_sets import load_prompts, prompt_names
 
     table = Table("name", "data", "patterns", "labels", "words", box=None, pad_edge=False)
     for one in map(load_prompts, prompt_names()):
@@ -105,7 +105,7 @@ def checked(
 ) -> None:
     """Show how patterns read, whether words are one token, and how right a model is before any training."""
     from fednlp.errors import ModelError
-    from fednlp.fewshot.prompts import load_prompts, parse_choice
+    from fednlp.fewshot.prompt_sets import load_prompts, parse_choice
     from fednlp.formatting.safe_text import clean
 
     choice = parse_choice(name)
@@ -126,7 +126,7 @@ def checked(
 
 
 def check(
-    prompts: "Prompts", choice: "Choice", model: str, data: str | None = None, path: str | None = None
+    prompts: "PromptSet", choice: "PromptChoice", model: str, data: str | None = None, path: str | None = None
 ) -> list[Checked]:
     """Check the chosen pattern of some prompts, or all of them, on one thread.
 
@@ -144,7 +144,7 @@ def check(
     """
     import torch
 
-    from fednlp.fewshot.prompts import chosen_pattern, chosen_words
+    from fednlp.fewshot.prompt_sets import chosen_pattern, chosen_words
     from fednlp.models import load_tokenizer, longest_text, pretrained_model, resolve_model
     from fednlp.tasks.cloze import mask_of
 
@@ -170,7 +170,7 @@ def check(
         torch.set_num_threads(threads)
 
 
-def _at_hand(prompts: "Prompts", path: str | None) -> str | None:
+def _at_hand(prompts: "PromptSet", path: str | None) -> str | None:
     """Return the data set that prompts are for, where the package index gives it and no other is named."""
     from fednlp.data.catalogue import CATALOGUE
 
@@ -178,12 +178,14 @@ def _at_hand(prompts: "Prompts", path: str | None) -> str | None:
     return next((n for n in known if path is None and CATALOGUE[n].fetched == "package index"), None)
 
 
-def _own_columns(prompts: "Prompts", pattern: str, data: str | None) -> bool:
+def _own_columns(prompts: "PromptSet", pattern: str, data: str | None) -> bool:
     """Whether a pattern is of pairs and the data's usual text joins them."""
     return bool(prompts.columns) and data in prompts.data and "{text_pair}" in pattern
 
 
-def _data_for(prompts: "Prompts", data: str | None, path: str | None, own_columns: bool) -> "TextData | None":
+def _data_for(
+    prompts: "PromptSet", data: str | None, path: str | None, own_columns: bool
+) -> "TextData | None":
     """Open the data; if asked for, with the columns that make a pair of a joined text."""
     from fednlp.data import load_data
 
@@ -193,7 +195,7 @@ def _data_for(prompts: "Prompts", data: str | None, path: str | None, own_column
 
 
 def _checked(
-    prompts: "Prompts",
+    prompts: "PromptSet",
     number: int,
     pattern: str,
     table: int | None,
@@ -203,7 +205,7 @@ def _checked(
     limit: int,
 ) -> Checked:
     from fednlp.errors import FednlpError
-    from fednlp.fewshot.prompts import words_for
+    from fednlp.fewshot.prompt_sets import words_for
     from fednlp.tasks.cloze import filled, mask_of, parts_of, plain_ids
     from fednlp.tasks.prompt_classification import PromptClassification
 

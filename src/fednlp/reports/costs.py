@@ -1,7 +1,7 @@
 """The section "Bytes and time" of a report: what a quality cost, and what was sent in all."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fednlp.errors import RunError
@@ -173,7 +173,7 @@ _COLUMNS: tuple[tuple[str, str | None, Callable[[Run], str]], ...] = (
 def _priced(runs: Sequence[Run]) -> str:
     """Say what simulated time was priced with, where all runs agree on it."""
     told = {
-        tuple(run.setting(f"costs.{key}") for key in ("bandwidth_up", "bandwidth_down", "device"))
+        (run.setting("costs.bandwidth_up"), run.setting("costs.bandwidth_down"), _devices(run))
         for run in runs
         if run.counted(_SIMULATED)
     }
@@ -181,8 +181,20 @@ def _priced(runs: Sequence[Run]) -> str:
         return ""
     up, down, device = told.pop()
     parts = [f"{rate:g} MB/s {way}" for rate, way in ((up, "up"), (down, "down")) if rate is not None]
-    parts += [f"device {device}"] if device else []
+    parts += [device] if device else []
     return f"Simulated time: every round as long as its slowest client; {', '.join(parts)}." if parts else ""
+
+
+def _devices(run: Run) -> str:
+    """Return the device or the mix of devices of a run, empty where none was named.
+
+    A mix names its devices by falling share.
+    """
+    device = run.setting("costs.device")
+    if not isinstance(device, Mapping):
+        return f"device {device}" if device else ""
+    shares = sorted(device.items(), key=lambda item: (-item[1], item[0]))
+    return "devices " + " and ".join(f"{name} ({100 * share:.3g} %)" for name, share in shares)
 
 
 def _reached_blocks(groups: Groups, metric: str, target: float | None) -> Iterator[Block]:

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fednlp.errors import ConfigError
-from fednlp.fewshot.search import Order, ask, begin, tell
-from fednlp.fewshot.search_rules import Rules, initial_list, laptop_list
+from fednlp.fewshot.search import RoundOrder, ask, begin, tell
+from fednlp.fewshot.search_rules import PaceSearchRules, initial_list, laptop_list
 from fednlp.fewshot.search_state import from_json, to_json
-from fednlp.simulation.build import prices_of
+from fednlp.simulation.build import fleet_of
 from fednlp.simulation.context import RunContext
 
 if TYPE_CHECKING:
@@ -38,15 +38,17 @@ class PaceSearch:
                 "(model.train): share everything, or set another pacing"
             )
         self.units = _UNITS
-        prices = prices_of(context.experiment, context.worker.replica.model)
-        if prices is not None and prices.training and prices.inference:
-            self.units = prices.training, prices.inference
+        fleet = fleet_of(context.experiment, context.worker.replica.model, context.partition.num_clients)
+        if fleet is not None:  # means over all clients: a pace is not judged by the devices that it drew
+            training, inference = fleet.mean_training(), fleet.mean_inference()
+            if training and inference:
+                self.units = training, inference
 
     def begin(self) -> None:
         """Begin the search, or go on with the one of the state."""
         context, fewshot, memory = self.context, self.labels.fewshot, self.context.state.memory
         if "search" not in memory:
-            rules = Rules(
+            rules = PaceSearchRules(
                 trial_rounds=fewshot.trial_rounds,
                 candidates=fewshot.candidates,
                 threshold=fewshot.threshold,
@@ -57,7 +59,7 @@ class PaceSearch:
             listed = initial_list if fewshot.pace_grid == "paper" else laptop_list
             paces = listed(context.partition.num_clients)
             memory["search"] = to_json(begin(paces, rules, self.labels.accuracy()))
-        self.order: Order = ask(from_json(memory["search"]))
+        self.order: RoundOrder = ask(from_json(memory["search"]))
 
     def prepare(self) -> None:
         """Take up the pace that is due."""

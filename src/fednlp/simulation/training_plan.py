@@ -1,7 +1,7 @@
-"""A training plan for a device: try plans in short runs, price each, and choose (FeS, section 3.3).
+"""``fednlp plan``: search a training plan for a device, by the cost of each and a short run (FeS, section 3.3).
 
-What is searched, and in which order, is :mod:`fednlp.fewshot.planning`'s; here a plan is made a selection, priced and
-tried. docs/methods/planning.md says what the figures are.
+:mod:`fednlp.fewshot.depth_capacity` decides which plans are tried and in which order. docs/methods/planning.md says
+what the figures are.
 """
 
 import math
@@ -14,18 +14,24 @@ from typing import Any
 
 from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES, Costs, Report
-from fednlp.costs import Device, load_profile, profile_names
+from fednlp.costs import DeviceProfile, load_profile, profile_names
 from fednlp.errors import ConfigError
-from fednlp.fewshot.planning import Candidate, Decision, Outcome, falls, search
-from fednlp.simulation.resource_estimation import Price, Priced, Say
+from fednlp.fewshot.depth_capacity import (
+    PlanDecision,
+    PlanOutcome,
+    TrainingPlan,
+    monotonicity_violations,
+    search_plans,
+)
+from fednlp.simulation.resource_estimation import Log, PlanCost, PlanEstimator
 from fednlp.simulation.run import Silent, run
 
-Step = Callable[[int, int, str], None]
+OnProgress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What a plan is for.
+class PlanLimits:
+    """What a plan must reach, and on which device.
 
     Attributes:
         target: A value of the task's metric, above 0 and at most 1.
@@ -42,7 +48,7 @@ class Limits:
     memory: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Refuse numbers out of range."""
         if not 0 < self.target <= 1:
             raise ConfigError(f"target = {self.target}: give a share above 0 and at most 1, e.g. 0.8")
         if self.rounds < 1:
@@ -54,8 +60,8 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Tried:
-    """How a plan did in its short run.
+class PlanTrial:
+    """The figures of a plan's short run.
 
     Attributes:
         accuracy: The highest after any round.
@@ -75,19 +81,19 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Planned:
-    """What came of planning.
+class PlanSearchResult:
+    """All plans that were tried, and the chosen one.
 
     Attributes:
         model: Its name.
         layers: Of it.
-        metric: What ``target`` is of.
-        limits: What was asked for.
+        metric: The task's metric, which ``target`` is a value of.
+        limits: As given.
         device: The profile's name.
         budget: Bytes of memory; None for any amount.
         least: Bytes that the smallest plan takes.
         decisions: What was tried, in order.
-        prices: Of each that was tried.
+        costs: Estimated, of each that was tried.
         runs: Of each that was tried.
         chosen: None where nothing fits, or nothing reached the target.
         train: ``[model] train`` of the chosen one.
@@ -96,22 +102,22 @@ class Planned:
     model: str
     layers: int
     metric: str
-    limits: Limits
+    limits: PlanLimits
     device: str
     budget: int | None
     least: int
-    decisions: list[Decision]
-    prices: dict[Candidate, Price]
-    runs: dict[Candidate, Tried]
-    chosen: Candidate | None
+    decisions: list[PlanDecision]
+    costs: dict[TrainingPlan, PlanCost]
+    runs: dict[TrainingPlan, PlanTrial]
+    chosen: TrainingPlan | None
     train: dict[str, Any] | None
 
-    def falls(self) -> list[tuple[Decision, Decision]]:
-        """Return where training more gave less, against what the search rests on."""
-        return falls(self.decisions)
+    def monotonicity_violations(self) -> list[tuple[PlanDecision, PlanDecision]]:
+        """Return where training more gave less accuracy, which the search assumes not to happen."""
+        return monotonicity_violations(self.decisions)
 
 
-def selection_text(planned: Planned) -> str:
+def selection_text(planned: PlanSearchResult) -> str:
     """Return the chosen plan as TOML, with a comment that says what it is for.
 
     Raises:
@@ -134,54 +140,57 @@ def selection_text(planned: Planned) -> str:
     return "".join(f"# {line}\n" for line in lines) + tomli_w.dumps({"model": {"train": planned.train}})
 
 
-def plan(experiment: Experiment, limits: Limits, say: Say, step: Step) -> Planned:
-    """Search for the training plan with which an experiment comes to a target soonest.
+def find_training_plan(
+    experiment: Experiment, limits: PlanLimits, log: Log, on_progress: OnProgress
+) -> PlanSearchResult:
+    """Search for the training plan with which an experiment reaches a target soonest.
 
     Args:
         experiment: Tried by its own rounds, in a temporary folder, with its seed; ``[model] train`` and ``[costs]`` are
             replaced, and a search for a pace by the curriculum.
         limits: Target, device, bandwidth, memory, and how long to try.
-        say: Told what takes time, and what became of each plan.
-        step: Told how a round gets on.
+        log: Called with what takes time, and with the result of each plan.
+        on_progress: Called with the progress of a round.
 
     Raises:
-        ConfigError: The experiment or the device does not allow for it.
+        ConfigError: The experiment or the device does not allow for it; ``[costs] device`` is a mix, and ``limits``
+            name no device.
         FednlpError: What a run raises.
     """
     experiment = _checked(experiment)
     costs, profile = _costs(experiment, limits)
     budget = limits.memory if limits.memory is not None else profile.memory
-    priced = Priced(experiment, profile, say)
-    runs: dict[Candidate, Tried] = {}
+    estimator = PlanEstimator(experiment, profile, log)
+    runs: dict[TrainingPlan, PlanTrial] = {}
     metric = ""
     with TemporaryDirectory(prefix="fednlp-plan-") as folder:
 
-        def attempt(candidate: Candidate) -> Outcome:
+        def attempt(candidate: TrainingPlan) -> PlanOutcome:
             nonlocal metric
             place = Path(folder) / f"{candidate.depth}-{candidate.capacity}"
-            one = _trial(experiment, limits, priced.train(candidate), costs)
-            listener = _Listener(Silent().say if runs else say, step)
+            one = _trial(experiment, limits, estimator.selection(candidate), costs)
+            listener = _Listener(Silent().say if runs else log, on_progress)
             done = run(one, place, listener=listener)
             metric = done.read_json("summary.json")["metric"]
             found = runs[candidate] = _read(done.round_lines(), metric, limits.target)
-            say(_said(candidate, found, metric, limits))
-            return Outcome(found.accuracy, found.seconds_to_target)
+            log(_trial_text(candidate, found, metric, limits))
+            return PlanOutcome(found.accuracy, found.seconds_to_target)
 
-        fits = None if budget is None and priced.all_there else lambda c: priced.may(c, budget)
-        decisions, chosen = search(priced.layers, limits.target, attempt, fits)
-    return Planned(
+        fits = None if budget is None and estimator.has_every_plan else lambda c: estimator.fits(c, budget)
+        decisions, chosen = search_plans(estimator.layers, limits.target, attempt, fits)
+    return PlanSearchResult(
         model=experiment.model.name_or_path,
-        layers=priced.layers,
+        layers=estimator.layers,
         metric=metric,
         limits=limits,
         device=profile.name,
         budget=budget,
-        least=priced.least(),
+        least=estimator.least_memory(),
         decisions=decisions,
-        prices={one.candidate: priced.price(one.candidate) for one in decisions},
+        costs={one.candidate: estimator.cost(one.candidate) for one in decisions},
         runs=runs,
         chosen=chosen,
-        train=None if chosen is None else priced.train(chosen),
+        train=None if chosen is None else estimator.selection(chosen),
     )
 
 
@@ -199,13 +208,18 @@ def _checked(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"fewshot": fewshot}).resolved()
 
 
-def _costs(experiment: Experiment, limits: Limits) -> tuple[Costs, Device]:
-    """Return the prices of bytes, and the device."""
+def _costs(experiment: Experiment, limits: PlanLimits) -> tuple[Costs, DeviceProfile]:
+    """Return the prices of bytes, and the device's profile."""
     up = limits.bandwidth if limits.bandwidth is not None else experiment.costs.bandwidth_up
     down = limits.bandwidth if limits.bandwidth is not None else experiment.costs.bandwidth_down
     if up is None or down is None:
         raise ConfigError("say how fast the clients' links are, in MB/s: --bandwidth 1")
     name = limits.device or experiment.costs.device
+    if isinstance(name, dict):
+        raise ConfigError(
+            "costs.device is a mix of devices, and a plan is for one, which has its own memory: say for which, with "
+            f"--device {' or '.join(name)}"
+        )
     if name is None:
         raise ConfigError(
             f"say which device it is for: --device {' or '.join(profile_names())}, or a TOML file"
@@ -213,7 +227,7 @@ def _costs(experiment: Experiment, limits: Limits) -> tuple[Costs, Device]:
     return Costs(bandwidth_up=up, bandwidth_down=down, device=name), load_profile(name)
 
 
-def _trial(experiment: Experiment, limits: Limits, train: dict[str, Any], costs: Costs) -> Experiment:
+def _trial(experiment: Experiment, limits: PlanLimits, train: dict[str, Any], costs: Costs) -> Experiment:
     """Return the experiment that tries a plan."""
     evaluation = {"every": 1, "personal": False, "cross_client_evaluation": False}
     changes = {
@@ -228,12 +242,12 @@ def _trial(experiment: Experiment, limits: Limits, train: dict[str, Any], costs:
     return experiment.model_copy(update=changes)
 
 
-def _read(lines: list[dict[str, Any]], metric: str, target: float) -> Tried:
-    """Return what the lines of a short run say."""
+def _read(lines: list[dict[str, Any]], metric: str, target: float) -> PlanTrial:
+    """Return the figures of a short run, by its lines."""
     scores = [line["evaluation"]["global"][metric] for line in lines]
     seconds = list(accumulate(line["simulated_seconds"] for line in lines))
     when = next((number for number, score in enumerate(scores) if score >= target), None)
-    return Tried(
+    return PlanTrial(
         accuracy=max(scores),
         seconds=seconds[-1] / len(lines),
         bytes=sum(line["bytes_up"] + line["bytes_down"] for line in lines) / len(lines),
@@ -243,7 +257,7 @@ def _read(lines: list[dict[str, Any]], metric: str, target: float) -> Tried:
     )
 
 
-def _said(candidate: Candidate, found: Tried, metric: str, limits: Limits) -> str:
+def _trial_text(candidate: TrainingPlan, found: PlanTrial, metric: str, limits: PlanLimits) -> str:
     from fednlp.formatting.units import human_seconds, metric_title, metric_value, plural
 
     what = f"top {plural(candidate.depth, 'layer')}, {candidate.capacity} in full: {metric_title(metric)} "
@@ -254,13 +268,13 @@ def _said(candidate: Candidate, found: Tried, metric: str, limits: Limits) -> st
 
 
 class _Listener(Silent):
-    """Passes on what the first run says, and how the rounds get on."""
+    """Passes on the messages of the first run, and the progress of all."""
 
-    def __init__(self, say: Say, step: Step) -> None:
-        self._say, self._step = say, step
+    def __init__(self, log: Log, on_progress: OnProgress) -> None:
+        self._log, self._on_progress = log, on_progress
 
     def say(self, text: str) -> None:
-        self._say(text)
+        self._log(text)
 
     def step(self, done: int, of: int, what: str) -> None:
-        self._step(done, of, what)
+        self._on_progress(done, of, what)

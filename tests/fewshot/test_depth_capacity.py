@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednlp.errors import ConfigError
-from fednlp.fewshot.planning import Candidate, Decision, Outcome, falls, search
+from fednlp.fewshot.depth_capacity import (
+    PlanDecision,
+    PlanOutcome,
+    TrainingPlan,
+    monotonicity_violations,
+    search_plans,
+)
 
 TARGET = 0.5
 
@@ -19,26 +25,26 @@ class World:
     """Made-up accuracies and seconds of every plan of a model, and which of them were tried."""
 
     layers: int
-    accuracy: dict[Candidate, float]
-    seconds: Callable[[Candidate], float]
-    tried: list[Candidate] = field(default_factory=list)
+    accuracy: dict[TrainingPlan, float]
+    seconds: Callable[[TrainingPlan], float]
+    tried: list[TrainingPlan] = field(default_factory=list)
 
-    def __call__(self, candidate: Candidate) -> Outcome:
+    def __call__(self, candidate: TrainingPlan) -> PlanOutcome:
         self.tried.append(candidate)
         accuracy = self.accuracy[candidate]
-        return Outcome(accuracy, self.seconds(candidate) if accuracy >= TARGET else None)
+        return PlanOutcome(accuracy, self.seconds(candidate) if accuracy >= TARGET else None)
 
-    def least(self, fits: Callable[[Candidate], bool] = lambda candidate: True) -> Candidate | None:
+    def least(self, fits: Callable[[TrainingPlan], bool] = lambda candidate: True) -> TrainingPlan | None:
         """Look at every plan: the least depth that reaches the target, and then the least capacity."""
         reached = [c for c, accuracy in self.accuracy.items() if accuracy >= TARGET and fits(c)]
         return min(reached, default=None)
 
 
-def plans(layers: int) -> list[Candidate]:
-    return [Candidate(depth, capacity) for depth in range(layers + 1) for capacity in range(depth + 1)]
+def plans(layers: int) -> list[TrainingPlan]:
+    return [TrainingPlan(depth, capacity) for depth in range(layers + 1) for capacity in range(depth + 1)]
 
 
-def grows(candidate: Candidate) -> float:
+def grows(candidate: TrainingPlan) -> float:
     return 1.0 + 3 * candidate.depth + candidate.capacity
 
 
@@ -50,7 +56,7 @@ def worlds(draw: st.DrawFn, monotone: bool = True) -> World:
     accuracy = {plan: random.random() ** hard for plan in plans(layers)}
     if monotone:
         for plan in accuracy:  # the least come first, so that these are raised already
-            below = [Candidate(plan.depth - 1, plan.capacity), Candidate(plan.depth, plan.capacity - 1)]
+            below = [TrainingPlan(plan.depth - 1, plan.capacity), TrainingPlan(plan.depth, plan.capacity - 1)]
             accuracy[plan] = max(accuracy.get(c, 0.0) for c in (plan, *below))
     return World(layers, accuracy, grows)
 
@@ -63,9 +69,9 @@ def most_tries(layers: int, one_by_one: int = 0) -> int:
 @given(worlds())
 def test_it_finds_what_looking_at_every_plan_finds(world: World) -> None:
     """Where more training costs more time and never accuracy."""
-    decisions, chosen = search(world.layers, TARGET, world)
+    decisions, chosen = search_plans(world.layers, TARGET, world)
     assert chosen == world.least()
-    assert falls(decisions) == []
+    assert monotonicity_violations(decisions) == []
 
 
 @given(worlds(), st.randoms(use_true_random=False))
@@ -73,7 +79,7 @@ def test_the_chosen_plan_is_the_fastest_that_was_tried(world: World, random: obj
     """Whatever the seconds are; and the least plan is among those tried."""
     drawn = {plan: float(random.randint(1, 5)) for plan in world.accuracy}  # type: ignore[attr-defined]
     world.seconds = drawn.__getitem__
-    decisions, chosen = search(world.layers, TARGET, world)
+    decisions, chosen = search_plans(world.layers, TARGET, world)
     reached = [one.candidate for one in decisions if one.reached]
     assert world.least() in reached or (chosen is None and not reached and world.least() is None)
     if chosen is not None:
@@ -84,19 +90,19 @@ def test_the_chosen_plan_is_the_fastest_that_was_tried(world: World, random: obj
 def test_few_plans_are_tried_and_none_twice(world: World, tight: bool) -> None:
     """Whatever the accuracies are."""
     fits = _room(world.layers) if tight else lambda candidate: True
-    decisions, _ = search(world.layers, TARGET, world, fits)
+    decisions, _ = search_plans(world.layers, TARGET, world, fits)
     assert len(set(world.tried)) == len(world.tried) <= most_tries(world.layers, _beyond(world.layers, fits))
     assert [one.candidate for one in decisions] == world.tried
     assert [one.reached for one in decisions] == [world.accuracy[c] >= TARGET for c in world.tried]
 
 
-def _room(layers: int) -> Callable[[Candidate], bool]:
+def _room(layers: int) -> Callable[[TrainingPlan], bool]:
     return lambda candidate: 2 * candidate.capacity + candidate.depth <= layers
 
 
-def _beyond(layers: int, fits: Callable[[Candidate], bool]) -> int:
+def _beyond(layers: int, fits: Callable[[TrainingPlan], bool]) -> int:
     """Count the depths from the first at which fewer layers in full fit than at the one before."""
-    fitting = [[c for c in range(depth + 1) if fits(Candidate(depth, c))] for depth in range(layers + 1)]
+    fitting = [[c for c in range(depth + 1) if fits(TrainingPlan(depth, c))] for depth in range(layers + 1)]
     most = [max(capacities) for capacities in fitting if capacities]
     return next((len(most) - n for n in range(1, len(most)) if most[n] < most[n - 1]), 0)
 
@@ -104,7 +110,7 @@ def _beyond(layers: int, fits: Callable[[Candidate], bool]) -> int:
 @given(worlds())
 def test_nothing_is_tried_that_does_not_fit(world: World) -> None:
     fits = _room(world.layers)
-    _, chosen = search(world.layers, TARGET, world, fits)
+    _, chosen = search_plans(world.layers, TARGET, world, fits)
     assert all(map(fits, world.tried))
     assert chosen == world.least(fits)
 
@@ -119,12 +125,12 @@ def steps(draw: st.DrawFn) -> World:
 
 
 @st.composite
-def budgets(draw: st.DrawFn) -> Callable[[Candidate], bool]:
+def budgets(draw: st.DrawFn) -> Callable[[TrainingPlan], bool]:
     """Room for so much at so much a layer; and models without biases may have holes in it."""
     deep, full, most = draw(st.integers(1, 9)), draw(st.integers(1, 9)), draw(st.integers(0, 24))
     hole = draw(st.none() | st.integers(2, 9))
 
-    def fits(plan: Candidate) -> bool:
+    def fits(plan: TrainingPlan) -> bool:
         holds = hole is None or (plan.depth + plan.capacity) % hole != 1
         return holds and deep * plan.depth + full * plan.capacity <= deep * most
 
@@ -134,39 +140,41 @@ def budgets(draw: st.DrawFn) -> Callable[[Candidate], bool]:
 @settings(max_examples=300)
 @given(steps() | worlds(), budgets())
 def test_whatever_fits_and_reaches_the_target_is_not_missed(
-    world: World, fits: Callable[[Candidate], bool]
+    world: World, fits: Callable[[TrainingPlan], bool]
 ) -> None:
     """A deeper plan may have room for fewer layers in full; the least depth is found all the same."""
-    _, chosen = search(world.layers, TARGET, world, fits)
+    _, chosen = search_plans(world.layers, TARGET, world, fits)
     assert chosen == world.least(fits)
     assert all(map(fits, world.tried))
     assert len(set(world.tried)) == len(world.tried) <= most_tries(world.layers, _beyond(world.layers, fits))
 
 
-@pytest.mark.parametrize(("need", "found"), [(Candidate(0, 9), (9, 9)), (Candidate(12, 2), (12, 2))])
-def test_deeper_plans_with_fewer_layers_in_full(need: Candidate, found: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("need", "found"), [(TrainingPlan(0, 9), (9, 9)), (TrainingPlan(12, 2), (12, 2))])
+def test_deeper_plans_with_fewer_layers_in_full(need: TrainingPlan, found: tuple[int, int]) -> None:
     """Up to depth 10 all layers in full fit; (11, 6), (12, 3) and (13, 0) are the fullest from there on."""
     world = World(24, {plan: 0.9 if need.within(plan) else 0.1 for plan in plans(24)}, grows)
-    decisions, chosen = search(24, TARGET, world, lambda plan: 10 * plan.depth + 3 * plan.capacity <= 130)
-    assert chosen == Candidate(*found)
+    decisions, chosen = search_plans(
+        24, TARGET, world, lambda plan: 10 * plan.depth + 3 * plan.capacity <= 130
+    )
+    assert chosen == TrainingPlan(*found)
     assert len(decisions) <= most_tries(24, one_by_one=3)
-    assert Candidate(13, 0) not in world.tried
+    assert TrainingPlan(13, 0) not in world.tried
 
 
 @given(st.integers(1, 40), st.data())
 def test_room_for_biases_alone(layers: int, data: st.DataObject) -> None:
     need = data.draw(st.integers(0, layers))
     accuracy = {plan: 0.9 if plan.depth >= need else 0.1 for plan in plans(layers)}
-    _, chosen = search(layers, TARGET, World(layers, accuracy, grows), lambda plan: plan.capacity == 0)
-    assert chosen == Candidate(need, 0)
+    _, chosen = search_plans(layers, TARGET, World(layers, accuracy, grows), lambda plan: plan.capacity == 0)
+    assert chosen == TrainingPlan(need, 0)
 
 
 @given(worlds(monotone=False))
 def test_falls_are_told(world: World) -> None:
-    decisions, _ = search(world.layers, TARGET, world)
-    told = {more.candidate: less for less, more in falls(decisions)}
+    decisions, _ = search_plans(world.layers, TARGET, world)
+    told = {more.candidate: less for less, more in monotonicity_violations(decisions)}
 
-    def best_part(one: Decision) -> float:
+    def best_part(one: PlanDecision) -> float:
         return max(world.accuracy[c] for c in world.tried if c.within(one.candidate))
 
     for one in decisions:
@@ -178,12 +186,12 @@ def test_falls_are_told(world: World) -> None:
 
 def test_a_fall_right_above_the_plan_found_is_seen() -> None:
     """The neighbour is tried though the binary search had no need of it."""
-    accuracy = {plan: 0.8 if plan.depth >= 5 else 0.1 for plan in plans(16)} | {Candidate(6, 0): 0.2}
+    accuracy = {plan: 0.8 if plan.depth >= 5 else 0.1 for plan in plans(16)} | {TrainingPlan(6, 0): 0.2}
     world = World(16, accuracy, grows)
-    decisions, chosen = search(16, TARGET, world)
-    assert chosen == Candidate(5, 0)
-    assert (Candidate(5, 0), Candidate(6, 0)) in [
-        (less.candidate, more.candidate) for less, more in falls(decisions)
+    decisions, chosen = search_plans(16, TARGET, world)
+    assert chosen == TrainingPlan(5, 0)
+    assert (TrainingPlan(5, 0), TrainingPlan(6, 0)) in [
+        (less.candidate, more.candidate) for less, more in monotonicity_violations(decisions)
     ]
 
 
@@ -191,23 +199,23 @@ def test_the_papers_plan_for_ag_news() -> None:
     """24 layers, the top one in full and the biases of seven below (section 3.3)."""
     good = {plan: 0.9 if plan.depth >= 8 and plan.capacity >= 1 else 0.85 for plan in plans(24)}
     world = World(24, {plan: a - 0.38 for plan, a in good.items()}, grows)
-    decisions, chosen = search(24, TARGET, world)
-    assert chosen == Candidate(8, 1)
+    decisions, chosen = search_plans(24, TARGET, world)
+    assert chosen == TrainingPlan(8, 1)
     assert len(decisions) <= 11 < len(good) == 325
 
 
 def test_a_faster_neighbour_is_chosen() -> None:
     """A plan that trains more may need fewer rounds."""
     accuracy = {plan: 0.9 if plan.depth >= 2 else 0.1 for plan in plans(6)}
-    world = World(6, accuracy, lambda plan: 1.0 if plan == Candidate(3, 0) else 5.0)
-    assert search(6, TARGET, world)[1] == Candidate(3, 0)
+    world = World(6, accuracy, lambda plan: 1.0 if plan == TrainingPlan(3, 0) else 5.0)
+    assert search_plans(6, TARGET, world)[1] == TrainingPlan(3, 0)
 
 
 def test_nothing_to_choose() -> None:
     never = World(3, dict.fromkeys(plans(3), 0.1), grows)
-    assert search(3, TARGET, never, lambda plan: False) == ([], None)
-    decisions, chosen = search(3, TARGET, never)
+    assert search_plans(3, TARGET, never, lambda plan: False) == ([], None)
+    decisions, chosen = search_plans(3, TARGET, never)
     assert chosen is None
-    assert decisions[-1].candidate == Candidate(3, 3)
+    assert decisions[-1].candidate == TrainingPlan(3, 3)
     with pytest.raises(ConfigError, match="0 layers"):
-        search(0, TARGET, never)
+        search_plans(0, TARGET, never)

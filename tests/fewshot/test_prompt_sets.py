@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-import fednlp.fewshot.prompts as module
+import fednlp.fewshot.prompt_sets as module
 from fednlp.cli.prompts import app, check
 from fednlp.data import load_data
 from fednlp.data.catalogue import CATALOGUE
 from fednlp.errors import ConfigError, FednlpError, FetchError, ModelError
-from fednlp.fewshot.prompts import (
-    Choice,
-    Prompts,
+from fednlp.fewshot.prompt_sets import (
+    PromptChoice,
+    PromptSet,
     load_prompts,
     parse_choice,
     prompt_for,
@@ -198,7 +198,7 @@ def test_a_space_stands_before_every_mask() -> None:
 @settings(max_examples=150)
 @given(one=st.sampled_from(ALL), first=st.integers(0, 80), second=st.integers(0, 80), room=st.integers(1, 60))
 def test_a_filled_pattern_is_never_cut(
-    tokenizer: Any, one: tuple[Prompts, str], first: int, second: int, room: int
+    tokenizer: Any, one: tuple[PromptSet, str], first: int, second: int, room: int
 ) -> None:
     parts, mask = parts_of(one[1]), tokenizer.mask_token_id
     text, pair = tokenizer.convert_tokens_to_ids(["w", "v"])
@@ -220,10 +220,10 @@ def test_a_filled_pattern_is_never_cut(
 
 
 def test_names() -> None:
-    assert parse_choice("agnews") == Choice("agnews")
-    assert parse_choice("agnews:1") == Choice("agnews", 1)
-    assert parse_choice("mnli:1:0") == Choice("mnli", 1, 0)
-    assert parse_choice("a:b/my.toml:2") == Choice("a:b/my.toml", 2)
+    assert parse_choice("agnews") == PromptChoice("agnews")
+    assert parse_choice("agnews:1") == PromptChoice("agnews", 1)
+    assert parse_choice("mnli:1:0") == PromptChoice("mnli", 1, 0)
+    assert parse_choice("a:b/my.toml:2") == PromptChoice("a:b/my.toml", 2)
 
 
 def test_the_first_words_that_suit_are_taken(tokenizer: Any, mine: Callable[..., Path]) -> None:
@@ -365,7 +365,7 @@ def test_the_score_is_that_of_the_words_at_the_mask(
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
     prompts = load_prompts(mine(words=[{"neg": "bad", "pos": "good"}]))
-    (found,) = check(prompts, Choice("mine", 0), str(masked), path=str(reviews))
+    (found,) = check(prompts, PromptChoice("mine", 0), str(masked), path=str(reviews))
     assert found.score is not None
     tokenizer, model = (
         AutoTokenizer.from_pretrained(masked),
@@ -424,7 +424,7 @@ def test_data_are_opened_once_for_the_same_columns(
     prompts = load_prompts(
         mine(patterns=[*texts, *(f"It {text}" for text in texts)], data=["agnews"], columns=columns)
     )
-    found = check(prompts, Choice("mine"), str(masked), data="agnews")
+    found = check(prompts, PromptChoice("mine"), str(masked), data="agnews")
     assert [one.pattern for one in found] == list(prompts.patterns)
     assert opened == ([None] if columns is None else [None, columns])
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fednlp.costs.devices import Device, Speed, of_model
+from fednlp.costs.devices import DeviceProfile, Speed, of_model
 from fednlp.errors import ConfigError
 
 BACKWARD = 2.0
@@ -15,23 +15,23 @@ that of the inputs (Kaplan et al. 2020, "Scaling Laws for Neural Language Models
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingDepth:
     """Which layers of a stack are trained, counted from the top; the head always is.
 
     Attributes:
         layers: Of the model.
         trained_layers: At the top, trained whole.
         bias_layers: Below these, of which the biases alone are trained.
-        remembered: What the frozen layers below make of a text is computed once and kept, which costs nothing here.
+        cached: The outputs of the frozen layers below are computed once a text and kept: they cost nothing here.
 
-    >>> Plan(24, trained_layers=2, bias_layers=4).frozen_layers
+    >>> TrainingDepth(24, trained_layers=2, bias_layers=4).frozen_layers
     18
     """
 
     layers: int
     trained_layers: int
     bias_layers: int = 0
-    remembered: bool = True
+    cached: bool = True
 
     def __post_init__(self) -> None:
         counts = (self.layers, self.trained_layers, self.bias_layers)
@@ -48,7 +48,7 @@ class Plan:
 
 
 def seconds_per_example(
-    profile: Device, model: str, parameters: int, plan: Plan | None, training: bool
+    profile: DeviceProfile, model: str, parameters: int, depth: TrainingDepth | None, training: bool
 ) -> float | None:
     """Return how long an example takes on a device, None where its profile does not say.
 
@@ -65,43 +65,43 @@ def seconds_per_example(
       of its inputs, none of its weights. The profile may state ``s`` itself, as ``bias``.
     * Of seconds of training and of inference, what the profile lacks is made from the other: training is ``1 + r``
       times inference.
-    * Frozen layers cost nothing if remembered; else their forward pass, in training and inference alike.
+    * Frozen layers cost nothing if cached; else their forward pass, in training and inference alike.
 
     Args:
         profile: Of the device.
         model: A name, hub name or folder.
         parameters: Parameters of the whole model, trained or not.
-        plan: None for the whole model.
+        depth: None for the whole model.
         training: Forwards and backwards; else forwards only.
 
     Raises:
         ConfigError: The profile names a depth that a model with so many layers does not have.
 
-    >>> device = Device("mine", "stated", training=Speed({"m": 3.0}))
-    >>> seconds_per_example(device, "m", 1, Plan(12, 2, 3), training=True)  # 2/12 of 3 s, 3/12 of 3 s at 2/3
+    >>> device = DeviceProfile("mine", "stated", training=Speed({"m": 3.0}))
+    >>> seconds_per_example(device, "m", 1, TrainingDepth(12, 2, 3), training=True)  # 2/12 of 3 s, 3/12 of 3 s at 2/3
     1.0
-    >>> seconds_per_example(device, "m", 1, Plan(12, 2, 4), training=False)  # 6/12 of 3/3 s
+    >>> seconds_per_example(device, "m", 1, TrainingDepth(12, 2, 4), training=False)  # 6/12 of 3/3 s
     0.5
     """
     whole, forward = _whole(profile, model, parameters)
-    if plan is None:
+    if depth is None:
         return whole if training else forward
-    active = plan.trained_layers + plan.bias_layers
-    forwards = _points(profile, profile.inference, model, forward, plan.layers)
+    active = depth.trained_layers + depth.bias_layers
+    forwards = _points(profile, profile.inference, model, forward, depth.layers)
     if not training:
-        return _between(forwards, active if plan.remembered else plan.layers)
-    steps = _points(profile, profile.training, model, whole, plan.layers)
-    low, high = _between(steps, plan.trained_layers), _between(steps, active)
+        return _between(forwards, active if depth.cached else depth.layers)
+    steps = _points(profile, profile.training, model, whole, depth.layers)
+    low, high = _between(steps, depth.trained_layers), _between(steps, active)
     if low is None or high is None:
         return None
     seconds = low + _bias_share(profile, model, parameters) * (high - low)
-    if plan.remembered or not plan.frozen_layers:
+    if depth.cached or not depth.frozen_layers:
         return seconds
-    upper, every = _between(forwards, active), _between(forwards, plan.layers)
+    upper, every = _between(forwards, active), _between(forwards, depth.layers)
     return None if upper is None or every is None else seconds + every - upper
 
 
-def _whole(profile: Device, model: str, parameters: int) -> tuple[float | None, float | None]:
+def _whole(profile: DeviceProfile, model: str, parameters: int) -> tuple[float | None, float | None]:
     """Return the seconds of the whole model, training and inference; one of them made from the other if need be."""
     training = profile.training.seconds(model, parameters)
     forward = profile.inference.seconds(model, parameters)
@@ -113,7 +113,7 @@ def _whole(profile: Device, model: str, parameters: int) -> tuple[float | None, 
     return training, forward
 
 
-def _backward(profile: Device, model: str, parameters: int) -> float:
+def _backward(profile: DeviceProfile, model: str, parameters: int) -> float:
     if profile.training.backward is not None:
         return profile.training.backward
     training = profile.training.seconds(model, parameters)
@@ -123,15 +123,17 @@ def _backward(profile: Device, model: str, parameters: int) -> float:
     return BACKWARD
 
 
-def _bias_share(profile: Device, model: str, parameters: int) -> float:
-    """Return what a layer costs whose biases alone are trained, as a share of one that is trained whole."""
+def _bias_share(profile: DeviceProfile, model: str, parameters: int) -> float:
+    """Return the time of a layer whose biases alone are trained, over that of one trained whole."""
     if profile.training.bias is not None:
         return profile.training.bias
     backward = _backward(profile, model, parameters)
     return (1 + backward / 2) / (1 + backward)
 
 
-def _points(profile: Device, speed: Speed, model: str, whole: float | None, layers: int) -> dict[int, float]:
+def _points(
+    profile: DeviceProfile, speed: Speed, model: str, whole: float | None, layers: int
+) -> dict[int, float]:
     """Return seconds by depth, as far as they are known: nothing at 0, the whole model at its number of layers."""
     stated: Mapping[int, float] = of_model(speed.depths, model) or {}
     deepest = max(stated, default=0)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.costs import Plan, Shape, peak_memory, shape_of
+from fednlp.costs import LayerSizes, TrainingDepth, layer_sizes, peak_memory
 from fednlp.errors import ConfigError
 
 PROCESS = Path(__file__).with_name("training_process.py")
@@ -28,10 +28,10 @@ needs_glibc = pytest.mark.skipif(
 sizes = st.integers(1, 64)
 
 
-def _plan(case: dict[str, Any]) -> Plan:
+def _plan(case: dict[str, Any]) -> TrainingDepth:
     layers = case["layers"]
     trained = {"full": layers, "top-2": min(2, layers)}.get(case["plan"], 0)
-    return Plan(layers, trained, layers if case["plan"] == "bias" else 0)
+    return TrainingDepth(layers, trained, layers if case["plan"] == "bias" else 0)
 
 
 def _peaks(cases: list[dict[str, Any]]) -> list[dict[str, int]]:
@@ -61,7 +61,7 @@ def _assert_near(cases: list[dict[str, Any]], runs: int = 1) -> None:
         said = peak_memory(
             took[0]["parameters"],
             took[0]["trained"],
-            Shape(case["hidden"], case["heads"], case["intermediate"]),
+            LayerSizes(case["hidden"], case["heads"], case["intermediate"]),
             _plan(case),
             batch=case["batch"],
             length=case["length"],
@@ -116,25 +116,32 @@ def test_an_allocator_that_gives_back_at_once_takes_what_is_in_use() -> None:
 def test_more_to_train_takes_more(
     batch: int, length: int, heads: int, layers: int, data: st.DataObject
 ) -> None:
-    shape = Shape(16 * heads, heads, 64 * heads)
+    shape = LayerSizes(16 * heads, heads, 64 * heads)
     depth = data.draw(st.integers(0, layers - 1))
 
-    def took(plan: Plan, trained: int = 1000, **other: Any) -> int:
+    def took(plan: TrainingDepth, trained: int = 1000, **other: Any) -> int:
         return peak_memory(100_000, trained, shape, plan, **{"batch": batch, "length": length} | other)
 
-    less = took(Plan(layers, depth), exact=True)
-    assert less <= took(Plan(layers, depth, 1), exact=True) <= took(Plan(layers, depth + 1), exact=True)
-    assert less <= took(Plan(layers, depth))
-    assert took(Plan(layers, depth), trained=0) <= took(Plan(layers, depth))
-    assert took(Plan(layers, depth + 1)) <= took(Plan(layers, depth + 1), batch=batch + 1)
-    assert took(Plan(layers, depth + 1)) <= took(Plan(layers, depth + 1), length=length + 1)
-    assert took(Plan(layers, depth)) < took(Plan(layers, depth), logits=1_000)
+    less = took(TrainingDepth(layers, depth), exact=True)
+    assert (
+        less
+        <= took(TrainingDepth(layers, depth, 1), exact=True)
+        <= took(TrainingDepth(layers, depth + 1), exact=True)
+    )
+    assert less <= took(TrainingDepth(layers, depth))
+    assert took(TrainingDepth(layers, depth), trained=0) <= took(TrainingDepth(layers, depth))
+    assert took(TrainingDepth(layers, depth + 1)) <= took(TrainingDepth(layers, depth + 1), batch=batch + 1)
+    assert took(TrainingDepth(layers, depth + 1)) <= took(TrainingDepth(layers, depth + 1), length=length + 1)
+    assert took(TrainingDepth(layers, depth)) < took(TrainingDepth(layers, depth), logits=1_000)
 
 
 def test_roberta_large_takes_what_fes_measured() -> None:
     """10.4 GB trained whole, 5.8 GB with biases alone ("Memory footprint"); batches of 4, 256 tokens."""
-    shape = Shape(1024, 16, 4096)
-    for plan, trained, stated in ((Plan(24, 24), 355_000_000, 10.4e9), (Plan(24, 0, 24), 300_000, 5.8e9)):
+    shape = LayerSizes(1024, 16, 4096)
+    for plan, trained, stated in (
+        (TrainingDepth(24, 24), 355_000_000, 10.4e9),
+        (TrainingDepth(24, 0, 24), 300_000, 5.8e9),
+    ):
         assert peak_memory(355_000_000, trained, shape, plan, batch=4, length=256) == pytest.approx(
             stated, rel=0.2
         )
@@ -146,7 +153,7 @@ def test_roberta_large_takes_what_fes_measured() -> None:
 def test_a_trained_parameter_has_a_gradient_and_what_the_optimiser_remembers(
     optimizer: str, bytes_each: int
 ) -> None:
-    shape, plan = Shape(128, 2, 512), Plan(2, 1)
+    shape, plan = LayerSizes(128, 2, 512), TrainingDepth(2, 1)
     one, two = (
         peak_memory(5_000_000, trained, shape, plan, batch=8, length=64, optimizer=optimizer)
         for trained in (1_000_000, 2_000_000)
@@ -156,22 +163,26 @@ def test_a_trained_parameter_has_a_gradient_and_what_the_optimiser_remembers(
 
 def test_a_layer_in_use_is_that_of_the_formula_by_hand() -> None:
     """8 texts of 128 tokens, width 384, 12 heads: 120 s b h, as PyTorch's saved tensors add up to."""
-    shape = Shape(384, 12, 1536)
-    one, two = (peak_memory(0, 1, shape, Plan(6, depth), batch=8, length=128, exact=True) for depth in (1, 2))
+    shape = LayerSizes(384, 12, 1536)
+    one, two = (
+        peak_memory(0, 1, shape, TrainingDepth(6, depth), batch=8, length=128, exact=True) for depth in (1, 2)
+    )
     assert two - one == 120 * 8 * 128 * 384
 
 
 def test_an_unknown_optimiser_is_told_in_one_line() -> None:
     with pytest.raises(ConfigError, match="no optimiser 'lion': say one of sgd, momentum"):
-        peak_memory(1, 1, Shape(1, 1, 1), Plan(1, 1), batch=1, length=1, optimizer="lion")
+        peak_memory(1, 1, LayerSizes(1, 1, 1), TrainingDepth(1, 1), batch=1, length=1, optimizer="lion")
 
 
 def test_the_shape_is_found_under_the_usual_names() -> None:
     from transformers import BertConfig, DistilBertConfig, GPT2Config, T5Config
 
-    assert shape_of(BertConfig(hidden_size=8, num_attention_heads=2, intermediate_size=20)) == Shape(8, 2, 20)
-    assert shape_of(DistilBertConfig(dim=8, n_heads=2, hidden_dim=20)) == Shape(8, 2, 20)
-    assert shape_of(GPT2Config(n_embd=8, n_head=2)) == Shape(8, 2, 32)
-    assert shape_of(T5Config(d_model=8, num_heads=2, d_ff=20)) == Shape(8, 2, 20)
+    assert layer_sizes(BertConfig(hidden_size=8, num_attention_heads=2, intermediate_size=20)) == LayerSizes(
+        8, 2, 20
+    )
+    assert layer_sizes(DistilBertConfig(dim=8, n_heads=2, hidden_dim=20)) == LayerSizes(8, 2, 20)
+    assert layer_sizes(GPT2Config(n_embd=8, n_head=2)) == LayerSizes(8, 2, 32)
+    assert layer_sizes(T5Config(d_model=8, num_heads=2, d_ff=20)) == LayerSizes(8, 2, 20)
     with pytest.raises(ConfigError, match="has no hidden_size"):
-        shape_of(object())
+        layer_sizes(object())

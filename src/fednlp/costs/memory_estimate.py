@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-from fednlp.costs.plans import Plan
+from fednlp.costs.training_time import TrainingDepth
 from fednlp.errors import ConfigError
 
-HELD = 1.5
+ALLOCATOR_OVERHEAD = 1.5
 """Bytes that glibc's allocator holds for a byte of activations, measured with its defaults on Linux.
 
 It keeps freed blocks of up to 32 MB, and the gaps between those in use do not fit what comes next.
@@ -16,11 +16,11 @@ _GIVEN_BACK = 32 * 2**20
 """Bytes of a block above which that allocator gives it back at once (mallopt(3), DEFAULT_MMAP_THRESHOLD_MAX)."""
 _NUMBER = 4
 _LIBRARIES = 6_000_000
-_REMEMBERED = {"sgd": 0, "momentum": 1, "adagrad": 1, "adam": 2, "adamw": 2}
+_OPTIMIZER_STATES = {"sgd": 0, "momentum": 1, "adagrad": 1, "adam": 2, "adamw": 2}
 
 
 @dataclass(frozen=True)
-class Shape:
+class LayerSizes:
     """The sizes of a Transformer's layers: width, attention heads, width between the two products of a layer."""
 
     hidden: int
@@ -29,8 +29,8 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """What the memory of a client depends on, beside what it trains and how.
+class ModelSizes:
+    """The sizes of a model and its texts that the memory of a client depends on.
 
     Attributes:
         parameters: Of the whole model, trained or not.
@@ -38,22 +38,22 @@ class Sizes:
         length: Tokens of a row at most.
         logits: Numbers that the head gives for a row, where they are many.
         rows: Rows that labelling reads at once at most; None for a whole batch.
-        pieces: Training reads no more of them at once either, and computes each piece again on the way back.
+        recompute: Training too reads at most ``rows`` at once, and computes their activations again on the way back.
     """
 
     parameters: int
-    shape: Shape
+    shape: LayerSizes
     length: int
     logits: int = 0
     rows: int | None = None
-    pieces: bool = False
+    recompute: bool = False
 
 
-def shape_of(config: Any) -> Shape:
+def layer_sizes(config: Any) -> LayerSizes:
     """Return the sizes of a model's layers, by its Hugging Face configuration.
 
     Raises:
-        ConfigError: The configuration does not say them under a usual name.
+        ConfigError: The configuration states them under no usual name.
     """
     names = {
         "hidden": ("hidden_size", "d_model", "n_embd", "dim"),
@@ -70,14 +70,14 @@ def shape_of(config: Any) -> Shape:
             f"memory cannot be predicted for a model of type {getattr(config, 'model_type', 'unknown')}: "
             "its configuration has no hidden_size and num_attention_heads"
         )
-    return Shape(hidden, heads, found["intermediate"] or 4 * hidden)
+    return LayerSizes(hidden, heads, found["intermediate"] or 4 * hidden)
 
 
 def peak_memory(
     parameters: int,
     trained: int,
-    shape: Shape,
-    plan: Plan,
+    shape: LayerSizes,
+    depth: TrainingDepth,
     *,
     batch: int,
     length: int,
@@ -118,8 +118,8 @@ def peak_memory(
     Args:
         parameters: Of the whole model, trained or not.
         trained: Parameters that are trained; 0 for labelling, forwards only.
-        shape: Of its layers, from :func:`shape_of`.
-        plan: Which layers are trained.
+        shape: Of its layers, from :func:`layer_sizes`.
+        depth: Which layers are trained.
         batch: Examples a batch.
         length: Tokens of the longest example of a batch, with padding.
         optimizer: ``"sgd"``, ``"momentum"`` (SGD with momentum), ``"adam"``, ``"adamw"`` or ``"adagrad"``.
@@ -131,35 +131,35 @@ def peak_memory(
     Raises:
         ConfigError: No such optimiser.
 
-    >>> base = Shape(hidden=768, heads=12, intermediate=3072)
-    >>> whole = peak_memory(110_000_000, 110_000_000, base, Plan(12, 12), batch=8, length=128)
-    >>> top = peak_memory(110_000_000, 14_000_000, base, Plan(12, 2), batch=8, length=128)
+    >>> base = LayerSizes(hidden=768, heads=12, intermediate=3072)
+    >>> whole = peak_memory(110_000_000, 110_000_000, base, TrainingDepth(12, 12), batch=8, length=128)
+    >>> top = peak_memory(110_000_000, 14_000_000, base, TrainingDepth(12, 2), batch=8, length=128)
     >>> round(whole / 1e9, 1), round(top / 1e9, 1)
     (3.2, 0.9)
     """
-    if optimizer not in _REMEMBERED:
-        raise ConfigError(f"no optimiser {optimizer!r:.40}: say one of {', '.join(_REMEMBERED)}")
+    if optimizer not in _OPTIMIZER_STATES:
+        raise ConfigError(f"no optimiser {optimizer!r:.40}: say one of {', '.join(_OPTIMIZER_STATES)}")
     tokens = batch * length
     scores = shape.heads * length * tokens
-    held = 1.0 if exact else HELD
+    held = 1.0 if exact else ALLOCATOR_OVERHEAD
     labelling: float = 16 * scores + 16 * tokens * shape.hidden + 8 * logits
     labelling *= 1.0 if _NUMBER * scores > _GIVEN_BACK else held
     if not trained:
         return _NUMBER * parameters + _LIBRARIES + int(labelling)
     whole = tokens * (40 * shape.hidden + 8 * shape.intermediate) + 12 * scores
     biases = tokens * (28 * shape.hidden + 4 * shape.intermediate) + 12 * scores if exact else whole
-    kept = plan.trained_layers * whole + plan.bias_layers * biases + 12 * logits
-    if not plan.frozen_layers:
-        kept += (8 if plan.bias_layers else 12) * tokens * shape.hidden
-    if plan.frozen_layers < plan.layers:
+    kept = depth.trained_layers * whole + depth.bias_layers * biases + 12 * logits
+    if not depth.frozen_layers:
+        kept += (8 if depth.bias_layers else 12) * tokens * shape.hidden
+    if depth.frozen_layers < depth.layers:
         kept += 8 * scores + _NUMBER * tokens * shape.intermediate
-    fixed = _NUMBER * (parameters + trained * (1 + _REMEMBERED[optimizer]) + 2 * tied)
+    fixed = _NUMBER * (parameters + trained * (1 + _OPTIMIZER_STATES[optimizer]) + 2 * tied)
     return fixed + _LIBRARIES + int(max(held * kept, labelling))
 
 
 def client_memory(
-    sizes: Sizes,
-    plan: Plan,
+    sizes: ModelSizes,
+    depth: TrainingDepth,
     trained: int,
     *,
     batch: int,
@@ -171,7 +171,7 @@ def client_memory(
 
     Args:
         sizes: Of model and texts.
-        plan: Which layers are trained.
+        depth: Which layers are trained.
         trained: Parameters that are trained.
         batch: Examples a batch of training.
         labelled: Examples a batch of labelling; 0 where clients label nothing.
@@ -181,8 +181,8 @@ def client_memory(
     Raises:
         ConfigError: No such optimiser.
 
-    >>> tiny = Sizes(4_400_000, Shape(hidden=128, heads=2, intermediate=512), length=128)
-    >>> trains, labels = (client_memory(tiny, Plan(2, 0), 20_000, batch=8, labelled=n) for n in (0, 64))
+    >>> tiny = ModelSizes(4_400_000, LayerSizes(hidden=128, heads=2, intermediate=512), length=128)
+    >>> trains, labels = (client_memory(tiny, TrainingDepth(2, 0), 20_000, batch=8, labelled=n) for n in (0, 64))
     >>> round(trains / 1e6), round(labels / 1e6)
     (33, 99)
     """
@@ -193,7 +193,7 @@ def client_memory(
             sizes.parameters,
             trained,
             sizes.shape,
-            plan,
+            depth,
             batch=rows,
             length=sizes.length,
             optimizer=optimizer,
@@ -201,5 +201,5 @@ def client_memory(
             logits=rows * sizes.logits,
         )
 
-    training = peak(batch, trained, sizes.pieces)
+    training = peak(batch, trained, sizes.recompute)
     return max(training, peak(labelled, 0, True)) if labelled else training

@@ -37,7 +37,7 @@ _CHOICE = re.compile(r"(?P<name>.+?)(?::(?P<pattern>\d{1,6})(?::(?P<words>\d{1,6
 
 
 @dataclass(frozen=True)
-class Prompts:
+class PromptSet:
     """Patterns and words for one data set.
 
     Attributes:
@@ -59,7 +59,7 @@ class Prompts:
 
 
 @dataclass(frozen=True)
-class Choice:
+class PromptChoice:
     """Which prompts: ``"agnews"`` (pattern 0), ``"agnews:1"`` (pattern 1), ``"mnli:1:1"`` (and its words 1)."""
 
     name: str
@@ -67,17 +67,17 @@ class Choice:
     words: int | None = None
 
 
-def parse_choice(wanted: str) -> Choice:
-    """Take ``name[:pattern[:words]]`` to pieces; the name may be a path.
+def parse_choice(choice: str) -> PromptChoice:
+    """Return the parts of ``name[:pattern[:words]]``; the name may be a path.
 
     >>> parse_choice("mnli:1:0"), parse_choice("./my.toml")
-    (Choice(name='mnli', pattern=1, words=0), Choice(name='./my.toml', pattern=None, words=None))
+    (PromptChoice(name='mnli', pattern=1, words=0), PromptChoice(name='./my.toml', pattern=None, words=None))
     """
-    found = _CHOICE.fullmatch(wanted)
+    found = _CHOICE.fullmatch(choice)
     if found is None:
         raise ConfigError(f"task.prompt is blank: name one of {', '.join(prompt_names())}, or a TOML file")
     pattern, words = (None if said is None else int(said) for said in (found["pattern"], found["words"]))
-    return Choice(found["name"], pattern, words)
+    return PromptChoice(found["name"], pattern, words)
 
 
 def prompt_names() -> list[str]:
@@ -85,7 +85,7 @@ def prompt_names() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
-def load_prompts(name_or_path: str | Path) -> Prompts:
+def load_prompts(name_or_path: str | Path) -> PromptSet:
     """Read the prompts of a data set.
 
     Args:
@@ -126,7 +126,7 @@ def prompt_for(
     """Return a pattern, and a word for each label that is one token of the model's vocabulary.
 
     Args:
-        wanted: ``name[:pattern[:words]]``, see :class:`Choice`.
+        wanted: ``name[:pattern[:words]]``, see :class:`PromptChoice`.
         labels: Label names of the data.
         tokenizer: The model's.
         verbalizer: Words to take in place of those of the prompts.
@@ -161,7 +161,7 @@ def with_prompt(options: Mapping[str, Any], labels: Sequence[str], tokenizer: An
     return rest | {"pattern": pattern, "verbalizer": words}
 
 
-def chosen_pattern(prompts: Prompts, number: int) -> str:
+def chosen_pattern(prompts: PromptSet, number: int) -> str:
     """Return a pattern by its number.
 
     Raises:
@@ -170,7 +170,7 @@ def chosen_pattern(prompts: Prompts, number: int) -> str:
     return str(_nth(prompts, "pattern", prompts.patterns, number))
 
 
-def chosen_words(prompts: Prompts, number: int) -> Mapping[str, str]:
+def chosen_words(prompts: PromptSet, number: int) -> Mapping[str, str]:
     """Return a table of words by its number.
 
     Raises:
@@ -181,7 +181,7 @@ def chosen_words(prompts: Prompts, number: int) -> Mapping[str, str]:
 
 
 def words_for(
-    prompts: Prompts, pattern: str, labels: Sequence[str], tokenizer: Any, table: int | None = None
+    prompts: PromptSet, pattern: str, labels: Sequence[str], tokenizer: Any, table: int | None = None
 ) -> dict[str, str]:
     """Return the first table of words that has one for each label, each one token where the mask stands.
 
@@ -215,7 +215,7 @@ def words_for(
     raise ModelError(f"the prompts {prompts.name} do not suit the model: {faults[0]}, with task.verbalizer")
 
 
-def _prompts(path: str, table: Mapping[str, Any]) -> Prompts:
+def _prompts(path: str, table: Mapping[str, Any]) -> PromptSet:
     for key in table:
         if key not in _KEYS:
             near = did_you_mean(key, _KEYS)
@@ -233,7 +233,7 @@ def _prompts(path: str, table: Mapping[str, Any]) -> Prompts:
     columns = _words(path, "columns", table.get("columns", {}))
     if columns and set(columns) != {"text", "text_pair"}:
         raise ConfigError(f'{path}: columns: write {{ text = "title", text_pair = "answer" }}')
-    return Prompts(
+    return PromptSet(
         name=_text(path, "name", table.get("name"), "word"),
         source=" ".join(_text(path, "source", table.get("source"), "text").split()),
         patterns=patterns,
@@ -270,7 +270,7 @@ def _text(path: str, key: str, value: Any, kind: str) -> str:
     return value
 
 
-def _nth(prompts: Prompts, what: str, found: Sequence[Any], number: int) -> Any:
+def _nth(prompts: PromptSet, what: str, found: Sequence[Any], number: int) -> Any:
     if number >= len(found):
         raise ConfigError(
             f"the prompts {prompts.name} have no {what} {number}: there are 0 to {len(found) - 1}"
