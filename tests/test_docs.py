@@ -42,7 +42,13 @@ from .docs_blocks import (
     shown_lines,
 )
 
-SHORT = ["num_rounds=1", "clients_per_round=2", "client.max_steps=1", "model.max_length=16", "runtime.workers=1"]
+SHORT = [
+    "num_rounds=1",
+    "clients_per_round=2",
+    "client.max_steps=1",
+    "model.max_length=16",
+    "runtime.workers=1",
+]
 SHORTER = {
     "run": [word for change in SHORT for word in ("--set", change)],
     "compare": [word for change in SHORT for word in ("--set", change)] + ["--seeds", "1"],
@@ -122,7 +128,9 @@ class Page:
         for command in block.commands:
             self.paths(command)
             trained += [] if block.shows_error else self.trained(command)
-        if not runs or (not self.slow and set(trained) - {"small", *(p.stem for p in self.folder.glob("*.toml"))}):
+        if not runs or (
+            not self.slow and set(trained) - {"small", *(p.stem for p in self.folder.glob("*.toml"))}
+        ):
             return
         printed = ""
         for command in block.commands:

@@ -30,7 +30,9 @@ def test_links_lead_somewhere(page: Path) -> None:
         path, _, anchor = target.partition("#")
         to = (page.parent / path).resolve() if path else page
         assert to.exists(), f"{page.name} links to {target}"
-        assert not anchor or anchor in anchors(to), f"{page.name} links to {target}, which has no such section"
+        assert not anchor or anchor in anchors(to), (
+            f"{page.name} links to {target}, which has no such section"
+        )
 
 
 def test_files_of_the_project_exist() -> None:
@@ -41,7 +43,9 @@ def test_files_of_the_project_exist() -> None:
         for path in re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|toml))`", text)
     }
     bases = (ROOT, ROOT / "src/fednlp")
-    missing = sorted((page, path) for page, path in named if not any((base / path).exists() for base in bases))
+    missing = sorted(
+        (page, path) for page, path in named if not any((base / path).exists() for base in bases)
+    )
     assert not missing
 
 
@@ -55,7 +59,9 @@ def test_every_key_has_its_row() -> None:
         if not found[section]:  # keys in a sentence, which has a page of its own for their meaning
             found[section] = set(re.findall(r"`(\w+)`", text))
     for name, field in config.Experiment.model_fields.items():
-        section_of: Any = next((one for one in _types(field.annotation) if hasattr(one, "model_fields")), None)
+        section_of: Any = next(
+            (one for one in _types(field.annotation) if hasattr(one, "model_fields")), None
+        )
         if section_of is not None:
             assert found[name] == set(section_of.model_fields), f"[{name}]"
 
@@ -71,7 +77,9 @@ def commands(group: Any) -> list[Any]:
 
 
 def test_options_exist() -> None:
-    known = {name for one in commands(typer.main.get_command(app)) for option in one.params for name in option.opts}
+    known = {
+        name for one in commands(typer.main.get_command(app)) for option in one.params for name in option.opts
+    }
     for page, text in TEXTS.items():
         prose = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
         for code in re.findall(r"`((?:fednlp [^`]*)?--[^`]+)`", prose):
@@ -101,7 +109,9 @@ def test_pages_name_the_runs_that_fednlp_makes() -> None:
 
 
 def test_the_glossary_has_every_term_once_with_a_page() -> None:
-    rows = re.findall(r"^\| (\*\*.*) \| (.*) \|$", (ROOT / "docs/glossary.md").read_text(encoding="utf-8"), re.M)
+    rows = re.findall(
+        r"^\| (\*\*.*) \| (.*) \|$", (ROOT / "docs/glossary.md").read_text(encoding="utf-8"), re.M
+    )
     terms = [term for cell, _ in rows for term in re.findall(r"\*\*([^*]+)\*\*", cell)]
     assert len(terms) == len(set(terms)) > 50
     for cell, meaning in rows:
