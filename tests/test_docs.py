@@ -17,6 +17,7 @@ import glob
 import io
 import os
 import re
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -25,8 +26,8 @@ from typing import Any
 
 import pytest
 
-from fednlp.cli import main
-from fednlp.errors import FetchError
+from fednlp.cli import app
+from fednlp.errors import FednlpError, FetchError
 
 from .docs_blocks import (
     PAGES,
@@ -69,12 +70,13 @@ def _table(path: str, header: str, row: Callable[[int], str], rows: int) -> Call
     return make
 
 
+def _note(number: int) -> str:
+    return f"note {number} of pain,{('cardiology', 'surgery')[number % 2]}"
+
+
 def _hospitals(folder: Path) -> None:
     for name in ("Mitte/notes", "Nord/train", "Nord/test", "Ost/notes", "Süd/notes", "West/notes"):
-        wards = ("cardiology", "surgery")
-        _table(f"{name}.csv", "note,department", lambda n: f"note {n} of pain,{wards[n % 2]}", 20)(
-            folder / "hospitals"
-        )
+        _table(f"hospitals/{name}.csv", "note,department", _note, 20)(folder)
 
 
 MAKERS: dict[str, Callable[[Path], None]] = {
@@ -100,7 +102,6 @@ class Page:
     def __init__(self, folder: Path, slow: bool, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.slow, self.patch = folder, slow, patch
         self.names: dict[str, Any] = {"__name__": "page"}
-        self.shortened = False
         for name in ("experiments", "examples", "benchmarks"):
             (folder / name).symlink_to(ROOT / name)
         patch.chdir(folder)
@@ -135,10 +136,17 @@ class Page:
         printed = ""
         for command in block.commands:
             self.paths(command)
-            if command.is_fednlp and not command.is_general:
-                self.run(command, int(block.shows_error))
-                printed += said()
-        if block.output is not None and printed:
+            if command.is_general:
+                continue
+            if command.is_fednlp:
+                self.run(command, block.shows_error)
+            elif command.words[0] == "python" and command.words[1] != "-m":
+                ended = subprocess.run(
+                    [sys.executable, *command.words[1:]], capture_output=True, text=True, check=True
+                )
+                print(ended.stdout)
+            printed += said()
+        if block.output is not None and printed.strip():
             self.compare(block, printed)
 
     def trained(self, command: Command) -> list[str]:
@@ -154,25 +162,26 @@ class Page:
             self.patch.syspath_prepend(path)
             self.patch.setenv("PYTHONPATH", os.pathsep.join([path, os.environ.get("PYTHONPATH", "")]))
 
-    def run(self, command: Command, code: int) -> None:
+    def run(self, command: Command, fails: bool) -> None:
         name = leaf(command.words[1:])[0].name
         words = [match for word in command.words for match in sorted(glob.glob(word)) or [word]]
-        if not self.slow and name in SHORTER and not code and "--resume" not in words:
+        if not self.slow and name in SHORTER and not fails and "--resume" not in words:
             words += SHORTER[name]
-            self.shortened = True
-        self.patch.setattr(sys, "argv", words)
         self.patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((command.stdin or "").encode())))
-        try:
-            main()
-        except SystemExit as ended:
-            assert (ended.code or 0) == code, " ".join(words)
+        if fails:
+            with pytest.raises(FednlpError) as mistake:
+                app(words[1:])
+            print(f"error: {mistake.value}")
+        else:
+            with pytest.raises(SystemExit) as ended:
+                app(words[1:])
+            assert not ended.value.code, " ".join(words)
 
     def compare(self, block: Block, printed: str) -> None:
         """Compare all that is shown where nothing was shortened, else the words that lines begin with."""
         lines = [" ".join(line.split()) for line in printed.splitlines()]
-        exact = "needs" not in block.marks and not any(
-            leaf(one.words[1:])[0].name in TRAINS | READS_MODELS for one in block.commands
-        )
+        names = {leaf(one.words[1:])[0].name for one in block.commands if one.is_fednlp}
+        exact = block.shows_error or ("needs" not in block.marks and not names & (TRAINS | READS_MODELS))
         for shown in shown_lines(block.output or ""):
             begin = shown if exact else re.split(r"[\d–]", shown)[0].strip()
             pattern = ".*".join(map(re.escape, begin.split(" ... "))) + ("$" if exact else "")
@@ -227,3 +236,40 @@ def test_a_page_followed_literally(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     follow(page, True, tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("sh", "fednlp run small --sett num_rounds=3"),
+        ("sh", "fednlp run smal"),
+        ("sh", "fednlp run small --set num_round=3"),
+        ("sh", "fednlp compare small --algorithms fedavg,fedavgg"),
+        ("sh", "fednlp prompts chek bbc"),
+        ("sh", "python benchmarks/secure.py --compar"),
+        ("sh", "python benchmarks/securer.py"),
+        ("toml", "[client]\nlearning_rates = 0.1"),
+        ("toml", "[variants.one.client]\nlearning_rate = -1"),
+        ("python", "import fednlp\nfednlp.runs"),
+        ("python", "from fednlp.costs import Plann"),
+        ("python", "from fednlp import run\nrun('small', overides=[])"),
+        ("python", "1 + 1  # about 3"),
+        ("python", "print('a')  # \"b\""),
+        ("yaml", "a: 1"),
+    ],
+)
+def test_a_mistake_on_a_page_is_found(
+    language: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Page(tmp_path, False, monkeypatch)
+    with pytest.raises((Exception, SystemExit)):
+        page.follow(Block("page:1", language, text, {}, None), lambda: "")
+
+
+def test_what_is_shown_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = Page(tmp_path, False, monkeypatch)
+    block = Block("page:1", "sh", "fednlp --help", {}, "fednlp is something else")
+    with pytest.raises(AssertionError, match="something else"):
+        page.follow(block, lambda: capsys.readouterr().out)
