@@ -102,6 +102,7 @@ class Page:
     def __init__(self, folder: Path, slow: bool, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.slow, self.patch = folder, slow, patch
         self.names: dict[str, Any] = {"__name__": "page"}
+        self.missing = ""
         for name in ("experiments", "examples", "benchmarks"):
             (folder / name).symlink_to(ROOT / name)
         patch.chdir(folder)
@@ -114,7 +115,7 @@ class Page:
             MAKERS[name](self.folder)
         if "file" in block.marks:
             (self.folder / block.marks["file"]).write_text(block.text, encoding="utf-8")
-        runs = not {*needs} & ELSEWHERE and (self.slow or "slow" not in block.marks)
+        runs = not self.missing and not {*needs} & ELSEWHERE and (self.slow or "slow" not in block.marks)
         if block.language in ("sh", "bash", "console"):
             self.shell(block, runs, said)
         elif block.language == "python":
@@ -209,14 +210,16 @@ def follow(page: Path, slow: bool, folder: Path, patch: pytest.MonkeyPatch, caps
     for block in blocks(page):
         try:
             followed.follow(block, said)
-        except FetchError as error:
-            pytest.skip(f"{block.where} needs what cannot be fetched: {error}")
+        except FetchError as error:  # the rest of the page is still checked
+            followed.missing = f"{block.where} needs what cannot be fetched: {error}"
         except BaseException as error:
             error.add_note(f"{block.where}\n{said()}")
             raise
     for name in set(sys.modules) - modules:
         if Path(getattr(sys.modules[name], "__file__", None) or "/").parent in (folder, ROOT / "examples"):
             del sys.modules[name]
+    if followed.missing:
+        pytest.skip(followed.missing)
 
 
 def name_of(page: Path) -> str:
