@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednlp.errors import FednlpError
-from fednlp.reports import compare_table, group_runs, matrix_tables, plots, pulled, read_run, render
+from fednlp.reports import compare_table, cross_client_tables, group_runs, plots, pulled, read_run, render
 from fednlp.reports.content import build
 
 from .conftest import make_run
@@ -22,7 +22,7 @@ CONFIG = {
     "pull": {"rule": "low", "share": 0.5, "of": "tensors", "push": "all"},
     "exchange": {"up": ["topk:0.1", "int8:64"], "down": []},
     "costs": {"device": "x", "bandwidth_up": 1.0},
-    "client": {"final_steps": 3, "optimizer": "adamw", "learning_rate": 0.1},
+    "client": {"finetune_steps": 3, "optimizer": "adamw", "learning_rate": 0.1},
 }
 SUMMARY = {
     "baseline": {"name": "the most frequent label", "accuracy": 0.1},
@@ -32,7 +32,7 @@ SUMMARY = {
 ENVIRONMENT = {"data": {"name": "x", "metric": "accuracy", "task": "text-classification"}}
 FILES = (
     *("resolved.toml", "environment.json", "rounds.jsonl", "summary.json"),
-    *("clients.csv", "labels.json", "matrix.json", "partition.npz"),
+    *("clients.csv", "labels.json", "cross_client_evaluation.json", "partition.npz"),
 )
 
 
@@ -51,7 +51,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     rows = [{"model": "server", "scores": [0.1, None, 0.2, 0.3, 0.4, 0.5]}]
     matrix = {"metric": "accuracy", "tests": list("abcdef"), "rows": rows}
-    (folder / "matrix.json").write_text(json.dumps(matrix))
+    (folder / "cross_client_evaluation.json").write_text(json.dumps(matrix))
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     for line in lines:
         line["moved"] = {str(client): [0.1, 0.2] for client in line["cohort"]}
@@ -80,7 +80,7 @@ def report(folder: Path) -> str:
         run = read_run(folder)
         build([run])
         groups = group_runs([run])
-        for table in (compare_table(groups), *matrix_tables(groups).values()):
+        for table in (compare_table(groups), *cross_client_tables(groups).values()):
             for made in (render.to_text, render.to_csv, render.to_json, render.to_latex, render.to_markdown):
                 made(table)
     except FednlpError as error:

@@ -89,7 +89,7 @@ def test_a_method_says_what_travels_and_the_steps_at_the_end() -> None:
     config = {
         "algorithm": {"name": "fedavg"},
         "model": {"train": "bias"},
-        "client": {"final_steps": 100},
+        "client": {"finetune_steps": 100},
     }
     said = method_words(config)
     assert (

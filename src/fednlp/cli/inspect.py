@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fednlp.config import Experiment
-    from fednlp.models.inventory import Row
+    from fednlp.models.parameter_table import ParameterRow
 
 
 def inspect(
@@ -33,7 +33,7 @@ def inspect(
     """Show which parameters of an experiment's model are trained and sent, and how many bytes that is."""
     from fednlp import config
     from fednlp.cli.console import Terminal
-    from fednlp.models.inventory import total
+    from fednlp.models.parameter_table import total
 
     overrides = [*(changes or []), *([f"model.name_or_path={json.dumps(model)}"] if model else [])]
     with Terminal(again="type the command again") as terminal:
@@ -48,11 +48,11 @@ def inspect(
         terminal.console.print(f"message   {message:>14,} bytes each way, a client and round", soft_wrap=True)
 
 
-def _counted(experiment: "Experiment", terminal: Any, silent: bool) -> tuple[list["Row"], int]:
+def _counted(experiment: "Experiment", terminal: Any, silent: bool) -> tuple[list["ParameterRow"], int]:
     """Build the model as a run does; return its parts, and the length in bytes of the message of its shared ones."""
     from fednlp.models import load_tokenizer, pretrained_model
-    from fednlp.models.inventory import inventory
-    from fednlp.models.selection import apply_selection, parse_train
+    from fednlp.models.parameter_table import parameter_table
+    from fednlp.models.selection import apply_selection, parse_selection
     from fednlp.simulation.build import make_task, model_source, open_data
     from fednlp.training.replica import layout_of
 
@@ -63,13 +63,13 @@ def _counted(experiment: "Experiment", terminal: Any, silent: bool) -> tuple[lis
     built = pretrained_model(
         source, task.model_class, task.settings(), wanted.config, experiment.seed, wanted.peft
     )
-    selection = apply_selection(built, parse_train(wanted.train))
+    selection = apply_selection(built, parse_selection(wanted.train))
     message = layout_of(built, selection.personal).message_bytes if selection.shared else 0
-    return inventory(built, selection), message
+    return parameter_table(built, selection), message
 
 
-def _document(rows: list["Row"], message: int) -> dict[str, Any]:
-    from fednlp.models.inventory import total
+def _document(rows: list["ParameterRow"], message: int) -> dict[str, Any]:
+    from fednlp.models.parameter_table import total
 
     whole = total(rows)
     totals = {key: getattr(whole, key) for key in ("parameters", "tunable", "shared", "personal", "frozen")}
@@ -77,12 +77,12 @@ def _document(rows: list["Row"], message: int) -> dict[str, Any]:
     return {"groups": groups, **totals, "bytes": whole.bytes, "message_bytes": message}
 
 
-def _table(rows: list["Row"]) -> "Table":
+def _table(rows: list["ParameterRow"]) -> "Table":
     """Return one line a part, and the total."""
     from rich.table import Table
 
     from fednlp.formatting.units import DASH
-    from fednlp.models.inventory import total
+    from fednlp.models.parameter_table import total
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("part")
@@ -97,7 +97,7 @@ def _table(rows: list["Row"]) -> "Table":
     return table
 
 
-def _sent(row: "Row") -> str:
+def _sent(row: "ParameterRow") -> str:
     from fednlp.formatting.units import DASH, human_bytes
 
     return human_bytes(row.bytes) if row.bytes else DASH

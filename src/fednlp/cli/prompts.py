@@ -145,17 +145,17 @@ def check(
     import torch
 
     from fednlp.fewshot.prompts import chosen_pattern, chosen_words
-    from fednlp.models import find_model, load_tokenizer, longest_text, pretrained_model
+    from fednlp.models import load_tokenizer, longest_text, pretrained_model, resolve_model
     from fednlp.tasks.cloze import mask_of
 
     numbers = range(len(prompts.patterns)) if choice.pattern is None else [choice.pattern]
     patterns = {number: chosen_pattern(prompts, number) for number in numbers}
     if choice.words is not None:
         chosen_words(prompts, choice.words)  # refused before a model is loaded
-    source = find_model(model)
+    source = resolve_model(model)
     tokenizer = load_tokenizer(source)
     mask_of(tokenizer, _TASK)
-    loaded = pretrained_model(source, "AutoModelForMaskedLM", {}, {}, seed=0, own_head=True).eval()
+    loaded = pretrained_model(source, "AutoModelForMaskedLM", {}, {}, seed=0, require_head=True).eval()
     limit = min(_LONGEST_TEXT, longest_text(source, tokenizer))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -205,7 +205,7 @@ def _checked(
     from fednlp.errors import FednlpError
     from fednlp.fewshot.prompts import words_for
     from fednlp.tasks.cloze import filled, mask_of, parts_of, plain_ids
-    from fednlp.tasks.prompts import PromptClassification
+    from fednlp.tasks.prompt_classification import PromptClassification
 
     parts, mask = parts_of(pattern), mask_of(tokenizer, _TASK)
     labels = list(prompts.words[table or 0]) if data is None else list(data.label_names)

@@ -9,7 +9,7 @@ from fednlp.reports.read import Run, lookup
 from fednlp.reports.table import Column, Row, Stat, Table, stat_of
 from fednlp.reports.words import partition_words
 
-Part = Literal["global", "personal", "final"]
+Part = Literal["global", "personal", "finetuned"]
 BASELINE = "baseline"
 
 
@@ -18,7 +18,7 @@ def across_table(experiments: Mapping[str, Groups], part: Part = "global") -> Ta
 
     Args:
         experiments: For each experiment its groups of runs, by the title of the method.
-        part: The whole test set, or the clients' own; ``"final"``: the same after ``client.final_steps``.
+        part: The whole test set, or the clients' own; ``"finetuned"``: the same after ``client.finetune_steps``.
 
     Shares are shown in percent. The baseline needs no training: see the experiments' pages.
     """
@@ -41,7 +41,7 @@ def across_table(experiments: Mapping[str, Groups], part: Part = "global") -> Ta
     what = {
         "global": "The whole test set",
         "personal": own,
-        "final": f"{own}, each client after its final_steps",
+        "finetuned": f"{own}, each client after its finetune_steps",
     }[part]
     caption = f"{what}, after the last round, mean ± standard deviation over seeds; shares in %."
     return Table(tuple(columns), tuple(rows), caption, notes, head="Experiment")

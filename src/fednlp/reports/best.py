@@ -9,7 +9,7 @@ from fednlp.reports.render import cell_text
 from fednlp.reports.table import Column, Row, Stat, Table
 from fednlp.reports.travel import own_models
 
-_HIGHEST = ("global", "personal", "personal_worst_decile", "final")
+_HIGHEST = ("global", "personal", "personal_worst_decile", "finetuned")
 _LEAST = ("bytes", "simulated_seconds")
 
 

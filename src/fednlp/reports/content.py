@@ -17,11 +17,11 @@ from fednlp.reports.best import best_cells, best_row
 from fednlp.reports.charts import draw
 from fednlp.reports.clients import client_blocks
 from fednlp.reports.costs import cost_blocks
+from fednlp.reports.cross_client import cross_client_blocks
 from fednlp.reports.data import data_blocks, data_fact, one_of
 from fednlp.reports.document import Block, Code, Document, Facts, Fold, Grid, Picture, Section, Text
 from fednlp.reports.groups import Groups, differing, flatten, group_runs, metric_of, settings, without_seeds
 from fednlp.reports.labels import label_blocks
-from fednlp.reports.matrix import matrix_blocks
 from fednlp.reports.partitions import partition_blocks
 from fednlp.reports.parts import shown_parts
 from fednlp.reports.pulled import pulled_blocks
@@ -40,7 +40,7 @@ _TILES = {
     "seconds": "Time",
     "rounds": "Rounds",
 }
-_PARTS = {"global": "Global test", "personal": "Personal test", "final": "Personal test after own steps,"}
+_PARTS = {"global": "Global test", "personal": "Personal test", "finetuned": "Personal test after own steps,"}
 
 
 def build(runs: Sequence[Run], target: float | None = None) -> Document:
@@ -106,7 +106,7 @@ def _results(groups: Groups, table: Table) -> Iterator[Block]:
     yield Grid(heads, rows, [table.caption, *table.notes], best=best_cells(table))
     if len(groups) == 1:
         yield Fold("Every metric of the last evaluation", list(_all_metrics(next(iter(groups.values())))))
-    yield from matrix_blocks(groups)
+    yield from cross_client_blocks(groups)
     yield from sweep_blocks(groups)
 
 

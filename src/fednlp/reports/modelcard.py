@@ -17,7 +17,7 @@ from fednlp.reports.frontmatter import data_name, front_matter, hub_metrics, tas
 from fednlp.reports.groups import algorithm_title
 from fednlp.reports.hub import TASKS, use
 from fednlp.reports.markdown_text import escape, fence, table
-from fednlp.reports.read import REFERENCES, lookup
+from fednlp.reports.read import BASELINES, lookup
 from fednlp.reports.travel import has_personal, keeps_tensors
 from fednlp.reports.words import count_words, environment_facts, method_words, partition_words
 
@@ -56,11 +56,11 @@ def client_card(summary: Table, config: Table, environment: Table, client: Table
         summary: The run's ``summary.json``.
         config: Its ``resolved.toml``.
         environment: Its ``environment.json``.
-        client: ``name``; ``final``: whether it is the model after the client's final steps; and the client's row of
-            ``clients.csv``, as far as there is one.
+        client: ``name``; ``finetuned``: whether it is the model after the client's fine-tuning steps; and the client's
+            row of ``clients.csv``, as far as there is one.
     """
     name, metric = clean(str(client["name"])), str(summary.get("metric", "accuracy"))
-    scored = client.get(f"{metric}_final" if client["final"] else metric)
+    scored = client.get(f"{metric}_finetuned" if client["finetuned"] else metric)
     scores = {metric: float(scored)} if scored else {}
     sections = [
         front_matter(summary, config, hub_metrics(scores), f" (test examples of client {name})"),
@@ -91,9 +91,9 @@ def _title(summary: Table, config: Table) -> str:
 
 def _whose(config: Table, client: Table) -> str:
     """Say what a client's own model is made of."""
-    if not client["final"]:
+    if not client["finetuned"]:
         return "the shared layers after the last round, with those that the client keeps to itself"
-    return f"after the last round it took {count_words(lookup(config, 'client.final_steps'))} steps on its own texts"
+    return f"after the last round it took {count_words(lookup(config, 'client.finetune_steps'))} steps on its own texts"
 
 
 def _client_rows(client: Table) -> list[tuple[str, str]]:
@@ -129,7 +129,7 @@ def _intro(summary: Table, config: Table) -> str:
     what = what.format(labels=count_words(lookup(summary, "data.labels")))
     name = str(summary.get("algorithm") or lookup(config, "algorithm.name", "unknown"))
     how = f"federated learning with {algorithm_title(name)}"
-    if name in REFERENCES:
+    if name in BASELINES:
         how = {
             "centralised": "centralised training",
             "chained": "training on one client after the other",
@@ -195,14 +195,14 @@ def _results(summary: Table, config: Table) -> str:
 _PARTS = (
     ("global", "Whole test set,"),
     ("personal", "Clients' own test sets,"),
-    ("final", "Clients' own test sets after own steps,"),
+    ("finetuned", "Clients' own test sets after own steps,"),
 )
 
 
 def _personalised(summary: Table, config: Table) -> bool:
     """Tell whether clients kept tensors to themselves; the references have nothing of the kind."""
     told = summary.get("personalised")
-    if told is not None or summary.get("algorithm") in REFERENCES:
+    if told is not None or summary.get("algorithm") in BASELINES:
         return bool(told)
     return keeps_tensors(config)
 

@@ -70,7 +70,9 @@ class Table:
 
 
 _MEMORY = "Memory: what a client takes at its peak, predicted."
-_FINAL = "After own steps: the personal test when each client has taken final_steps more steps by itself."
+_FINETUNED = (
+    "After own steps: the personal test when each client has taken finetune_steps more steps by itself."
+)
 
 
 def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
@@ -87,7 +89,7 @@ def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
     everyone = [run for group in runs.values() for run in group]
     absent = {
         "simulated_seconds": not any(run.counted("simulated_seconds") for run in everyone),
-        "final": not any(run.scores("final") for run in everyone),
+        "finetuned": not any(run.scores("finetuned") for run in everyone),
         "memory": not _shows_memory(everyone),
     }
     measures = [(column, measure) for column, measure in _measures(metric) if not absent.get(column.key)]
@@ -102,7 +104,7 @@ def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
     ]
     said = [
         _caption(metric),
-        *([] if absent["final"] else [_FINAL]),
+        *([] if absent["finetuned"] else [_FINETUNED]),
         *([] if absent["memory"] else [_MEMORY]),
     ]
     return Table(tuple(column for column, _ in measures), tuple(rows), " ".join(said), tuple(_notes(runs)))
@@ -134,7 +136,7 @@ def _measures(metric: str) -> list[tuple[Column, Callable[[Run], Any]]]:
             evaluated("personal", f"{metric}_worst_decile"),
         ),
         (Column("personal_spread", "Client spread", kind), evaluated("personal", f"{metric}_std")),
-        (Column("final", "After own steps", kind), evaluated("final", metric)),
+        (Column("finetuned", "After own steps", kind), evaluated("finetuned", metric)),
         (Column("bytes", "Sent", "bytes"), lambda run: run.total("bytes_up") + run.total("bytes_down")),
         (Column("seconds", "Time", "seconds"), lambda run: run.total("seconds")),
         (

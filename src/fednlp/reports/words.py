@@ -5,7 +5,7 @@ from typing import Any
 
 from fednlp.formatting.units import clean, human_number
 from fednlp.reports.groups import algorithm_title, flatten
-from fednlp.reports.read import REFERENCES, lookup
+from fednlp.reports.read import BASELINES, lookup
 from fednlp.reports.travel import frozen_words, travel_words
 
 _PARTITIONS = {
@@ -53,7 +53,7 @@ def method_words(config: Mapping[str, Any], reference: str | None = None, client
         clients: How many there are, where that is known: a cohort has no more.
     """
     name = str(lookup(config, "algorithm.name", "unknown"))
-    reference = reference or (name if name in REFERENCES else None)
+    reference = reference or (name if name in BASELINES else None)
     if reference == "centralised":
         said = (
             "Centralised training on the union of the clients' examples (a reference point, not federated)."
@@ -116,7 +116,7 @@ def environment_facts(environment: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _own_steps(config: Mapping[str, Any]) -> str:
-    steps = lookup(config, "client.final_steps")
+    steps = lookup(config, "client.finetune_steps")
     return (
         f"At the end each client takes {_many(steps, 'step')} more by itself for its own tests."
         if steps
