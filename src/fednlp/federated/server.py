@@ -68,9 +68,7 @@ class ServerOptimizer:
 
     def init(self, layout: Layout) -> dict[str, Tensor]:
         """Return its vectors before the first round."""
-        import torch  # not at the top: an experiment is checked without it
-
-        vectors = {name: torch.zeros(layout.numel) for name in self.vectors}
+        vectors = {name: layout.zeros() for name in self.vectors}
         if "second" in vectors:
             vectors["second"].fill_(self.tau**2)
         return vectors
