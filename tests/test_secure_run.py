@@ -19,14 +19,14 @@ from fednlp.errors import ConfigError, SecureAbort, TooFewClients
 from fednlp.reports import write_report
 from fednlp.secure.plan import make_plan
 from fednlp.secure.session import Pairwise, Post
+from fednlp.simulation.callback import Callback, NullCallback
 from fednlp.simulation.dp import Guard, guard_of
-from fednlp.simulation.run import Listener, Silent
 from fednlp.simulation.run_dir import RunDir
 from fednlp.simulation.secure_round import SecureRound, terms_of
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
-Stopping = Callable[..., AbstractContextManager[Listener]]
+Stopping = Callable[..., AbstractContextManager[Callback]]
 PROTOCOLS = ("secagg", "secagg+", "lightsecagg")
 LOSSY = {"secure.dropout": 0.25, "secure.simulated_dropout": 0.25, "num_rounds": 6}
 METHODS: dict[str, dict[str, Any]] = {
@@ -70,8 +70,8 @@ def test_stopped_and_resumed_with_two_workers(
 ) -> None:
     """Keys and masks are other ones each time; what they add up to is the same, bit for bit."""
     whole = fednlp.run(experiment(METHODS[method]), tmp_path / "whole")
-    with stopping(rounds=2, pieces=2) as listener:
-        fednlp.run(experiment(METHODS[method]), tmp_path / "run", listener=listener)
+    with stopping(rounds=2, pieces=2) as callback:
+        fednlp.run(experiment(METHODS[method]), tmp_path / "run", callback=callback)
     assert outcome(fednlp.resume(tmp_path / "run", workers=2)) == outcome(whole)
 
 
@@ -121,11 +121,11 @@ def test_clients_vanish_in_every_phase_and_the_run_goes_on(
     }
     models: list[torch.Tensor] = []
 
-    class Watch(Silent):
-        def round(self, line: dict[str, Any], left: float | None) -> None:
+    class Watch(NullCallback):
+        def on_round(self, line: dict[str, Any], left: float | None) -> None:
             models.append(load_file(tmp_path / "run" / "checkpoint" / "state.safetensors")["x"])
 
-    run = fednlp.run(experiment(settings), tmp_path / "run", listener=Watch())
+    run = fednlp.run(experiment(settings), tmp_path / "run", callback=Watch())
     lines = lines_of(run)
     assert {phase for line in lines for phase in line["secure"]["lost"].values()} >= {
         "keys",

@@ -11,9 +11,9 @@ import pytest
 from fednlp.costs import COUNTED, totals
 from fednlp.errors import RunError
 from fednlp.reports import compare_table, group_runs, plots, read_run, write_report
-from fednlp.reports.costs import Reached, cost_blocks, first_reached, targets
 from fednlp.reports.document import Grid, Picture
 from fednlp.reports.read import Run, running_total
+from fednlp.reports.sections.costs import Reached, cost_blocks, first_reached, targets
 from fednlp.reports.style import SERIES
 
 NewRun = Callable[..., Path]

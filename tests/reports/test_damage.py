@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednlp.errors import FednlpError
-from fednlp.reports import compare_table, group_runs, matrix_tables, plots, pulled, read_run, render
+from fednlp.reports import compare_table, cross_client_tables, group_runs, plots, read_run, render
 from fednlp.reports.content import build
+from fednlp.reports.sections import communication
 
 from .conftest import make_run
 
@@ -70,7 +71,7 @@ def without_figures() -> Iterator[None]:
         for name in names:
             patch.setattr(plots, name, lambda *_: None)
         patch.setattr("fednlp.partition.plots.figures", lambda _: {})
-        patch.setattr(pulled, "_moved", lambda *_: (None, ""))
+        patch.setattr(communication, "_moved", lambda *_: (None, ""))
         yield
 
 
@@ -80,7 +81,7 @@ def report(folder: Path) -> str:
         run = read_run(folder)
         build([run])
         groups = group_runs([run])
-        for table in (compare_table(groups), *matrix_tables(groups).values()):
+        for table in (compare_table(groups), *cross_client_tables(groups).values()):
             for made in (render.to_text, render.to_csv, render.to_json, render.to_latex, render.to_markdown):
                 made(table)
     except FednlpError as error:

@@ -202,7 +202,7 @@ def partition(
         "partition": _given(options),
     }
     settings = config.parse(document, "fednlp partition")
-    report = partition_source(settings, out, plots, lambda said: print(clean(said), file=sys.stderr))
+    report = partition_source(settings, out, plots, lambda text: print(clean(text), file=sys.stderr))
     print(json.dumps(report, indent=1) if as_json else clean_lines(describe(report)))
 
 

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fednlp.errors import RunError
-from fednlp.reports.across import across_table
 from fednlp.reports.groups import group_runs
-from fednlp.reports.matrix import matrix_tables
 from fednlp.reports.modelcard import model_card
 from fednlp.reports.read import Run, curve, read_run
 from fednlp.reports.render import write_table
-from fednlp.reports.table import Table, compare_table
+from fednlp.reports.sections.cross_client import cross_client_tables
+from fednlp.reports.table import Table, across_table, compare_table
 from fednlp.reports.trackers import open_trackers, round_numbers
 
 __all__ = [
@@ -18,9 +17,9 @@ __all__ = [
     "Table",
     "across_table",
     "compare_table",
+    "cross_client_tables",
     "curve",
     "group_runs",
-    "matrix_tables",
     "model_card",
     "open_trackers",
     "read_run",
@@ -60,7 +59,7 @@ def write_report(
     runs = [read_run(folder) for folder in run_folders]
     document = build(runs, target)
     groups = group_runs(runs)
-    tables = {"table": compare_table(groups), **matrix_tables(groups)}
+    tables = {"table": compare_table(groups), **cross_client_tables(groups)}
     out = Path(out)
     page, text = out / "report.html", out / "report.md"
     html, markdown = to_html(document, out), to_markdown(document)

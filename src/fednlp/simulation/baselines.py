@@ -82,7 +82,7 @@ class Centralised:
                 side.replica.step(optimizer)
                 loss_sum += loss.detach().cpu() * len(numbers)
                 seen += len(numbers)
-                course.step(step - first + 1, self.steps, "steps")
+                course.on_progress(step - first + 1, self.steps, "steps")
         side.replica.store(state.x)
         require_whole(state.x, self.bad, state.round + 1)
         state.slots |= remember(optimizer)
@@ -168,7 +168,7 @@ class Alone:
             "try_global": sorted(self.tried),
         }
         results = course.pool.do(
-            job, len(clients), course.state.x, lambda done: course.step(done, len(clients), "clients")
+            job, len(clients), course.state.x, lambda done: course.on_progress(done, len(clients), "clients")
         )
         dropped = [{"client": r["client"], "reason": r["error"]} for r in results if r["error"]]
         results = [r for r in results if not r["error"]]

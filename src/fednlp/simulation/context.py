@@ -28,8 +28,8 @@ class Course:
         pool: The workers.
         side: The clients' side in this process.
         state: The server.
-        step: Told how a round gets on.
-        say: Told what is worth knowing.
+        on_progress: Called with the progress of a round.
+        log: Called with what is worth knowing.
         texts: The texts of training examples, by number.
         lines: The rounds so far.
         note: Said at the end.
@@ -43,8 +43,8 @@ class Course:
     pool: Pool
     side: LocalSide
     state: State
-    step: Callable[[int, int, str], None]
-    say: Callable[[str], None]
+    on_progress: Callable[[int, int, str], None]
+    log: Callable[[str], None]
     texts: Callable[[np.ndarray], list[str]]
     lines: list[dict[str, Any]] = field(default_factory=list)
     note: str | None = None

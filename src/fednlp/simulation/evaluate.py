@@ -65,7 +65,9 @@ def predict_globally(course: "Course") -> list[Outcome]:
     side, state = course.side, course.state
     pieces = len(side.test_batches())
     job = {"kind": "evaluate", "key": state.round}
-    results = course.pool.do(job, pieces, state.x, lambda done: course.step(done, pieces, "test batches"))
+    results = course.pool.do(
+        job, pieces, state.x, lambda done: course.on_progress(done, pieces, "test batches")
+    )
     return [Outcome(**result) for result in results]
 
 
@@ -91,7 +93,10 @@ def try_clients(
         **(final or {"final_steps": 0}),
     }
     found: list[dict[str, Any]] = course.pool.do(
-        job, len(clients), course.state.x, lambda done: course.step(done, len(clients), "clients' models")
+        job,
+        len(clients),
+        course.state.x,
+        lambda done: course.on_progress(done, len(clients), "clients' models"),
     )
     return found
 

@@ -116,7 +116,7 @@ def _keeps_models(course: "Course", run: RunDir) -> bool:
     needed, free = 4 * sum(fields.values()) * clients, shutil.disk_usage(run.folder).free
     run.client_models.unlink(missing_ok=True)
     if needed + _LEAVE_FREE > free:
-        course.say(
+        course.log(
             f"warning: the models of {clients} clients are not kept: they need {human_bytes(needed)}, and the disk of "
             f"{run.folder} has {human_bytes(free)} left"
         )
@@ -127,11 +127,11 @@ def _keeps_models(course: "Course", run: RunDir) -> bool:
 
 def _warn(course: "Course", failed: list[dict[str, Any]], untrained: int) -> None:
     for one in failed[:_WARNINGS]:
-        course.say(f"warning: client {one['client']} failed in its final steps: {one['reason']}")
+        course.log(f"warning: client {one['client']} failed in its final steps: {one['reason']}")
     if len(failed) > _WARNINGS:
-        course.say(f"warning: {len(failed) - _WARNINGS:,} more clients failed in their final steps")
+        course.log(f"warning: {len(failed) - _WARNINGS:,} more clients failed in their final steps")
     if untrained:
-        course.say(f"{untrained:,} clients have nothing to train on and take no final steps")
+        course.log(f"{untrained:,} clients have nothing to train on and take no final steps")
 
 
 def matrix(course: "Course", results: list[dict[str, Any]]) -> dict[str, Any]:

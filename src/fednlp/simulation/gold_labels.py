@@ -111,7 +111,7 @@ def known_labels(course: Course) -> Known:
         owners, numbers, labels, usable, (validation, true[validation]), bad, partition.num_clients, names
     )
     for name in known.facts()["classes_without_gold"]:
-        course.say(f'no gold label is "{name}": it is learnt from pseudo labels alone, if at all')
+        course.log(f'no gold label is "{name}": it is learnt from pseudo labels alone, if at all')
     return known
 
 
@@ -119,7 +119,7 @@ def _representative(course: Course, fewshot: Fewshot, usable: NDArray[np.bool_])
     """Leave of each client's texts the share that stands best for them (FeS, section 3.2)."""
     assert fewshot.keep is not None
     partition, numbers = course.partition, np.flatnonzero(usable)
-    course.say(f"embedding {len(numbers):,} texts for filtering (once; kept in the cache)")
+    course.log(f"embedding {len(numbers):,} texts for filtering (once; kept in the cache)")
     vectors = embed(course.texts(numbers))
     place = np.full(len(usable), -1, dtype=np.int64)
     place[numbers] = np.arange(len(numbers))

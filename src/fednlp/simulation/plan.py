@@ -17,8 +17,9 @@ from fednlp.config.sections import REFERENCES, Costs, Report
 from fednlp.costs import Device, load_profile, profile_names
 from fednlp.errors import ConfigError
 from fednlp.fewshot.planning import Candidate, Decision, Outcome, falls, search
+from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.resource_estimation import Price, Priced, Say
-from fednlp.simulation.run import Silent, run
+from fednlp.simulation.run import run
 
 Step = Callable[[int, int, str], None]
 
@@ -160,8 +161,8 @@ def plan(experiment: Experiment, limits: Limits, say: Say, step: Step) -> Planne
             nonlocal metric
             place = Path(folder) / f"{candidate.depth}-{candidate.capacity}"
             one = _trial(experiment, limits, priced.train(candidate), costs)
-            listener = _Listener(Silent().say if runs else say, step)
-            done = run(one, place, listener=listener)
+            callback = _ForwardProgress(NullCallback().log if runs else say, step)
+            done = run(one, place, callback=callback)
             metric = done.read_json("summary.json")["metric"]
             found = runs[candidate] = _read(done.round_lines(), metric, limits.target)
             say(_said(candidate, found, metric, limits))
@@ -253,14 +254,14 @@ def _said(candidate: Candidate, found: Tried, metric: str, limits: Limits) -> st
     return f"{what}, target after {human_seconds(found.seconds_to_target)}"
 
 
-class _Listener(Silent):
-    """Passes on what the first run says, and how the rounds get on."""
+class _ForwardProgress(NullCallback):
+    """A callback that passes on what the first run logs, and the progress of the rounds."""
 
     def __init__(self, say: Say, step: Step) -> None:
         self._say, self._step = say, step
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         self._say(text)
 
-    def step(self, done: int, of: int, what: str) -> None:
+    def on_progress(self, done: int, of: int, what: str) -> None:
         self._step(done, of, what)

@@ -54,7 +54,7 @@ class Federated:
         state.slots = state.slots or self.algorithm.server.init(state.layout)
         for promise in (self.terms and str(self.terms.plan), self.guard and self.guard.statement):
             if promise:
-                course.say(promise)
+                course.log(promise)
         if self.guard is not None:
             course.facts["privacy"] = self.guard.facts()
         memory = memory_of_run(course.experiment, course.side)
@@ -216,7 +216,7 @@ class Federated:
             self.sizes,
             self,
             course.experiment.seed,
-            lambda done: course.step(done, size, "clients"),
+            lambda done: course.on_progress(done, size, "clients"),
         )
         require_whole(course.state.x, self.bad, report.round)
         line: dict[str, Any] = {

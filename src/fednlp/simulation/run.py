@@ -1,6 +1,5 @@
 """Run one experiment: prepare, round after round, save, and finish with a model and a summary."""
 
-import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -24,6 +23,7 @@ from fednlp.plugins import require_typed
 from fednlp.reports.trackers import open_trackers, require_trackers, round_numbers
 from fednlp.runtime.pool import Pool
 from fednlp.simulation.build import Pieces, gather, recipe, share_out
+from fednlp.simulation.callback import Callback, default_callback
 from fednlp.simulation.context import Course
 from fednlp.simulation.evaluate import write_clients
 from fednlp.simulation.final import evaluate_final, is_due
@@ -44,66 +44,13 @@ from fednlp.tasks import require_trusted
 from fednlp.training.replica import flat_weights
 from fednlp.training.side import LocalSide, exact_adapters, personal_names, pick_device
 
-logger = logging.getLogger("fednlp")
-
-
-class Listener(Protocol):
-    """Who is told how a run goes: the terminal, a notebook, a test."""
-
-    def say(self, text: str) -> None:
-        """Something that takes time begins, or something is worth knowing."""
-
-    def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
-        """The rounds begin."""
-
-    def step(self, done: int, of: int, what: str) -> None:
-        """Some of a round's clients (or test batches) are through."""
-
-    def round(self, line: dict[str, Any], left: float | None) -> None:
-        """A round is done and saved; ``left`` is the estimate of the seconds to come."""
-
-    def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
-        """Everything is written."""
-
-
-class Silent:
-    """A listener that says nothing, but for a warning to the log where a client is dropped or fails."""
-
-    def say(self, text: str) -> None:
-        """Say nothing."""
-
-    def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
-        """Say nothing."""
-
-    def step(self, done: int, of: int, what: str) -> None:
-        """Say nothing."""
-
-    def round(self, line: dict[str, Any], left: float | None) -> None:
-        """Warn of clients that were dropped, and say nothing else."""
-        for dropped in line.get("dropped", []):
-            logger.warning(
-                "round %d: client %d was dropped: %s", line["round"], dropped["client"], dropped["reason"]
-            )
-
-    def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
-        """Warn of clients that failed in their final steps, and say nothing else."""
-        for failed in summary.get("final_failed", []):
-            logger.warning("client %d failed in its final steps: %s", failed["client"], failed["reason"])
-
-
-def default_listener() -> Listener:
-    """Return who is told of a run where the caller names nobody: a notebook's output, or nobody."""
-    from fednlp.cli.console import Terminal, in_notebook
-
-    return Terminal() if in_notebook() else Silent()
-
 
 def run(
     experiment: Experiment | Mapping[str, Any] | str | Path,
     out: str | Path | None = None,
     *,
     overrides: Sequence[str] = (),
-    listener: Listener | None = None,
+    callback: Callback | None = None,
 ) -> RunDir:
     """Run an experiment from its start.
 
@@ -111,7 +58,7 @@ def run(
         experiment: A configuration, its sections as a dictionary, or the path of its TOML file.
         out: The run directory to make; by default ``runs/<name>-<hash>``.
         overrides: ``"a.b=c"`` settings over a file's.
-        listener: Told how it goes; by default a progress bar in a notebook, and nobody elsewhere.
+        callback: Reports how the run goes; by default a progress bar in a notebook, and nothing elsewhere.
 
     Returns:
         The run directory.
@@ -124,19 +71,19 @@ def run(
     elif overrides:
         raise RunError("overrides belong to an experiment file; change the configuration itself instead")
     experiment = config.as_experiment(experiment).resolved()
-    listener = listener or default_listener()
+    callback = callback or default_callback()
     folder = None if out is None else Path(out)
     refuse_taken(folder)
     require_trackers(experiment.report.report_to)
     with _pool(experiment) as pool:
-        pieces = gather(experiment, listener.say)
-        partition = _shared_out(experiment, pieces, listener)
+        pieces = gather(experiment, callback.log)
+        partition = _shared_out(experiment, pieces, callback)
         model = start_model(experiment, pieces.source, pieces.task)
         start = start_fingerprints(experiment, model, pieces.tokenizer)
         directory = create(experiment, folder)
         with directory.alone():
-            _write_start(directory, experiment, pieces, partition, listener, start)
-            return _go_on(directory, experiment, pieces, partition, model, pool, listener)
+            _write_start(directory, experiment, pieces, partition, callback, start)
+            return _go_on(directory, experiment, pieces, partition, model, pool, callback)
 
 
 def resume(
@@ -145,7 +92,7 @@ def resume(
     expected: Experiment | None = None,
     task: str | None = None,
     workers: int | None = None,
-    listener: Listener | None = None,
+    callback: Callback | None = None,
 ) -> RunDir:
     """Go on with a run that was stopped; it ends with the same weights as one never stopped, bit for bit.
 
@@ -156,13 +103,13 @@ def resume(
             user's own, ``"module:Class"``, and ``expected`` where the run names an algorithm, a partition method or a
             transform so: nothing is imported that only a run directory names.
         workers: Another number of workers than before; it changes the speed alone.
-        listener: Told how it goes; by default as for :func:`run`.
+        callback: Reports how the run goes; by default as for :func:`run`.
 
     Raises:
         RunError: No run directory, other settings, other data, another model or tokenizer, code that only the run
             directory names, or a checkpoint that cannot be read.
     """
-    directory, listener = RunDir(Path(folder)), listener or default_listener()
+    directory, callback = RunDir(Path(folder)), callback or default_callback()
     experiment = directory.experiment()
     if expected is not None and (changed := config.differences(experiment, expected.resolved())):
         raise RunError(
@@ -174,7 +121,7 @@ def resume(
         runtime = experiment.runtime.model_copy(update={"workers": workers})
         experiment = experiment.model_copy(update={"runtime": runtime})
     if directory.finished:
-        listener.say(f"{folder} is finished already; nothing to do")
+        callback.log(f"{folder} is finished already; nothing to do")
         return directory
     require_trackers(experiment.report.report_to)
     with directory.alone(), _pool(experiment) as pool:
@@ -187,7 +134,7 @@ def resume(
             )
         partition = Partition.load(directory.partition) if begun else None
         known = directory.read_json("environment.json") if begun else None
-        pieces = gather(experiment, listener.say)
+        pieces = gather(experiment, callback.log)
         if known is not None and pieces.data.fingerprint != known.get("data", {}).get("fingerprint"):
             raise RunError(
                 f"the data of {folder} have changed since it was begun: start anew with another --out"
@@ -195,11 +142,11 @@ def resume(
         model = start_model(experiment, pieces.source, pieces.task)
         start = start_fingerprints(experiment, model, pieces.tokenizer)
         if known is not None:
-            check_start(directory, experiment, known, start, listener.say)
+            check_start(directory, experiment, known, start, callback.log)
         if partition is None:
-            partition = _shared_out(experiment, pieces, listener)
-            _write_start(directory, experiment, pieces, partition, listener, start)
-        return _go_on(directory, experiment, pieces, partition, model, pool, listener)
+            partition = _shared_out(experiment, pieces, callback)
+            _write_start(directory, experiment, pieces, partition, callback, start)
+        return _go_on(directory, experiment, pieces, partition, model, pool, callback)
 
 
 def _require_named_by_user(folder: str | Path, experiment: Experiment, task: str | None) -> None:
@@ -211,9 +158,9 @@ def _require_named_by_user(folder: str | Path, experiment: Experiment, task: str
     require_typed(folder, rest, f"give its experiment too: fednlp run EXPERIMENT.toml --resume {folder}")
 
 
-def _shared_out(experiment: Experiment, pieces: Pieces, listener: Listener) -> Partition:
+def _shared_out(experiment: Experiment, pieces: Pieces, callback: Callback) -> Partition:
     """Make the partition, and check that it has as many clients as a round needs."""
-    partition = share_out(experiment, pieces.data, listener.say)
+    partition = share_out(experiment, pieces.data, callback.log)
     if partition.num_clients < experiment.min_clients:
         raise ConfigError(
             f"min_clients = {experiment.min_clients}, but there are only {partition.num_clients} clients "
@@ -253,7 +200,7 @@ def _go_on(
     partition: Partition,
     model: nn.Module,
     pool: Pool,
-    listener: Listener,
+    callback: Callback,
 ) -> RunDir:
     """Do the rounds that are left, then write model and summary."""
     with saving(directory.folder):
@@ -273,22 +220,22 @@ def _go_on(
         x.copy_(state.x)
         state.x = x
     texts = partial(pieces.data.input_texts, "train")
-    course = Course(experiment, partition, pool, side, state, listener.step, listener.say, texts)
+    course = Course(experiment, partition, pool, side, state, callback.on_progress, callback.log, texts)
     try:
-        _rounds(directory, course, listener)
+        _rounds(directory, course, callback)
     except TooFewClients as error:
         if course.lines:
-            _finish(directory, course, pieces, listener, stopped=str(error))
+            _finish(directory, course, pieces, callback, stopped=str(error))
         raise
-    _finish(directory, course, pieces, listener)
+    _finish(directory, course, pieces, callback)
     return directory
 
 
-def _rounds(directory: RunDir, course: Course, listener: Listener) -> None:
+def _rounds(directory: RunDir, course: Course, callback: Callback) -> None:
     """Run and save one round after the other, then what comes once after the last."""
     procedure = procedure_of(course)
     course.lines = directory.keep_rounds(course.state.round)
-    listener.started(directory, course.experiment, procedure.rounds, course.state.round)
+    callback.started(directory, course.experiment, procedure.rounds, course.state.round)
     with _trackers(directory, course.experiment) as trackers:
         begun, first = time.monotonic(), course.state.round
         while course.state.round < procedure.rounds:
@@ -308,7 +255,7 @@ def _rounds(directory: RunDir, course: Course, listener: Listener) -> None:
                 tracker.log(line["round"], round_numbers(line))
             done = course.state.round - first
             left = (time.monotonic() - begun) / done * (procedure.rounds - course.state.round)
-            listener.round(line, left)
+            callback.on_round(line, left)
         if is_due(course):
             numbers = round_numbers(_after_the_last(directory, course))
             for tracker in trackers:
@@ -347,13 +294,13 @@ def _write_start(
     experiment: Experiment,
     pieces: Pieces,
     partition: Partition,
-    listener: Listener,
+    callback: Callback,
     start: dict[str, str],
 ) -> None:
     """Say how the data were read; write what a run begins with, and what reports show of data and partition."""
     look = look_at(experiment, pieces, partition)
     for line in look.lines():
-        listener.say(line)
+        callback.log(line)
     with saving(directory.folder):
         (directory.folder / "checkpoint").mkdir(exist_ok=True)
         partition.save(directory.partition)
@@ -390,7 +337,7 @@ def _write_facts(directory: RunDir, pieces: Pieces, partition: Partition, start:
 
 
 def _finish(
-    directory: RunDir, course: Course, pieces: Pieces, listener: Listener, stopped: str | None = None
+    directory: RunDir, course: Course, pieces: Pieces, callback: Callback, stopped: str | None = None
 ) -> None:
     """Write the model with its card, then the summary, which says that the run is at its end.
 
@@ -408,4 +355,4 @@ def _finish(
             card = model_card(summary, course.experiment.model_dump(exclude_none=True), known)
             save_model(course.side.replica.model, pieces.tokenizer, directory.model, card, pieces.longest)
         directory.write_json("summary.json", summary)
-    listener.finished(directory, summary)
+    callback.finished(directory, summary)

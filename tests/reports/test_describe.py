@@ -7,12 +7,17 @@ from typing import Any
 import pytest
 
 from fednlp.reports.content import _all_metrics
+from fednlp.reports.describe import (
+    communication_summary,
+    describe_method,
+    frozen_summary,
+    keeps_tensors,
+    own_models,
+)
 from fednlp.reports.document import Grid
 from fednlp.reports.modelcard import model_card
 from fednlp.reports.read import read_run
 from fednlp.reports.table import compare_table
-from fednlp.reports.travel import frozen_words, keeps_tensors, own_models, travel_words
-from fednlp.reports.words import method_words
 
 NewRun = Callable[..., Path]
 
@@ -42,7 +47,7 @@ NewRun = Callable[..., Path]
     ],
 )
 def test_a_selection_is_said(train: Any, said: str) -> None:
-    assert travel_words({"model": {"train": train}}) == said
+    assert communication_summary({"model": {"train": train}}) == said
 
 
 @pytest.mark.parametrize(
@@ -60,18 +65,18 @@ def test_a_selection_is_said(train: Any, said: str) -> None:
         ),
         (
             {"pull": {"rule": "random", "share": 0.25, "of": "parameters", "push": "selected"}},
-            "Each client sends 25 % of the parameters, in tensors drawn anew each time, and gets these alone back.",
+            "Each client sends 25 % of the parameters, in tensors drawn again each time, and gets these alone back.",
         ),
     ],
 )
 def test_exchange_and_pulling_are_said(config: Any, said: str) -> None:
-    assert travel_words(config) == said
+    assert communication_summary(config) == said
 
 
 @pytest.mark.parametrize("odd", [3, "x", [], None, ["topk:"], {"up": 5}, {"up": ["topk:x\n"]}, {"rule": []}])
 def test_odd_configurations_are_said_somehow(odd: Any) -> None:
     config = {"model": {"train": odd}, "exchange": odd, "pull": odd}
-    assert "\n" not in travel_words(config) + frozen_words(config)
+    assert "\n" not in communication_summary(config) + frozen_summary(config)
     assert keeps_tensors(config) is False
 
 
@@ -80,9 +85,9 @@ def test_references_say_what_stays_frozen_and_nothing_else() -> None:
         "algorithm": {"name": "local"},
         "model": {"train": {"personal": "head", "frozen": "embeddings"}},
     }
-    assert method_words(config).endswith("(a reference point). Frozen: embeddings.")
-    assert "All but biases stays frozen." in method_words({**config, "model": {"train": "bias"}})
-    assert method_words({**config, "model": {"train": "all"}}).endswith("(a reference point).")
+    assert describe_method(config).endswith("(a reference point). Frozen: embeddings.")
+    assert "All but biases stays frozen." in describe_method({**config, "model": {"train": "bias"}})
+    assert describe_method({**config, "model": {"train": "all"}}).endswith("(a reference point).")
 
 
 def test_a_method_says_what_travels_and_the_steps_at_the_end() -> None:
@@ -91,7 +96,7 @@ def test_a_method_says_what_travels_and_the_steps_at_the_end() -> None:
         "model": {"train": "bias"},
         "client": {"final_steps": 100},
     }
-    said = method_words(config)
+    said = describe_method(config)
     assert (
         "Biases shared, the rest frozen. At the end each client takes 100 local steps more by itself" in said
     )

@@ -12,8 +12,13 @@ import pytest
 from fednlp.errors import RunError
 from fednlp.reports import write_report
 from fednlp.reports.groups import group_runs
-from fednlp.reports.matrix import matrix_blocks, matrix_tables, mean_of, read_matrix
 from fednlp.reports.read import read_run
+from fednlp.reports.sections.cross_client import (
+    cross_client_blocks,
+    cross_client_tables,
+    mean_of,
+    read_cross_client,
+)
 
 NewRun = Callable[..., Path]
 Rows = list[tuple[str, list[float | None]]]
@@ -43,7 +48,7 @@ def _groups(*folders: Path) -> dict[str, Any]:
 
 
 def test_one_run_has_a_row_a_model_with_its_mean_over_the_tests(new_run: NewRun) -> None:
-    tables = matrix_tables(_groups(_write(new_run(), PAPER)))
+    tables = cross_client_tables(_groups(_write(new_run(), PAPER)))
     assert list(tables) == ["matrix"]
     table = tables["matrix"]
     assert [column.heading for column in table.columns] == ["WMT", "OS", "TED", "Mean"]
@@ -57,7 +62,7 @@ def test_one_run_has_a_row_a_model_with_its_mean_over_the_tests(new_run: NewRun)
 def test_seeds_are_mean_and_spread(new_run: NewRun) -> None:
     other: Rows = [(model, [score and score + 1 for score in scores]) for model, scores in PAPER]
     groups = _groups(*(_write(new_run(f"s{s}", seed=s), rows) for s, rows in enumerate((PAPER, other))))
-    cell = matrix_tables(groups)["matrix"].rows[0].cells["test_OS"]
+    cell = cross_client_tables(groups)["matrix"].rows[0].cells["test_OS"]
     assert cell is not None
     assert cell.values == (19.17, 20.17)
 
@@ -67,7 +72,7 @@ def test_methods_have_the_servers_row_or_the_mean_of_their_clients(new_run: NewR
     common = _write(new_run("a", algorithm="fedavg"), PAPER)
     split = _write(new_run("b", config={"variant": "split"}), own)
     none = new_run("c", algorithm="fedprox")
-    tables = matrix_tables(_groups(common, split, none))
+    tables = cross_client_tables(_groups(common, split, none))
     short = tables["matrix-methods"]
     shown = {row.label: {k: c and c.mean for k, c in row.cells.items()} for row in short.rows}
     assert shown == {
@@ -85,15 +90,15 @@ def test_methods_have_the_servers_row_or_the_mean_of_their_clients(new_run: NewR
 def test_runs_with_other_clients_are_not_averaged_but_said_to_be_left_out(new_run: NewRun) -> None:
     one = _write(new_run("one"), PAPER)
     two = _write(new_run("two", seed=1), [("server", [1.0])], ("other",))
-    table = matrix_tables(_groups(one, two))["matrix"]
+    table = cross_client_tables(_groups(one, two))["matrix"]
     assert {row.seeds for row in table.rows} == {1}
     assert table.notes == ("FedOpt: 1 left out, with other clients",)
 
 
 def test_clients_of_one_name_keep_their_columns(new_run: NewRun) -> None:
-    table = matrix_tables(_groups(_write(new_run(), [("server", [0.1, 0.2, 0.3])], ("x", "x", "mean"))))[
-        "matrix"
-    ]
+    table = cross_client_tables(
+        _groups(_write(new_run(), [("server", [0.1, 0.2, 0.3])], ("x", "x", "mean")))
+    )["matrix"]
     assert [cell and cell.mean for cell in table.rows[0].cells.values()] == [
         0.1,
         0.2,
@@ -120,16 +125,16 @@ def test_the_report_shows_it_and_writes_csv_unrounded(new_run: NewRun, tmp_path:
 def test_of_many_clients_a_page_shows_the_means_alone(new_run: NewRun) -> None:
     rows: Rows = [(str(i), [0.5] * 80) for i in range(80)]
     groups = _groups(_write(new_run(), rows, tuple(map(str, range(80))), "accuracy"))
-    (block,) = matrix_blocks(groups)
+    (block,) = cross_client_blocks(groups)
     assert getattr(block, "heads", None) == ["Model", "Mean", "Seeds"]
     assert len(getattr(block, "rows", [])) == 60
-    assert len(matrix_tables(groups)["matrix"].rows) == 81
+    assert len(cross_client_tables(groups)["matrix"].rows) == 81
 
 
 def test_a_run_without_a_matrix_has_none(new_run: NewRun) -> None:
-    assert matrix_tables(_groups(new_run())) == {}
-    assert list(matrix_blocks(_groups(read_run_folder := new_run("other")))) == []
-    assert read_matrix(read_run(read_run_folder)) is None
+    assert cross_client_tables(_groups(new_run())) == {}
+    assert list(cross_client_blocks(_groups(read_run_folder := new_run("other")))) == []
+    assert read_cross_client(read_run(read_run_folder)) is None
 
 
 @pytest.mark.parametrize(
@@ -147,4 +152,4 @@ def test_a_damaged_matrix_is_named(new_run: NewRun, text: str) -> None:
     folder = new_run()
     (folder / "matrix.json").write_text(text)
     with pytest.raises(RunError, match=r"matrix\.json is damaged"):
-        matrix_tables(_groups(folder))
+        cross_client_tables(_groups(folder))
