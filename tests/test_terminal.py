@@ -134,14 +134,14 @@ def test_a_run_ends_with_its_clients(tmp_path: Path, experiment: Any) -> None:
     text = io.StringIO()
     changes = {"num_rounds": 1, "clients_per_round": 1, "client.final_steps": 1}
     run(experiment(changes), tmp_path / "run", callback=Console(output=RichConsole(file=text, width=80)))
-    said = text.getvalue()
-    assert "1 round ->" in said
-    assert "client  training  test  test accuracy  after own steps" in said
-    assert "worst decile" in said
+    output = text.getvalue()
+    assert "1 round ->" in output
+    assert "client  training  test  test accuracy  after own steps" in output
+    assert "worst decile" in output
     rows = (tmp_path / "run" / "clients.csv").read_text().splitlines()
     assert rows[0].split(",")[4:] == ["accuracy", "accuracy_final"]
     for row in rows[1:]:
         client, _, train, test, own, final = row.split(",")
-        line = next(line.split() for line in said.splitlines() if line.split()[:3] == [client, train, test])
+        line = next(line.split() for line in output.splitlines() if line.split()[:3] == [client, train, test])
         assert line[3:5] == [f"{float(score):.4f}" for score in (own, final) if score]
-    assert [line for line in said.splitlines() if line != line.rstrip()] == []
+    assert [line for line in output.splitlines() if line != line.rstrip()] == []

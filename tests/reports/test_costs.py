@@ -177,8 +177,8 @@ def test_without_a_target_every_share_has_a_row_an_algorithm(new_run: NewRun) ->
     for table, part in ((whole, "global"), (own, "personal")):
         best = max(group[0].scores(part)["accuracy"] for group in groups.values())
         shares = (50, 80, 90, 95)
-        wanted = [f"{share * best:.1f} % ({share} % of the best)" for share in shares for _ in groups]
-        assert _column(table, "Accuracy reached") == wanted
+        expected = [f"{share * best:.1f} % ({share} % of the best)" for share in shares for _ in groups]
+        assert _column(table, "Accuracy reached") == expected
     assert "1 of 1" in _column(whole, "Seeds")
     assert len(_grids({"x": [read_run(new_run("x", personal=False))]})) == 2
 

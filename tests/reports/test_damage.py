@@ -133,7 +133,7 @@ def written(name: str, text: str) -> Callable[[Path], None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         (edited("summary.json", "evaluation", 3), "summary.json is damaged"),
         (edited("summary.json", "data", 1.5), "summary.json is damaged"),
@@ -159,12 +159,12 @@ def written(name: str, text: str) -> Callable[[Path], None]:
     ],
 )
 def test_what_is_wrong_is_said(
-    whole: Path, without_figures: None, tmp_path: Path, change: Callable[[Path], None], said: str
+    whole: Path, without_figures: None, tmp_path: Path, change: Callable[[Path], None], expected: str
 ) -> None:
     folder = shutil.copytree(whole, tmp_path / "run")
     assert report(folder) == ""
     change(folder)
-    assert said in report(folder)
+    assert expected in report(folder)
 
 
 def test_a_name_that_is_a_formula_is_read_back(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ NewRun = Callable[..., Path]
 
 
 @pytest.mark.parametrize(
-    ("train", "said"),
+    ("train", "expected"),
     [
         ("all", ""),
         (["all"], ""),
@@ -46,12 +46,12 @@ NewRun = Callable[..., Path]
         ("re:q_proj", "What fits q_proj shared, the rest frozen."),
     ],
 )
-def test_a_selection_is_said(train: Any, said: str) -> None:
-    assert communication_summary({"model": {"train": train}}) == said
+def test_a_selection_is_described(train: Any, expected: str) -> None:
+    assert communication_summary({"model": {"train": train}}) == expected
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "expected"),
     [
         ({"exchange": {"up": [], "down": [], "error_feedback": False}, "pull": {"rule": "all"}}, ""),
         (
@@ -69,8 +69,8 @@ def test_a_selection_is_said(train: Any, said: str) -> None:
         ),
     ],
 )
-def test_exchange_and_pulling_are_said(config: Any, said: str) -> None:
-    assert communication_summary(config) == said
+def test_exchange_and_pulling_are_described(config: Any, expected: str) -> None:
+    assert communication_summary(config) == expected
 
 
 @pytest.mark.parametrize("odd", [3, "x", [], None, ["topk:"], {"up": 5}, {"up": ["topk:x\n"]}, {"rule": []}])
@@ -96,9 +96,10 @@ def test_a_method_says_what_travels_and_the_steps_at_the_end() -> None:
         "model": {"train": "bias"},
         "client": {"final_steps": 100},
     }
-    said = describe_method(config)
+    text = describe_method(config)
     assert (
-        "Biases shared, the rest frozen. At the end each client takes 100 local steps more by itself" in said
+        "Biases shared, the rest frozen. At the end each client takes 100 local steps more by itself"
+        in text
     )
 
 
@@ -140,7 +141,7 @@ def _card(config: dict[str, Any], **summary: Any) -> str:
 
 def test_a_card_says_what_stands_in_the_personal_places() -> None:
     card = _card({**SPLIT, "variant": "c1"}, evaluation={"global": {"accuracy": 0.5}}, parameters=12)
-    for said in (
+    for expected in (
         "and in the personal places the first ones",
         "fednlp export RUN --client NAME --out FOLDER",
         "with some clients' own models",
@@ -148,7 +149,7 @@ def test_a_card_says_what_stands_in_the_personal_places() -> None:
         "12 shared parameters",
         "layers 0 ",
     ):
-        assert said.replace("layers 0 ", "ayer 0 shared") in card.replace("\\", "")
+        assert expected.replace("layers 0 ", "ayer 0 shared") in card.replace("\\", "")
     pulled = _card({"pull": {"rule": "low", "push": "selected"}})
     assert "each has a model of its own" in pulled
     assert "personal places" not in pulled
@@ -166,14 +167,14 @@ def test_a_card_of_a_common_model_says_nothing_of_the_kind(config: Any, summary:
 
 def test_the_best_round_is_told_by_the_tests_it_was_found_with(new_run: NewRun) -> None:
     best = {"round": 3, "accuracy": 0.8}
-    told = "Round 3 reached accuracy 80.0 % on the clients' own tests"
-    assert told in _card(SPLIT, personalised=True, rounds=6, best=best).replace("\\", "")
+    expected = "Round 3 reached accuracy 80.0 % on the clients' own tests"
+    assert expected in _card(SPLIT, personalised=True, rounds=6, best=best).replace("\\", "")
     assert "80.0 % on the test set" in _card(SPLIT, personalised=False, rounds=6, best=best)
-    for personalised, said in ((True, "Best personal test"), (False, "Best global test")):
+    for personalised, expected in ((True, "Best personal test"), (False, "Best global test")):
         folder = new_run(str(personalised), config=SPLIT, summary={"personalised": personalised})
         (table,) = _all_metrics([read_run(folder)])
         assert isinstance(table, Grid)
-        assert any(row[0].startswith(said) for row in table.rows)
+        assert any(row[0].startswith(expected) for row in table.rows)
 
 
 def test_a_client_s_own_adapters_are_exported_too() -> None:

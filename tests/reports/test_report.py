@@ -104,7 +104,7 @@ def test_a_comparison_is_one_page_that_stands_alone(folders: list[Path], tmp_pat
     assert "http" not in markup.replace("http-equiv", "")
     assert re.search(r"@import|url\((?!#)", markup) is None
     text = " ".join(page.text)
-    for said in (
+    for expected in (
         "FedAvg",
         "FedProx",
         "FedOpt",
@@ -114,7 +114,7 @@ def test_a_comparison_is_one_page_that_stands_alone(folders: list[Path], tmp_pat
         "label shift",
         "What differs",
     ):
-        assert said in text
+        assert expected in text
     for title in ("Results", "Learning curves", "Clients", "Bytes and time", "Partition", "Configuration"):
         assert title in page.text
     for folder in folders:
@@ -134,8 +134,8 @@ def test_a_report_of_one_run_shows_every_metric_and_its_clients(new_run: NewRun,
     folder = new_run(rounds=3, clients=30, environment={"platform": "Linux-test"})
     paths = write_report([folder], tmp_path / "out")
     text = " ".join(Page(paths[0].read_text(encoding="utf-8")).text)
-    for said in ("Global test macro F1", "Global test MCC", "Linux-test", "0.0005", "4,388,756", "AdamW"):
-        assert said in text
+    for expected in ("Global test macro F1", "Global test MCC", "Linux-test", "0.0005", "4,388,756", "AdamW"):
+        assert expected in text
     names = {path.name for path in paths}
     assert {
         "report.html",

@@ -98,7 +98,7 @@ def informed(
 
 
 def _is_known(sources: Sequence[str], known: Collection[str]) -> bool:
-    """Say whether the source is a name of the catalogue, or can be nothing else and is to be refused as one."""
+    """Return whether the source is a name of the catalogue, or can be nothing else and is to be refused as one."""
     source = sources[0]
     return len(sources) == 1 and (source in known or not ("/" in source or _is_path(source, {})))
 

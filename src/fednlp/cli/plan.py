@@ -152,7 +152,7 @@ def _short(one: Any) -> str:
 
 
 def _why(found: "Planned") -> str:
-    """Say why there is no plan, and what to do."""
+    """Return why there is no plan, and what to do."""
     from fednlp.formatting.units import human_bytes, plural
 
     if not found.decisions:

@@ -18,11 +18,16 @@ _PARTITIONS = {
     "silos": "silos, each a client",
     "proportions": "given label proportions",
 }
+_REFERENCE_METHODS = {
+    "centralised": "Centralised training on the union of the clients' examples (a reference point, not federated).",
+    "chained": "One model fine-tuned on one client's examples after the other (a reference point, not federated).",
+    "local": "Local training only: every client trains alone and nothing is exchanged (a reference point).",
+}
 _OPTIMISERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad", "yogi": "Yogi"}
 
 
 def describe_partition(config: Mapping[str, Any]) -> str:
-    """Say how the examples were shared out.
+    """Return how the examples were partitioned over the clients.
 
     >>> describe_partition({"partition": {"method": "label", "clients": 100, "alpha": 1.0}})
     'label shift, alpha 1, over 100 clients'
@@ -47,7 +52,7 @@ def describe_partition(config: Mapping[str, Any]) -> str:
 def describe_method(
     config: Mapping[str, Any], reference: str | None = None, clients: int | None = None
 ) -> str:
-    """Say in a sentence how the model was trained, and in another which parts of it travelled, and as what.
+    """Return a sentence on how the model was trained, and one on which parts of it were sent, and how encoded.
 
     Args:
         config: The run's ``resolved.toml``.
@@ -56,17 +61,8 @@ def describe_method(
     """
     name = str(lookup(config, "algorithm.name", "unknown"))
     reference = reference or (name if name in REFERENCES else None)
-    if reference == "centralised":
-        text = (
-            "Centralised training on the union of the clients' examples (a reference point, not federated)."
-        )
-        return " ".join(filter(None, [text, frozen_summary(config)]))
-    if reference == "chained":
-        text = "One model fine-tuned on one client's examples after the other (a reference point, not federated)."
-        return " ".join(filter(None, [text, frozen_summary(config)]))
-    if reference == "local":
-        text = "Local training only: every client trains alone and nothing is exchanged (a reference point)."
-        return " ".join(filter(None, [text, frozen_summary(config)]))
+    if reference in _REFERENCE_METHODS:
+        return " ".join(filter(None, [_REFERENCE_METHODS[reference], frozen_summary(config)]))
     cohort, rounds = config.get("clients_per_round", "?"), config.get("num_rounds", "?")
     if clients is not None and isinstance(cohort, int):
         cohort = min(cohort, clients)
@@ -76,7 +72,7 @@ def describe_method(
 
 
 def describe_client(config: Mapping[str, Any]) -> str:
-    """Say how one client trains."""
+    """Return how one client trains."""
     client = config.get("client", {})
     steps = client.get("max_steps", -1)
     epochs = client.get("num_train_epochs", 1)
@@ -87,7 +83,7 @@ def describe_client(config: Mapping[str, Any]) -> str:
 
 
 def describe_server(config: Mapping[str, Any]) -> str:
-    """Say what the server does with the mean update, empty where the configuration does not."""
+    """Return how the server applies the mean update; empty where the configuration does not say."""
     server = config.get("server", {})
     if not server.get("optimizer"):
         return ""
@@ -153,7 +149,7 @@ _RULES = {"low": "that moved least since its last round", "high": "that moved mo
 
 
 def communication_summary(config: Mapping[str, Any]) -> str:
-    """Say which tensors are shared, what is done to them on their way, and which a client sends.
+    """Return which tensors are shared, how they are compressed, and which a client sends; one sentence.
 
     >>> communication_summary({"model": {"train": ["layer.4-5", "head"]}, "exchange": {"up": ["float16"]}})
     'Layers 4-5, the head shared, the rest frozen; updates sent as float16.'
@@ -166,7 +162,7 @@ def communication_summary(config: Mapping[str, Any]) -> str:
 
 
 def frozen_summary(config: Mapping[str, Any]) -> str:
-    """Say what stays frozen, all that a selection means where nothing is exchanged; empty if nothing does."""
+    """Return what stays frozen, which is all that a selection means where nothing is sent; empty if nothing does."""
     train = lookup(config, "model.train", "all")
     if isinstance(train, Mapping) and "critical_layer" in train:
         return "Embeddings stay frozen." if train.get("embeddings", "frozen") == "frozen" else ""
@@ -178,7 +174,7 @@ def frozen_summary(config: Mapping[str, Any]) -> str:
 
 
 def keeps_tensors(config: Mapping[str, Any]) -> bool:
-    """Tell whether a configuration leaves tensors of the model to each client.
+    """Return whether a configuration leaves tensors of the model to each client.
 
     With ``critical_layer`` it does unless that is the number of the model's layers, which is not known here.
 
@@ -189,7 +185,7 @@ def keeps_tensors(config: Mapping[str, Any]) -> bool:
 
 
 def has_personal(config: Mapping[str, Any]) -> bool:
-    """Tell whether parts of the model are personal; see :func:`keeps_tensors`."""
+    """Return whether parts of the model are personal; see :func:`keeps_tensors`."""
     train = lookup(config, "model.train", "all")
     table = train if isinstance(train, Mapping) else {}
     states = (table.get("rest"), table.get("embeddings"))
@@ -197,7 +193,7 @@ def has_personal(config: Mapping[str, Any]) -> bool:
 
 
 def own_models(run: Run) -> bool:
-    """Tell whether a run's clients have models of their own.
+    """Return whether a run's clients have models of their own.
 
     A common model is tried on the whole test set in every evaluation, clients' own models at the end alone.
     """
@@ -223,7 +219,7 @@ def _selection(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _split(table: Mapping[str, Any]) -> str:
-    """Say where FedSplitBERT splits; with all layers shared the head is shared too."""
+    """Return where FedSplitBERT splits; with all layers shared the head is shared too."""
     layer, state = table["critical_layer"], clean(table.get("embeddings", "frozen"))
     lower = "no layer"
     if isinstance(layer, int) and layer > 0:
@@ -247,7 +243,7 @@ def _parts(terms: Any) -> str:
 
 
 def _part(term: str) -> str:
-    """Say one part of a model.
+    """Return the name of one part of a model.
 
     >>> _part("layer.0-3"), _part("encoder.layer.2:bias"), _part("head")
     ('layers 0-3', 'encoder layer 2 (bias)', 'the head')
@@ -276,7 +272,7 @@ def _exchange(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _step(word: str) -> str:
-    """Say one step of a chain.
+    """Return what one step of a chain of transforms does.
 
     >>> _step("topk:0.01"), _step("int8:64"), _step("clip:1.0")
     ('the largest 1 % of the values', '8-bit integers in blocks of 64', 'clipped to the norm 1.0')

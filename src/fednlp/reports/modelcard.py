@@ -92,7 +92,7 @@ def _title(summary: Values, config: Values) -> str:
 
 
 def _whose(config: Values, client: Values) -> str:
-    """Say what a client's own model is made of."""
+    """Return what a client's own model consists of."""
     if not client["final"]:
         return "the shared layers after the last round, with those that the client keeps to itself"
     return f"after the last round it took {format_count(lookup(config, 'client.final_steps'))} steps on its own texts"
@@ -146,7 +146,7 @@ def _intro(summary: Values, config: Values) -> str:
 
 
 def _counted(config: Values) -> str:
-    """Say what is counted: a run counts the parameters that travel."""
+    """Return what is counted: a run counts the parameters that are sent."""
     whole = lookup(config, "model.train", "all") == "all" and not lookup(config, "model.peft")
     return "parameters" if whole else "shared parameters"
 
@@ -207,7 +207,7 @@ _PARTS = (
 
 
 def _personalised(summary: Values, config: Values) -> bool:
-    """Tell whether clients kept tensors to themselves; the references have nothing of the kind."""
+    """Return whether clients kept tensors to themselves; the references have nothing of the kind."""
     personalised = summary.get("personalised")
     if personalised is not None or summary.get("algorithm") in REFERENCES:
         return bool(personalised)
@@ -215,12 +215,12 @@ def _personalised(summary: Values, config: Values) -> bool:
 
 
 def _incomplete(summary: Values, config: Values) -> bool:
-    """Tell whether the shared weights are no whole model: clients keep layers to themselves."""
+    """Return whether the shared weights are no whole model: clients keep layers to themselves."""
     return _personalised(summary, config) and has_personal(config)
 
 
 def _own_tensors(summary: Values, config: Values) -> Iterator[str]:
-    """Say what this model is where clients have models of their own."""
+    """Yield what this model is where clients have models of their own."""
     if not _personalised(summary, config):
         return
     if has_personal(config):

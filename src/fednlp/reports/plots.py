@@ -206,7 +206,7 @@ def _percent(metric: str) -> str:
 
 
 def _is_whole(metric: str, values: Sequence[NDArray[np.float64]]) -> bool:
-    """Say whether an axis goes from 0 to 100 %: not for what may be negative, or is no share."""
+    """Return whether an axis goes from 0 to 100 %: not for what may be negative, or is no share."""
     return is_share(metric) and all(part.min() >= 0 for part in values)
 
 
@@ -252,6 +252,6 @@ def _coincide(run: Run, metric: str) -> bool:
 
 
 def _alone(run: Run, metric: str) -> bool:
-    """Say whether the clients have models of their own, tried on their own tests."""
+    """Return whether the clients have models of their own, tried on their own tests."""
     own = run.reference == "local" or own_models(run)
     return own and len(curve(run, f"personal.{metric}")[0]) > 0

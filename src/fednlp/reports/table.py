@@ -109,13 +109,13 @@ def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
 
 
 def client_memory(run: Run) -> int | None:
-    """Return the bytes that a client was predicted to take at its peak; None where the run does not say."""
+    """Return the bytes that a client was predicted to require at its peak; None where the run does not record it."""
     found = (run.summary or {}).get("client_memory_bytes")
     return found if isinstance(found, int) else None
 
 
 def _shows_memory(runs: Sequence[Run]) -> bool:
-    """Say whether memory has a column: where it is known, and small devices are what the runs are about."""
+    """Return whether memory has a column: where it is known, and small devices are what the runs are about."""
     asked = any(run.setting("costs.device") or run.setting("fewshot") for run in runs)
     return asked and any(client_memory(run) is not None for run in runs)
 

@@ -67,7 +67,7 @@ def client_names(clients: ClientTable) -> list[str]:
 
 
 def _same(run: Run, first: Run) -> bool:
-    """Tell whether two runs have the same clients; without names, those of one draw are not those of another."""
+    """Return whether two runs have the same clients; without names, those of one draw are not those of another."""
     one, other = run.clients, first.clients
     draws = {each.setting("partition.seed", each.seed) for each in (run, first)}
     return (
@@ -98,7 +98,7 @@ def _caption(metric: str, seeds: int) -> str:
 
 
 def _extremes(title: str, rows: Sequence[TableRow]) -> str:
-    """Say who fares best and who worst, unless all fare alike."""
+    """Return which clients have the best and the worst score, unless all are equal."""
     known = [(stat.mean, row.label) for row in rows if (stat := row.cells[title])]
     marks = marks_of(np.array([score for score, _ in known]))
     best, worst = (
@@ -121,7 +121,7 @@ def marks_of(scores: NDArray[np.float64]) -> list[str]:
 
 
 def _left_out(groups: Groups, alike: Groups) -> str:
-    """Say which runs have other clients: methods by name, of the others the seeds."""
+    """Return a note on the runs with other clients: methods by name, of the others the seeds."""
     other = {
         label: [run for run in runs if len(run.clients) and run not in alike[label]]
         for label, runs in groups.items()

@@ -17,7 +17,7 @@ from fednlp.reports.style import drawing
 
 
 def data_blocks(runs: Sequence[Run]) -> Iterator[Block]:
-    """Yield what runs say of their data and model; what is odd about the data, if they looked and anything is."""
+    """Yield the facts on data and model, and what is odd about the data, where the runs have found anything."""
     looks = [look for run in runs if (look := read_file(run.folder / "data.json"))]
     yield KeyValues([*_summary(runs), *_reading(looks)])
     oddities: dict[str, list[str]] = {}
