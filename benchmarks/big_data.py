@@ -56,7 +56,7 @@ def work(path: Path) -> None:
         print(json.dumps({"phase": phase, "seconds": round(seconds, 1), **memory(), **more}), flush=True)
 
     from fednlp.config import parse
-    from fednlp.models import find_model, load_tokenizer
+    from fednlp.models import load_tokenizer, resolve_model
     from fednlp.partition import Partition
     from fednlp.simulation.build import features_of, make_task, open_data, share_out
 
@@ -68,7 +68,7 @@ def work(path: Path) -> None:
             "model": {"name_or_path": "bert-tiny", "max_length": 32},
         }
     ).resolved()
-    tokenizer = load_tokenizer(find_model("bert-tiny"))
+    tokenizer = load_tokenizer(resolve_model("bert-tiny"))
     said("imports")
     data = open_data(experiment)
     said("reading", rows=data.train.num_rows)

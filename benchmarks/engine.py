@@ -75,7 +75,7 @@ def prepare(folder: Path, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
     from fednlp.data.features import write_features
     from fednlp.partition import Partition
     from fednlp.training.optimizers import LocalTraining
-    from fednlp.training.side import Recipe
+    from fednlp.training.worker import Recipe
 
     config = BertConfig(
         vocab_size=VOCABULARY,
@@ -121,7 +121,7 @@ def prepare(folder: Path, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
         hidden_labels=False,
         seed=0,
         device="cpu",
-        remember=False,
+        cache_activations=False,
         evaluation_batch=64,
     )
     return asdict(recipe), {"data": {"name": "synthetic"}, "algorithm": {"name": "fedavg"}}
@@ -136,11 +136,11 @@ class Federation:
         from fednlp.models import new_model
         from fednlp.partition import Partition
         from fednlp.runtime.pool import Pool
-        from fednlp.simulation.context import Course
+        from fednlp.simulation.context import RunContext
         from fednlp.simulation.rounds import Federated
         from fednlp.tasks import task_from
         from fednlp.training.replica import flat_weights
-        from fednlp.training.side import LocalSide, Recipe
+        from fednlp.training.worker import ClientWorker, Recipe
 
         recipe, settings = prepare(folder, steps)
         settings |= {
@@ -149,18 +149,18 @@ class Federation:
             "evaluation": {"every": 10**9},
         }
         settings["num_rounds"] = 10**9
-        self.pool = Pool(workers, "fednlp.training.side:open_side")
+        self.pool = Pool(workers, "fednlp.training.worker:open_side")
         built = Recipe(**recipe)
         task = task_from(built.task, built.task_fields)
         model = new_model(built.source, task.model_class, task.settings(), {})
         weights = flat_weights(model)
-        side = LocalSide(built, model)
+        side = ClientWorker(built, model)
         x = self.pool.start(side, recipe)
         x.copy_(weights)
         partition = Partition.load(Path(built.partition))
         experiment, state = parse(settings).resolved(), State(0, side.layout, x)
-        course = Course(experiment, partition, self.pool, side, state, _nothing, print, list)
-        self.rounds = Federated(course)
+        context = RunContext(experiment, partition, self.pool, side, state, _nothing, print, list)
+        self.rounds = Federated(context)
 
     def round(self) -> tuple[float, list[int]]:
         """Do one round; return its seconds and its cohort."""
@@ -278,7 +278,7 @@ def measure_padding(name: str | None, path: str | None, rounds: int) -> dict[str
     from fednlp.data import named_model
     from fednlp.data.features import Features
     from fednlp.models import pretrained_model
-    from fednlp.tasks.classification import TextClassification
+    from fednlp.tasks.text_classification import TextClassification
     from fednlp.training.local import train_client
     from fednlp.training.optimizers import LocalTraining
     from fednlp.training.replica import Replica, flat_weights

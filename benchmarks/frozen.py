@@ -1,11 +1,11 @@
-"""What remembering the frozen bottom of a model saves: warm rounds with memory over the same rounds without.
+"""What caching the activations of the frozen prefix of a model saves: warm rounds with the cache over rounds without.
 
     python benchmarks/frozen.py             # prints JSON
 
 MiniLM (6 layers), sequence classification, 64 tokens a text, AdamW on what is not frozen, one torch thread.
-Both sides run the frozen bottom without dropout, start from the same weights and draw the same dropout. They
+Both sides run the frozen prefix without dropout, start from the same weights and draw the same dropout. They
 alternate within one process, so that both meet the same machine; the figure is the median of their ratios.
-The first round, in which every text is run through the bottom alone, is given beside it, over a plain round.
+The first round, in which every text is run through the prefix alone, is given too, over a plain round.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def texts(batch: int) -> tuple[Any, Any, list[Any]]:
     import numpy as np
 
     from fednlp.data.features import Features
-    from fednlp.tasks.classification import TextClassification
+    from fednlp.tasks.text_classification import TextClassification
 
     rng = np.random.default_rng(0)
     ids = rng.integers(1000, 30000, (TEXTS, LENGTH))
@@ -47,29 +47,29 @@ def texts(batch: int) -> tuple[Any, Any, list[Any]]:
 
 
 class Side:
-    """A model with a frozen bottom of ``depth`` layers, trained and asked with memory or without."""
+    """A model with a frozen prefix of ``depth`` layers, trained and run with the cache or without."""
 
     def __init__(self, model: Any, depth: int, folder: Path | None) -> None:
         import torch
 
-        from fednlp.training.bottom import frozen_bottom
-        from fednlp.training.memory import Memory, memory_folder
+        from fednlp.training.activation_cache import ActivationCache, activation_cache_folder
+        from fednlp.training.frozen_prefix import find_frozen_prefix
 
         body = model.base_model
         for part in (body.embeddings, *body.encoder.layer[:depth]):
             part.requires_grad_(False)
         self.model = model
-        found = frozen_bottom(model)
+        found = find_frozen_prefix(model)
         assert found is not None
         assert len(found.blocks) == depth
-        self.bottom = found
-        self.memory = Memory(found, memory_folder(found, folder), 0) if folder else None
+        self.prefix = found
+        self.cache = ActivationCache(found, activation_cache_folder(found, folder), 0) if folder else None
         trained = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(trained, lr=RATE, fused=True)
 
-    def listening(self) -> AbstractContextManager[None]:
-        """Recall, if there is a memory."""
-        return self.memory.listening() if self.memory else nullcontext()
+    def attached(self) -> AbstractContextManager[None]:
+        """Use the cache, if there is one."""
+        return self.cache.attached() if self.cache else nullcontext()
 
     def train(self, task: Any, features: Any, batches: list[Any], number: int) -> None:
         """Take one round's steps."""
@@ -77,8 +77,8 @@ class Side:
 
         torch.manual_seed(number)
         self.model.train()
-        self.bottom.still()
-        with self.listening():
+        self.prefix.eval_mode()
+        with self.attached():
             for numbers in batches:
                 batch = task.collate(features, numbers, torch.device("cpu"), training=True)
                 self.optimizer.zero_grad()
@@ -90,7 +90,7 @@ class Side:
         import torch
 
         self.model.eval()
-        with torch.inference_mode(), self.listening():
+        with torch.inference_mode(), self.attached():
             for numbers in batches:
                 task.predict(self.model, features, numbers, torch.device("cpu"))
 
@@ -99,7 +99,7 @@ class Side:
         import torch
 
         self.model.eval()
-        with torch.inference_mode(), self.listening():
+        with torch.inference_mode(), self.attached():
             for numbers in batches:
                 task.probabilities(self.model, features, numbers, torch.device("cpu"))
 
@@ -118,7 +118,7 @@ def seconds(work: Callable[..., None], *arguments: Any) -> float:
 
 
 def measure(what: str, batch: int, rounds: int) -> dict[str, Any]:
-    """Alternate rounds with memory and without; return the median ratio."""
+    """Alternate rounds with the cache and without; return the median ratio."""
     import torch
 
     from fednlp.data import named_model
@@ -130,16 +130,16 @@ def measure(what: str, batch: int, rounds: int) -> dict[str, Any]:
     model = pretrained_model(str(named_model("minilm")), task.model_class, task.settings(), {}, 0)
     plain, warm, ratios = [], [], []
     with tempfile.TemporaryDirectory() as name:
-        without, recalling = Side(copy.deepcopy(model), depth, None), Side(model, depth, Path(name))
-        first = seconds(getattr(recalling, kind), task, features, batches, 0)
+        without, cached = Side(copy.deepcopy(model), depth, None), Side(model, depth, Path(name))
+        first = seconds(getattr(cached, kind), task, features, batches, 0)
         getattr(without, kind)(task, features, batches, 0)
         for number in range(1, rounds + 1):
             plain.append(seconds(getattr(without, kind), task, features, batches, number))
-            warm.append(seconds(getattr(recalling, kind), task, features, batches, number))
+            warm.append(seconds(getattr(cached, kind), task, features, batches, number))
             ratios.append(warm[-1] / plain[-1])
-        if recalling.memory:
-            recalling.memory.states.close()
-    same = {"gap": gap(without.model, recalling.model), "gap_bound": GAP} if kind == "train" else {}
+        if cached.cache:
+            cached.cache.store.close()
+    same = {"gap": gap(without.model, cached.model), "gap_bound": GAP} if kind == "train" else {}
     return {
         "ratio": round(statistics.median(ratios), 3),
         "ratios": [round(min(ratios), 3), round(max(ratios), 3)],

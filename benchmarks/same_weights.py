@@ -30,13 +30,13 @@ BASE_SETTINGS = (
     "runtime.workers=1",
 )
 FEWSHOT = ("fewshot.gold=24", "fewshot.f=1", "fewshot.n=4", "fewshot.k=20", "task.prompt=bbc")
-SECURE = ("secure.dropout=0", "secure.corruption=0")
+SECURE = ("secure.dropout=0", "secure.max_colluding=0")
 RUNS: dict[str, tuple[str, ...]] = {
     "fedavg": (),
     "fedavg, two workers": ("runtime.workers=2",),
     "fedprox": ("algorithm.name=fedprox", "algorithm.mu=0.1"),
     "fedadam, kept optimiser": ("algorithm.name=fedadam", "client.keep_optimizer=true"),
-    "fedsplitbert, final steps": ("model.train={critical_layer=1}", "client.final_steps=2"),
+    "fedsplitbert, final steps": ("model.train={critical_layer=1}", "client.finetune_steps=2"),
     "pulling": ('pull.rule="low"', 'pull.push="selected"'),
     "exact lora": ('model.peft={r=2, averaging="exact"}',),
     "4 bits, error feedback": ('exchange.up=["int4"]', "exchange.error_feedback=true"),
@@ -52,8 +52,16 @@ RUNS: dict[str, tuple[str, ...]] = {
 }
 RESUMED = "fedavg"
 """The run that is also stopped after its first round and resumed."""
-RENAMED: dict[str, str] = {}
-"""Keys of settings and round lines that have another name in HEAD: the old name, and the new one."""
+RENAMED: dict[str, str] = {
+    "final_steps": "finetune_steps",
+    "corruption": "max_colluding",
+    "final": "finetuned",
+    "final_failed": "finetune_failed",
+    "final_untrained": "finetune_untrained",
+    "lost": "dropped_out",
+    "matrix": "cross_client_evaluation",
+}
+"""Keys of settings and of round lines that have another name in an older checkout: the old name, and the new one."""
 _TIMED = ("seconds", "simulated_seconds")
 
 
@@ -61,8 +69,9 @@ def run_all(experiment: str, out: Path, names: list[str]) -> None:
     """Run the experiments with the fednlp that is imported, each into a folder of its own."""
     import fednlp
 
+    sources = [path.read_text(encoding="utf-8") for path in Path(fednlp.__file__).parent.rglob("*.py")]
     for name in names:
-        settings = (*BASE_SETTINGS, *RUNS[name])
+        settings = tuple(as_known(setting, sources) for setting in (*BASE_SETTINGS, *RUNS[name]))
         try:
             fednlp.run(experiment, out / name, overrides=settings)
             if name == RESUMED:
@@ -70,6 +79,21 @@ def run_all(experiment: str, out: Path, names: list[str]) -> None:
         except fednlp.FednlpError as error:
             (out / name).mkdir(parents=True, exist_ok=True)
             (out / name / "refused.txt").write_text(str(error))
+
+
+def as_known(setting: str, sources: list[str]) -> str:
+    """Return a setting by the name that a checkout knows: the old one, where no source declares the new one.
+
+    >>> as_known("secure.max_colluding=0", ["class Secure:\\n    corruption: float = 0.1"])
+    'secure.corruption=0'
+    >>> as_known("secure.max_colluding=0", ["class Secure:\\n    max_colluding: float = 0.1"])
+    'secure.max_colluding=0'
+    """
+    section, _, rest = setting.partition(".")
+    for old, new in RENAMED.items():
+        if rest.startswith(f"{new}=") and not any(f"    {new}: " in source for source in sources):
+            return f"{section}.{old}{rest.removeprefix(new)}"
+    return setting
 
 
 def _stopped_and_resumed(experiment: str, out: Path, settings: tuple[str, ...]) -> None:

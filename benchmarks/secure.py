@@ -3,7 +3,7 @@
     python benchmarks/secure.py             # prints JSON: times over bounds, and bytes up for each parameter
     python benchmarks/secure.py --compare   # prints a table; --csv FILE keeps it
 
-The comparison plays whole rounds of SecAgg, SecAgg+ and LightSecAgg as their papers do: clients vanish when
+The comparison plays whole rounds of SecAgg, SecAgg+ and LightSecAgg as their papers do: clients drop out when
 secrets are shared and before they upload, which is when SecAgg has the most to recover. All parties run one
 after the other in one thread, with random vectors; only one masked vector is held at a time. The sum that
 comes out is compared with that of the survivors' vectors, element by element. Each protocol is planned for the
@@ -38,11 +38,11 @@ from fednlp.secure import lightsecagg_messages as light
 from fednlp.secure.field import add, subtract
 from fednlp.secure.graph import count, neighbours
 from fednlp.secure.masks import add_masks
-from fednlp.secure.plan import Plan, make_plan
+from fednlp.secure.plan import ProtocolPlan, make_plan
 
 PROTOCOLS = ("secagg", "secagg+", "lightsecagg")
 PHASES = ("keys", "shares", "upload", "answer")
-CORRUPT = 0.1
+COLLUDING = 0.1
 BOUND_PARAMETERS, BOUND_CLIENTS, BOUND_DROPOUT = 22_000_000, (10, 100), 0.1
 TRIED = 1000  # parameters of the rounds that prove the bytes
 COLUMNS = (
@@ -51,7 +51,7 @@ COLUMNS = (
     "parameters",
     "dropout",
     "neighbours",
-    "needed",
+    "threshold",
     *(f"{side}_{phase}_ms" for side in ("client", "server") for phase in PHASES),
     "client_ms",
     "server_ms",
@@ -109,17 +109,19 @@ class Account:
         return row | {"bytes_up": max(self.up.values()), "bytes_down": max(self.down.values())}
 
 
-def parties(plan: Plan, length: int) -> tuple[Any, dict[int, Any]]:
+def parties(plan: ProtocolPlan, length: int) -> tuple[Any, dict[int, Any]]:
     """Return the server and the clients of a round."""
     ids = tuple(range(plan.clients))
     if plan.protocol == "lightsecagg":
-        dropped = plan.clients - plan.needed
-        rules = lightsecagg.Parameters(ids, plan.needed, plan.corrupt, dropped, 0, length)
-        return lightsecagg.Server(rules), {one: lightsecagg.Client(rules, one) for one in ids}
+        dropped = plan.clients - plan.threshold
+        rules = lightsecagg.LightSecAggRoundSpec(ids, plan.threshold, plan.max_colluding, dropped, 0, length)
+        return lightsecagg.LightSecAggServer(rules), {
+            one: lightsecagg.LightSecAggClient(rules, one) for one in ids
+        }
     order = random.SystemRandom().sample(ids, len(ids))
     graph = neighbours(ids, plan.neighbours, order)
-    known = secagg.Parameters(plan.protocol, ids, graph, plan.needed, 0)
-    return secagg.Server(known), {one: secagg.Client(known.part(one)) for one in ids}
+    known = secagg.SecAggRoundSpec(plan.protocol, ids, graph, plan.threshold, 0)
+    return secagg.SecAggServer(known), {one: secagg.SecAggClient(known.client_spec(one)) for one in ids}
 
 
 def put_aside(message: Any, file: IO[bytes]) -> Any:
@@ -135,13 +137,13 @@ def put_aside(message: Any, file: IO[bytes]) -> Any:
     return light.SealedPieces(message.ids, tuple(np.asarray(rows)))
 
 
-def play(plan: Plan, parameters: int, gone: Collection[int]) -> Account:
-    """Play one round in which some clients vanish before the upload, and check its sum.
+def play(plan: ProtocolPlan, parameters: int, gone: Collection[int]) -> Account:
+    """Play one round in which some clients drop out before the upload, and check its sum.
 
     Args:
         plan: Of the round.
         parameters: Of the model; a vector has one element more, for the weight.
-        gone: Who vanishes.
+        gone: Which clients drop out.
     """
     account, length = Account(), parameters + 1
     server, clients = parties(plan, length)
@@ -170,7 +172,7 @@ def play(plan: Plan, parameters: int, gone: Collection[int]) -> Account:
 
 
 def upload(
-    plan: Plan, staying: dict[int, Any], length: int, account: Account
+    plan: ProtocolPlan, staying: dict[int, Any], length: int, account: Account
 ) -> tuple[NDArray[np.uint32], NDArray[np.uint64]]:
     """Add up what clients upload, one at a time; return that sum, and the sum of their vectors as whole numbers."""
     total, plain = np.zeros(length, dtype=np.uint32), np.zeros(length, dtype=np.uint64)
@@ -178,23 +180,23 @@ def upload(
         rng = np.random.default_rng([length, one])
         vector = rng.integers(0, plan.modulus, length, dtype=np.uint32)
         plain += vector
-        hidden = account.timed("upload", one, client.masked, vector)
-        account.up[one] += messages.HEADER_BYTES + hidden.nbytes
-        account.timed("upload", None, add_up, plan, total, hidden)
+        masked = account.timed("upload", one, client.masked, vector)
+        account.up[one] += messages.HEADER_BYTES + masked.nbytes
+        account.timed("upload", None, add_up, plan, total, masked)
     return total, plain
 
 
-def add_up(plan: Plan, total: NDArray[np.uint32], hidden: NDArray[np.uint32]) -> None:
+def add_up(plan: ProtocolPlan, total: NDArray[np.uint32], masked: NDArray[np.uint32]) -> None:
     """Add a masked vector to the others, in place."""
     if plan.protocol == "lightsecagg":
-        add(total, hidden)
+        add(total, masked)
     else:
-        total += hidden
+        total += masked
 
 
 def unmask(server: Any, answers: dict[int, Any], total: NDArray[np.uint32]) -> None:
     """Take all masks out of the sum, in place."""
-    if isinstance(server, lightsecagg.Server):
+    if isinstance(server, lightsecagg.LightSecAggServer):
         subtract(total, server.recover(answers))
     else:
         add_masks(total, server.unmask(answers))
@@ -207,7 +209,7 @@ def measure_bytes(parameters: int) -> dict[str, Any]:
     result = {}
     for clients in BOUND_CLIENTS:
         for protocol in PROTOCOLS:
-            plan = make_plan(protocol, clients, BOUND_DROPOUT, CORRUPT)
+            plan = make_plan(protocol, clients, BOUND_DROPOUT, COLLUDING)
             whole = bytes_up(plan, parameters)
             sent = set(play(plan, TRIED, ()).up.values())
             result[f"bytes up, {protocol}, {clients} clients, {parameters} parameters"] = {
@@ -222,7 +224,7 @@ def measure_bytes(parameters: int) -> dict[str, Any]:
 def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Play all rounds, printing a line each as it ends."""
     for protocol in PROTOCOLS:  # what is called for the first time is slow
-        play(make_plan(protocol, BOUND_CLIENTS[0], BOUND_DROPOUT, CORRUPT), TRIED, ())
+        play(make_plan(protocol, BOUND_CLIENTS[0], BOUND_DROPOUT, COLLUDING), TRIED, ())
     print(
         "Milliseconds of one client, and of the server's work for all clients. Bytes of one client.\n"
         + HEADER
@@ -244,11 +246,11 @@ def compared(
     row: dict[str, Any] = dict.fromkeys(COLUMNS)
     row |= {"protocol": protocol, "clients": clients, "parameters": parameters, "dropout": rate}
     try:
-        plan = make_plan(protocol, clients, max(options.dropout), options.corruption)
+        plan = make_plan(protocol, clients, max(options.dropout), options.max_colluding)
     except ConfigError as error:
         return row | {"refused": str(error)}
     gone = random.Random(clients).sample(range(clients), count(clients, rate, "dropout"))
-    row |= {"neighbours": plan.neighbours, "needed": plan.needed}
+    row |= {"neighbours": plan.neighbours, "threshold": plan.threshold}
     return row | play(plan, parameters, gone).figures()
 
 
@@ -273,7 +275,9 @@ def main() -> None:
     parser.add_argument("--compare", action="store_true", help="the three protocols beside each other")
     parser.add_argument("--clients", type=int, nargs="+", default=(10, 30, 100), help="of a round compared")
     parser.add_argument("--dropout", type=float, nargs="+", default=(0.0, 0.1, 0.3), help="rates compared")
-    parser.add_argument("--corruption", type=float, default=CORRUPT, help="withstood by rounds compared")
+    parser.add_argument(
+        "--max-colluding", type=float, default=COLLUDING, help="fraction of colluding clients withstood"
+    )
     parser.add_argument("--csv", type=Path, help="where --compare writes its table, if anywhere")
     parser.add_argument("--json", type=Path, help="also write all figures here")
     options = parser.parse_args()

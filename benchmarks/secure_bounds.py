@@ -21,11 +21,11 @@ from fednlp.secure import lightsecagg_messages as light
 from fednlp.secure.coding import encode, piece_length
 from fednlp.secure.keys import KEY_BYTES
 from fednlp.secure.masks import SEED_BYTES, Mask, add_masks, field_mask
-from fednlp.secure.plan import Plan
+from fednlp.secure.plan import ProtocolPlan
 from fednlp.secure.shamir import LIMBS, combine, share
 
 NEIGHBOURS = (8, 22)
-"""What SecAgg+ gives 10 clients of which a third may be corrupt and as many drop out, and 100 at a tenth."""
+"""What SecAgg+ gives 10 clients of which a third may collude and as many drop out, and 100 at a tenth."""
 CODED = (10, 8, 3)
 """N, U and T of LightSecAgg."""
 SHARED = (100, 51)
@@ -113,8 +113,8 @@ def measure_shamir(repeats: int) -> dict[str, Any]:
     }
 
 
-def bytes_up(plan: Plan, parameters: int) -> int:
-    """Return what a client sends in a round from which nobody vanishes, from the shapes of its messages."""
+def bytes_up(plan: ProtocolPlan, parameters: int) -> int:
+    """Return what a client sends in a round from which nobody drops out, from the shapes of its messages."""
     peers, length = plan.neighbours, parameters + 1
 
     def blank(*shape: int, dtype: type = np.uint8) -> NDArray[Any]:
@@ -122,11 +122,11 @@ def bytes_up(plan: Plan, parameters: int) -> int:
 
     made: list[Any]
     if plan.protocol == "lightsecagg":
-        dropped = plan.clients - plan.needed
+        dropped = plan.clients - plan.threshold
         ids = tuple(range(plan.clients))
-        rules = lightsecagg.Parameters(ids, plan.needed, plan.corrupt, dropped, 0, length)
+        rules = lightsecagg.LightSecAggRoundSpec(ids, plan.threshold, plan.max_colluding, dropped, 0, length)
         made = [
-            light.Advertise(blank(1, KEY_BYTES)),
+            light.AdvertiseSealKey(blank(1, KEY_BYTES)),
             light.SealedPieces(blank(peers, dtype=np.uint32), tuple(blank(peers, rules.sealed_bytes))),
             light.CodedSum(blank(rules.piece, dtype=np.uint32)),
         ]
@@ -135,7 +135,7 @@ def bytes_up(plan: Plan, parameters: int) -> int:
         sealed = blank(peers, messages.SEALED_BYTES)
         shares = blank(owners, LIMBS, dtype=np.uint32)
         made = [
-            messages.Advertise(blank(1, KEY_BYTES), blank(1, KEY_BYTES)),
+            messages.AdvertiseKeys(blank(1, KEY_BYTES), blank(1, KEY_BYTES)),
             messages.SealedShares(blank(peers, dtype=np.uint32), sealed),
             messages.Revealed(blank(owners, dtype=np.uint32), blank(owners), shares),
         ]

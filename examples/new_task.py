@@ -22,8 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fednlp.data.features import Features
-from fednlp.tasks.base import Batch, Outcome, Row
-from fednlp.tasks.inputs import encode_texts, model_inputs, padded_inputs, padding_of, share
+from fednlp.tasks.base import Batch, Predictions, Row
+from fednlp.tasks.inputs import encode_texts, model_inputs, padded_inputs, padding_of, ratio
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class MultiLabel:
     name: str = "new_task:MultiLabel"
     metric: str = "micro_f1"
     model_class: str = "AutoModelForSequenceClassification"
-    own_words_only: bool = True
+    uses_only_input_ids: bool = True
 
     @classmethod
     def build(cls, labels: Sequence[str], tokenizer: Any, **options: Any) -> Self:
@@ -55,7 +55,7 @@ class MultiLabel:
         return {"pad_token_id": self.padding, "num_labels": len(self.labels)}
 
     def encode(self, rows: Iterable[Row], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
-        """Return each text's tokens, and the numbers of its labels: all that training and scoring need."""
+        """Return each text's tokens, and the ids of its labels: all that training and scoring need."""
         rows = list(rows)
         encoded = encode_texts(rows, tokenizer, max_length, self.padding)
         return [
@@ -63,18 +63,18 @@ class MultiLabel:
             for tokens, own in zip(encoded, ((row["label"] or "") for row in rows), strict=True)
         ]
 
-    def _truth(self, features: Features, numbers: np.ndarray) -> np.ndarray:
-        truth = np.zeros((len(numbers), len(self.labels)), np.float32)
-        for place, number in enumerate(numbers.tolist()):
-            truth[place, features.ragged("labels", number)] = 1
+    def _truth(self, features: Features, indices: np.ndarray) -> np.ndarray:
+        truth = np.zeros((len(indices), len(self.labels)), np.float32)
+        for place, index in enumerate(indices.tolist()):
+            truth[place, features.ragged("labels", index)] = 1
         return truth
 
     def collate(
-        self, features: Features, numbers: np.ndarray, device: torch.device, *, training: bool = False
+        self, features: Features, indices: np.ndarray, device: torch.device, *, training: bool = False
     ) -> Batch:
         """Return tokens, mask, and ones and zeros for labels, float32 (batch, labels)."""
-        truth = torch.from_numpy(self._truth(features, numbers)).to(device)
-        return padded_inputs(features, numbers, self.padding, device) | {"labels": truth}
+        truth = torch.from_numpy(self._truth(features, indices)).to(device)
+        return padded_inputs(features, indices, self.padding, device) | {"labels": truth}
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean binary cross-entropy."""
@@ -82,44 +82,44 @@ class MultiLabel:
         return F.binary_cross_entropy_with_logits(logits, batch["labels"])
 
     def predict(
-        self, model: nn.Module, features: Features, numbers: np.ndarray, device: torch.device
-    ) -> Outcome:
-        """Return each text's likely labels, as a list of their numbers."""
-        batch = self.collate(features, numbers, device)
+        self, model: nn.Module, features: Features, indices: np.ndarray, device: torch.device
+    ) -> Predictions:
+        """Return each text's likely labels, as a list of their ids."""
+        batch = self.collate(features, indices, device)
         logits = model(**model_inputs(batch)).logits.float()
         losses = F.binary_cross_entropy_with_logits(logits, batch["labels"], reduction="none").mean(1)
         found = [row.nonzero()[:, 0].tolist() for row in logits.sigmoid() >= self.threshold]
-        return Outcome(numbers.tolist(), found, float(losses.sum()), len(numbers))
+        return Predictions(indices.tolist(), found, float(losses.sum()), len(indices))
 
-    def statistics(self, predictions: Sequence[Any], features: Features, numbers: np.ndarray) -> np.ndarray:
+    def statistics(self, predictions: Sequence[Any], features: Features, indices: np.ndarray) -> np.ndarray:
         """Return each text's right, predicted and true labels: sums that F1 is a function of."""
-        truth, guess = self._truth(features, numbers), np.zeros((len(numbers), len(self.labels)))
+        truth, guess = self._truth(features, indices), np.zeros((len(indices), len(self.labels)))
         for row, found in zip(guess, predictions, strict=True):
             row[found] = 1
         return np.stack([(truth * guess).sum(1), guess.sum(1), truth.sum(1)], axis=1).astype(np.float64)
 
     def score(self, sums: np.ndarray) -> np.ndarray:
         """Return micro-averaged F1: 2 right / (predicted + true)."""
-        return share(2 * sums[..., 0], sums[..., 1] + sums[..., 2])
+        return ratio(2 * sums[..., 0], sums[..., 1] + sums[..., 2])
 
     def metrics(
-        self, predictions: Sequence[Any], features: Features, numbers: np.ndarray
+        self, predictions: Sequence[Any], features: Features, indices: np.ndarray
     ) -> dict[str, float]:
         """Return micro-averaged precision, recall and F1."""
-        sums = self.statistics(predictions, features, numbers).sum(0)
+        sums = self.statistics(predictions, features, indices).sum(0)
         return {
             "micro_f1": float(self.score(sums)),
-            "micro_precision": float(share(sums[0], sums[1])),
-            "micro_recall": float(share(sums[0], sums[2])),
+            "micro_precision": float(ratio(sums[0], sums[1])),
+            "micro_recall": float(ratio(sums[0], sums[2])),
         }
 
     def baseline(
-        self, train: Features, examples: np.ndarray, test: Features, numbers: np.ndarray
+        self, train: Features, examples: np.ndarray, test: Features, indices: np.ndarray
     ) -> tuple[str, list[Any]]:
         """Predict for every text the labels that most training texts have together."""
-        sets = Counter(tuple(train.ragged("labels", number).tolist()) for number in examples.tolist())
-        return "the most frequent labels", [list(sets.most_common(1)[0][0])] * len(numbers)
+        sets = Counter(tuple(train.ragged("labels", index).tolist()) for index in examples.tolist())
+        return "the most frequent labels", [list(sets.most_common(1)[0][0])] * len(indices)
 
-    def shown(self, prediction: Any) -> list[str]:
+    def format_prediction(self, prediction: Any) -> list[str]:
         """Return the labels' names."""
-        return [self.labels[number] for number in prediction]
+        return [self.labels[label] for label in prediction]

@@ -384,9 +384,9 @@ def encoder(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> None:
     """Let the sentence encoder be the tiny model."""
     import fednlp.models as models
 
-    find = models.find_model
+    find = models.resolve_model
     monkeypatch.setattr(
-        models, "find_model", lambda name: find(str(tiny_model) if name == "minilm" else name)
+        models, "resolve_model", lambda name: find(str(tiny_model) if name == "minilm" else name)
     )
 
 

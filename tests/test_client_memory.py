@@ -16,9 +16,9 @@ from fednlp.cli import app
 from fednlp.config import Experiment
 from fednlp.costs import Plan, Shape, Sizes, client_memory, load_profile, peak_memory
 from fednlp.fewshot.planning import Candidate
-from fednlp.models.depth import trained_depth
-from fednlp.models.selection import apply_selection, parse_train
-from fednlp.simulation.resource_estimation import Priced, _tied, kept_layers, memory_of_run, sizes_of
+from fednlp.models.selection import apply_selection, parse_selection
+from fednlp.models.trainable_depth import backward_depth, trainable_depth
+from fednlp.simulation.resource_estimation import Priced, _tied, memory_of_run, sizes_of
 from fednlp.simulation.run_dir import RunDir
 
 Make = Callable[..., Experiment]
@@ -105,13 +105,13 @@ def test_a_run_and_the_plan_it_follows_say_the_same(experiment: Make, tmp_path: 
 
 def test_layers_are_counted_as_the_prices_count_them_and_embeddings_reach_all(experiment: Make) -> None:
     model = Priced(experiment().resolved(), load_profile("jetson-tx2"), lambda text: None).model
-    assert kept_layers(model) == Plan(2, 2)
+    assert backward_depth(model) == (2, 2, 0)
 
     def kept(train: Any) -> tuple[Plan | None, Any]:
-        apply_selection(model, parse_train(train))
-        found = kept_layers(model), trained_depth(model)
+        apply_selection(model, parse_selection(train))
+        passed, trained = backward_depth(model), trainable_depth(model)
         model.requires_grad_(True)
-        return found
+        return None if passed is None else Plan(*passed), trained
 
     for train, plan in (
         ({"shared": ["head"], "rest": "frozen"}, Plan(2, 0)),
@@ -133,10 +133,10 @@ def test_two_stacks_and_layers_that_run_several_times_are_not_counted() -> None:
     from transformers import AlbertConfig, AlbertModel, T5Config, T5Model
 
     small = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "embedding_size": 8}
-    assert kept_layers(AlbertModel(AlbertConfig(vocab_size=30, num_hidden_layers=3, **small))) is None
+    assert backward_depth(AlbertModel(AlbertConfig(vocab_size=30, num_hidden_layers=3, **small))) is None
     t5 = T5Config(vocab_size=30, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2)
-    assert kept_layers(T5Model(t5)) is None
-    assert kept_layers(nn.Linear(2, 2)) is None
+    assert backward_depth(T5Model(t5)) is None
+    assert backward_depth(nn.Linear(2, 2)) is None
 
 
 def test_a_side_without_a_length_with_longer_texts_or_without_attention_says_nothing(

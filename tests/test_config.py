@@ -2,6 +2,7 @@
 
 import math
 import tomllib
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,10 @@ from hypothesis import strategies as st
 
 from fednlp import config
 from fednlp.config import Experiment
-from fednlp.errors import ConfigError
+from fednlp.config.renamed import RENAMED
+from fednlp.errors import ConfigError, RunError
+from fednlp.reports import read_run
+from fednlp.simulation.run_dir import RunDir
 
 ALGORITHMS = ("fedavg", "fedprox", "fedopt", "fedadagrad", "fedadam", "fedyogi", "centralised", "local")
 
@@ -259,6 +263,45 @@ def test_nearest_match(wrong: dict[str, Any], right: str) -> None:
     with pytest.raises(ConfigError) as caught:
         config.parse({"data": {"name": "20news"}} | wrong)
     assert right in str(caught.value)
+
+
+def keys_of(section: str) -> set[str]:
+    annotation = Experiment.model_fields[section].annotation
+    return {
+        key
+        for model in (annotation, *typing.get_args(annotation))
+        for key in getattr(model, "model_fields", ())
+    }
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_the_old_name_of_a_key_is_refused_with_the_new_one(old: str, new: str, tmp_path: Path) -> None:
+    """In dictionaries, variants, overrides, files, and the run directories of an earlier version."""
+    (section, key), (_, name) = old.split("."), new.split(".")
+    assert new.startswith(f"{section}.")
+    assert name in keys_of(section)
+    assert key not in keys_of(section)
+    said = f"{old} is now {new}: rename it"
+    plain, wrong = {"data": {"name": "20news"}}, {section: {key: 1}}
+    document = plain | {section: plain.get(section, {}) | wrong[section]}
+    varied = config.parse(plain | {"variants": {"x": wrong}})
+    (tmp_path / "plain.toml").write_text('[data]\nname = "20news"')
+    (tmp_path / "old.toml").write_text(f'data.name = "20news"\n{old} = 1')
+    (tmp_path / "resolved.toml").write_text(f'data.name = "20news"\n{old} = 1')
+    for read in (
+        lambda: config.parse(document),
+        lambda: Experiment(**document),
+        lambda: config.with_method(varied, "x", 0),
+        lambda: config.load(tmp_path / "plain.toml", [f"{old}=1"]),
+        lambda: config.load(tmp_path / "old.toml"),
+        lambda: RunDir(tmp_path).experiment(),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            read()
+        assert caught.value.problems == [said]
+        assert str(caught.value).endswith(f": {said}")
+    with pytest.raises(RunError, match=f"by an earlier version of fednlp \\({old} is now {new}\\): run the"):
+        read_run(tmp_path)
 
 
 def test_a_cohort_that_is_not_given_is_no_larger_than_the_federation() -> None:

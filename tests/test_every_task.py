@@ -350,7 +350,7 @@ def test_an_option_of_another_task(made: Callable[[str], Path], tiny_model: Path
 def test_an_unknown_option_of_ones_own_task(
     made: Callable[[str], Path], tiny_model: Path, tmp_path: Path
 ) -> None:
-    place = "fednlp.tasks.tagging:TokenClassification"
+    place = "fednlp.tasks.token_classification:TokenClassification"
     task = {"name": place, "options": {"colour": "red"}}
     settings = settings_of("tagging", made("tagging"), tiny_model, task=task)
     with pytest.raises(ConfigError, match=r"\[task.options\].*colour"):

@@ -27,7 +27,7 @@ from fednlp.partition.index import from_owners
 from fednlp.simulation.run_dir import RunDir
 
 Make = Callable[..., Experiment]
-SHORT: dict[str, Any] = {"num_rounds": 1, "client.final_steps": 8, "clients_per_round": 8}
+SHORT: dict[str, Any] = {"num_rounds": 1, "client.finetune_steps": 8, "clients_per_round": 8}
 METHODS: dict[str, dict[str, Any]] = {
     "shared": SHORT,
     "personal": SHORT | {"model.train": {"personal": "head", "frozen": "embeddings"}},
@@ -116,7 +116,7 @@ def test_an_exported_client_has_its_own_score(
     """Transformers alone loads the folder, and scores what clients.csv says; the card says the same."""
     run = made(method)
     rows = table(run.folder / "clients.csv")
-    column = "accuracy" if method in ("not after own steps", "own adapters") else "accuracy_final"
+    column = "accuracy" if method in ("not after own steps", "own adapters") else "accuracy_finetuned"
     chosen = [int(row["client"]) for row in rows if row[column]][:2]
     for client in chosen:
         folder = fednlp.export(run.folder, tmp_path / str(client), client)

@@ -27,15 +27,16 @@ METHODS: dict[str, dict[str, Any]] = {
     "gold alone": {"fewshot": FEW | {"pacing": "none"}},
     "static": {"fewshot": FEW | {"pacing": "static", "f": 2, "per_client": 5}, "algorithm.name": "fedprox"},
     "curriculum": {"fewshot": FEW, "algorithm.name": "fedopt"},
-    "wrong labels": {"fewshot": FEW | {"bad_clients": 0.3, "check": True}},
+    "wrong labels": {"fewshot": FEW | {"noisy_client_fraction": 0.3, "detect_label_noise": True}},
     "search": {
-        "fewshot": FEW | {"pacing": "search", "validation": 20, "candidates": 2, "window": 2, "switches": 1},
+        "fewshot": FEW
+        | {"pacing": "search", "validation": 20, "candidates": 2, "window": 2, "max_searches": 1},
         "num_rounds": 16,
         "evaluation.every": 8,
         "algorithm.name": "fedopt",
     },
     "adapters": {
-        "fewshot": FEW | {"per_label": True},
+        "fewshot": FEW | {"class_balanced": True},
         "model.peft": {"method": "lora", "r": 2},
         "exchange": {"up": ["float16"], "down": []},
     },
@@ -253,7 +254,7 @@ def test_clients_label_with_their_own_head(experiment: Make, tmp_path: Path) -> 
 
 
 def test_gold_labels_that_are_not_trusted_are_not_counted(experiment: Make, tmp_path: Path) -> None:
-    few = FEW | {"gold": 100, "bad_clients": 0.4, "check": True}
+    few = FEW | {"gold": 100, "noisy_client_fraction": 0.4, "detect_label_noise": True}
     run = fednlp.run(experiment({"fewshot": few, "num_rounds": 9, "evaluation.every": 9}), tmp_path / "run")
     lines = lines_of(run)
     flagged = {client for line in lines for client in line.get("flagged", [])}
@@ -266,7 +267,7 @@ def test_every_trial_of_a_search_begins_with_the_same_trusted_clients(
 ) -> None:
     """What a trial flags is put back with the model; here each check flags the first client that is left."""
     monkeypatch.setattr("fednlp.simulation.pseudo_labels.suspects", lambda clients, *rest: clients[:1])
-    few = METHODS["search"]["fewshot"] | {"check": True, "gold": 40}
+    few = METHODS["search"]["fewshot"] | {"detect_label_noise": True, "gold": 40}
     changes = METHODS["search"] | {"fewshot": few, "num_rounds": 13, "evaluation.every": 13}
     whole = fednlp.run(experiment(changes), tmp_path / "whole")
     begun: dict[str, list[tuple[list[int] | None, int]]] = {}
@@ -284,8 +285,8 @@ def test_every_trial_of_a_search_begins_with_the_same_trusted_clients(
 
 
 def test_gold_labels_cannot_be_checked_by_layers_that_nobody_shares(experiment: Make, tmp_path: Path) -> None:
-    changes = {"fewshot": FEW | {"check": True}, "model.train": {"personal": "head"}}
-    with pytest.raises(ConfigError, match=r"leave fewshot\.check out"):
+    changes = {"fewshot": FEW | {"detect_label_noise": True}, "model.train": {"personal": "head"}}
+    with pytest.raises(ConfigError, match=r"leave fewshot\.detect_label_noise out"):
         fednlp.run(experiment(changes), tmp_path / "run")
 
 
@@ -313,7 +314,10 @@ def test_without_any_gold_label_what_the_model_says_is_the_beginning(
 ) -> None:
     """The first round labels and moves nothing; the second trains on that."""
     changes = prompted(tiny_model, tmp_path / "model", "BertForMaskedLM")
-    changes |= {"fewshot": FEW | {"gold": 0, "per_label": True, "check": True}, "num_rounds": 2}
+    changes |= {
+        "fewshot": FEW | {"gold": 0, "class_balanced": True, "detect_label_noise": True},
+        "num_rounds": 2,
+    }
     whole = fednlp.run(experiment(changes), tmp_path / "whole")
     first, second = lines_of(whole)
     assert (first["cohort"], first["examples"], first["labels"]["gold"]) == ([], 0, 0)
@@ -370,7 +374,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"fewshot": FEW | {"pacing": "search"}, "exchange": {"up": ["int8"], "error_feedback": True}},
         "puts the model back",
     ),
-    "check": ({"fewshot": FEW | {"check": True}, "secure.protocol": "secagg"}, "there to hide"),
+    "check": ({"fewshot": FEW | {"detect_label_noise": True}, "secure.protocol": "secagg"}, "there to hide"),
 }
 
 

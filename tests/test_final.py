@@ -1,4 +1,4 @@
-"""Laws of what is done once after the last round: final steps of each client, and the matrix."""
+"""Laws of what is done once after the last round: fine-tuning by each client, and the cross-client evaluation."""
 
 import csv
 import json
@@ -18,18 +18,22 @@ from fednlp.simulation import final
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.run_dir import RunDir
 from fednlp.training import client as client_module
-from fednlp.training.side import LocalSide
+from fednlp.training.worker import ClientWorker
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
-SHORT: dict[str, Any] = {"num_rounds": 2, "client.final_steps": 3}
+SHORT: dict[str, Any] = {"num_rounds": 2, "client.finetune_steps": 3}
 FEW = {"gold": 12, "gamma": 1.0, "f": 1, "n": 2, "k": 20.0}
 METHODS: dict[str, dict[str, Any]] = {
-    "plain": SHORT | {"evaluation.matrix": True},
+    "plain": SHORT | {"evaluation.cross_client_evaluation": True},
     "personal": SHORT
-    | {"model.train": {"personal": "head"}, "evaluation.matrix": True, "evaluation.every": 2},
+    | {
+        "model.train": {"personal": "head"},
+        "evaluation.cross_client_evaluation": True,
+        "evaluation.every": 2,
+    },
     "few labels": SHORT | {"fewshot": FEW},
-    "matrix alone": {"num_rounds": 2, "evaluation.matrix": True},
+    "matrix alone": {"num_rounds": 2, "evaluation.cross_client_evaluation": True},
     "centralised": SHORT | {"algorithm.name": "centralised"},
     "not kept": SHORT | {"evaluation.keep_client_models": 7},
 }
@@ -70,7 +74,13 @@ def test_killed_between_the_last_round_and_the_end(
     with monkeypatch.context() as patch:
         home = {"before": "evaluate_final", "after": "summary_of"}.get(where)
         if home is None:
-            patch.setattr(final, "matrix" if settings.evaluation.matrix else "personal_scores", killed)
+            patch.setattr(
+                final,
+                "cross_client_evaluation"
+                if settings.evaluation.cross_client_evaluation
+                else "personal_scores",
+                killed,
+            )
         else:
             patch.setattr(f"fednlp.simulation.run.{home}", killed)
         with pytest.raises(Killed):
@@ -79,29 +89,29 @@ def test_killed_between_the_last_round_and_the_end(
     assert last_line(run)["round"] == 2
     assert not run.finished
     with monkeypatch.context() as patch:
-        patch.setattr(LocalSide, "_train", killed)  # no round is done again
+        patch.setattr(ClientWorker, "_train", killed)  # no round is done again
         fednlp.resume(tmp_path / "run", workers=2 if where == "before" else 1)
     assert outcome(run) == outcome(whole)
     kept = [one.client_models.read_bytes() if one.client_models.is_file() else None for one in (run, whole)]
     assert kept[0] == kept[1]
 
 
-def test_final_steps_and_few_labels(experiment: Make, tmp_path: Path) -> None:
+def test_finetune_steps_and_few_labels(experiment: Make, tmp_path: Path) -> None:
     """Clients train on the labels they have; those without any are counted and have no score."""
     run = fednlp.run(
         experiment(SHORT | {"fewshot": FEW | {"pacing": "none", "gamma": 0.1}}), tmp_path / "run"
     )
     summary = run.read_json("summary.json")
     assert summary["finished"]
-    untrained = summary["final_untrained"]
+    untrained = summary["finetune_untrained"]
     assert 0 < untrained < 8
-    empty = [row for row in rows_of(run) if not row["accuracy_final"]]
+    empty = [row for row in rows_of(run) if not row["accuracy_finetuned"]]
     assert len(empty) >= untrained
-    assert summary["evaluation"]["final"]["clients"] == 8 - len(empty)
-    assert "final_failed" not in summary
+    assert summary["evaluation"]["finetuned"]["clients"] == 8 - len(empty)
+    assert "finetune_failed" not in summary
 
 
-def test_hidden_labels_do_not_reach_final_steps(
+def test_hidden_labels_do_not_reach_finetune_steps(
     experiment: Make, make_csv: Callable[..., Path], make_rows: Callable[..., Any], tmp_path: Path
 ) -> None:
     """Training labels that no client has been given may be any: what is kept of the clients' models is the same."""
@@ -117,13 +127,13 @@ def test_hidden_labels_do_not_reach_final_steps(
     )
     gold: set[int] = set()
 
-    def note(side: LocalSide, job: dict[str, Any], piece: int) -> Any:
+    def note(side: ClientWorker, job: dict[str, Any], piece: int) -> Any:
         gold.update(job["labelled"][piece][0])
         return original(side, job, piece)
 
-    original = LocalSide._examples
+    original = ClientWorker._examples
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalSide, "_examples", note)
+        patch.setattr(ClientWorker, "_examples", note)
         one = fednlp.run(settings, tmp_path / "one")
     assert 0 < len(gold) <= 12
     hidden = [n for n in range(160) if n not in gold]
@@ -133,7 +143,7 @@ def test_hidden_labels_do_not_reach_final_steps(
     assert other.client_models.read_bytes() == one.client_models.read_bytes()
 
 
-def test_a_client_that_diverges_in_its_final_steps_is_reported(
+def test_a_client_that_diverges_in_its_finetune_steps_is_reported(
     experiment: Make,
     make_csv: Callable[..., Path],
     make_rows: Callable[..., Any],
@@ -154,27 +164,27 @@ def test_a_client_that_diverges_in_its_final_steps_is_reported(
             "partition": {"method": "natural", "field": "site"},
             "model.name_or_path": str(poisoned_model),
             "clients_per_round": 5,
-            "evaluation.matrix": True,
+            "evaluation.cross_client_evaluation": True,
         }
     )
     with caplog.at_level(logging.WARNING, "fednlp"):
         run = fednlp.run(settings, tmp_path / "run")
     summary = run.read_json("summary.json")
     assert summary["finished"]
-    (failed,) = summary["final_failed"]
+    (failed,) = summary["finetune_failed"]
     assert failed["client"] == 0
     assert "NaN" in failed["reason"]
-    assert failed == last_line(run)["final_failed"][0]
-    assert "client 0 failed in its final steps" in caplog.text
-    assert [bool(row["accuracy_final"]) for row in rows_of(run)] == [False, True, True, True, True]
-    assert summary["evaluation"]["final"]["clients"] == 4
-    matrix = {row["model"]: row["scores"] for row in run.read_json("matrix.json")["rows"]}
+    assert failed == last_line(run)["finetune_failed"][0]
+    assert "client 0 failed in its fine-tuning steps" in caplog.text
+    assert [bool(row["accuracy_finetuned"]) for row in rows_of(run)] == [False, True, True, True, True]
+    assert summary["evaluation"]["finetuned"]["clients"] == 4
+    matrix = {row["model"]: row["scores"] for row in run.read_json("cross_client_evaluation.json")["rows"]}
     assert matrix["site0"] == [None] * 5
     assert None not in matrix["site1"]
 
 
-def test_final_steps_are_not_pulled_to_the_global_model(experiment: Make, tmp_path: Path) -> None:
-    """With FedProx of two mu, clients that begin their final steps from the same model end in the same models."""
+def test_finetune_steps_are_not_pulled_to_the_global_model(experiment: Make, tmp_path: Path) -> None:
+    """With FedProx of two mu, clients that begin their fine-tuning steps from the same model end in the same models."""
     shared = SHORT | {
         "num_rounds": 1,
         "algorithm.name": "fedprox",
@@ -219,18 +229,20 @@ def test_a_run_that_stopped_early_has_no_models_of_clients_and_says_why(
         with pytest.raises(TooFewClients, match="no such luck"):
             fednlp.run(experiment(SHORT), tmp_path / "run")
     with pytest.raises(
-        RunError, match=r"final steps \(its run stopped early: .*0 of 4 clients answered"
+        RunError, match=r"fine-tuning steps \(its run stopped early: .*0 of 4 clients answered"
     ) as caught:
         evaluate_run(tmp_path / "run", client="0")
     assert "--resume" not in str(caught.value)
 
 
-def test_clients_csv_has_the_final_score_of_each_client(experiment: Make, tmp_path: Path) -> None:
+def test_clients_csv_has_the_finetuned_score_of_each_client(experiment: Make, tmp_path: Path) -> None:
     run = fednlp.run(experiment(SHORT), tmp_path / "run")
     scores = [
-        (float(row["accuracy_final"]), int(row["test_examples"]))
+        (float(row["accuracy_finetuned"]), int(row["test_examples"]))
         for row in rows_of(run)
-        if row["accuracy_final"]
+        if row["accuracy_finetuned"]
     ]
     mean = sum(score * size for score, size in scores) / sum(size for _, size in scores)
-    assert mean == pytest.approx(run.read_json("summary.json")["evaluation"]["final"]["accuracy"], abs=1e-5)
+    assert mean == pytest.approx(
+        run.read_json("summary.json")["evaluation"]["finetuned"]["accuracy"], abs=1e-5
+    )

@@ -93,7 +93,7 @@ def test_a_notebook_gets_progress_and_a_script_silence(monkeypatch: pytest.Monke
 def test_a_class_of_a_cell_is_a_task_with_one_worker(
     experiment: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fednlp.tasks.classification import TextClassification
+    from fednlp.tasks.text_classification import TextClassification
 
     cell = type("Mine", (TextClassification,), {"__module__": "__main__"})
     monkeypatch.setattr(sys.modules["__main__"], "Mine", cell, raising=False)

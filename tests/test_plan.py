@@ -18,8 +18,8 @@ from fednlp.costs import Plan, load_profile
 from fednlp.errors import ConfigError, RunError
 from fednlp.fewshot.planning import Candidate
 from fednlp.formatting.units import human_bytes
-from fednlp.models.depth import trained_depth
-from fednlp.models.selection import apply_selection, parse_train
+from fednlp.models.selection import apply_selection, parse_selection
+from fednlp.models.trainable_depth import trainable_depth
 from fednlp.simulation.resource_estimation import Priced, train_of
 
 Document = Callable[..., dict[str, Any]]
@@ -169,7 +169,7 @@ def test_a_plan_trains_what_it_says(toml: Callable[..., Path]) -> None:
             for name, _ in priced.model.named_parameters()
             if "classifier" in name or "pooler" in name or _trained(name, depth, capacity)
         }
-        selection = apply_selection(priced.model, parse_train(priced.train(candidate)))
+        selection = apply_selection(priced.model, parse_selection(priced.train(candidate)))
         assert selection.shared == expected
         assert price.parameters == sum(p.numel() for p in priced.model.parameters() if p.requires_grad)
         for parameter in priced.model.parameters():
@@ -191,16 +191,16 @@ def test_a_run_is_priced_as_its_plan_says(toml: Callable[..., Path]) -> None:
     """How deep a model is trained is read off what is frozen in it."""
     experiment = config.load(toml()).resolved()
     priced = Priced(experiment, load_profile("mine.toml"), lambda text: None)
-    assert trained_depth(priced.model) is None  # with its embeddings
+    assert trainable_depth(priced.model) is None  # with its embeddings
     for depth in range(3):
         for capacity in range(depth + 1):
             candidate = Candidate(depth, capacity)
-            apply_selection(priced.model, parse_train(priced.train(candidate)))
-            found = trained_depth(priced.model)
+            apply_selection(priced.model, parse_selection(priced.train(candidate)))
+            found = trainable_depth(priced.model)
             for parameter in priced.model.parameters():
                 parameter.requires_grad_(True)
             assert found is not None
-            assert Plan(*found, experiment.runtime.remember) == priced.plan(candidate)
+            assert Plan(*found, experiment.runtime.cache_activations) == priced.plan(candidate)
 
 
 def test_runs_that_try_plans(

@@ -607,7 +607,7 @@ def test_padding_a_batch_changes_no_prediction(whole: Callable[[str], RunDir], t
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     from fednlp.data.features import Features
-    from fednlp.tasks.classification import TextClassification
+    from fednlp.tasks.text_classification import TextClassification
 
     model = AutoModelForSequenceClassification.from_pretrained(whole("learned").model).eval()
     task = TextClassification(("arts", "economy", "science", "sports"))

@@ -40,7 +40,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("modules")
     (folder / "task_of_mine.py").write_text(
         "from dataclasses import dataclass\n"
-        "from fednlp.tasks.classification import TextClassification\n"
+        "from fednlp.tasks.text_classification import TextClassification\n"
         "@dataclass(frozen=True)\n"
         "class Mine(TextClassification):\n"
         "    name: str = 'mine'\n"

@@ -16,13 +16,14 @@ import fednlp
 from fednlp.cli.console import closing_table
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, SecureAbort, TooFewClients
+from fednlp.privacy.dp import DPMechanism
 from fednlp.reports import write_report
 from fednlp.secure.plan import make_plan
-from fednlp.secure.session import Pairwise, Post
+from fednlp.secure.round import SecureRound
+from fednlp.secure.session import Channel, SecAggSession
 from fednlp.simulation.callback import Callback, NullCallback
-from fednlp.simulation.dp import Guard, guard_of
+from fednlp.simulation.protection import dp_mechanism, secagg_params
 from fednlp.simulation.run_dir import RunDir
-from fednlp.simulation.secure_round import SecureRound, terms_of
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
@@ -30,7 +31,11 @@ Stopping = Callable[..., AbstractContextManager[Callback]]
 PROTOCOLS = ("secagg", "secagg+", "lightsecagg")
 LOSSY = {"secure.dropout": 0.25, "secure.simulated_dropout": 0.25, "num_rounds": 6}
 METHODS: dict[str, dict[str, Any]] = {
-    "secagg, active": {"secure.protocol": "secagg", "secure.active": True, "algorithm.name": "fedprox"},
+    "secagg, active": {
+        "secure.protocol": "secagg",
+        "secure.malicious_server": True,
+        "algorithm.name": "fedprox",
+    },
     "secagg+, split": {
         "secure.protocol": "secagg+",
         "model.train": {"critical_layer": 1},
@@ -83,7 +88,7 @@ def test_the_sum_is_the_plain_one_within_half_a_step_a_client(
     """Weighted by examples, with nobody's weight known to the server."""
     settings = {"num_rounds": 1, "client": {"optimizer": "sgd", "learning_rate": 0.1}}
     plain = fednlp.run(experiment(settings), tmp_path / "plain")
-    secure = {"protocol": protocol, "bits": bits, "clip": 0.25, "dropout": 0.0, "corruption": 0.0}
+    secure = {"protocol": protocol, "bits": bits, "clip": 0.25, "dropout": 0.0, "max_colluding": 0.0}
     hidden = fednlp.run(experiment(settings | {"secure": secure}), tmp_path / "hidden")
     from fednlp.partition import Partition
 
@@ -105,12 +110,12 @@ def summary_of(run: RunDir) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("protocol", "lost"), [("secagg", 0.6), ("secagg+", 0.4), ("lightsecagg", 0.25)])
-def test_clients_vanish_in_every_phase_and_the_run_goes_on(
-    protocol: str, lost: float, experiment: Make, tmp_path: Path
+@pytest.mark.parametrize(("protocol", "rate"), [("secagg", 0.6), ("secagg+", 0.4), ("lightsecagg", 0.25)])
+def test_clients_drop_out_in_every_phase_and_the_run_goes_on(
+    protocol: str, rate: float, experiment: Make, tmp_path: Path
 ) -> None:
     """A round with enough clients moves the model; one with too few is noted, and leaves it as it is."""
-    secure = {"protocol": protocol, "dropout": 0.2, "corruption": 0.0, "simulated_dropout": lost}
+    secure = {"protocol": protocol, "dropout": 0.2, "corruption": 0.0, "simulated_dropout": rate}
     settings = {
         "num_rounds": 12,
         "clients_per_round": 6,
@@ -127,7 +132,7 @@ def test_clients_vanish_in_every_phase_and_the_run_goes_on(
 
     run = fednlp.run(experiment(settings), tmp_path / "run", callback=Watch())
     lines = lines_of(run)
-    assert {phase for line in lines for phase in line["secure"]["lost"].values()} >= {
+    assert {phase for line in lines for phase in line["secure"]["dropped_out"].values()} >= {
         "keys",
         "update",
         "answer",
@@ -138,7 +143,7 @@ def test_clients_vanish_in_every_phase_and_the_run_goes_on(
         assert torch.equal(models[number], models[number - 1]) == (number in aborted)
     assert summary_of(run)["secure"]["aborted"] == len(aborted)
     for line in lines:
-        gone = {int(client) for client, phase in line["secure"]["lost"].items() if phase != "answer"}
+        gone = {int(client) for client, phase in line["secure"]["dropped_out"].items() if phase != "answer"}
         if "aborted" not in line:
             assert {one["client"] for one in line["dropped"]} == gone if gone else "dropped" not in line
 
@@ -160,29 +165,28 @@ def test_bytes_are_those_of_the_messages(experiment: Make, tmp_path: Path) -> No
 def test_all_parties_of_a_run_go_by_one_fresh_nonce(experiment: Make) -> None:
     found = set()
     for protocol in PROTOCOLS:
-        terms = terms_of(experiment({"secure.protocol": protocol}), 4, 1.0, 0.0, 10)
-        parties: Any = SecureRound(terms, 1, dict.fromkeys(range(4), 1.0), 10).parties
-        own = parties.clients[0]
-        assert (own.parameters if protocol == "lightsecagg" else own.part).run == terms.run
-        found.add(terms.run)
+        params = secagg_params(experiment({"secure.protocol": protocol}), 4, 10, 1.0, 0.0)
+        session: Any = SecureRound(params, 1, dict.fromkeys(range(4), 1.0), 10).session
+        assert all(client.spec.run == params.run for client in session.clients.values())
+        found.add(params.run)
     assert len(found) == 3
     assert {len(run) for run in found} == {16}
 
 
 @pytest.mark.parametrize(("protocol", "dropout", "least"), [("secagg+", 0.1, 27), ("secagg", 0.4, 17)])
-def test_an_active_run_bounds_the_lost_where_they_could_part_the_sum(
+def test_dropouts_are_bounded_where_a_malicious_server_could_split_the_sum(
     protocol: str, dropout: float, least: int
 ) -> None:
     """In SecAgg a list of the threshold's length is enough; in SecAgg+ no more than ``dropout`` may be missing."""
-    plan, ids = make_plan(protocol, 30, dropout, 0.1, active=True), list(range(30))
+    plan, ids = make_plan(protocol, 30, dropout, 0.1, malicious_server=True), list(range(30))
     for staying in (least, least - 1):
-        parties = Pairwise(plan, 0, bytes(16), 1, ids, 1, Post({}))
-        parties.meet()
+        session = SecAggSession(plan, ids, Channel({}), bytes(16), 1, 0)
+        session.setup()
         if staying == least:
-            assert parties.part(ids[:staying]).masks
+            assert session.unmask(ids[:staying]).masks
             continue
         with pytest.raises(SecureAbort, match=f"{least} (must have|are needed)"):
-            parties.part(ids[:staying])
+            session.unmask(ids[:staying])
 
 
 def test_noise_of_the_stated_size_and_nothing_else(experiment: Make, tmp_path: Path) -> None:
@@ -198,7 +202,7 @@ def test_noise_of_the_stated_size_and_nothing_else(experiment: Make, tmp_path: P
         changes = still | {"privacy": privacy, "secure.protocol": secure, "seed": 0}
         run = fednlp.run(experiment(changes), tmp_path / name)
         moved = (x_of(run) - start).double()
-        # Secure: dropout 0.1 and corruption 0.1 of 4 clients are none, so 4 clients' noise makes up the whole.
+        # Secure: dropout 0.1 and max_colluding 0.1 of 4 clients are none, so 4 clients' noise makes up the whole.
         expected = 0.5 * 2.0 / 4
         assert abs(moved.mean().item()) < 5 * expected / len(moved) ** 0.5
         assert moved.std().item() == pytest.approx(expected, rel=5 / len(moved) ** 0.5)
@@ -240,19 +244,20 @@ THOUSAND = UNIFORM | {"clients_per_round": 20, "num_rounds": 100, "seed": 0}
 def test_clients_noise_is_worth_its_epsilon_against_the_server(experiment: Make) -> None:
     """Of 1,000 clients, 20 a round, the one drawn most often comes 7 times; the server knows that."""
 
-    def guard(privacy: dict[str, float], protocol: str = "secagg+") -> Guard:
+    def mechanism(privacy: dict[str, float], protocol: str = "secagg+") -> DPMechanism:
         changes = THOUSAND | {"privacy": {"clip": 0.5, **privacy}, "secure.protocol": protocol}
-        found = guard_of(experiment(changes), 1000)
+        found = dp_mechanism(experiment(changes), 1000)
         assert found is not None
         return found
 
-    central, same = guard({"noise": 1.24935}, "none").facts(), guard({"noise": 1.24935}).facts()
+    central = mechanism({"noise": 1.24935}, "none").facts()
+    same = mechanism({"noise": 1.24935}).facts()
     assert central["epsilon"] == central["epsilon_models"] == pytest.approx(8, abs=0.01)
     assert not central.keys() & {"epsilon_server", "most_rounds"}
     assert same["most_rounds"] == 7
     assert same["epsilon"] == same["epsilon_server"] == pytest.approx(28.065, abs=0.01)
     assert same["epsilon_models"] == pytest.approx(8, abs=0.01)
-    kept = guard({"epsilon": 8.0})
+    kept = mechanism({"epsilon": 8.0})
     assert 7.99 < kept.epsilon() <= 8.0
     assert kept.models_epsilon() < 4
     assert "against the server, which knows who took part, (8, 1e-05)" in kept.statement
@@ -287,16 +292,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "two": ({"secure.protocol": "secagg", "clients_per_round": 2}, "3 clients or more"),
     "bits": ({"secure.protocol": "lightsecagg", "secure.bits": 31}, "has room for 28 bits"),
-    "active": ({"secure.protocol": "lightsecagg", "secure.active": True}, "is for protocol"),
+    "active": ({"secure.protocol": "lightsecagg", "secure.malicious_server": True}, "is for protocol"),
     "threshold": ({"secure.protocol": "lightsecagg", "secure.dropout": 0.5}, "lower dropout"),
     "none": ({"secure.bits": 16}, "has no protocol"),
     "liar": (
         {
             "privacy": {"clip": 1.0, "noise": 1.0},
-            "secure": {"protocol": "secagg", "active": True},
+            "secure": {"protocol": "secagg", "malicious_server": True},
             "algorithm.weighting": "uniform",
         },
-        "leave out active",
+        "leave out malicious_server",
     ),
     "huge": (
         {

@@ -71,7 +71,7 @@ def test_the_page(hospitals: Path, tiny_model: Path) -> None:
     assert made.client_names == HOSPITALS
     assert np.diff(made.train_offsets).tolist() == [16, 20, 16, 16, 16]
     assert np.diff(made.test_offsets).tolist() == [4, 20, 4, 4, 4]
-    matrix = json.loads(Path("runs/hospitals/matrix.json").read_text())
+    matrix = json.loads(Path("runs/hospitals/cross_client_evaluation.json").read_text())
     assert set(HOSPITALS) <= set(
         json.dumps(matrix, ensure_ascii=False).replace('"', " ").replace(",", " ").split()
     )
@@ -289,7 +289,7 @@ def test_a_text_in_two_languages_is_exported_and_shared_out(here: Path) -> None:
 
 def test_how_data_are_read_can_be_said_to_every_command(here: Path) -> None:
     Path("a.csv").write_text("note^dept^score\nx^a^1\ny^b^2\nz^^3\n")
-    options = ["--text", "note", "--label", "dept", "--delimiter", "^", "--invalid", "drop"]
+    options = ["--text", "note", "--label", "dept", "--delimiter", "^", "--on-invalid-row", "drop"]
     assert "2 examples" in typed(
         "data", "export", "a.csv", "a_data.h5", *options, "--task", "text-classification"
     )

@@ -16,7 +16,7 @@ from fednlp.data.catalogue import entry
 from fednlp.data.readers.pairs import GLUE
 from fednlp.errors import PartitionError
 from fednlp.partition import Partition, PartitionSpec, make_partition
-from fednlp.partition.tables import read_proportions
+from fednlp.partition.proportion_tables import read_proportions
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 TABLES = sorted(path.stem for path in (EXPERIMENTS / "proportions").iterdir())

@@ -14,7 +14,7 @@ from rich.table import Table
 from fednlp.cli.console import Console, curve
 from fednlp.cli.tables import clients_table, label_tables, show
 from fednlp.reports.read import ClientTable
-from fednlp.tasks.labels import LabelScores, class_scores
+from fednlp.tasks.label_scores import LabelScores, class_scores
 
 
 def shown(table: Table | None, width: int = 80) -> list[str]:
@@ -132,14 +132,14 @@ def test_a_run_ends_with_its_clients(tmp_path: Path, experiment: Any) -> None:
     from fednlp.simulation.run import run
 
     text = io.StringIO()
-    changes = {"num_rounds": 1, "clients_per_round": 1, "client.final_steps": 1}
+    changes = {"num_rounds": 1, "clients_per_round": 1, "client.finetune_steps": 1}
     run(experiment(changes), tmp_path / "run", callback=Console(output=RichConsole(file=text, width=80)))
     output = text.getvalue()
     assert "1 round ->" in output
     assert "client  training  test  test accuracy  after own steps" in output
     assert "worst decile" in output
     rows = (tmp_path / "run" / "clients.csv").read_text().splitlines()
-    assert rows[0].split(",")[4:] == ["accuracy", "accuracy_final"]
+    assert rows[0].split(",")[4:] == ["accuracy", "accuracy_finetuned"]
     for row in rows[1:]:
         client, _, train, test, own, final = row.split(",")
         line = next(line.split() for line in output.splitlines() if line.split()[:3] == [client, train, test])

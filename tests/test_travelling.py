@@ -24,7 +24,7 @@ from fednlp.simulation.callback import Callback
 from fednlp.simulation.run_dir import RunDir
 from fednlp.training.local import Begin, train_client
 from fednlp.training.replica import flat_weights
-from fednlp.training.side import LocalSide, personal_names
+from fednlp.training.worker import ClientWorker, personal_names
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
@@ -38,8 +38,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "sparse": {"exchange": {"up": ["topk:0.1", "int8"], "error_feedback": True, "down": ["bfloat16"]}},
     "sign": {"exchange": {"up": ["sign"], "error_feedback": True}, "algorithm.name": "fedprox"},
     "low": {"pull.rule": "low", "algorithm.name": "fedopt"},
-    "high": {"pull": {"rule": "high", "push": "selected", "share": 0.33}, "client.final_steps": 30},
-    "random": {"pull": {"rule": "random", "of": "parameters"}, "evaluation.matrix": True},
+    "high": {"pull": {"rule": "high", "push": "selected", "share": 0.33}, "client.finetune_steps": 30},
+    "random": {"pull": {"rule": "random", "of": "parameters"}, "evaluation.cross_client_evaluation": True},
     "memory": {"client.keep_optimizer": True, "client.lr_scheduler_type": "linear"},
     "exact": {"model.peft": {"method": "lora", "r": 2, "averaging": "exact"}, "algorithm.name": "fedprox"},
     "ffa": {"model.peft": {"method": "lora", "r": 2, "averaging": "ffa"}, "exchange.up": ["int8:64"]},
@@ -48,8 +48,8 @@ METHODS: dict[str, dict[str, Any]] = {
         "exchange": {"up": ["float16"], "down": ["float16"], "error_feedback": True},
         "pull": {"rule": "low", "push": "selected"},
         "client.keep_optimizer": True,
-        "client.final_steps": 1,
-        "evaluation.matrix": True,
+        "client.finetune_steps": 1,
+        "evaluation.cross_client_evaluation": True,
     },
 }
 
@@ -120,7 +120,7 @@ def test_nothing_shared_is_local_training(
     task = pieces.task
     model = pretrained_model(pieces.source, task.model_class, task.settings(), {}, settings.seed)
     x = flat_weights(model, personal_names(model, how.train, True))
-    side = LocalSide(how, model)
+    side = ClientWorker(how, model)
     assert x.numel() == 0
     own: dict[int, torch.Tensor] = {}
     for line in lines_of(run):
@@ -140,7 +140,7 @@ def test_nothing_shared_is_local_training(
             )
             own[client] = side.replica.own()
     shutil.copy(run.records, tmp_path / "records")
-    again = LocalSide(replace(how, records=str(tmp_path / "records")), side.replica.model)
+    again = ClientWorker(replace(how, records=str(tmp_path / "records")), side.replica.model)
     for client, expected in own.items():
         assert torch.equal(again.participant.record(client, 4)["own"], expected)
 
@@ -178,9 +178,9 @@ def test_a_model_of_whom(whole: Callable[[str], RunDir]) -> None:
 def test_neither_a_full_disk_nor_remembering_nothing_changes_a_bit(
     whole: Callable[[str], RunDir], experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fednlp.training import states
+    from fednlp.training import activation_store as states
 
-    forgetful = experiment(METHODS["frozen"] | {"runtime.remember": False})
+    forgetful = experiment(METHODS["frozen"] | {"runtime.cache_activations": False})
     assert torch.equal(x_of(fednlp.run(forgetful, tmp_path / "forgetful")), x_of(whole("frozen")))
     monkeypatch.setattr(states, "_LEAVE_FREE", 2**80)
     monkeypatch.setenv("FEDNLP_CACHE", str(tmp_path / "cache"))
@@ -239,9 +239,9 @@ def test_pulling_sends_what_it_says(whole: Callable[[str], RunDir]) -> None:
 
 
 def test_the_matrix_holds_every_model_on_every_client_s_test(whole: Callable[[str], RunDir]) -> None:
-    alone = json.loads((whole("all at once").folder / "matrix.json").read_text())
+    alone = json.loads((whole("all at once").folder / "cross_client_evaluation.json").read_text())
     assert [row["model"] for row in alone["rows"]] == alone["tests"] == [str(n) for n in range(8)]
-    common = json.loads((whole("random").folder / "matrix.json").read_text())
+    common = json.loads((whole("random").folder / "cross_client_evaluation.json").read_text())
     assert [row["model"] for row in common["rows"]] == ["server"]
 
 
@@ -250,16 +250,16 @@ def test_the_matrix_outlives_a_stop_after_the_last_round(
 ) -> None:
     with stopping(rounds=4) as callback:
         fednlp.run(experiment(METHODS["all at once"]), tmp_path / "run", callback=callback)
-    assert not (tmp_path / "run" / "matrix.json").exists()
+    assert not (tmp_path / "run" / "cross_client_evaluation.json").exists()
     resumed = fednlp.resume(tmp_path / "run")
-    expected = (whole("all at once").folder / "matrix.json").read_bytes()
-    assert (resumed.folder / "matrix.json").read_bytes() == expected
+    expected = (whole("all at once").folder / "cross_client_evaluation.json").read_bytes()
+    assert (resumed.folder / "cross_client_evaluation.json").read_bytes() == expected
 
 
-def test_final_steps_are_for_the_clients_alone(whole: Callable[[str], RunDir]) -> None:
+def test_finetune_steps_are_for_the_clients_alone(whole: Callable[[str], RunDir]) -> None:
     last = lines_of(whole("high"))[-1]["evaluation"]
-    assert set(last["final"]) == set(last["personal"])
-    assert last["final"] != last["personal"]
+    assert set(last["finetuned"]) == set(last["personal"])
+    assert last["finetuned"] != last["personal"]
 
 
 def test_references_ignore_personal_tensors(experiment: Make, outcome: Outcome, tmp_path: Path) -> None:

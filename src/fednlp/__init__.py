@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from fednlp.config import load as load_experiment
     from fednlp.data import TextData, load_data
     from fednlp.errors import FednlpError
-    from fednlp.federated.algorithm import Algorithm, fedavg, fedopt, fedprox
+    from fednlp.federated.algorithm import Algorithm, Cohort, Population
+    from fednlp.federated.algorithms.fedavg import fedavg
+    from fednlp.federated.algorithms.fedopt import fedopt
+    from fednlp.federated.algorithms.fedprox import fedprox
+    from fednlp.federated.client import Local, Result
     from fednlp.federated.round import run_round
     from fednlp.federated.server import ServerOptimizer
     from fednlp.federated.trainer import federate
@@ -26,19 +30,23 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Algorithm": ("fednlp.federated.algorithm", "Algorithm"),
+    "Cohort": ("fednlp.federated.algorithm", "Cohort"),
     "Experiment": ("fednlp.config", "Experiment"),
     "FednlpError": ("fednlp.errors", "FednlpError"),
+    "Local": ("fednlp.federated.client", "Local"),
     "Partition": ("fednlp.partition", "Partition"),
     "PartitionSpec": ("fednlp.partition", "PartitionSpec"),
+    "Population": ("fednlp.federated.algorithm", "Population"),
+    "Result": ("fednlp.federated.client", "Result"),
     "ServerOptimizer": ("fednlp.federated.server", "ServerOptimizer"),
     "TextData": ("fednlp.data", "TextData"),
     "compare": ("fednlp.simulation.compare", "compare"),
     "export": ("fednlp.inference.export", "export"),
     "export_clients": ("fednlp.inference.export", "export_clients"),
-    "fedavg": ("fednlp.federated.algorithm", "fedavg"),
+    "fedavg": ("fednlp.federated.algorithms.fedavg", "fedavg"),
     "federate": ("fednlp.federated.trainer", "federate"),
-    "fedopt": ("fednlp.federated.algorithm", "fedopt"),
-    "fedprox": ("fednlp.federated.algorithm", "fedprox"),
+    "fedopt": ("fednlp.federated.algorithms.fedopt", "fedopt"),
+    "fedprox": ("fednlp.federated.algorithms.fedprox", "fedprox"),
     "load_data": ("fednlp.data", "load_data"),
     "load_experiment": ("fednlp.config", "load"),
     "make_partition": ("fednlp.partition", "make_partition"),
@@ -50,10 +58,14 @@ _HOMES = {
 __version__ = "0.1.0"
 __all__ = [
     "Algorithm",
+    "Cohort",
     "Experiment",
     "FednlpError",
+    "Local",
     "Partition",
     "PartitionSpec",
+    "Population",
+    "Result",
     "ServerOptimizer",
     "TextData",
     "compare",

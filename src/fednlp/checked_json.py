@@ -172,7 +172,7 @@ class MatrixRow(Shape):
 
 
 class Matrix(Shape):
-    """``matrix.json``."""
+    """``cross_client_evaluation.json``."""
 
     metric: str
     tests: list[str]
@@ -186,7 +186,7 @@ SHAPES: Mapping[str, type[Shape]] = {
     "by_label.json": ByLabel,
     "summary.json": Summary,
     "labels.json": Labels,
-    "matrix.json": Matrix,
+    "cross_client_evaluation.json": Matrix,
 }
 """What each file must hold."""
 

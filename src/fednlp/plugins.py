@@ -61,6 +61,29 @@ def load(name: str, key: str) -> Any:
     raise ConfigError(f"{said}: module {module} has no {attribute}")
 
 
+def name_of(value: Any, key: str) -> str:
+    """Return the ``"module:attribute"`` of a function or class that a caller gives.
+
+    Args:
+        value: It.
+        key: What it is given as, for messages.
+
+    Raises:
+        ConfigError: It has no name that it can be found by, like a lambda.
+
+    >>> from math import sqrt
+    >>> name_of(sqrt, "algorithm")
+    'math:sqrt'
+    """
+    name = f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', '')}"
+    if not is_own(name) or load(name, key) is not value:
+        raise ConfigError(
+            f"{key} is {value!r}, which has no name to find it by: define it at the top of a module, or give the "
+            "value that it returns"
+        )
+    return name
+
+
 def require_typed(folder: object, named: Iterable[tuple[str, str]], remedy: str) -> None:
     """Refuse code that only a run directory names: it may be a stranger's.
 

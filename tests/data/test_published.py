@@ -151,12 +151,12 @@ def test_opus_corpora_are_found_by_their_names_and_blank_lines_are_counted(tmp_p
     for name in ("PHP", "TED2013"):
         put(tmp_path, **{f"{name}__de_to_en__de": f"{name}\n\nb\n", f"{name}__de_to_en__en": "x\ny\nz\n"})
     with pytest.raises(
-        DataError, match=r"PHP.de-en.de: row 2: the text in 'source' is empty: .*data.invalid"
+        DataError, match=r"PHP.de-en.de: row 2: the text in 'source' is empty: .*data.on_invalid_row"
     ):
         load_data("php", tmp_path)
-    data = load_data("php", tmp_path, invalid="drop")
+    data = load_data("php", tmp_path, on_invalid_row="drop")
     assert (rows(data, "train", "source"), data.dropped) == ([("PHP",), ("b",)], 1)
-    data = load_data("domains", tmp_path, invalid="drop")
+    data = load_data("domains", tmp_path, on_invalid_row="drop")
     assert data.groups("train", "domain")[1] == ("PHP", "TED2013")
     assert (data.train.num_rows, data.dropped) == (4, 2)
     assert data.dropped_why.count("row 2: the text in 'source' is empty") == 2
@@ -299,7 +299,7 @@ def test_published_files_of_every_task_have_their_published_sizes(name: str) -> 
     if PUBLISHED is None:
         pytest.skip("set FEDNLP_TEST_DATA to a folder of published data sets")
     folder, train, test, labels, dropped = SIZES[name]
-    data = load_data(name, Path(PUBLISHED) / folder, invalid="drop")
+    data = load_data(name, Path(PUBLISHED) / folder, on_invalid_row="drop")
     assert (data.train.num_rows, None if data.held_out else data.test.num_rows) == (train, test)
     assert (len(data.label_names), data.dropped) == (labels, dropped)
 

@@ -371,7 +371,7 @@ def test_a_silo_without_training_examples_and_tests_that_are_there_twice(tmp_pat
     table(tmp_path / "a" / "test.csv", notes(2, "x"))
     table(tmp_path / "b" / "train.csv", notes(2, "x"))
     with pytest.raises(DataError, match="the silo 'a' has no training example"):
-        load_data(path=tmp_path, invalid="drop")
+        load_data(path=tmp_path, on_invalid_row="drop")
     with pytest.raises(DataError, match=r"holds a test set, and .* is one: keep one of them"):
         load_data(path=tmp_path, test_path=f"{tmp_path}/*")
 

@@ -169,7 +169,7 @@ BAD: list[Row] = [("one", "a"), ("bad", "b"), ("two", None), ("bad", "c"), *[("b
 def test_rows_that_do_not_pass_are_refused_or_left_out_and_counted(cache: Path) -> None:
     with pytest.raises(DataError) as caught:
         stored(Counted(BAD).rows)
-    assert str(caught.value) == 'x:2: it is bad, or leave such rows out with data.invalid = "drop"'
+    assert str(caught.value) == 'x:2: it is bad, or leave such rows out with data.on_invalid_row = "drop"'
     assert list((cache / "tables").iterdir()) == []
     counted = Counted(BAD)
     first, again = (stored(counted.rows, view(drop=True)) for _ in range(2))

@@ -153,7 +153,7 @@ def test_a_column_that_is_named_narrows_the_choice() -> None:
             r"^unknown task 'question-answring': did you mean 'question-answering'\?",
         ),
         ({"task": "causal-lm", "label": "b"}, "^causal-lm has no column 'label': it reads text$"),
-        ({"invalid": "keep"}, "^invalid is 'keep': say 'refuse' or 'drop'$"),
+        ({"on_invalid_row": "keep"}, "^on_invalid_row is 'keep': say 'refuse' or 'drop'$"),
         ({"text": "label"}, "^text and label are both the column 'label': name two columns$"),
         ({"task": "token-classification"}, "no column 'words': the columns are 'text', 'label'$"),
     ],
@@ -233,11 +233,11 @@ def test_a_row_that_cannot_be_an_example_is_refused_or_counted(
     (tmp_path / "test.jsonl").write_text(path.read_text())
     with pytest.raises(DataError) as caught:
         load_data(path=path, task=task)
-    assert str(caught.value) == f'{path}:3: {said}, or leave such rows out with data.invalid = "drop"'
-    data = load_data(path=path, test_path=tmp_path / "test.jsonl", task=task, invalid="drop")
+    assert str(caught.value) == f'{path}:3: {said}, or leave such rows out with data.on_invalid_row = "drop"'
+    data = load_data(path=path, test_path=tmp_path / "test.jsonl", task=task, on_invalid_row="drop")
     assert (data.train.num_rows, data.test.num_rows, data.dropped) == (3, 3, 2)
     assert data.dropped_why == f"{path}:3: {said}; {tmp_path / 'test.jsonl'}:3: {said}"
-    again = load_data(path=path, test_path=tmp_path / "test.jsonl", task=task, invalid="drop")
+    again = load_data(path=path, test_path=tmp_path / "test.jsonl", task=task, on_invalid_row="drop")
     assert (again.dropped, again.dropped_why) == (data.dropped, data.dropped_why)
 
 
@@ -245,7 +245,7 @@ def test_only_the_first_reasons_are_kept_and_the_rest_is_a_number(tmp_path: Path
     path = written(
         tmp_path, "a.jsonl", [{"source": "a", "target": "b"}] * 2 + [{"source": "a", "target": ""}] * 9
     )
-    data = load_data(path=path, invalid="drop")
+    data = load_data(path=path, on_invalid_row="drop")
     assert data.dropped == 9
     assert data.dropped_why.endswith(f"{path}:5: the text in 'target' is empty: fill it in; and 6 more")
 
@@ -275,9 +275,9 @@ def test_the_fingerprint_follows_task_columns_and_what_is_done_with_bad_rows(tmp
         {"task": "prompt-classification"},
         {"task": "causal-lm"},
         {"task": "causal-lm", "columns": {"text": "source"}},
-        {"task": "causal-lm", "invalid": "drop"},
+        {"task": "causal-lm", "on_invalid_row": "drop"},
         {"task": "sequence-to-sequence"},
-        {"task": "sequence-to-sequence", "columns": {"references": "text"}, "invalid": "drop"},
+        {"task": "sequence-to-sequence", "columns": {"references": "text"}, "on_invalid_row": "drop"},
     ]
     prints = []
     for way in ways[:-1]:
@@ -347,7 +347,7 @@ def test_unequal_numbers_of_lines_are_refused_with_both_counts(tmp_path: Path) -
     (tmp_path / "train.de").write_text("eins\nzwei\ndrei\n")
     (tmp_path / "train.en").write_text("one\ntwo\n")
     with pytest.raises(DataError, match=r"train.de has 3 lines and .*train.en 2: "):
-        load_data(path=tmp_path, columns={"source": "de", "target": "en"}, invalid="drop")
+        load_data(path=tmp_path, columns={"source": "de", "target": "en"}, on_invalid_row="drop")
 
 
 def test_a_blank_line_does_not_shift_what_follows(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_a_blank_line_does_not_shift_what_follows(tmp_path: Path) -> None:
     columns = {"source": "de", "target": "en"}
     with pytest.raises(DataError, match=r"row 2: the text in 'de' is empty"):
         load_data(path=tmp_path, columns=columns)
-    data = load_data(path=tmp_path, columns=columns, invalid="drop")
+    data = load_data(path=tmp_path, columns=columns, on_invalid_row="drop")
     assert (data.train.column("en").to_pylist(), data.dropped) == (["one", "three"], 1)
 
 
@@ -369,12 +369,12 @@ def test_a_line_in_another_encoding_is_named_whatever_is_done_with_bad_rows(
     with pytest.raises(
         DataError, match=rf"{name}:3: byte 0xe9 at position \d+ is not UTF-8: convert the file"
     ):
-        load_data(path=tmp_path / name, invalid="drop")
+        load_data(path=tmp_path / name, on_invalid_row="drop")
 
 
 def test_a_row_with_too_few_cells_can_be_left_out(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text,label\na,x\nb\nc,y\n")
-    data = load_data(path=tmp_path / "a.csv", invalid="drop")
+    data = load_data(path=tmp_path / "a.csv", on_invalid_row="drop")
     assert (data.train.num_rows, data.dropped) == (2, 1)
     assert data.dropped_why.endswith(
         "a.csv:3: 1 cell where the header has 2: put a cell that holds a comma in quotes"

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
+from fednlp.federated.exchange import Exchange, broadcast
 
 from fednlp.errors import RunError
-from fednlp.federated.exchange import Exchange, broadcast
 from fednlp.federated.params import Layout
 
 from .test_transforms import KEY, chain_of

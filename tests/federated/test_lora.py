@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fednlp.federated.exchange import Exchange, broadcast, bytes_down, entry_shapes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from fednlp.errors import ConfigError
-from fednlp.federated.exchange import Exchange, broadcast, bytes_down, entry_shapes
 from fednlp.federated.lora import LoraPair, change_ranks, check_exact, exact_step, fill_products
 from fednlp.federated.message import message_bytes
 from fednlp.federated.params import Layout

@@ -29,9 +29,9 @@ from fednlp.fewshot.prompts import (
     words_for,
 )
 from fednlp.inference.zero_shot import check_prompts
-from fednlp.models import find_model, load_tokenizer
+from fednlp.models import load_tokenizer, resolve_model
 from fednlp.tasks.cloze import filled, parts_of
-from fednlp.tasks.prompts import PromptClassification
+from fednlp.tasks.prompt_classification import PromptClassification
 
 SHIPPED = [load_prompts(name) for name in prompt_names()]
 ALL = [(prompts, pattern) for prompts in SHIPPED for pattern in prompts.patterns]
@@ -121,7 +121,7 @@ def masked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bert() -> Any:
     """The tokenizer of BERT."""
     try:
-        return load_tokenizer(find_model("bert-tiny"))
+        return load_tokenizer(resolve_model("bert-tiny"))
     except FetchError as error:
         pytest.skip(f"bert-tiny cannot be had: {error}")
 

@@ -97,7 +97,7 @@ def straight(
         gained = accuracies[-1] - accuracies[-1 - w]
         reward, _ = efficiency(pace, gained, inference[-w:], training[-w:])
         long_enough = rules.rounds is None or len(log) + len(candidates) * rules.trial_rounds < rules.rounds
-        if reward < rules.threshold and switches < rules.switches and long_enough:
+        if reward < rules.threshold and switches < rules.max_searches and long_enough:
             switches += 1
             reached = min(100.0, round(reached + labelled * pace.k, 9))
             candidates, model, labelled = switch(model, i, candidates, reached)
@@ -138,7 +138,7 @@ rules_of = st.builds(
     window=st.integers(1, 4),
     theta=st.sampled_from([0.1, 1.0, 10.0]),
     eta=st.sampled_from([1.0, 100.0]),
-    switches=st.integers(0, 4),
+    max_searches=st.integers(0, 4),
     rounds=st.sampled_from([None, 60]),
 )
 lists = st.lists(
@@ -214,7 +214,7 @@ def test_theta_says_whether_labelling_or_training_is_dear() -> None:
 def test_a_whole_search_by_hand() -> None:
     """Two trials, of which the first is better; then a fall, and the two are searched again."""
     slow, fast = Pace(2, 1, 1), Pace(1, 1, 3)
-    rules = Rules(trial_rounds=2, window=2, switches=1)
+    rules = Rules(trial_rounds=2, window=2, max_searches=1)
     search = begin([slow, fast], rules, 0.5)
     asked = []
     lines = []
@@ -322,7 +322,7 @@ def test_paces_that_cannot_be_tried_are_refused(paces: list[Pace]) -> None:
         {"trial_rounds": 1},
         {"candidates": 0},
         {"window": 2.5},
-        {"switches": -1},
+        {"max_searches": -1},
         {"rounds": 0},
         {"theta": 0},
         {"eta": -1.0},

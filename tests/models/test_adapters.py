@@ -13,7 +13,7 @@ import torch
 from fednlp.errors import MissingDependency, ModelError
 from fednlp.federated.lora import exact_step, fill_products
 from fednlp.federated.params import Layout
-from fednlp.models import find_model, load_tokenizer, new_model, pretrained_model, save_model
+from fednlp.models import load_tokenizer, new_model, pretrained_model, resolve_model, save_model
 from fednlp.models.adapters import lora_pairs, with_adapter
 from fednlp.models.prompt_tuning import with_saved_prompt
 from fednlp.training.replica import Replica, flat_weights, layout_of
@@ -149,7 +149,7 @@ def test_target_modules(random_model: Make) -> None:
 
 def test_a_pair_trains_its_new_attention(random_model: Make) -> None:
     folder = str(random_model("bert", "AutoModelForMaskedLM"))
-    source = find_model(f"{folder}+{folder}")
+    source = resolve_model(f"{folder}+{folder}")
     options = LORA | {"target_modules": ["query", "value"]}
     model = pretrained_model(source, "AutoModelForSeq2SeqLM", {}, {}, 0, options)
     trained = [n for n, p in model.named_parameters() if p.requires_grad]

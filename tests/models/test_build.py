@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from fednlp.errors import ModelError
-from fednlp.models import find_model, has_weights, load_tokenizer, longest_text, new_model, pretrained_model
+from fednlp.models import (
+    has_weights,
+    load_tokenizer,
+    longest_text,
+    new_model,
+    pretrained_model,
+    resolve_model,
+)
 
 Make = Callable[..., Path]
 LABELS = {"num_labels": 3, "pad_token_id": 1}
@@ -182,13 +189,13 @@ def test_overrides_count_for_the_longest_text(random_model: Make) -> None:
 
 def test_names_that_lead_nowhere(tmp_path: Path) -> None:
     for name, message in {
-        "bilstm": "is built for the texts at hand",
+        "bilstm": "is built for the training texts",
         "./nowhere": "there is no model folder",
         str(tmp_path): "no config.json",
     }.items():
         with pytest.raises(ModelError, match=message):
-            find_model(name)
-    assert find_model("owner/name") == "owner/name"
+            resolve_model(name)
+    assert resolve_model("owner/name") == "owner/name"
     with pytest.raises(ModelError, match=r'no model "owner/name".*bert-tiny.*smollm2.*bilstm'):
         load_tokenizer("owner/name")
 

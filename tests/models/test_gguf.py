@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fednlp.errors import MissingDependency, ModelError
-from fednlp.models import find_model, load_tokenizer, longest_text, new_model, pretrained_model
-from fednlp.models.known import SMOLLM2
+from fednlp.models import load_tokenizer, longest_text, new_model, pretrained_model, resolve_model
+from fednlp.models.registry import SMOLLM2
 from fednlp.training.replica import layout_of
 
 WORDS = ["<unk>", "<s>", "</s>", *(chr(code) for code in range(97, 123)), "Ġ", "ab", "Ġa"]
@@ -79,9 +79,9 @@ def test_a_file_becomes_a_folder_with_the_same_numbers(
     import transformers
 
     path, expected = written
-    folder = find_model(str(path))
+    folder = resolve_model(str(path))
     assert "converting small.gguf (once" in capfd.readouterr().err
-    assert find_model(str(path)) == folder
+    assert resolve_model(str(path)) == folder
     assert capfd.readouterr().err == ""
     for model in (
         pretrained_model(folder, "AutoModelForCausalLM", {}, {}, 0),
@@ -96,7 +96,7 @@ def test_a_file_becomes_a_folder_with_the_same_numbers(
 
 
 def test_its_tokenizer_comes_with_it(written: tuple[Path, dict[str, np.ndarray]]) -> None:
-    folder = find_model(str(written[0]))
+    folder = resolve_model(str(written[0]))
     tokenizer = load_tokenizer(folder)
     assert tokenizer("ab a", add_special_tokens=False).input_ids == [WORDS.index("ab"), WORDS.index("Ġa")]
     assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (1, 2)
@@ -106,11 +106,11 @@ def test_its_tokenizer_comes_with_it(written: tuple[Path, dict[str, np.ndarray]]
 def test_files_that_are_none(tmp_path: Path, written: tuple[Path, dict[str, np.ndarray]]) -> None:
     (tmp_path / "text.gguf").write_text("hello")
     with pytest.raises(ModelError, match="no GGUF file"):
-        find_model(str(tmp_path / "text.gguf"))
+        resolve_model(str(tmp_path / "text.gguf"))
     whole = written[0].read_bytes()
     (tmp_path / "short.gguf").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ModelError, match=r"short\.gguf cannot be loaded") as caught:
-        find_model(str(tmp_path / "short.gguf"))
+        resolve_model(str(tmp_path / "short.gguf"))
     assert "\n" not in str(caught.value)
 
 
@@ -118,12 +118,12 @@ def test_a_missing_library_names_what_installs_it(tmp_path: Path, monkeypatch: p
     (tmp_path / "some.gguf").write_bytes(b"GGUF and more")
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(MissingDependency, match=r"needs gguf.*pip install 'fednlp\[gguf\]'"):
-        find_model(str(tmp_path / "some.gguf"))
+        resolve_model(str(tmp_path / "some.gguf"))
 
 
 @pytest.mark.slow
 def test_smollm2_knows_the_capital_of_france() -> None:
-    folder = find_model("smollm2")
+    folder = resolve_model("smollm2")
     model, tokenizer = pretrained_model(folder, "AutoModelForCausalLM", {}, {}, 0), load_tokenizer(folder)
     assert layout_of(model).numel == 134_515_008
     ids = tokenizer("The capital of France is", return_tensors="pt")

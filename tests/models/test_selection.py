@@ -16,8 +16,15 @@ from torch import nn
 from fednlp.errors import ConfigError
 from fednlp.models.adapters import with_adapter
 from fednlp.models.groups import float_buffers, groups_of
-from fednlp.models.inventory import Row, inventory, total
-from fednlp.models.selection import STATES, Selection, State, Train, apply_selection, parse_train
+from fednlp.models.parameter_table import ParameterRow, parameter_table, total
+from fednlp.models.selection import (
+    PARAMETER_STATES,
+    ParameterState,
+    Selection,
+    SelectionSpec,
+    apply_selection,
+    parse_selection,
+)
 from fednlp.training.replica import layout_of, personal_layout
 
 CLASSIFIER = "AutoModelForSequenceClassification"
@@ -45,13 +52,13 @@ def bert(kind: str = "bert", auto: str = CLASSIFIER, **sizes: Any) -> nn.Module:
 
 def select(value: object, model: nn.Module | None = None) -> tuple[nn.Module, Selection]:
     model = model or Small()
-    return model, apply_selection(model, parse_train(value))
+    return model, apply_selection(model, parse_selection(value))
 
 
-def state_of(value: object, model: nn.Module | None = None) -> dict[str, set[State]]:
+def state_of(value: object, model: nn.Module | None = None) -> dict[str, set[ParameterState]]:
     """Return the states of the parameters of each group."""
     model, selection = select(value, model)
-    found: dict[str, set[State]] = {}
+    found: dict[str, set[ParameterState]] = {}
     for name, _ in model.named_parameters():
         found.setdefault(groups_of(model)[name], set()).add(selection.states[name])
     return found
@@ -64,7 +71,7 @@ def test_all() -> None:
     model, selection = select("all")
     assert selection.shared == {*dict(model.named_parameters()), *float_buffers(model)}
     assert not selection.personal | selection.frozen
-    assert parse_train("all") == parse_train(["all"]) == Train()
+    assert parse_selection("all") == parse_selection(["all"]) == SelectionSpec()
 
 
 def test_a_list_freezes_the_rest() -> None:
@@ -164,11 +171,11 @@ def test_stages() -> None:
 
 
 @pytest.mark.parametrize("critical", range(LAYERS + 1))
-@pytest.mark.parametrize("embeddings", STATES)
-def test_critical_layer(critical: int, embeddings: State) -> None:
+@pytest.mark.parametrize("embeddings", PARAMETER_STATES)
+def test_critical_layer(critical: int, embeddings: ParameterState) -> None:
     """Layers below it are shared, all above is personal; at the top the head is shared too: FedAvg."""
     found = state_of({"critical_layer": critical, "embeddings": embeddings})
-    expected: dict[str, set[State]] = {"embeddings": {embeddings}}
+    expected: dict[str, set[ParameterState]] = {"embeddings": {embeddings}}
     expected |= {f"layer.{n}": {"shared" if n < critical else "personal"} for n in range(LAYERS)}
     assert found == expected | {"head": {"shared" if critical == LAYERS else "personal"}}
 
@@ -188,11 +195,14 @@ VALUES = st.one_of(
     st.just("all"),
     st.lists(st.sampled_from(TERMS), min_size=1),
     st.fixed_dictionaries(
-        {"rest": st.sampled_from(STATES)},
-        optional={state: st.lists(st.sampled_from(TERMS), min_size=1, max_size=2) for state in STATES},
+        {"rest": st.sampled_from(PARAMETER_STATES)},
+        optional={
+            state: st.lists(st.sampled_from(TERMS), min_size=1, max_size=2) for state in PARAMETER_STATES
+        },
     ),
     st.fixed_dictionaries(
-        {"critical_layer": st.integers(0, LAYERS), "embeddings": st.sampled_from(STATES)}, optional={}
+        {"critical_layer": st.integers(0, LAYERS), "embeddings": st.sampled_from(PARAMETER_STATES)},
+        optional={},
     ),
 )
 
@@ -215,13 +225,13 @@ def test_laws(value: object, still: set[str]) -> None:
         assert parameter.requires_grad is (name not in selection.frozen)
     assert {entry.name for entry in layout_of(model, selection.personal).entries} == selection.shared
     assert {entry.name for entry in personal_layout(model, selection.personal).entries} == selection.personal
-    rows = inventory(model, selection)
+    rows = parameter_table(model, selection)
     whole = total(rows)
     assert whole.parameters == sum(parameter.numel() for parameter in parameters.values())
     assert whole.tunable == sum(p.numel() for p in parameters.values() if p.requires_grad)
     assert whole.bytes == 4 * layout_of(model, selection.personal).numel
     assert [row.group for row in rows] == ["embeddings", "layer.0", "layer.1", "layer.2", "head"]
-    again = apply_selection(model, parse_train(value))
+    again = apply_selection(model, parse_selection(value))
     assert again.states == selection.states
 
 
@@ -266,9 +276,11 @@ def test_parsing_needs_no_torch() -> None:
     """The words are read where a configuration is checked."""
     code = (
         "import importlib.util, sys; s = importlib.util.find_spec('fednlp.errors'); from pathlib import Path;"
-        "spec = importlib.util.spec_from_file_location('terms', Path(s.origin).parent / 'models' / 'terms.py');"
-        "terms = importlib.util.module_from_spec(spec); sys.modules['terms'] = terms; spec.loader.exec_module(terms);"
-        "terms.parse_train('head'); sys.exit('torch' in sys.modules)"
+        "path = Path(s.origin).parent / 'models' / 'selection_spec.py';"
+        "spec = importlib.util.spec_from_file_location('selection', path);"
+        "module = importlib.util.module_from_spec(spec); sys.modules['selection'] = module;"
+        "spec.loader.exec_module(module);"
+        "module.parse_selection('head'); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -319,7 +331,7 @@ def test_parsing_needs_no_torch() -> None:
 )
 def test_mistakes_in_the_words(value: object, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
-        parse_train(value)
+        parse_selection(value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
 
@@ -376,7 +388,7 @@ def test_two_stacks_have_no_critical_layer() -> None:
 def test_any_value_is_read_or_refused(value: object) -> None:
     said = ""
     try:
-        parse_train(value)
+        parse_selection(value)
     except ConfigError as error:
         said = str(error)
     assert len(said) < 1000
@@ -411,7 +423,7 @@ def test_tunable_parameters_of_distilbert(frozen: list[str], millions: str) -> N
     model.requires_grad_(True)
     assert sum(parameter.numel() for parameter in model.parameters()) == 66_968_852
     _, selection = select({"frozen": frozen} if frozen else "all", model)
-    tunable = total(inventory(model, selection)).tunable
+    tunable = total(parameter_table(model, selection)).tunable
     assert f"{tunable / 1e6:.1f}" == millions
     assert tunable == sum(p.numel() for p in model.parameters() if p.requires_grad)
 
@@ -425,10 +437,10 @@ def test_what_bert_sends() -> None:
     for critical, published_size, layers_alone in ((12, "1.03", "1.02"), (6, "0.51", "0.51")):
         model.requires_grad_(True)
         _, selection = select({"critical_layer": critical}, model)
-        rows = {row.group: row for row in inventory(model, selection)}
+        rows = {row.group: row for row in parameter_table(model, selection)}
         layers = [rows[f"layer.{number}"] for number in range(12)]
         assert {row.parameters for row in layers} == {7_087_872}
         assert sum(row.bytes for row in layers) == critical * 7_087_872 * 4
-        assert rows["embeddings"] == Row("embeddings", 0, 0, 23_837_184, 0)
+        assert rows["embeddings"] == ParameterRow("embeddings", 0, 0, 23_837_184, 0)
         assert f"{3 * sum(row.bytes for row in layers) / 1e9:.2f}" == layers_alone
         assert f"{3 * total(rows.values()).bytes / 1e9:.2f}" == published_size

@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fednlp.errors import PartitionError
-from fednlp.partition.draws import dirichlet, equal_sizes, fair_order, largest_remainder, skewed_sizes
+from fednlp.partition.draws import (
+    dirichlet,
+    equal_sizes,
+    largest_remainder,
+    low_discrepancy_order,
+    skewed_sizes,
+)
 
 SEEDS = st.integers(0, 2**32)
 CONCENTRATIONS = st.floats(-6, 6).map(lambda power: 10.0**power)
@@ -97,7 +103,7 @@ def test_more_clients_than_examples_are_refused(sizes, clients, said):
 
 @given(SEEDS, st.integers(20, 400))
 def test_every_stretch_holds_early_and_late_places_alike(seed, count):
-    order = fair_order(rng(seed), count)
+    order = low_discrepancy_order(rng(seed), count)
     assert sorted(order.tolist()) == list(range(count))
     place = np.empty(count)
     place[order] = np.arange(count) / count
@@ -110,5 +116,5 @@ def test_every_stretch_holds_early_and_late_places_alike(seed, count):
 
 
 def test_every_place_is_as_likely_for_every_number():
-    places = np.array([np.argsort(fair_order(rng(seed), 10)) for seed in range(2000)])
+    places = np.array([np.argsort(low_discrepancy_order(rng(seed), 10)) for seed in range(2000)])
     np.testing.assert_allclose(places.mean(axis=0), 4.5, atol=0.2)

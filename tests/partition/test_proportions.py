@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.errors import PartitionError
+from fednlp.partition.proportion_tables import columns_in_order, read_proportions
 from fednlp.partition.proportions import bin_scores, proportions_owners, score_bins
-from fednlp.partition.tables import in_order, read_proportions
 
 # FedSplitBERT, Table I: MNLI over three clients; Table II: MRPC over ten, rounded as published.
 MNLI = "entailment,neutral,contradiction\n86%,5%,9%\n5%,90%,5%\n5%,5%,90%\n"
@@ -192,14 +192,14 @@ def test_a_table_that_cannot_be_used_says_why(tmp_path, name, text, said):
 
 def test_labels_are_matched_by_name(tmp_path):
     table = read_proportions(stored(tmp_path, MNLI))
-    shares = in_order(("contradiction", "entailment", "neutral"), table)
+    shares = columns_in_order(("contradiction", "entailment", "neutral"), table)
     np.testing.assert_allclose(shares[0], [0.09, 0.86, 0.05])
     with pytest.raises(
         PartitionError, match="label 'entailment' that the data does not have: did you mean 'entailments'"
     ):
-        in_order(("contradiction", "entailments", "neutral"), table)
+        columns_in_order(("contradiction", "entailments", "neutral"), table)
     with pytest.raises(PartitionError, match="no column for the label 'other'"):
-        in_order(("contradiction", "entailment", "neutral", "other"), table)
+        columns_in_order(("contradiction", "entailment", "neutral", "other"), table)
 
 
 def test_columns_that_add_up_to_100_are_shares(tmp_path):

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from fednlp.errors import PartitionError
 from fednlp.partition import jensen_shannon
 from fednlp.partition.shift import (
+    balanced_numbering,
     check_concentration,
     count_labels,
-    fair_numbers,
     label_owners,
     quantity_owners,
     uniform_owners,
@@ -205,9 +205,9 @@ def test_chunks_do_not_show(monkeypatch):
     """Numbering and counting give the same whatever the size of the tables held at once."""
     owners = uniform_owners(500, 40, seed=0)
     labels = np.arange(500) % 7
-    whole = fair_numbers(owners, labels, 40, seed=0)
+    whole = balanced_numbering(owners, labels, 40, seed=0)
     monkeypatch.setattr("fednlp.partition.shift._CELLS", 21)
-    assert np.array_equal(whole, fair_numbers(owners, labels, 40, seed=0))
+    assert np.array_equal(whole, balanced_numbering(owners, labels, 40, seed=0))
 
 
 def test_count_labels_known_values():

@@ -56,7 +56,7 @@ def test_every_method_has_a_column_and_the_best_of_a_client_is_marked(new_run: N
 
 
 def test_scores_after_own_steps_have_a_column_and_others_none(new_run: NewRun) -> None:
-    head = f"{HEAD},accuracy,more,accuracy_final"
+    head = f"{HEAD},accuracy,more,accuracy_finetuned"
     run = _run(new_run, "fedavg", "0,Nord,5,5,0.5,x,0.75", "1,Süd,6,5,0.75,x,0.5", head=head)
     table = clients_table(_groups(run, _run(new_run, "local", "0,Nord,5,5,0.25", "1,Süd,6,5,")))
     assert table is not None

@@ -1,4 +1,4 @@
-"""Every model on every client's test: the numbers of matrix.json, and means over tests, models and seeds."""
+"""Every model on every client's test: the numbers of the file, and means over tests, models and seeds."""
 
 import csv
 import json
@@ -39,7 +39,7 @@ def _write(
         "tests": tests,
         "rows": [{"model": model, "scores": scores} for model, scores in rows],
     }
-    (folder / "matrix.json").write_text(json.dumps(data))
+    (folder / "cross_client_evaluation.json").write_text(json.dumps(data))
     return folder
 
 
@@ -49,8 +49,8 @@ def _groups(*folders: Path) -> dict[str, Any]:
 
 def test_one_run_has_a_row_a_model_with_its_mean_over_the_tests(new_run: NewRun) -> None:
     tables = cross_client_tables(_groups(_write(new_run(), PAPER)))
-    assert list(tables) == ["matrix"]
-    table = tables["matrix"]
+    assert list(tables) == ["cross-client-evaluation"]
+    table = tables["cross-client-evaluation"]
     assert [column.heading for column in table.columns] == ["WMT", "OS", "TED", "Mean"]
     assert [row.label for row in table.rows] == ["Server", "WMT", "OS"]
     for row, (_, scores) in zip(table.rows, PAPER, strict=True):
@@ -62,7 +62,7 @@ def test_one_run_has_a_row_a_model_with_its_mean_over_the_tests(new_run: NewRun)
 def test_seeds_are_mean_and_spread(new_run: NewRun) -> None:
     other: Rows = [(model, [score and score + 1 for score in scores]) for model, scores in PAPER]
     groups = _groups(*(_write(new_run(f"s{s}", seed=s), rows) for s, rows in enumerate((PAPER, other))))
-    cell = cross_client_tables(groups)["matrix"].rows[0].cells["test_OS"]
+    cell = cross_client_tables(groups)["cross-client-evaluation"].rows[0].cells["test_OS"]
     assert cell is not None
     assert cell.values == (19.17, 20.17)
 
@@ -73,14 +73,14 @@ def test_methods_have_the_servers_row_or_the_mean_of_their_clients(new_run: NewR
     split = _write(new_run("b", config={"variant": "split"}), own)
     none = new_run("c", algorithm="fedprox")
     tables = cross_client_tables(_groups(common, split, none))
-    short = tables["matrix-methods"]
+    short = tables["cross-client-evaluation-methods"]
     shown = {row.label: {k: c and c.mean for k, c in row.cells.items()} for row in short.rows}
     assert shown == {
         "FedAvg": {"test_WMT": 33.97, "test_OS": 19.17, "test_TED": 30.8, "mean": pytest.approx(83.94 / 3)},
         "split": {"test_WMT": 25.0, "test_OS": 10.0, "test_TED": None, "mean": 17.5},
     }
     assert short.notes == ("split: no common model; the mean of the clients' models",)
-    labels = [row.label for row in tables["matrix"].rows]
+    labels = [row.label for row in tables["cross-client-evaluation"].rows]
     assert labels == [
         *("FedAvg, server", "FedAvg, WMT", "FedAvg, OS"),
         *("split, WMT", "split, OS", "split, mean of the clients' models"),
@@ -90,7 +90,7 @@ def test_methods_have_the_servers_row_or_the_mean_of_their_clients(new_run: NewR
 def test_runs_with_other_clients_are_not_averaged_but_said_to_be_left_out(new_run: NewRun) -> None:
     one = _write(new_run("one"), PAPER)
     two = _write(new_run("two", seed=1), [("server", [1.0])], ("other",))
-    table = cross_client_tables(_groups(one, two))["matrix"]
+    table = cross_client_tables(_groups(one, two))["cross-client-evaluation"]
     assert {row.seeds for row in table.rows} == {1}
     assert table.notes == ("FedOpt: 1 left out, with other clients",)
 
@@ -98,7 +98,7 @@ def test_runs_with_other_clients_are_not_averaged_but_said_to_be_left_out(new_ru
 def test_clients_of_one_name_keep_their_columns(new_run: NewRun) -> None:
     table = cross_client_tables(
         _groups(_write(new_run(), [("server", [0.1, 0.2, 0.3])], ("x", "x", "mean")))
-    )["matrix"]
+    )["cross-client-evaluation"]
     assert [cell and cell.mean for cell in table.rows[0].cells.values()] == [
         0.1,
         0.2,
@@ -112,7 +112,7 @@ def test_the_report_shows_it_and_writes_csv_unrounded(new_run: NewRun, tmp_path:
     paths = write_report([folder], tmp_path / "out")
     (page,) = (path for path in paths if path.name == "report.md")
     assert "| Server | 12.3 | – | 12.3 | 1 |" in page.read_text()
-    with (tmp_path / "out" / "matrix.csv").open() as file:
+    with (tmp_path / "out" / "cross-client-evaluation.csv").open() as file:
         (row,) = csv.DictReader(file)
     assert (row["model"], row["test_a_mean"], row["test_b_mean"], row["mean_mean"]) == (
         "Server",
@@ -128,7 +128,7 @@ def test_of_many_clients_a_page_shows_the_means_alone(new_run: NewRun) -> None:
     (block,) = cross_client_blocks(groups)
     assert getattr(block, "heads", None) == ["Model", "Mean", "Seeds"]
     assert len(getattr(block, "rows", [])) == 60
-    assert len(cross_client_tables(groups)["matrix"].rows) == 81
+    assert len(cross_client_tables(groups)["cross-client-evaluation"].rows) == 81
 
 
 def test_a_run_without_a_matrix_has_none(new_run: NewRun) -> None:
@@ -150,6 +150,6 @@ def test_a_run_without_a_matrix_has_none(new_run: NewRun) -> None:
 )
 def test_a_damaged_matrix_is_named(new_run: NewRun, text: str) -> None:
     folder = new_run()
-    (folder / "matrix.json").write_text(text)
-    with pytest.raises(RunError, match=r"matrix\.json is damaged"):
+    (folder / "cross_client_evaluation.json").write_text(text)
+    with pytest.raises(RunError, match=r"cross_client_evaluation\.json is damaged"):
         cross_client_tables(_groups(folder))

@@ -23,7 +23,7 @@ CONFIG = {
     "pull": {"rule": "low", "share": 0.5, "of": "tensors", "push": "all"},
     "exchange": {"up": ["topk:0.1", "int8:64"], "down": []},
     "costs": {"device": "x", "bandwidth_up": 1.0},
-    "client": {"final_steps": 3, "optimizer": "adamw", "learning_rate": 0.1},
+    "client": {"finetune_steps": 3, "optimizer": "adamw", "learning_rate": 0.1},
 }
 SUMMARY = {
     "baseline": {"name": "the most frequent label", "accuracy": 0.1},
@@ -33,7 +33,7 @@ SUMMARY = {
 ENVIRONMENT = {"data": {"name": "x", "metric": "accuracy", "task": "text-classification"}}
 FILES = (
     *("resolved.toml", "environment.json", "rounds.jsonl", "summary.json"),
-    *("clients.csv", "labels.json", "matrix.json", "partition.npz"),
+    *("clients.csv", "labels.json", "cross_client_evaluation.json", "partition.npz"),
 )
 
 
@@ -52,7 +52,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     rows = [{"model": "server", "scores": [0.1, None, 0.2, 0.3, 0.4, 0.5]}]
     matrix = {"metric": "accuracy", "tests": list("abcdef"), "rows": rows}
-    (folder / "matrix.json").write_text(json.dumps(matrix))
+    (folder / "cross_client_evaluation.json").write_text(json.dumps(matrix))
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     for line in lines:
         line["moved"] = {str(client): [0.1, 0.2] for client in line["cohort"]}

@@ -94,12 +94,11 @@ def test_a_method_says_what_travels_and_the_steps_at_the_end() -> None:
     config = {
         "algorithm": {"name": "fedavg"},
         "model": {"train": "bias"},
-        "client": {"final_steps": 100},
+        "client": {"finetune_steps": 100},
     }
     text = describe_method(config)
     assert (
-        "Biases shared, the rest frozen. At the end each client takes 100 local steps more by itself"
-        in text
+        "Biases shared, the rest frozen. At the end each client takes 100 local steps more by itself" in text
     )
 
 

@@ -61,7 +61,7 @@ def test_settings_that_came_later_do_not_divide_older_runs_from_newer_ones(new_r
     client = {"optimizer": "adamw", "learning_rate": 5e-4, "max_steps": -1, "per_device_train_batch_size": 8}
     old = new_run("old", seed=0, config={"client": client | {"warmup_ratio": 0.0}})
     later = {
-        "client": client | {"warmup_steps": 0, "keep_optimizer": False, "final_steps": 0},
+        "client": client | {"warmup_steps": 0, "keep_optimizer": False, "finetune_steps": 0},
         "exchange": {"up": [], "down": [], "error_feedback": False},
         "pull": {"rule": "all", "share": 0.5, "of": "tensors", "push": "all"},
         "costs": {},

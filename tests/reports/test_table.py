@@ -103,20 +103,20 @@ def test_the_clients_after_steps_of_their_own_have_a_column_only_where_a_run_has
     new_run: NewRun,
 ) -> None:
     scores = {"accuracy": 0.75, "accuracy_worst_decile": 0.5, "accuracy_std": 0.1, "clients": 20}
-    evaluation = {"global": {"accuracy": 0.5}, "personal": {"accuracy": 0.6}, "final": scores}
+    evaluation = {"global": {"accuracy": 0.5}, "personal": {"accuracy": 0.6}, "finetuned": scores}
     tuned = read_run(new_run("tuned", summary={"evaluation": evaluation}))
     plain = read_run(new_run("plain", algorithm="fedavg"))
     table = compare_table({"a": [tuned], "b": [plain]})
-    assert [column.key for column in table.columns].count("final") == 1
-    cell = table.rows[0].cells["final"]
+    assert [column.key for column in table.columns].count("finetuned") == 1
+    cell = table.rows[0].cells["finetuned"]
     assert cell is not None
     assert cell.values == (0.75,)
-    assert table.rows[1].cells["final"] is None
-    assert "final_steps" in table.caption
+    assert table.rows[1].cells["finetuned"] is None
+    assert "finetune_steps" in table.caption
     without = compare_table({"b": [plain]})
-    assert "final" not in [column.key for column in without.columns]
-    assert "final_steps" not in without.caption
-    across = across_table({"x": {"a": [tuned]}}, "final").rows[0].cells["a"]
+    assert "finetuned" not in [column.key for column in without.columns]
+    assert "finetune_steps" not in without.caption
+    across = across_table({"x": {"a": [tuned]}}, "finetuned").rows[0].cells["a"]
     assert across is not None
     assert across.values == (75.0,)
 
@@ -154,7 +154,7 @@ def test_memory_has_a_column_where_devices_or_labels_are_few(
 
 def test_every_metric_shows_them_too(new_run: NewRun, tmp_path: Path) -> None:
     scores = {"accuracy": 0.75, "accuracy_worst_decile": 0.5, "clients": 20}
-    folder = new_run(summary={"evaluation": {"global": {"accuracy": 0.5}, "final": scores}})
+    folder = new_run(summary={"evaluation": {"global": {"accuracy": 0.5}, "finetuned": scores}})
     text = write_report([folder], tmp_path / "out")[1].read_text()
     assert "| Personal test after own steps, accuracy | 75.0 % |" in text
     assert "| Personal test after own steps, accuracy, worst decile | 50.0 % |" in text
@@ -164,7 +164,7 @@ def test_the_terminal_ends_with_them() -> None:
     own = {"accuracy": 0.6, "accuracy_worst_decile": 0.1, "accuracy_std": 0.2, "clients": 7}
     summary = {
         "metric": "accuracy",
-        "evaluation": {"personal": own, "final": own | {"accuracy": 0.75}},
+        "evaluation": {"personal": own, "finetuned": own | {"accuracy": 0.75}},
         "baseline": {"name": "the most frequent label", "accuracy": 0.1},
         "best": None,
         **dict.fromkeys(("bytes_up", "bytes_down", "rounds", "seconds", "dropped"), 0),
@@ -177,7 +177,7 @@ def test_the_terminal_ends_with_them() -> None:
         )
         return {str(name): str(value) for name, value in zip(names, values, strict=True)}
 
-    found = rows({"personal": own, "final": own | {"accuracy": 0.75}})
+    found = rows({"personal": own, "finetuned": own | {"accuracy": 0.75}})
     assert found["clients' own tests"] == "0.6000 (worst decile 0.1000, spread 0.2000, 7 clients)"
     assert found["after own steps"] == "0.7500 (worst decile 0.1000, spread 0.2000, 7 clients)"
     assert "after own steps" not in rows({"personal": own})

@@ -36,20 +36,20 @@ def exact_tail(population: int, marked: int, drawn: int, least: int) -> Fraction
 
 
 def exact_choice(
-    n: int, gamma: Fraction, delta: Fraction, sigma: int, eta: int, active: bool
+    n: int, gamma: Fraction, delta: Fraction, sigma: int, eta: int, malicious_server: bool
 ) -> tuple[int, int] | None:
     """Return the smallest k, and the smallest t for it, by trying all in exact fractions."""
-    corrupt, dropped = math.floor(gamma * n), math.floor(delta * n)
-    gone = corrupt + dropped
+    colluding, dropouts = math.floor(gamma * n), math.floor(delta * n)
+    gone = colluding + dropouts
     for k in range(2, n - 1, 2):
         apart = Fraction(n * (n - k - 1), 2) * Fraction(
             comb(n - k, gone - k) if gone >= k else 0, comb(n, gone)
         )
         for t in range(2, k + 1):
-            few = exact_tail(n - 1, dropped, k, k - t + 1)
-            open_ = exact_tail(n - 1, corrupt, k, 2 * t - k if active else t)
+            few = exact_tail(n - 1, dropouts, k, k - t + 1)
+            open_ = exact_tail(n - 1, colluding, k, 2 * t - k if malicious_server else t)
             pairs = Fraction(n * (n - k - 1), 2)
-            if active and pairs * exact_tail(n, corrupt, k, 2 * t - k) * 2 ** (sigma + 1) > 1:
+            if malicious_server and pairs * exact_tail(n, colluding, k, 2 * t - k) * 2 ** (sigma + 1) > 1:
                 continue
             if apart * 2 ** (sigma + 1) < 1 and n * open_ * 2 ** (sigma + 1) <= 1 and n * few * 2**eta <= 1:
                 return k, t
@@ -99,52 +99,52 @@ def test_choices_are_those_of_another_implementation(
         (100, 0.33, 0.05, (42, 37), (44, 39)),
     ],
 )
-def test_against_an_active_server_choices_are_no_smaller_than_those_of_another_implementation(
+def test_against_a_malicious_server_choices_are_no_smaller_than_those_of_another_implementation(
     n: int, gamma: float, delta: float, theirs: tuple[int, int], ours: tuple[int, int]
 ) -> None:
-    """It takes a server that lies about the lost to lose clients at random, and so needs fewer neighbours."""
-    assert choose(n, gamma, delta, active=True) == ours
+    """It takes a server that lies about dropouts to have them drop out at random, and so needs fewer neighbours."""
+    assert choose(n, gamma, delta, malicious_server=True) == ours
     assert ours >= theirs
 
 
-def split_probability(n: int, k: int, t: int, corrupt: int) -> Fraction:
-    """Return the union bound on a split, with the exact law of the corrupt in two runs of k/2 places."""
+def split_probability(n: int, k: int, t: int, colluding: int) -> Fraction:
+    """Return the union bound on a split, with the exact law of the colluding in two runs of k/2 places."""
     half = k // 2
     ways = sum(
-        comb(half, one) * comb(half, other) * comb(n - k, corrupt - one - other)
+        comb(half, one) * comb(half, other) * comb(n - k, colluding - one - other)
         for one in range(t - half, half + 1)
         for other in range(t - half, half + 1)
-        if one + other <= corrupt
+        if one + other <= colluding
     )
-    return Fraction(n * (n - k - 1) * ways, 2 * comb(n, corrupt))
+    return Fraction(n * (n - k - 1) * ways, 2 * comb(n, colluding))
 
 
 @pytest.mark.parametrize(
     ("n", "part", "old", "new"), [(300, 0.1, (66, 46), (70, 49)), (1000, 0.05, (52, 37), (54, 39))]
 )
-def test_an_active_server_that_names_the_lost_hardly_ever_splits_the_sum(
+def test_a_malicious_server_that_chooses_who_drops_out_hardly_ever_splits_the_sum(
     n: int, part: float, old: tuple[int, int], new: tuple[int, int]
 ) -> None:
     """The numbers that withstand losses at random are not enough; those chosen are."""
-    assert choose(n, part, part, active=True) == new
+    assert choose(n, part, part, malicious_server=True) == new
     assert split_probability(n, *old, count(n, part, "")) > Fraction(1, 2**40)
     assert split_probability(n, *new, count(n, part, "")) <= Fraction(1, 2**41)
 
 
-@pytest.mark.parametrize(("n", "k", "corrupt"), [(9, 2, 3), (9, 4, 4), (10, 4, 5), (10, 6, 6)])
-def test_the_bound_on_a_split_holds(n: int, k: int, corrupt: int) -> None:
-    """Every way to place the corrupt, and every part of the ring that the server could cut out."""
-    half, bounds = k // 2, log_split(n, k, corrupt)
+@pytest.mark.parametrize(("n", "k", "colluding"), [(9, 2, 3), (9, 4, 4), (10, 4, 5), (10, 6, 6)])
+def test_the_bound_on_a_split_holds(n: int, k: int, colluding: int) -> None:
+    """Every way to place the colluding clients, and every part of the ring that the server could cut out."""
+    half, bounds = k // 2, log_split(n, k, colluding)
     for t in range(half, k + 1):
         split = 0
-        for chosen in combinations(range(n), corrupt):
+        for chosen in combinations(range(n), colluding):
             found = [sum((place + step) % n in chosen for step in range(half)) for place in range(n)]
             split += any(
                 min(found[place], found[(place + gap) % n]) >= t - half
                 for place in range(n)
                 for gap in range(half + 1, n - half)
             )
-        assert split / comb(n, corrupt) <= math.exp(bounds[2 * t - k]) * (1 + 1e-9)
+        assert split / comb(n, colluding) <= math.exp(bounds[2 * t - k]) * (1 + 1e-9)
 
 
 @settings(max_examples=60)
@@ -154,23 +154,25 @@ def test_the_bound_on_a_split_holds(n: int, k: int, corrupt: int) -> None:
     delta=PARTS,
     sigma=st.integers(1, 40),
     eta=st.integers(1, 20),
-    active=st.booleans(),
+    malicious_server=st.booleans(),
 )
 def test_the_choice_is_the_smallest_in_exact_fractions(
-    n: int, gamma: float, delta: float, sigma: int, eta: int, active: bool
+    n: int, gamma: float, delta: float, sigma: int, eta: int, malicious_server: bool
 ) -> None:
-    exact = exact_choice(n, Fraction(str(gamma)), Fraction(str(delta)), sigma, eta, active)
+    exact = exact_choice(n, Fraction(str(gamma)), Fraction(str(delta)), sigma, eta, malicious_server)
     if exact is None:
         with pytest.raises(ConfigError, match='write protocol = "secagg"'):
-            choose(n, gamma, delta, active, sigma, eta)
+            choose(n, gamma, delta, malicious_server, sigma, eta)
     else:
-        assert choose(n, gamma, delta, active, sigma, eta) == exact
+        assert choose(n, gamma, delta, malicious_server, sigma, eta) == exact
 
 
 @given(n=st.integers(10, 3000), gamma=st.floats(0, 0.4), delta=st.floats(0, 0.3))
-def test_against_an_active_server_no_two_secrets_of_a_client_open(n: int, gamma: float, delta: float) -> None:
+def test_against_a_malicious_server_no_two_secrets_of_a_client_open(
+    n: int, gamma: float, delta: float
+) -> None:
     try:
-        k, t = choose(n, gamma, delta, active=True)
+        k, t = choose(n, gamma, delta, malicious_server=True)
     except ConfigError:
         return
     both = exact_tail(n - 1, count(n, gamma, ""), k, 2 * t - k) if n < 500 else None
@@ -219,13 +221,13 @@ def test_the_bound_on_falling_apart_holds(n: int, k: int) -> None:
             assert math.log(apart / total) == pytest.approx(bound)
 
 
-@pytest.mark.parametrize(("n", "k", "corrupt"), [(7, 4, 3), (9, 2, 4), (10, 5, 3)])
-def test_corrupt_neighbours_follow_the_law_that_is_summed(n: int, k: int, corrupt: int) -> None:
+@pytest.mark.parametrize(("n", "k", "colluding"), [(7, 4, 3), (9, 2, 4), (10, 5, 3)])
+def test_colluding_neighbours_follow_the_law_that_is_summed(n: int, k: int, colluding: int) -> None:
     near = set(neighbours(range(n), k, random.Random(3).sample(range(n), n))[0])
-    counts = [len(near & set(chosen)) for chosen in combinations(range(1, n), corrupt)]
+    counts = [len(near & set(chosen)) for chosen in combinations(range(1, n), colluding)]
     for least in range(k + 2):
         part = Fraction(sum(number >= least for number in counts), len(counts))
-        assert part == exact_tail(n - 1, corrupt, k, least)
+        assert part == exact_tail(n - 1, colluding, k, least)
 
 
 def test_a_part_is_the_decimal_that_was_written() -> None:
@@ -234,22 +236,22 @@ def test_a_part_is_the_decimal_that_was_written() -> None:
     assert count(1000, np.float64(0.999), "dropout") == 999
 
 
-@given(n=st.integers(2, 400), hundredths=st.integers(0, 99), active=st.booleans())
-def test_secagg_has_the_smallest_safe_threshold(n: int, hundredths: int, active: bool) -> None:
-    t = secagg_threshold(n, hundredths / 100, active)
-    corrupt = Fraction(hundredths * n, 100)
-    least = (n + corrupt) / 2 if active else corrupt
+@given(n=st.integers(2, 400), hundredths=st.integers(0, 99), malicious_server=st.booleans())
+def test_secagg_has_the_smallest_safe_threshold(n: int, hundredths: int, malicious_server: bool) -> None:
+    t = secagg_threshold(n, hundredths / 100, malicious_server)
+    colluding = Fraction(hundredths * n, 100)
+    least = (n + colluding) / 2 if malicious_server else colluding
     assert t > least
     assert t >= 3
-    assert t - math.floor(corrupt) >= 2
-    assert t == 3 or t - 1 <= least or t - math.floor(corrupt) == 2
+    assert t - math.floor(colluding) >= 2
+    assert t == 3 or t - 1 <= least or t - math.floor(colluding) == 2
 
 
 @pytest.mark.parametrize(
     ("n", "gamma", "delta", "words"),
     [
         (1, 0.1, 0.1, "at least two clients"),
-        (10, 1.0, 0.1, "corruption = 1.0"),
+        (10, 1.0, 0.1, "max_colluding = 1.0"),
         (10, 0.1, -0.1, "dropout = -0.1"),
         (10, 0.1, math.nan, "dropout = nan"),
         (3, 0.1, 0.1, "no graph of 3 clients"),

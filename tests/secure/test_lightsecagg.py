@@ -16,14 +16,14 @@ from fednlp.secure import lightsecagg
 from fednlp.secure.coding import decode, encode, piece_length
 from fednlp.secure.field import PRIME, combine_rows, lagrange, subtract
 from fednlp.secure.keys import SEALED_EXTRA, KeyPair
-from fednlp.secure.lightsecagg import Client, Parameters, Server
+from fednlp.secure.lightsecagg import LightSecAggClient, LightSecAggRoundSpec, LightSecAggServer
 from fednlp.secure.lightsecagg_messages import (
-    Advertise,
+    AdvertiseSealKey,
     CodedSum,
-    Delivered,
-    Pieces,
-    Roster,
+    DeliveredPieces,
+    PieceMessage,
     SealedPieces,
+    SealKeyRoster,
     from_bytes,
     pieces_from_bytes,
     size,
@@ -31,9 +31,15 @@ from fednlp.secure.lightsecagg_messages import (
 )
 from fednlp.secure.messages import Message, Survivors
 
-FOUR = Parameters(ids=(7, 3, 20, 11), pieces=3, privacy=1, dropped=1, round_number=5, length=7)
-FIVE = Parameters(ids=(1, 2, 3, 4, 5), pieces=4, privacy=2, dropped=1, round_number=0, length=5)
-TWENTY = Parameters(ids=tuple(range(100, 120)), pieces=14, privacy=5, dropped=6, round_number=1, length=31)
+FOUR = LightSecAggRoundSpec(
+    ids=(7, 3, 20, 11), threshold=3, max_colluding=1, max_dropouts=1, round_number=5, length=7
+)
+FIVE = LightSecAggRoundSpec(
+    ids=(1, 2, 3, 4, 5), threshold=4, max_colluding=2, max_dropouts=1, round_number=0, length=5
+)
+TWENTY = LightSecAggRoundSpec(
+    ids=tuple(range(100, 120)), threshold=14, max_colluding=5, max_dropouts=6, round_number=1, length=31
+)
 STAGES = ("advertise", "share", "upload", "answer", "never")
 
 
@@ -41,7 +47,7 @@ def numbers(ids: Collection[int]) -> NDArray[np.uint32]:
     return np.array([*ids], dtype=np.uint32)
 
 
-def residues(parameters: Parameters, seed: int = 0) -> dict[int, NDArray[np.uint32]]:
+def residues(parameters: LightSecAggRoundSpec, seed: int = 0) -> dict[int, NDArray[np.uint32]]:
     """A vector a client: the largest residue, 0, 1 and anything."""
     rng = np.random.default_rng(seed)
     vectors = {}
@@ -58,32 +64,32 @@ def total(vectors: Mapping[int, NDArray[np.uint32]], ids: Collection[int]) -> ND
 class Round:
     """A round step by step; each step is taken by the clients named (all that are left, by default)."""
 
-    def __init__(self, parameters: Parameters) -> None:
+    def __init__(self, parameters: LightSecAggRoundSpec) -> None:
         self.parameters = parameters
-        self.server = Server(parameters)
-        self.clients = {one: Client(parameters, one) for one in parameters.ids}
-        self.log: list[Message | Pieces] = []
+        self.server = LightSecAggServer(parameters)
+        self.clients = {one: LightSecAggClient(parameters, one) for one in parameters.ids}
+        self.log: list[Message | PieceMessage] = []
 
-    def keep(self, sent: dict[int, Message | Pieces]) -> dict[int, Message | Pieces]:
+    def keep(self, sent: dict[int, Message | PieceMessage]) -> dict[int, Message | PieceMessage]:
         self.log.extend(sent.values())
         return sent
 
-    def roster(self, who: Collection[int] | None = None) -> dict[int, Roster]:
+    def roster(self, who: Collection[int] | None = None) -> dict[int, SealKeyRoster]:
         who = self.parameters.ids if who is None else who
         return self.keep(self.server.roster(self.keep({one: self.clients[one].advertise() for one in who})))
 
     def shared(
-        self, shown: Mapping[int, Roster], who: Collection[int] | None = None
+        self, shown: Mapping[int, SealKeyRoster], who: Collection[int] | None = None
     ) -> dict[int, SealedPieces]:
         who = shown if who is None else who
         return self.keep({one: self.clients[one].share(shown[one]) for one in who})
 
-    def delivered(self, who: Collection[int] | None = None) -> dict[int, Delivered]:
+    def delivered(self, who: Collection[int] | None = None) -> dict[int, DeliveredPieces]:
         return self.keep(self.server.deliver(self.shared(self.roster(), who)))
 
     def uploads(
         self,
-        delivered: Mapping[int, Delivered],
+        delivered: Mapping[int, DeliveredPieces],
         vectors: Mapping[int, NDArray[np.uint32]],
         who: Collection[int] | None = None,
     ) -> dict[int, NDArray[np.uint32]]:
@@ -97,7 +103,7 @@ class Round:
         return self.server.survivors(self.uploads(self.delivered(), residues(self.parameters)))
 
 
-def run(parameters: Parameters, last: Mapping[int, str]) -> tuple[NDArray[np.uint32], list[int]]:
+def run(parameters: LightSecAggRoundSpec, last: Mapping[int, str]) -> tuple[NDArray[np.uint32], list[int]]:
     """Run a round in which a client is gone from the stage named; return the sum and the survivors."""
     vectors = residues(parameters)
 
@@ -115,10 +121,10 @@ def run(parameters: Parameters, last: Mapping[int, str]) -> tuple[NDArray[np.uin
     return summed, sorted(uploads)
 
 
-def check(parameters: Parameters, last: Mapping[int, str]) -> None:
+def check(parameters: LightSecAggRoundSpec, last: Mapping[int, str]) -> None:
     """The round gives the right sum if U clients answer, else it aborts."""
     gone = [one for one in last if last[one] != "never"]
-    if len(parameters.ids) - len(gone) >= parameters.pieces:
+    if len(parameters.ids) - len(gone) >= parameters.threshold:
         expected = [one for one in parameters.ids if last.get(one, "never") in ("answer", "never")]
         assert run(parameters, last)[1] == sorted(expected)
     else:
@@ -213,26 +219,26 @@ def test_twenty_clients_may_drop_out_at_any_stage(data: st.DataObject) -> None:
 
 
 @st.composite
-def any_parameters(draw: st.DrawFn) -> Parameters:
+def any_parameters(draw: st.DrawFn) -> LightSecAggRoundSpec:
     n = draw(st.integers(3, 9))
     t = draw(st.integers(0, n - 2))
     u = draw(st.integers(max(3, t + 2, (n + t) // 2 + 1), n))
     ids = draw(st.lists(st.integers(0, 2**32 - 1), min_size=n, max_size=n, unique=True))
-    return Parameters(
+    return LightSecAggRoundSpec(
         tuple(ids), u, t, draw(st.integers(0, n - u)), draw(st.integers(0, 9)), draw(st.integers(3, 40))
     )
 
 
 @settings(max_examples=40)
 @given(any_parameters(), st.data())
-def test_any_round_that_is_allowed_works(parameters: Parameters, data: st.DataObject) -> None:
+def test_any_round_that_is_allowed_works(parameters: LightSecAggRoundSpec, data: st.DataObject) -> None:
     check(
         parameters, {one: data.draw(st.sampled_from((*STAGES, "never", "never"))) for one in parameters.ids}
     )
 
 
 def test_below_u_survivors_no_client_answers() -> None:
-    for size_ in range(FIVE.pieces):
+    for size_ in range(FIVE.threshold):
         for few in combinations(FIVE.ids, size_):
             game = Round(FIVE)
             game.ready()
@@ -255,7 +261,9 @@ def bins(upload: NDArray[np.uint32], of: int = 61) -> list[NDArray[np.int64]]:
 def test_a_masked_upload_is_uniform_whatever_is_in_it() -> None:
     """With fresh masks, so the bound is one that chance passes once in a billion runs."""
     length = 200_000
-    parameters = Parameters((1, 2, 3), pieces=3, privacy=1, dropped=0, round_number=0, length=length)
+    parameters = LightSecAggRoundSpec(
+        (1, 2, 3), threshold=3, max_colluding=1, max_dropouts=0, round_number=0, length=length
+    )
     ramp = (np.arange(length, dtype=np.int64) * PRIME // length).astype(np.uint32)
     plain = {1: np.zeros(length, np.uint32), 2: np.full(length, PRIME - 1, np.uint32), 3: ramp}
     game = Round(parameters)
@@ -301,7 +309,7 @@ def test_reprs_show_no_secret() -> None:
     delivered = game.delivered()
     client = game.clients[7]
     assert client._seed.hex() not in repr(vars(client)["_pair"]) + repr(client)
-    assert repr(delivered[7]) == "Delivered(rows=3)"
+    assert repr(delivered[7]) == "DeliveredPieces(rows=3)"
 
 
 # --- what is refused
@@ -309,17 +317,24 @@ def test_reprs_show_no_secret() -> None:
 
 def test_parameters_that_do_not_protect_or_cannot_recover_are_refused() -> None:
     ids = tuple(range(10))
-    good = {"ids": ids, "pieces": 8, "privacy": 3, "dropped": 2, "round_number": 0, "length": 22}
-    assert Parameters(**good).piece == 5
+    good = {
+        "ids": ids,
+        "threshold": 8,
+        "max_colluding": 3,
+        "max_dropouts": 2,
+        "round_number": 0,
+        "length": 22,
+    }
+    assert LightSecAggRoundSpec(**good).piece == 5
     bad: list[dict[str, object]] = [
-        {"dropped": 3},
-        {"dropped": -1},
-        {"pieces": 11, "dropped": 0},
-        {"privacy": 8},
-        {"privacy": 7},
-        {"privacy": 6},
-        {"privacy": -1},
-        {"pieces": 6},
+        {"max_dropouts": 3},
+        {"max_dropouts": -1},
+        {"threshold": 11, "max_dropouts": 0},
+        {"max_colluding": 8},
+        {"max_colluding": 7},
+        {"max_colluding": 6},
+        {"max_colluding": -1},
+        {"threshold": 6},
         {"length": 0},
         {"round_number": -1},
         {"ids": (*ids[:-1], 0)},
@@ -330,16 +345,16 @@ def test_parameters_that_do_not_protect_or_cannot_recover_are_refused() -> None:
     ]
     for change in bad:
         with pytest.raises(SecureAbort):
-            Parameters(**(good | change))
+            LightSecAggRoundSpec(**(good | change))
     with pytest.raises(SecureAbort, match="not in this round"):
-        Client(FOUR, 4)
+        LightSecAggClient(FOUR, 4)
 
 
 @pytest.mark.parametrize(("n", "u", "t"), [(3, 2, 0), (2, 2, 0), (4, 4, 3), (5, 4, 3)])
 def test_sums_of_two_clients_or_of_one_honest_one_are_refused(n: int, u: int, t: int) -> None:
     with pytest.raises(SecureAbort, match="U >= T"):
-        Parameters(tuple(range(n)), u, t, 0, 0, 5)
-    Parameters(tuple(range(n + 1)), max(u + 1, 3), t, 0, 0, 5)
+        LightSecAggRoundSpec(tuple(range(n)), u, t, 0, 0, 5)
+    LightSecAggRoundSpec(tuple(range(n + 1)), max(u + 1, 3), t, 0, 0, 5)
 
 
 def test_a_piece_of_another_run_does_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,7 +374,7 @@ def test_a_piece_of_another_run_does_not_open(monkeypatch: pytest.MonkeyPatch) -
         new.clients[7].answer(Survivors(numbers(FOUR.ids)))
 
 
-def spoilt_rosters(roster: Roster) -> Iterator[tuple[Roster, str]]:
+def spoilt_rosters(roster: SealKeyRoster) -> Iterator[tuple[SealKeyRoster, str]]:
     """Rosters that client 7 must refuse."""
     ids, keys = roster.ids, roster.keys
     own = np.flatnonzero(ids == 7)[0]
@@ -368,15 +383,15 @@ def spoilt_rosters(roster: Roster) -> Iterator[tuple[Roster, str]]:
     swapped[[own, other]] = keys[[other, own]]
     doubled[(own + 2) % 4] = keys[other]
     rest = np.delete(np.arange(4), own)
-    yield Roster(numbers([*ids[:3], ids[0]]), keys), "twice"
-    yield Roster(numbers([*ids[:3], 4]), keys), "not one of those"
-    yield Roster(ids[[own, other]], keys[[own, other]]), "only 2"
-    yield Roster(ids[rest], keys[rest]), "lacks client 7"
-    yield Roster(ids, swapped), "another key"
-    yield Roster(ids, doubled), "are the same"
+    yield SealKeyRoster(numbers([*ids[:3], ids[0]]), keys), "twice"
+    yield SealKeyRoster(numbers([*ids[:3], 4]), keys), "not one of those"
+    yield SealKeyRoster(ids[[own, other]], keys[[own, other]]), "only 2"
+    yield SealKeyRoster(ids[rest], keys[rest]), "lacks client 7"
+    yield SealKeyRoster(ids, swapped), "another key"
+    yield SealKeyRoster(ids, doubled), "are the same"
     doubled[:, 31] ^= np.where(np.arange(4) == (own + 2) % 4, 0x80, 0).astype(np.uint8)
-    yield Roster(ids, doubled), "are the same"
-    yield Roster(ids, np.where(np.arange(4)[:, None] == other, np.uint8(0), keys)), "low order"
+    yield SealKeyRoster(ids, doubled), "are the same"
+    yield SealKeyRoster(ids, np.where(np.arange(4)[:, None] == other, np.uint8(0), keys)), "low order"
 
 
 @pytest.mark.parametrize("which", range(8))
@@ -386,7 +401,7 @@ def test_a_client_refuses_a_roster(which: int) -> None:
     refused(game.clients[7], lambda client: client.share(roster), why)
 
 
-def refused(client: Client, step: Callable[[Client], object], why: str) -> None:
+def refused(client: LightSecAggClient, step: Callable[[LightSecAggClient], object], why: str) -> None:
     """A step is refused; then the client takes none, and has no secret left."""
     with pytest.raises(SecureAbort, match=why):
         step(client)
@@ -396,22 +411,22 @@ def refused(client: Client, step: Callable[[Client], object], why: str) -> None:
 
 
 def test_a_client_refuses_deliveries() -> None:
-    def spoil(change: Callable[[Delivered], Delivered], why: str) -> None:
+    def spoil(change: Callable[[DeliveredPieces], DeliveredPieces], why: str) -> None:
         game = Round(FOUR)
         delivered = game.delivered()
         refused(game.clients[7], lambda client: client.receive(change(delivered[7])), why)
 
-    spoil(lambda it: Delivered(numbers([3, 20, 3]), it.sealed), "twice")
-    spoil(lambda it: Delivered(numbers([3, 20, 7]), it.sealed), "twice")
-    spoil(lambda it: Delivered(numbers([3, 20, 12]), it.sealed), "not one of those")
-    spoil(lambda it: Delivered(it.ids[:1], it.sealed[:1]), "only 2")
-    spoil(lambda it: Delivered(it.ids, [row[1:] for row in it.sealed]), "bytes instead of")
+    spoil(lambda it: DeliveredPieces(numbers([3, 20, 3]), it.sealed), "twice")
+    spoil(lambda it: DeliveredPieces(numbers([3, 20, 7]), it.sealed), "twice")
+    spoil(lambda it: DeliveredPieces(numbers([3, 20, 12]), it.sealed), "not one of those")
+    spoil(lambda it: DeliveredPieces(it.ids[:1], it.sealed[:1]), "only 2")
+    spoil(lambda it: DeliveredPieces(it.ids, [row[1:] for row in it.sealed]), "bytes instead of")
 
 
 def test_a_client_refuses_a_peer_that_was_not_on_the_roster() -> None:
     game = Round(FOUR)
     game.shared(game.roster([7, 3, 20]))
-    stranger = Delivered(numbers([3, 11]), np.zeros((2, FOUR.sealed_bytes), np.uint8))
+    stranger = DeliveredPieces(numbers([3, 11]), np.zeros((2, FOUR.sealed_bytes), np.uint8))
     refused(game.clients[7], lambda client: client.receive(stranger), "client 11 is not one of those")
 
 
@@ -465,7 +480,11 @@ def test_a_client_masks_once() -> None:
 
 
 def test_steps_out_of_order_are_refused() -> None:
-    refused(Client(FOUR, 7), lambda client: client.masked(residues(FOUR)[7]), "where 'advertise' is due")
+    refused(
+        LightSecAggClient(FOUR, 7),
+        lambda client: client.masked(residues(FOUR)[7]),
+        "where 'advertise' is due",
+    )
     game = Round(FOUR)
     shown = game.roster()
     with pytest.raises(SecureAbort, match="where 'deliver' is due"):
@@ -474,7 +493,7 @@ def test_steps_out_of_order_are_refused() -> None:
         game.server.deliver(game.shared(shown))
 
 
-def tampered(change: Callable[[Round, dict[int, Delivered]], Delivered]) -> None:
+def tampered(change: Callable[[Round, dict[int, DeliveredPieces]], DeliveredPieces]) -> None:
     """Client 7 gets other pieces than were sealed for it: no answer."""
     game = Round(FOUR)
     delivered = game.delivered()
@@ -484,21 +503,21 @@ def tampered(change: Callable[[Round, dict[int, Delivered]], Delivered]) -> None
 
 
 def test_altered_and_misdirected_pieces_do_not_open() -> None:
-    def flipped(_: Round, delivered: dict[int, Delivered]) -> Delivered:
+    def flipped(_: Round, delivered: dict[int, DeliveredPieces]) -> DeliveredPieces:
         rows = np.array(delivered[7].sealed)
         rows[1, 40] ^= 1
-        return Delivered(delivered[7].ids, rows)
+        return DeliveredPieces(delivered[7].ids, rows)
 
-    def exchanged(_: Round, delivered: dict[int, Delivered]) -> Delivered:
-        return Delivered(delivered[7].ids, delivered[7].sealed[::-1])
+    def exchanged(_: Round, delivered: dict[int, DeliveredPieces]) -> DeliveredPieces:
+        return DeliveredPieces(delivered[7].ids, delivered[7].sealed[::-1])
 
-    def mirrored(_: Round, delivered: dict[int, Delivered]) -> Delivered:
+    def mirrored(_: Round, delivered: dict[int, DeliveredPieces]) -> DeliveredPieces:
         """What 7 itself sealed for the others, sent back: the keys are the same, the direction is not."""
         ids = delivered[7].ids.tolist()
         own = [dict(zip(delivered[i].ids.tolist(), delivered[i].sealed, strict=True))[7] for i in ids]
-        return Delivered(delivered[7].ids, own)
+        return DeliveredPieces(delivered[7].ids, own)
 
-    def of_another_round(_: Round, __: dict[int, Delivered]) -> Delivered:
+    def of_another_round(_: Round, __: dict[int, DeliveredPieces]) -> DeliveredPieces:
         return Round(FOUR).delivered()[7]
 
     for change in (flipped, exchanged, mirrored, of_another_round):
@@ -533,7 +552,7 @@ def test_the_server_refuses_shares_for_the_wrong_clients() -> None:
 def test_the_server_refuses_strangers_and_too_few() -> None:
     game = Round(FOUR)
     with pytest.raises(SecureAbort, match="client 12 is not one"):
-        game.server.roster({one: Client(FOUR, 7).advertise() for one in (7, 3, 20, 12)})
+        game.server.roster({one: LightSecAggClient(FOUR, 7).advertise() for one in (7, 3, 20, 12)})
     for uploaded, why in (([7, 3, 20, 20], "twice"), ([7, 3, 12], "not one"), ([7, 3], "only 2")):
         game = Round(FOUR)
         game.uploads(game.delivered(), residues(FOUR))
@@ -567,13 +586,15 @@ def test_messages_travel_and_have_the_size_that_is_told() -> None:
     for message in [*game.log, shown[7], answer]:
         data = to_bytes(message)
         assert len(data) == size(message)
-        if isinstance(message, Pieces):
+        if isinstance(message, PieceMessage):
             back = pieces_from_bytes(data, type(message), limit=4, width=FOUR.sealed_bytes)
         else:
             back = from_bytes(data, type(message), limit=4)
         assert to_bytes(back) == data
     assert size(game.log[0]) == 5 + 32
-    assert {size(it) for it in game.log if isinstance(it, Pieces)} == {5 + 3 * (4 + 4 * 4 + SEALED_EXTRA)}
+    assert {size(it) for it in game.log if isinstance(it, PieceMessage)} == {
+        5 + 3 * (4 + 4 * 4 + SEALED_EXTRA)
+    }
     assert size(answer) == 5 + 4 * 4
 
 
@@ -593,7 +614,7 @@ def test_pieces_are_passed_on_without_a_copy() -> None:
 def test_malformed_pieces_are_refused() -> None:
     data = to_bytes(SealedPieces(numbers([1, 2]), np.zeros((2, 30), np.uint8)))
     assert pieces_from_bytes(data, SealedPieces, limit=2, width=30).ids.tolist() == [1, 2]
-    empty = pieces_from_bytes(to_bytes(Delivered(numbers([]), ())), Delivered, limit=2, width=30)
+    empty = pieces_from_bytes(to_bytes(DeliveredPieces(numbers([]), ())), DeliveredPieces, limit=2, width=30)
     assert len(empty.sealed) == 0
     huge = data[:1] + b"\xff" * 4 + data[5:]
     for wrong in (b"", data[:4], data[:-1], data + b"\0", huge, b"\x14" + data[1:]):
@@ -610,7 +631,7 @@ def test_malformed_pieces_are_refused() -> None:
 
 def test_an_advertised_key_has_32_bytes() -> None:
     with pytest.raises(SecureAbort):
-        Advertise(np.zeros((1, 31), np.uint8))
+        AdvertiseSealKey(np.zeros((1, 31), np.uint8))
 
 
 def test_decoding_is_the_inverse_of_coding_at_full_size() -> None:

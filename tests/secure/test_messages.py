@@ -12,13 +12,13 @@ from fednlp.errors import SecureAbort
 from fednlp.secure.messages import (
     HEADER_BYTES,
     SEALED_BYTES,
-    Advertise,
+    AdvertiseKeys,
     Confirmation,
     Confirmed,
-    Delivered,
+    DeliveredShares,
+    KeyRoster,
     Message,
     Revealed,
-    Roster,
     SealedShares,
     Survivors,
     from_bytes,
@@ -26,7 +26,16 @@ from fednlp.secure.messages import (
     to_bytes,
 )
 
-KINDS = (Advertise, Roster, SealedShares, Delivered, Survivors, Confirmation, Confirmed, Revealed)
+KINDS = (
+    AdvertiseKeys,
+    KeyRoster,
+    SealedShares,
+    DeliveredShares,
+    Survivors,
+    Confirmation,
+    Confirmed,
+    Revealed,
+)
 LIMIT = 20
 kinds = st.sampled_from(KINDS)
 
@@ -67,9 +76,9 @@ def test_lengths_to_the_byte() -> None:
     assert SEALED_BYTES == 100
     ids = np.arange(7, dtype=np.uint32)
     keys = np.zeros((7, 32), dtype=np.uint8)
-    assert size(Advertise(keys[:1], keys[:1])) == 5 + 64
-    assert size(Roster(ids, keys, keys)) == 5 + 7 * (4 + 64)
-    assert size(Roster(ids, keys, keys, np.zeros((7, 64), np.uint8))) == 5 + 7 * (4 + 64 + 64)
+    assert size(AdvertiseKeys(keys[:1], keys[:1])) == 5 + 64
+    assert size(KeyRoster(ids, keys, keys)) == 5 + 7 * (4 + 64)
+    assert size(KeyRoster(ids, keys, keys, np.zeros((7, 64), np.uint8))) == 5 + 7 * (4 + 64 + 64)
     assert size(SealedShares(ids, np.zeros((7, 100), np.uint8))) == 5 + 7 * 104
     assert size(Revealed(ids, np.zeros(7, np.uint8), np.zeros((7, 9), np.uint32))) == 5 + 7 * (4 + 1 + 36)
 
@@ -139,7 +148,7 @@ def test_the_limit_itself_is_allowed() -> None:
 def test_a_client_advertises_and_confirms_once_a_message(rows: int) -> None:
     keys = np.zeros((rows, 32), dtype=np.uint8)
     with pytest.raises(SecureAbort, match="cannot have"):
-        Advertise(keys, keys)
+        AdvertiseKeys(keys, keys)
     data = bytes([Confirmation.code]) + rows.to_bytes(4, "little") + bytes(64 * rows)
     with pytest.raises(SecureAbort, match="at most 1"):
         from_bytes(data, Confirmation, LIMIT)

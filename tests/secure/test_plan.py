@@ -10,7 +10,7 @@ from fednlp.errors import ConfigError
 from fednlp.secure.plan import make_plan
 
 PROTOCOLS = ("secagg", "secagg+", "lightsecagg")
-DEFAULTS = {  # n: the thresholds at corruption = dropout = 0.1, and the neighbours in SecAgg+
+DEFAULTS = {  # n: the thresholds at max_colluding = dropout = 0.1, and the neighbours in SecAgg+
     3: (3, None, 3, None),
     4: (3, 2, 4, 2),
     5: (3, 2, 5, 2),
@@ -31,7 +31,7 @@ def test_the_defaults_for_few_clients(n: int) -> None:
                 make_plan(protocol, n, 0.1, 0.1)
             continue
         plan = make_plan(protocol, n, 0.1, 0.1)
-        assert plan.needed == expected
+        assert plan.threshold == expected
         if protocol == "secagg+":
             assert plan.neighbours == neighbours
 
@@ -40,28 +40,28 @@ def test_the_defaults_for_few_clients(n: int) -> None:
     protocol=st.sampled_from(PROTOCOLS),
     clients=st.integers(1, 60),
     dropout=st.floats(0, 0.99),
-    corruption=st.floats(0, 0.99),
-    active=st.booleans(),
+    max_colluding=st.floats(0, 0.99),
+    malicious_server=st.booleans(),
 )
 def test_a_sum_is_over_three_clients_and_two_honest_ones_or_there_is_no_plan(
-    protocol: str, clients: int, dropout: float, corruption: float, active: bool
+    protocol: str, clients: int, dropout: float, max_colluding: float, malicious_server: bool
 ) -> None:
     try:
-        plan = make_plan(protocol, clients, dropout, corruption, active=active)
+        plan = make_plan(protocol, clients, dropout, max_colluding, malicious_server=malicious_server)
     except ConfigError:
         return
     if (
         protocol == "secagg+"
-    ):  # of a client's neighbours; the corrupt ones among them are fewer than the threshold
-        assert plan.needed + 1 >= 3
-        assert plan.needed <= plan.neighbours
+    ):  # of a client's neighbours; the colluding ones among them are fewer than the threshold
+        assert plan.threshold + 1 >= 3
+        assert plan.threshold <= plan.neighbours
         return
-    assert plan.needed >= max(3, plan.corrupt + 2)
-    assert plan.needed <= clients - plan.vanishing
+    assert plan.threshold >= max(3, plan.max_colluding + 2)
+    assert plan.threshold <= clients - plan.max_dropouts
 
 
 @pytest.mark.parametrize(
-    ("protocol", "clients", "dropout", "corruption", "said"),
+    ("protocol", "clients", "dropout", "max_colluding", "said"),
     [
         (
             "secagg",
@@ -71,22 +71,28 @@ def test_a_sum_is_over_three_clients_and_two_honest_ones_or_there_is_no_plan(
             "3 of 3 clients must answer .* lower one of the two, or raise clients_per_round",
         ),
         ("secagg", 10, 0.1, 0.8, "10 of 10 clients must answer"),
-        ("lightsecagg", 3, 0.34, 0.0, "a sum must be over 3 or more: lower dropout or corruption, or raise"),
-        ("lightsecagg", 10, 0.0, 0.9, "with 9 corrupt ones a sum must be over 11 or more"),
+        (
+            "lightsecagg",
+            3,
+            0.34,
+            0.0,
+            "a sum must be over 3 or more: lower dropout or max_colluding, or raise",
+        ),
+        ("lightsecagg", 10, 0.0, 0.9, "with 9 colluding ones a sum must be over 11 or more"),
         ("lightsecagg", 10, 0.4, 0.3, "twice the 6 clients"),
     ],
 )
 def test_sums_that_tell_too_much_are_refused(
-    protocol: str, clients: int, dropout: float, corruption: float, said: str
+    protocol: str, clients: int, dropout: float, max_colluding: float, said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        make_plan(protocol, clients, dropout, corruption)
+        make_plan(protocol, clients, dropout, max_colluding)
 
 
 def test_the_threshold_leaves_two_honest_clients() -> None:
-    assert make_plan("secagg", 10, 0.1, 0.5).needed == 7
-    assert make_plan("secagg", 10, 0.1, 0.4).needed == 6
-    assert make_plan("secagg", 10, 0.1, 0.5, active=True).needed == 8
+    assert make_plan("secagg", 10, 0.1, 0.5).threshold == 7
+    assert make_plan("secagg", 10, 0.1, 0.4).threshold == 6
+    assert make_plan("secagg", 10, 0.1, 0.5, malicious_server=True).threshold == 8
 
 
 @pytest.mark.parametrize(
@@ -125,7 +131,7 @@ def test_bits_that_do_not_fit_are_refused() -> None:
 
 
 def test_a_plan_reads_as_one_line() -> None:
-    line = "10 clients a round, 4 neighbours each; 1 may vanish, 1 may be corrupt; threshold 2; 24 bits a parameter"
+    line = "10 clients a round, 4 neighbours each; 1 may drop out, 1 may collude; threshold 2; 24 bits a parameter"
     assert str(make_plan("secagg+", 10, 0.1, 0.1)) == f"secagg+: {line} before masking"
     assert "neighbours" not in str(make_plan("secagg", 10, 0.1, 0.1))
 
@@ -133,9 +139,9 @@ def test_a_plan_reads_as_one_line() -> None:
 def test_what_a_protocol_cannot_do_is_refused() -> None:
     with pytest.raises(ConfigError, match="3 clients or more are needed"):
         make_plan("secagg", 2, 0.0, 0.0)
-    with pytest.raises(ConfigError, match='active = true is for protocol = "secagg"'):
-        make_plan("lightsecagg", 10, 0.1, 0.1, active=True)
-    assert make_plan("lightsecagg", 4, 0.0, 0.5).needed == 4
-    assert make_plan("lightsecagg", 9, 0.25, 0.5).needed == 7  # 2 * 7 > 9 + 4, and not 2 * 6
+    with pytest.raises(ConfigError, match='malicious_server = true is for protocol = "secagg"'):
+        make_plan("lightsecagg", 10, 0.1, 0.1, malicious_server=True)
+    assert make_plan("lightsecagg", 4, 0.0, 0.5).threshold == 4
+    assert make_plan("lightsecagg", 9, 0.25, 0.5).threshold == 7  # 2 * 7 > 9 + 4, and not 2 * 6
     with pytest.raises(ConfigError, match="twice the 6 clients"):
         make_plan("lightsecagg", 9, 0.34, 0.4)

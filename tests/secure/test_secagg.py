@@ -22,20 +22,20 @@ from fednlp.secure.masks import add_masks
 from fednlp.secure.messages import (
     KEY,
     SEED,
-    Advertise,
+    AdvertiseKeys,
     Confirmation,
     Confirmed,
-    Delivered,
+    DeliveredShares,
+    KeyRoster,
     Message,
     Revealed,
-    Roster,
     SealedShares,
     Survivors,
     from_bytes,
     size,
     to_bytes,
 )
-from fednlp.secure.secagg import LARGEST_ID, Client, Parameters, Part, Server
+from fednlp.secure.secagg import LARGEST_ID, SecAggClient, SecAggClientSpec, SecAggRoundSpec, SecAggServer
 from fednlp.secure.shamir import share
 
 Vector = NDArray[np.uint32]
@@ -58,11 +58,11 @@ def ring(ids: list[int], k: int) -> dict[int, tuple[int, ...]]:
 
 
 def whole(
-    n: int, threshold: int, protocol: str = "secagg", active: bool = False, round_number: int = 3
-) -> Parameters:
+    n: int, threshold: int, protocol: str = "secagg", malicious_server: bool = False, round_number: int = 3
+) -> SecAggRoundSpec:
     """Return a round on a complete graph; ids are not consecutive and not sorted."""
     ids = (900, 7, 0, 41, LARGEST_ID, 12)[:n]
-    return Parameters(protocol, ids, complete(ids), threshold, round_number, active, RUN)
+    return SecAggRoundSpec(protocol, ids, complete(ids), threshold, round_number, malicious_server, RUN)
 
 
 def vectors_of(ids: Iterable[int], seed: int = 0) -> dict[int, Vector]:
@@ -79,13 +79,15 @@ def pick(received: Mapping[int, T], ids: Iterable[int]) -> dict[int, T]:
 
 
 def make_clients(
-    parameters: Parameters, signing: Mapping[int, SigningKey] | None = None
-) -> dict[int, Client]:
-    if not parameters.active:
-        return {own: Client(parameters.part(own)) for own in parameters.ids}
+    parameters: SecAggRoundSpec, signing: Mapping[int, SigningKey] | None = None
+) -> dict[int, SecAggClient]:
+    if not parameters.malicious_server:
+        return {own: SecAggClient(parameters.client_spec(own)) for own in parameters.ids}
     signing = signing or {own: SigningKey.new() for own in parameters.ids}
     identities = {own: key.public for own, key in signing.items()}
-    return {own: Client(parameters.part(own), signing[own], identities) for own in parameters.ids}
+    return {
+        own: SecAggClient(parameters.client_spec(own), signing[own], identities) for own in parameters.ids
+    }
 
 
 @dataclass
@@ -101,7 +103,7 @@ class Play:
         gone: Step -> who is missing from it on.
     """
 
-    parameters: Parameters
+    parameters: SecAggRoundSpec
     until: str = "reveal"
     gone: Mapping[str, Iterable[int]] = field(default_factory=dict)
     vectors: Mapping[int, Vector] = field(default_factory=dict)
@@ -113,12 +115,12 @@ class Play:
 
     def __post_init__(self) -> None:
         self.vectors = self.vectors or vectors_of(self.parameters.ids)
-        self.server = Server(self.parameters)
+        self.server = SecAggServer(self.parameters)
         self.clients = make_clients(self.parameters, self.signing)
         self.here = set(self.parameters.ids)
         for step in STEPS[: STEPS.index(self.until) + 1]:
             self.here -= set(self.gone.get(step, ()))
-            if step != "check" or self.parameters.active:
+            if step != "check" or self.parameters.malicious_server:
                 getattr(self, f"_{step}")()
 
     def _ask(self, method: str, arguments: Mapping[int, Any] | None = None) -> dict[int, Any]:
@@ -182,16 +184,16 @@ def subsets(ids: Iterable[int]) -> Iterator[tuple[int, ...]]:
 class EverySubset:
     """Plays a round on the complete graph with every possible drop-out at every step."""
 
-    def __init__(self, parameters: Parameters) -> None:
+    def __init__(self, parameters: SecAggRoundSpec) -> None:
         self.vectors = vectors_of(parameters.ids)
         # In SecAgg+ a client holds no share of its own secrets, so one more must be there.
         self.needed = parameters.threshold + (parameters.protocol == "secagg+")
-        self.active = parameters.active
+        self.malicious_server = parameters.malicious_server
         self.sums = self.aborts = 0
         clients = make_clients(parameters)
         advertised = {own: client.advertise() for own, client in clients.items()}
         for here in subsets(parameters.ids):
-            server = Server(parameters)
+            server = SecAggServer(parameters)
             if rosters := self.step(here, server.roster, pick(advertised, here)):
                 self.share(server, {own: clone(clients[own]) for own in here}, rosters)
 
@@ -204,24 +206,30 @@ class EverySubset:
             call(argument)
         return None
 
-    def share(self, server: Server, clients: dict[int, Client], rosters: dict[int, Roster]) -> None:
+    def share(
+        self, server: SecAggServer, clients: dict[int, SecAggClient], rosters: dict[int, KeyRoster]
+    ) -> None:
         sealed = {own: client.share(rosters[own]) for own, client in clients.items()}
         for here in subsets(clients):
             branch = clone(server)
             if parcels := self.step(here, branch.deliver, pick(sealed, here)):
                 self.mask(branch, {own: clone(clients[own]) for own in here}, parcels)
 
-    def mask(self, server: Server, clients: dict[int, Client], parcels: dict[int, Delivered]) -> None:
+    def mask(
+        self, server: SecAggServer, clients: dict[int, SecAggClient], parcels: dict[int, DeliveredShares]
+    ) -> None:
         for own, client in clients.items():
             client.receive(parcels[own])
         uploads = {own: client.masked(self.vectors[own]) for own, client in clients.items()}
         for here in subsets(clients):
             branch = clone(server)
             if lists := self.step(here, branch.survivors, here):
-                check = self.confirm if self.active else self.reveal
+                check = self.confirm if self.malicious_server else self.reveal
                 check(branch, {own: clone(clients[own]) for own in here}, lists, total_of(uploads, here))
 
-    def confirm(self, server: Server, clients: dict[int, Client], lists: Any, total: Vector) -> None:
+    def confirm(
+        self, server: SecAggServer, clients: dict[int, SecAggClient], lists: Any, total: Vector
+    ) -> None:
         signed = {own: client.confirm(lists[own]) for own, client in clients.items()}
         for here in subsets(clients):
             branch = clone(server)
@@ -230,8 +238,8 @@ class EverySubset:
 
     def reveal(
         self,
-        server: Server,
-        clients: dict[int, Client],
+        server: SecAggServer,
+        clients: dict[int, SecAggClient],
         lists: Any,
         total: Vector,
         survivors: Iterable[int] | None = None,
@@ -262,7 +270,7 @@ def count_outcomes(n: int, needed: int, steps: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(
-    ("n", "threshold", "protocol", "active"),
+    ("n", "threshold", "protocol", "malicious_server"),
     [
         (4, 3, "secagg", False),
         (4, 3, "secagg", True),
@@ -273,9 +281,11 @@ def count_outcomes(n: int, needed: int, steps: int) -> tuple[int, int]:
         (5, 3, "secagg", True),
     ],
 )
-def test_every_drop_out_at_every_step(n: int, threshold: int, protocol: str, active: bool) -> None:
-    played = EverySubset(whole(n, threshold, protocol, active))
-    assert (played.sums, played.aborts) == count_outcomes(n, played.needed, steps=5 if active else 4)
+def test_every_drop_out_at_every_step(n: int, threshold: int, protocol: str, malicious_server: bool) -> None:
+    played = EverySubset(whole(n, threshold, protocol, malicious_server))
+    assert (played.sums, played.aborts) == count_outcomes(
+        n, played.needed, steps=5 if malicious_server else 4
+    )
 
 
 def recoverable(graph: Mapping[int, tuple[int, ...]], stages: list[set[int]], threshold: int) -> bool:
@@ -297,14 +307,14 @@ def recoverable(graph: Mapping[int, tuple[int, ...]], stages: list[set[int]], th
     return True
 
 
-@pytest.mark.parametrize("active", [False, True])
-def test_random_drop_outs_on_a_ring(active: bool) -> None:
+@pytest.mark.parametrize("malicious_server", [False, True])
+def test_random_drop_outs_on_a_ring(malicious_server: bool) -> None:
     rng = np.random.default_rng(5)
     ids = [int(own) for own in rng.permutation(1000)[:40]]
-    parameters = Parameters("secagg+", tuple(ids), ring(ids, 12), 7, 0, active, RUN)
+    parameters = SecAggRoundSpec("secagg+", tuple(ids), ring(ids, 12), 7, 0, malicious_server, RUN)
     outcomes = []
     for rate in (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15):
-        steps = [step for step in STEPS if active or step != "check"]
+        steps = [step for step in STEPS if malicious_server or step != "check"]
         gone: dict[str, set[int]] = {}
         left, stages = set(ids), []
         for step in steps:
@@ -327,7 +337,7 @@ def test_a_dropped_client_without_surviving_neighbours_is_in_nobodys_way() -> No
     edges = [(0, 1), (0, 2), (1, 5), (1, 6), (2, 7), (2, 8), *combinations(sorted(survivors), 2)]
     ids = tuple(sorted(survivors | gone))
     graph = {own: tuple(peer for peer in ids if (own, peer) in edges or (peer, own) in edges) for own in ids}
-    play = Play(Parameters("secagg+", ids, graph, 2, 0), gone={"vectors": gone})
+    play = Play(SecAggRoundSpec("secagg+", ids, graph, 2, 0), gone={"vectors": gone})
     assert np.array_equal(play.result, total_of(play.vectors, survivors))
 
 
@@ -387,7 +397,7 @@ def first_row(value: NDArray[np.uint8]) -> Callable[[NDArray[np.uint8]], NDArray
     ("change", "said"),
     [
         (lambda roster, own: changed(roster, ids=[5, *roster.ids[1:]]), "client 5, whom it does not expect"),
-        (lambda roster, own: changed(roster, ids=[own.part.own, *roster.ids[1:]]), "does not expect"),
+        (lambda roster, own: changed(roster, ids=[own.spec.own, *roster.ids[1:]]), "does not expect"),
         (lambda roster, own: rows(roster, [0, 0, 1, 2]), "twice"),
         (lambda roster, own: rows(roster, [0]), "advertised keys; 3 are needed"),
         (lambda roster, own: rows(roster, []), "advertised keys; 3 are needed"),
@@ -484,7 +494,7 @@ def test_a_sealed_text_opens_in_one_place_only() -> None:
         for receiver, row in zip(message.ids, message.sealed, strict=True)
     }
 
-    def put(parcel: Delivered, row: NDArray[np.uint8]) -> Delivered:
+    def put(parcel: DeliveredShares, row: NDArray[np.uint8]) -> DeliveredShares:
         sealed = parcel.sealed.copy()
         sealed[parcel.ids.tolist().index(peer)] = row
         return replace(parcel, sealed=sealed)
@@ -544,14 +554,14 @@ def test_a_survivor_that_never_shared_is_unknown() -> None:
         play.clients[own].reveal(Survivors(listed))
 
 
-@pytest.mark.parametrize("active", [False, True])
-def test_nobody_is_asked_twice(active: bool) -> None:
+@pytest.mark.parametrize("malicious_server", [False, True])
+def test_nobody_is_asked_twice(malicious_server: bool) -> None:
     """With another list a second answer would be the other kind of share."""
-    play = Play(whole(4, 3, active=active), until="vectors")
+    play = Play(whole(4, 3, malicious_server=malicious_server), until="vectors")
     own, gone = play.parameters.ids[0], play.parameters.ids[3]
     other = Survivors(play.lists[own].ids[play.lists[own].ids != gone])
     client = play.clients[own]
-    if active:
+    if malicious_server:
         client.confirm(play.lists[own])
         with pytest.raises(SecureAbort, match="'confirm' was asked for where 'reveal' is due"):
             clone(client).confirm(other)
@@ -587,12 +597,12 @@ def test_whatever_survivors_are_shown_one_share_a_peer_is_revealed(listed: list[
         assert np.array_equal(revealed, held[peer][kind])
 
 
-@pytest.mark.parametrize("active", [False, True])
-def test_steps_come_in_order_and_once(active: bool) -> None:
-    play = Play(whole(4, 3, active=active))
+@pytest.mark.parametrize("malicious_server", [False, True])
+def test_steps_come_in_order_and_once(malicious_server: bool) -> None:
+    play = Play(whole(4, 3, malicious_server=malicious_server))
     sides = (
-        ("advertise", "share", "receive", "masked", *(["confirm"] if active else []), "reveal"),
-        ("roster", "deliver", "survivors", *(["confirmed"] if active else []), "unmask"),
+        ("advertise", "share", "receive", "masked", *(["confirm"] if malicious_server else []), "reveal"),
+        ("roster", "deliver", "survivors", *(["confirmed"] if malicious_server else []), "unmask"),
     )
     for methods, finished in zip(sides, (play.clients[play.parameters.ids[0]], play.server), strict=True):
         for due in (*methods, "nothing"):
@@ -628,19 +638,19 @@ def test_only_one_row_of_uint32_is_masked(vector: Any) -> None:
         play_before("masked")[0].masked(vector)
 
 
-# Active mode: what the server cannot make up.
+# Malicious-server mode: what the server cannot make up.
 
 
 def tampered(step: str, change: Callable[[Any], Any], threshold: int = 3, **options: Any) -> None:
     """Play a round in which the server (or a client) sends the first client something else."""
-    parameters = whole(4, threshold, active=True, **options)
+    parameters = whole(4, threshold, malicious_server=True, **options)
     own = parameters.ids[0]
     Play(parameters, tamper=lambda at, to, sent: change(sent) if (at, to) == (step, own) else sent)
 
 
 @pytest.mark.parametrize("protocol", ["secagg", "secagg+"])
 def test_signed_rounds_work(protocol: str) -> None:
-    parameters = whole(5, 3, protocol, active=True)
+    parameters = whole(5, 3, protocol, malicious_server=True)
     first, second = parameters.ids[:2]
     play = Play(parameters, gone={"vectors": [second]})
     assert np.array_equal(play.result, total_of(play.vectors, set(parameters.ids) - {second}))
@@ -651,7 +661,7 @@ def test_signed_rounds_work(protocol: str) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda roster: replace(roster, signatures=None), "signed in active mode"),
+        (lambda roster: replace(roster, signatures=None), "signed in malicious-server mode"),
         (lambda roster: changed(roster, signatures=lambda old: old[[1, 0, 2]]), "signature does not match"),
         (lambda roster: changed(roster, seal_keys=first_row(_key(KeyPair.new().public))), "does not match"),
         (lambda roster: changed(roster, mask_keys=first_row(_key(KeyPair.new().public))), "does not match"),
@@ -671,7 +681,7 @@ def test_keys_of_another_are_refused(change: Any, said: str) -> None:
 )
 def test_signed_keys_are_of_one_round_of_one_run(changes: Any) -> None:
     """The same identities in another round, run, protocol or threshold: signatures of one are void in the other."""
-    parameters = whole(4, 3, "secagg+", active=True)
+    parameters = whole(4, 3, "secagg+", malicious_server=True)
     other = replace(parameters, **({"threshold": 3} | changes))
     signing = {own: SigningKey.new() for own in parameters.ids}
     old = Play(parameters, until="keys", signing=signing)
@@ -689,7 +699,7 @@ def test_signed_keys_are_of_one_round_of_one_run(changes: Any) -> None:
         (lambda signed: rows(signed, [0]), "signed the survivors; 3 are needed"),
         (lambda signed: rows(signed, [0, 0, 1]), "twice"),
         (lambda signed: changed(signed, ids=[5, *signed.ids[1:]]), "does not expect"),
-        (lambda signed: Survivors(signed.ids), "for signatures in active mode"),
+        (lambda signed: Survivors(signed.ids), "for signatures in malicious-server mode"),
     ],
 )
 def test_signatures_of_survivors_are_checked(change: Any, said: str) -> None:
@@ -712,7 +722,7 @@ def test_two_lists_of_survivors_get_nowhere() -> None:
 
 def test_a_confirmation_is_of_one_session() -> None:
     """A round that was aborted and is played again with the same number: its signatures are void."""
-    parameters = whole(4, 3, active=True)
+    parameters = whole(4, 3, malicious_server=True)
     signing = {own: SigningKey.new() for own in parameters.ids}
     own = parameters.ids[0]
     old, new = (Play(parameters, until="check", signing=signing) for _ in range(2))
@@ -721,21 +731,23 @@ def test_a_confirmation_is_of_one_session() -> None:
 
 
 FEW = 60
-LOST, CORRUPT = (*range(3, 8), *range(33, 38)), (0, 1, 2, 30, 31, 32)
-"""Of two runs of eight places, those that the server calls lost, and those that work with it."""
+DROPOUTS, COLLUDING = (*range(3, 8), *range(33, 38)), (0, 1, 2, 30, 31, 32)
+"""Of two runs of eight places, those that the server lists as dropped out, and those that collude with it."""
 
 
 @cache
-def split(fewest: int) -> Play:
+def split(min_survivors: int) -> Play:
     """Play a round of 60 clients on a ring of 16 neighbours, up to the list of survivors."""
     ids = list(range(FEW))
     graph = ring(ids, 16)
-    return Play(Parameters("secagg+", tuple(ids), graph, 11, 0, True, RUN, 6, fewest), until="shares")
+    return Play(
+        SecAggRoundSpec("secagg+", tuple(ids), graph, 11, 0, True, RUN, 6, min_survivors), until="shares"
+    )
 
 
-def confirm(play: Play, lost: Iterable[int]) -> dict[int, Confirmation]:
-    """Have the clients that are not called lost sign the list of the others."""
-    listed = Survivors(np.array(sorted(set(play.parameters.ids) - set(lost)), dtype=np.uint32))
+def confirm(play: Play, dropouts: Iterable[int]) -> dict[int, Confirmation]:
+    """Have the clients that are not listed as dropped out sign the list of the others."""
+    listed = Survivors(np.array(sorted(set(play.parameters.ids) - set(dropouts)), dtype=np.uint32))
     signed = {}
     for own in listed.ids.tolist():
         client = clone(play.clients[own])
@@ -746,43 +758,43 @@ def confirm(play: Play, lost: Iterable[int]) -> dict[int, Confirmation]:
     return signed
 
 
-def test_a_server_that_names_the_lost_could_split_the_sum() -> None:
-    """Clients that do not count the lost all answer, though no honest client of one part is near the other."""
+def test_a_server_that_chooses_who_drops_out_could_split_the_sum() -> None:
+    """Clients that do not count the dropouts all answer, though no honest client of one part is near the other."""
     play = split(0)
-    signed = confirm(play, LOST)
-    for own in set(signed) - set(CORRUPT):
-        near = sorted(play.parameters.part(own).neighbours & signed.keys())
+    signed = confirm(play, DROPOUTS)
+    for own in set(signed) - set(COLLUDING):
+        near = sorted(play.parameters.client_spec(own).neighbours & signed.keys())
         rows_ = np.concatenate([signed[peer].signatures for peer in near])
         play.clients[own].reveal(Confirmed(np.array(near, dtype=np.uint32), rows_))
-        assert {peer in range(8, 30) for peer in {own, *near} - set(CORRUPT)} == {own in range(8, 30)}
+        assert {peer in range(8, 30) for peer in {own, *near} - set(COLLUDING)} == {own in range(8, 30)}
 
 
-def test_more_lost_clients_than_agreed_are_refused() -> None:
-    """At dropout 0.1 of 60 clients six may be lost, and the split takes ten."""
+def test_more_dropouts_than_agreed_are_refused() -> None:
+    """At dropout 0.1 of 60 clients six may drop out, and the split takes ten."""
     play, few = split(54), (5, 15, 25, 35, 40, 50)
     with pytest.raises(SecureAbort, match="only 50 clients are said to have sent a vector; 54 must have"):
-        confirm(play, LOST)
+        confirm(play, DROPOUTS)
     with pytest.raises(SecureAbort, match="only 53"):
         confirm(play, (*few, 45))
     with pytest.raises(SecureAbort, match="only 50"):
-        clone(play.server).survivors(set(play.parameters.ids) - set(LOST))
+        clone(play.server).survivors(set(play.parameters.ids) - set(DROPOUTS))
     assert len(confirm(play, few)) == 54
     assert len(clone(play.server).survivors(set(play.parameters.ids) - set(few))) == 54
 
 
-def test_active_mode_needs_identities() -> None:
-    part = whole(4, 3, active=True).part(7)
+def test_malicious_server_mode_needs_identities() -> None:
+    part = whole(4, 3, malicious_server=True).client_spec(7)
     signing = SigningKey.new()
     everybody = dict.fromkeys(whole(4, 3).ids, signing.public)
-    Client(part, signing, everybody)
+    SecAggClient(part, signing, everybody)
     for key, identities in (
         (None, everybody),
         (signing, {}),
         (signing, {7: signing.public}),
         (signing, None),
     ):
-        with pytest.raises(SecureAbort, match="active mode needs"):
-            Client(part, key, identities)
+        with pytest.raises(SecureAbort, match="malicious-server mode needs"):
+            SecAggClient(part, key, identities)
 
 
 # What the server refuses.
@@ -816,11 +828,13 @@ def test_the_server_refuses_shares_for_others() -> None:
 
 
 def test_the_server_refuses_keys_signed_or_not() -> None:
-    for active in (False, True):
-        server, (received,) = Play(whole(4, 3, active=active), until="keys").before["roster"]
+    for malicious_server in (False, True):
+        server, (received,) = Play(whole(4, 3, malicious_server=malicious_server), until="keys").before[
+            "roster"
+        ]
         own, message = next(iter(received.items()))
-        signatures = None if active else np.zeros((1, 64), np.uint8)
-        with pytest.raises(SecureAbort, match="signed in active mode, and only there"):
+        signatures = None if malicious_server else np.zeros((1, 64), np.uint8)
+        with pytest.raises(SecureAbort, match="signed in malicious-server mode, and only there"):
             server.roster(received | {own: replace(message, signatures=signatures)})
 
 
@@ -891,11 +905,11 @@ PLUS = {"protocol": "secagg+", "threshold": 2}
         ({"neighbours": ring([0, 1, 2, 3], 2)}, "all clients are neighbours"),
         ({"threshold": 2}, "from 3 to that many"),
         ({"threshold": 5}, "from 3 to that many"),
-        ({"corrupt": 2}, "from 4 to that many"),
+        ({"max_colluding": 2}, "from 4 to that many"),
         ({"protocol": "secagg+", "threshold": 4}, "from 2 to that many"),
         ({"protocol": "secagg+", "threshold": 1}, "from 2 to that many"),
-        ({"ids": SIX, "neighbours": complete(SIX), "active": True, "run": RUN}, "more than half"),
-        ({"active": True}, "needs the run's nonce"),
+        ({"ids": SIX, "neighbours": complete(SIX), "malicious_server": True, "run": RUN}, "more than half"),
+        ({"malicious_server": True}, "needs the run's nonce"),
         ({"round_number": -1}, "no round -1"),
         ({"ids": (0, 1, 2**31 - 2), "neighbours": complete((0, 1, 2**31 - 2))}, "numbered from 0"),
         ({"ids": (0, 1, -1), "neighbours": complete((0, 1, -1))}, "numbered from 0"),
@@ -903,10 +917,10 @@ PLUS = {"protocol": "secagg+", "threshold": 2}
     ],
 )
 def test_rounds_that_cannot_be_are_refused(changes: Any, said: str | None) -> None:
-    parameters = Parameters("secagg", (0, 1, 2, 3), complete(range(4)), threshold=3, round_number=0)
+    parameters = SecAggRoundSpec("secagg", (0, 1, 2, 3), complete(range(4)), threshold=3, round_number=0)
     if said is None:
         with pytest.raises(SecureAbort, match="no client"):
-            Server(replace(parameters, **changes)).roster({})
+            SecAggServer(replace(parameters, **changes)).roster({})
         return
     with pytest.raises(SecureAbort, match=re.escape(said)):
         replace(parameters, **changes)
@@ -914,9 +928,9 @@ def test_rounds_that_cannot_be_are_refused(changes: Any, said: str | None) -> No
 
 def test_a_client_outside_the_cohort_has_no_part() -> None:
     with pytest.raises(SecureAbort, match="client 5 is not in"):
-        whole(4, 3).part(5)
+        whole(4, 3).client_spec(5)
     with pytest.raises(SecureAbort, match="from 3 to that many"):
-        Part("secagg", 1, frozenset(), 3, 0)
+        SecAggClientSpec("secagg", 1, frozenset(), 3, 0)
 
 
 # What anybody gets to see.
@@ -991,10 +1005,10 @@ def secrets_of(play: Play) -> dict[str, bytes]:
     return secrets
 
 
-@pytest.mark.parametrize("active", [False, True])
-def test_the_server_sees_no_secret(active: bool) -> None:
+@pytest.mark.parametrize("malicious_server", [False, True])
+def test_the_server_sees_no_secret(malicious_server: bool) -> None:
     """All messages of a round, both ways: no key, seed or vector; of shares only the kind that was asked for."""
-    parameters = whole(5, 3, active=active)
+    parameters = whole(5, 3, malicious_server=malicious_server)
     gone = parameters.ids[4]
     play = Play(parameters, until="shares")
     secrets = secrets_of(play)
@@ -1002,7 +1016,7 @@ def test_the_server_sees_no_secret(active: bool) -> None:
     assert len(set(secrets.values())) == 5 * (2 + 2 * 5 + 1 + 1) + 10 * 2
     play.here -= {gone}
     for step in STEPS[2:]:
-        if step != "check" or active:
+        if step != "check" or malicious_server:
             getattr(play, f"_{step}")()
     seen = [to_bytes(message) for _, _, message in play.sent]
     seen += [upload.tobytes() for upload in play.uploads.values()]
@@ -1036,7 +1050,7 @@ def test_reprs_show_no_secret() -> None:
     secrets = secrets_of(play)
     party = clone(play.clients[7])
     party.receive(play.parcels[7])
-    shown = [repr(party), repr(play.server), repr(play.clients[7]), repr(party.part)]
+    shown = [repr(party), repr(play.server), repr(play.clients[7]), repr(party.spec)]
     shown += [repr(mask) for mask in party.masks()] + [repr(message) for *_, message in play.sent]
     text = " ".join(shown)
     for secret in secrets.values():
@@ -1058,7 +1072,7 @@ ids_of_strangers = st.lists(st.sampled_from([0, 7, 900, 5]), max_size=4)
 @given(
     ids_of_strangers,
     st.integers(0, 2**32 - 1),
-    st.sampled_from([Roster, Delivered, Survivors]),
+    st.sampled_from([KeyRoster, DeliveredShares, Survivors]),
     st.booleans(),
 )
 def test_a_client_takes_a_strangers_message_or_refuses(
@@ -1075,15 +1089,15 @@ def test_a_client_takes_a_strangers_message_or_refuses(
         getattr(clone(play.before[method][0]), method)(kind(**arrays))
     except SecureAbort:
         return
-    assert kind is not Delivered  # nobody guesses a sealed text
+    assert kind is not DeliveredShares  # nobody guesses a sealed text
 
 
 @cache
 def at_receipt(kind: type[Message]) -> tuple[Play, str]:
-    return Play(whole(4, 3)), {Roster: "share", Delivered: "receive", Survivors: "reveal"}[kind]
+    return Play(whole(4, 3)), {KeyRoster: "share", DeliveredShares: "receive", Survivors: "reveal"}[kind]
 
 
-@given(st.integers(0, 2**32 - 1), st.sampled_from([Advertise, SealedShares, Revealed, Confirmation]))
+@given(st.integers(0, 2**32 - 1), st.sampled_from([AdvertiseKeys, SealedShares, Revealed, Confirmation]))
 def test_the_server_takes_a_strangers_message_or_refuses(seed: int, kind: Any) -> None:
     play, method = at_the_server(kind)
     server, (received,) = play.before[method]
@@ -1099,5 +1113,10 @@ def test_the_server_takes_a_strangers_message_or_refuses(seed: int, kind: Any) -
 
 @cache
 def at_the_server(kind: type[Message]) -> tuple[Play, str]:
-    methods = {Advertise: "roster", SealedShares: "deliver", Revealed: "unmask", Confirmation: "confirmed"}
-    return Play(whole(4, 3, active=kind is Confirmation)), methods[kind]
+    methods = {
+        AdvertiseKeys: "roster",
+        SealedShares: "deliver",
+        Revealed: "unmask",
+        Confirmation: "confirmed",
+    }
+    return Play(whole(4, 3, malicious_server=kind is Confirmation)), methods[kind]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.tasks import blocks
-from fednlp.tasks.blocks import cut, laid, logits_at, no_cache, pieces
+from fednlp.tasks.blocks import logits_at, no_cache, pad_rows, split_batch, split_into_rows
 
 from .models import bert, gpt2
 
@@ -21,9 +21,9 @@ from .models import bert, gpt2
 )
 def test_rows_put_together_are_the_lists(lists: list[tuple[int, int]], overlap: int) -> None:
     lengths, sizes = np.array(lists).T
-    starts, widths, owners = cut(lengths, sizes, overlap)
+    starts, widths, owners = split_into_rows(lengths, sizes, overlap)
     flat = np.arange(lengths.sum())
-    rows = laid(flat, starts, widths, -1)
+    rows = pad_rows(flat, starts, widths, -1)
     assert rows.shape == (len(owners), widths.max())
     assert bool((widths <= sizes[owners]).all())
     offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -123,8 +123,8 @@ def test_pieces_hold_each_row_and_place_once(rows: int, width: int, most: int, d
     batch = {"input_ids": ids, "places": torch.tensor(places, dtype=torch.int64)}
     batch["labels"] = batch["places"] * 10
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "MOST_LOGITS", most * width * 11)
-        parts = list(pieces(batch, 11, width))
+        patch.setattr(blocks, "MAX_LOGITS", most * width * 11)
+        parts = list(split_batch(batch, 11, width))
     assert torch.equal(torch.cat([part["input_ids"] for part in parts]), ids)
     assert torch.equal(torch.cat([part["labels"] for part in parts]), batch["labels"])
     for part in parts:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fednlp.data.features import Features
 from fednlp.tasks import blocks
 from fednlp.tasks.causal_lm import CausalLM
-from fednlp.tasks.language import LanguageModelling
+from fednlp.tasks.language_modeling import LanguageModeling
 
 from .models import CPU, WORDS, built, fit, gpt2, wordpiece
 
@@ -146,7 +146,7 @@ def test_the_statistics_give_the_metric(tokenizer: Any, task: CausalLM) -> None:
     assert task.score(np.zeros((2, 2))).tolist() == [0, 0]
     assert metrics["perplexity"] == pytest.approx(math.exp(outcome.loss / outcome.weight))
     assert outcome.weight == features.lengths(numbers).sum() - len(numbers)
-    assert task.shown(outcome.predictions[0]) == pytest.approx(
+    assert task.format_prediction(outcome.predictions[0]) == pytest.approx(
         math.exp(outcome.predictions[0][2] / outcome.predictions[0][1])
     )
 
@@ -170,10 +170,10 @@ def test_many_rows_are_read_in_pieces_to_the_same_end(
     monkeypatch.setattr(
         model, "forward", lambda **given: rows.append(len(given["input_ids"])) or inner(**given)
     )
-    monkeypatch.setattr(blocks, "MOST_ROWS", 3)
+    monkeypatch.setattr(blocks, "MAX_ROWS", 3)
     pieces = all_of()
     assert max(rows) == 3
-    monkeypatch.setattr(blocks, "MOST_LOGITS", 2 * 9 * len(tokenizer))
+    monkeypatch.setattr(blocks, "MAX_LOGITS", 2 * 9 * len(tokenizer))
     rows.clear()
     all_of()
     assert max(rows) == 2
@@ -215,7 +215,7 @@ def test_no_score_is_infinite(tokenizer: Any, task: CausalLM, loss: float) -> No
 
 def test_it_is_built_again_from_json(task: CausalLM) -> None:
     assert CausalLM(**json.loads(json.dumps(asdict(task)))) == task
-    assert isinstance(task, LanguageModelling)
+    assert isinstance(task, LanguageModeling)
 
 
 def test_the_baseline_is_the_frequency_of_tokens(task: CausalLM) -> None:

@@ -52,7 +52,7 @@ def test_a_probability_is_one(tokenizer: Any, probability: float) -> None:
 
 def test_the_task_knows_its_tokenizer(task: MaskedLM) -> None:
     assert (task.mask, task.special, task.padding, task.vocabulary) == (MASK, SPECIAL, 0, 25)
-    assert task.own_words_only is False
+    assert task.uses_only_input_ids is False
     again = {
         k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(json.dumps(asdict(task))).items()
     }
@@ -66,8 +66,8 @@ def test_blocks_hold_all_words_each_with_its_special_tokens(
 ) -> None:
     features = features_of(task, tokenizer, lengths, max_length)
     batch = task.collate(features, np.arange(len(lengths)), CPU)
-    rows = blocks.cut(features.all_lengths, features.values("block"), 0)
-    plain = blocks.laid(features.words(np.arange(len(lengths))), *rows[:2], 0)
+    rows = blocks.split_into_rows(features.all_lengths, features.values("block"), 0)
+    plain = blocks.pad_rows(features.words(np.arange(len(lengths))), *rows[:2], 0)
     assert batch["input_ids"].shape == plain.shape
     assert plain.shape[1] <= max_length
     kept = [[] for _ in lengths]
@@ -153,8 +153,10 @@ def test_the_shares_are_those_of_the_paper(tokenizer: Any, task: MaskedLM) -> No
     assert len(set(read[random].tolist())) > 15
     fixed = task.collate(features, numbers, CPU)
     assert len(fixed["labels"]) / 20_000 == pytest.approx(0.15, abs=0.01)
-    plain = blocks.laid(
-        features.words(numbers), *blocks.cut(features.all_lengths, features.values("block"), 0)[:2], 0
+    plain = blocks.pad_rows(
+        features.words(numbers),
+        *blocks.split_into_rows(features.all_lengths, features.values("block"), 0)[:2],
+        0,
     )
     untouched = torch.ones(plain.size, dtype=torch.bool)
     untouched[batch["places"]] = False
@@ -220,7 +222,7 @@ def test_predictions_do_not_depend_on_the_batch_or_its_pieces(
 
     whole = found(6)
     np.testing.assert_allclose(found(1), whole, rtol=1e-5)
-    monkeypatch.setattr(blocks, "MOST_ROWS", 2)
+    monkeypatch.setattr(blocks, "MAX_ROWS", 2)
     np.testing.assert_allclose(found(6), whole, rtol=1e-5)
 
 

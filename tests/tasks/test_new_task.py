@@ -64,7 +64,7 @@ def test_it_is_a_task_from_a_column_to_its_scores(tokenizer: Any, multi_label: A
     name, found = task.baseline(features, numbers, features, numbers)
     assert (name, len(found)) == ("the most frequent labels", 40)
     assert 0 <= task.metrics(found, features, numbers)["micro_f1"] < metrics["micro_f1"]
-    assert set(task.shown(outcome.predictions[0])) <= set(task.labels)
+    assert set(task.format_prediction(outcome.predictions[0])) <= set(task.labels)
     json.dumps([outcome.predictions, metrics], allow_nan=False)
     loss = task.loss(model, task.collate(features, numbers, CPU)).detach()
     assert outcome.loss / outcome.weight == pytest.approx(float(loss), rel=1e-5)

@@ -14,7 +14,7 @@ from fednlp.data.features import Features
 from fednlp.errors import ConfigError, ModelError
 from fednlp.tasks import blocks
 from fednlp.tasks.base import Row
-from fednlp.tasks.generation import SequenceToSequence
+from fednlp.tasks.seq2seq import SequenceToSequence
 from fednlp.tasks.text_generation import TextGeneration, halves_of
 
 from .models import CPU, WORDS, bert, byte_level, fit, gpt2, wordpiece
@@ -256,11 +256,11 @@ def test_neither_padding_nor_the_batch_matters(
     order = np.array([3, 1, 4, 0, 2])
     whole = outcome_of(task, model, features, order)
     alone = [outcome_of(task, model, features, np.array([number])) for number in order]
-    assert whole.numbers == order.tolist()
+    assert whole.indices == order.tolist()
     assert whole.predictions == [one.predictions[0] for one in alone]
     assert whole.loss == pytest.approx(sum(one.loss for one in alone), rel=1e-5)
     assert whole.weight == sum(one.weight for one in alone)
-    monkeypatch.setattr(blocks, "MOST_ROWS", 2)
+    monkeypatch.setattr(blocks, "MAX_ROWS", 2)
     pieces = outcome_of(task, model, features, order)
     assert (pieces.predictions, pieces.weight) == (whole.predictions, whole.weight)
     assert pieces.loss == pytest.approx(whole.loss, rel=1e-5)
@@ -290,7 +290,7 @@ def learnt(task: Any, tokenizer: Any, kind: str) -> list[str]:
 def test_it_learns_a_word_for_a_word(tokenizer: Any, kind: str, scorer: str) -> None:
     task = TextGeneration.build([], tokenizer, max_target_length=8, scorer=scorer, num_beams=2)
     texts = learnt(task, tokenizer, kind)
-    assert [task.shown(text) for text in texts] == [row["target"] for row in rows_of()]
+    assert [task.format_prediction(text) for text in texts] == [row["target"] for row in rows_of()]
     metrics = task.metrics(texts, features_of(task, tokenizer), np.arange(5))
     assert metrics["rouge_l"] == 1
     assert task.metric == ("bleu" if scorer == "bleu" else "rouge_l")
@@ -322,7 +322,7 @@ def test_scores_and_baseline_are_those_of_sequence_to_sequence(tokenizer: Any, s
 
 def test_it_is_built_again_from_json(task: TextGeneration) -> None:
     assert TextGeneration(**json.loads(json.dumps(asdict(task)))) == task
-    assert (task.own_words_only, task.end, task.padding, task.metric) == (True, 3, 0, "rouge_l")
+    assert (task.uses_only_input_ids, task.end, task.padding, task.metric) == (True, 3, 0, "rouge_l")
     assert task.settings() == {"pad_token_id": 0}
 
 

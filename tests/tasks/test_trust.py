@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fednlp.errors import ConfigError, RunError
 from fednlp.tasks import TASKS, require_trusted, task_class, task_from
-from fednlp.tasks.classification import TextClassification
+from fednlp.tasks.text_classification import TextClassification
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
@@ -27,7 +27,7 @@ JSON = st.recursive(
     [
         ("subprocess:Popen", "is no dataclass"),
         ("os:system", "is no class"),
-        ("fednlp.tasks.base:Outcome", "has no name, metric"),
+        ("fednlp.tasks.base:Predictions", "has no name, metric"),
         ("nowhere:Task", "there is no module nowhere"),
         ("json:nothing", "module json has no nothing"),
         ("..:x", 'is not "module:name"'),
@@ -78,7 +78,7 @@ def test_fields_fit_or_are_refused(fields: dict[str, Any]) -> None:
     assert {key: made[key] for key in fields} == fields
 
 
-@pytest.mark.parametrize("name", [*TASKS, "fednlp.tasks.tagging:TokenClassification"])
+@pytest.mark.parametrize("name", [*TASKS, "fednlp.tasks.token_classification:TokenClassification"])
 def test_a_registered_task_needs_no_consent(name: str) -> None:
     require_trusted("run", name, None)
     require_trusted("run", name, name)

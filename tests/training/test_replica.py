@@ -175,7 +175,7 @@ def test_weight_decay_leaves_alone_what_has_no_gradient() -> None:
 
 
 def test_a_pull_reaches_shared_parameters_alone() -> None:
-    """Without FedProx's pull, as in final steps, and in personal layers, no gradient still means no weight decay."""
+    """Without FedProx's pull, as in fine-tuning, and in personal layers, no gradient still means no weight decay."""
     options = LocalTraining("sgd", 0.3, weight_decay=0.5)
     ids, labels = torch.zeros(4, 5, dtype=torch.long), torch.zeros(4, dtype=torch.long)
     moved = {}

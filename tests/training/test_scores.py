@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fednlp.data.features import Features
 from fednlp.partition.index import from_owners
-from fednlp.tasks.base import Outcome
+from fednlp.tasks.base import Predictions
 from fednlp.training.scores import defined, joined, mean_loss, mean_scores, scored, scores_by_owner
 
 LABELS = np.array([0, 1, 0, 1, 1, 0, 0, 1])
@@ -35,8 +35,10 @@ class Share:
             return np.asarray(sums[..., 0] / sums[..., 1])
 
 
-def outcome(numbers: list[int], predictions: list[int], loss: float = 0.0, weight: float = 0.0) -> Outcome:
-    return Outcome(numbers, predictions, loss, weight)
+def outcome(
+    numbers: list[int], predictions: list[int], loss: float = 0.0, weight: float = 0.0
+) -> Predictions:
+    return Predictions(numbers, predictions, loss, weight)
 
 
 losses = st.lists(st.tuples(st.floats(0, 100), st.integers(0, 50)), max_size=6)

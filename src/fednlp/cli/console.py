@@ -198,7 +198,7 @@ def closing_table(summary: dict[str, Any]) -> Table:
     baseline = summary["baseline"]
     table.add_row("baseline", f"{four_digits(baseline[summary['metric']])} ({baseline['name']})")
     metric = summary["metric"]
-    for part, heading in (("personal", "clients' own tests"), ("final", "after own steps")):
+    for part, heading in (("personal", "clients' own tests"), ("finetuned", "after own steps")):
         own = scores.get(part, {})
         if own.get(metric) is not None:
             table.add_row(heading, decile_text(own, metric))

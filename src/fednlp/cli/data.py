@@ -57,7 +57,7 @@ _TEST_FRACTION = typer.Option(help="Held out where there is no test set.")
 _DELIMITER = typer.Option(
     help="What separates the cells of CSV files, such as ';' or tab; found out if left out."
 )
-_INVALID = typer.Option(help="Rows that cannot be examples: refuse or drop.")
+_ON_INVALID_ROW = typer.Option(help="Rows that cannot be examples: refuse or drop.")
 _TASK = typer.Option(help="The task, where the columns fit several.")
 
 
@@ -72,10 +72,11 @@ def informed(
     test_path: Annotated[str | None, _TEST_PATH] = None,
     test_fraction: Annotated[float, _TEST_FRACTION] = 0.2,
     delimiter: Annotated[str | None, _DELIMITER] = None,
-    invalid: Annotated[str, _INVALID] = "refuse",
+    on_invalid_row: Annotated[str, _ON_INVALID_ROW] = "refuse",
     task: Annotated[str | None, _TASK] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of an experiment, e.g. data.invalid=drop.")
+        list[str] | None,
+        typer.Option("--set", help="A setting of an experiment, e.g. data.on_invalid_row=drop."),
     ] = None,
 ) -> None:
     """Say what is known of a data set, how it is read, what is in it, and what is odd about it."""
@@ -84,7 +85,9 @@ def informed(
     known = info(sources[0]) if _is_known(sources, CATALOGUE) else {}
     found = None
     if not known or path is not None or known["cached"]:
-        section = _data(sources, path, text, label, columns, test_path, test_fraction, delimiter, invalid)
+        section = _data(
+            sources, path, text, label, columns, test_path, test_fraction, delimiter, on_invalid_row
+        )
         found = _look({"data": section, "task": _given({"name": task})}, set_ or ())
     if as_json:
         print(json.dumps(known | (found.values() if found else {}), indent=1, ensure_ascii=False))
@@ -122,7 +125,7 @@ def exported(
     test_path: Annotated[str | None, _TEST_PATH] = None,
     test_fraction: Annotated[float, _TEST_FRACTION] = 0.2,
     delimiter: Annotated[str | None, _DELIMITER] = None,
-    invalid: Annotated[str, _INVALID] = "refuse",
+    on_invalid_row: Annotated[str, _ON_INVALID_ROW] = "refuse",
     task: Annotated[str | None, _TASK] = None,
 ) -> None:
     """Write a data set as the original FedNLP's exchange file."""
@@ -131,7 +134,7 @@ def exported(
     from fednlp.formatting.units import plural
     from fednlp.simulation.build import open_data
 
-    section = _data(sources, path, text, label, columns, test_path, test_fraction, delimiter, invalid)
+    section = _data(sources, path, text, label, columns, test_path, test_fraction, delimiter, on_invalid_row)
     settings = config.parse({"data": section, "task": _given({"name": task})}, "fednlp data export")
     data = open_data(settings)
     for note in data.notes:
@@ -174,7 +177,7 @@ def partition(
     test_path: Annotated[str | None, _TEST_PATH] = None,
     test_fraction: Annotated[float, _TEST_FRACTION] = 0.2,
     delimiter: Annotated[str | None, _DELIMITER] = None,
-    invalid: Annotated[str, _INVALID] = "refuse",
+    on_invalid_row: Annotated[str, _ON_INVALID_ROW] = "refuse",
     task: Annotated[str | None, _TASK] = None,
 ) -> None:
     """Share the examples of a data set out over clients, and show how unlike they are."""
@@ -197,7 +200,9 @@ def partition(
     document: dict[str, Any] = {
         "seed": seed,
         "clients_per_round": 1,
-        "data": _data(sources, path, text, label, columns, test_path, test_fraction, delimiter, invalid),
+        "data": _data(
+            sources, path, text, label, columns, test_path, test_fraction, delimiter, on_invalid_row
+        ),
         "task": _given({"name": task}),
         "partition": _given(options),
     }
@@ -215,7 +220,7 @@ def _data(
     test_path: str | None,
     test_fraction: float,
     delimiter: str | None,
-    invalid: str,
+    on_invalid_row: str,
 ) -> dict[str, Any]:
     """Return the settings of ``[data]``."""
     own = {}
@@ -233,7 +238,7 @@ def _data(
             "test_path": test_path,
             "test_fraction": test_fraction,
             "delimiter": delimiter,
-            "invalid": invalid,
+            "on_invalid_row": on_invalid_row,
         }
     )
 

@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fednlp.models.inventory import Row
+    from fednlp.models.parameter_table import ParameterRow
 
 
 def inspect(
@@ -32,7 +32,7 @@ def inspect(
     """Show which parameters of an experiment's model are trained and sent, and how many bytes that is."""
     from fednlp import config
     from fednlp.cli.console import Console
-    from fednlp.models.inventory import total
+    from fednlp.models.parameter_table import total
     from fednlp.simulation.inspect import inspect_model
 
     overrides = [*(changes or []), *([f"model.name_or_path={json.dumps(model)}"] if model else [])]
@@ -51,8 +51,8 @@ def inspect(
         console.output.print(f"message   {message:>14,} bytes each way, a client and round", soft_wrap=True)
 
 
-def _document(rows: list["Row"], message: int) -> dict[str, Any]:
-    from fednlp.models.inventory import total
+def _document(rows: list["ParameterRow"], message: int) -> dict[str, Any]:
+    from fednlp.models.parameter_table import total
 
     whole = total(rows)
     totals = {key: getattr(whole, key) for key in ("parameters", "tunable", "shared", "personal", "frozen")}
@@ -60,12 +60,12 @@ def _document(rows: list["Row"], message: int) -> dict[str, Any]:
     return {"groups": groups, **totals, "bytes": whole.bytes, "message_bytes": message}
 
 
-def _table(rows: list["Row"]) -> "Table":
+def _table(rows: list["ParameterRow"]) -> "Table":
     """Return one line a part, and the total."""
     from rich.table import Table
 
     from fednlp.formatting.units import DASH
-    from fednlp.models.inventory import total
+    from fednlp.models.parameter_table import total
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("part")
@@ -80,7 +80,7 @@ def _table(rows: list["Row"]) -> "Table":
     return table
 
 
-def _sent(row: "Row") -> str:
+def _sent(row: "ParameterRow") -> str:
     from fednlp.formatting.units import DASH, human_bytes
 
     return human_bytes(row.bytes) if row.bytes else DASH

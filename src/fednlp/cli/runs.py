@@ -126,7 +126,7 @@ def compare(
             show_table(by_client)
             pages += write_table(by_client, folder / "report", "clients")
     if len(found) > 1:
-        for part in ("global", "personal", "final"):
+        for part in ("global", "personal", "finetuned"):
             table = across_table(found, part)
             if any(cell for row in table.rows for cell in row.cells.values()):
                 show_table(table)

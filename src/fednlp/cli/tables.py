@@ -11,7 +11,7 @@ from rich.text import Text
 from fednlp.formatting.units import clean, metric_title, plural
 from fednlp.reports.read import ClientTable
 from fednlp.reports.sections.clients import MOST_CLIENTS, client_names, marks_of
-from fednlp.tasks.labels import LabelScores
+from fednlp.tasks.label_scores import LabelScores
 
 _MOST_LABELS = 40
 _LARGEST_MATRIX = 12
@@ -111,11 +111,11 @@ def clients_table(clients: ClientTable, metric: str) -> Table | None:
         clients: What ``clients.csv`` says.
         metric: The metric of their scores.
     """
-    final = bool(np.isfinite(clients.final_scores).any())
-    last = clients.final_scores if final else clients.scores
+    final = bool(np.isfinite(clients.finetuned_scores).any())
+    last = clients.finetuned_scores if final else clients.scores
     if not 0 < len(clients) <= MOST_CLIENTS or not np.isfinite(last).any():
         return None
-    more = [("after own steps", clients.final_scores)] if final else []
+    more = [("after own steps", clients.finetuned_scores)] if final else []
     columns = [(f"test {metric_title(metric)}", clients.scores), *more]
     table = _columns("client", "training", "test", *(head for head, _ in columns))
     table.add_column("")

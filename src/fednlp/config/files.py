@@ -4,7 +4,7 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from glob import has_magic
 from pathlib import Path
@@ -14,8 +14,9 @@ import tomli_w
 
 from fednlp.config.mistakes import report
 from fednlp.config.schema import Experiment
-from fednlp.config.sections import REFERENCES, Server
+from fednlp.config.sections import BASELINES, Server
 from fednlp.errors import ConfigError
+from fednlp.federated import algorithms
 from fednlp.partition.methods import ALIASES, METHODS
 
 _OWN_FILE = ("path", "test_path", "text", "label", "columns", "delimiter")
@@ -25,21 +26,28 @@ _OWN_FILE = ("path", "test_path", "text", "label", "columns", "delimiter")
 def with_algorithm(experiment: Experiment, name: str, seed: int) -> Experiment:
     """Return the experiment with another algorithm and seed, as ``fednlp compare`` runs it.
 
-    The server's options are kept for the algorithm they were written for, and mu where it has a part.
+    The server's options are kept for the algorithm that they were written for, and a method's options for every method
+    that takes them.
 
     Raises:
         ConfigError: The algorithm is unknown.
     """
-    algorithm: dict[str, Any] = experiment.algorithm.model_dump() | {"name": name}
-    if name in {"fedavg", *REFERENCES}:
-        algorithm["mu"] = None
-    if name != experiment.algorithm.name:
-        algorithm["options"] = {}
-    server = experiment.server if name == experiment.algorithm.name else Server()
+    same, options = name == experiment.algorithm.name, experiment.algorithm.method_options
+    if same:
+        algorithm = experiment.algorithm.model_dump()
+    else:
+        algorithm = {"name": name, "weighting": experiment.algorithm.weighting}
+        algorithm |= {key: value for key, value in options.items() if key in _options_of(name)}
+    server = experiment.server if same else Server()
     update = {"algorithm": algorithm, "server": server.model_dump(), "seed": seed}
-    if name in REFERENCES:  # nothing is exchanged
+    if name in BASELINES:  # nothing is exchanged
         update |= {"exchange": {}, "pull": {}, "secure": {}, "privacy": None, "fewshot": None}
     return parse(_document(experiment) | update, experiment.name)
+
+
+def _options_of(name: str) -> Collection[str]:
+    """Return the options of a method that comes with fednlp; none for others."""
+    return algorithms.find(name).options().model_fields if name in algorithms.names() else ()
 
 
 def with_method(experiment: Experiment, name: str, seed: int) -> Experiment:
@@ -178,8 +186,8 @@ def _make_way(document: dict[str, Any], changes: Mapping[str, Any]) -> None:
         name = algorithm.get("name")
         if changes.get("algorithm.name", name) != name:
             document.pop("server", None)
-            algorithm.pop("mu", None)
-            algorithm.pop("options", None)
+            for key in set(algorithm) - {"name", "weighting"}:
+                del algorithm[key]
 
 
 def _is_own(path: Any) -> bool:

@@ -10,6 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from fednlp.config.renamed import RENAMED
+
 _OTHER_NAMES = dict.fromkeys(("steps", "local_steps", "num_local_steps"), "max_steps")
 """What a key is called elsewhere, and here."""
 
@@ -61,10 +63,12 @@ def _shown(value: Any) -> str:
 
 
 def _unknown(path: list[str], experiment: type[BaseModel]) -> str:
+    key = ".".join(path)
+    if key in RENAMED:
+        return f"{key} is now {RENAMED[key]}: rename it"
     section: Any = experiment
     for part in path[:-1]:
         section = _model_of(section.model_fields[part].annotation)
-    key = ".".join(path)
     near = _nearest(path[-1].lower(), list(section.model_fields))
     if near:
         return f"unknown key {key}; did you mean {'.'.join([*path[:-1], near])}?"

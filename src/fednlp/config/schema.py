@@ -1,6 +1,7 @@
 """A typed experiment: its sections, every default written out, and paths that hold from anywhere."""
 
 import glob
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, JsonValue, ValidationError
@@ -73,11 +74,15 @@ class Experiment(Section):
         >>> Experiment(data={"name": "20news"}, client={"learning_rate": 1e-3}).client.learning_rate
         0.001
         """
+        algorithm = sections.get("algorithm")
+        found = together.option_problems(algorithm) if isinstance(algorithm, Mapping) else []
         try:
             super().__init__(**sections)
         except ValidationError as error:
-            found = [explain(dict(detail), Experiment) for detail in error.errors()]
+            found += [explain(dict(detail), Experiment) for detail in error.errors()]
             raise ConfigError(report("the experiment", found), found) from error
+        if found:
+            raise ConfigError(report("the experiment", found), found)
 
     def settled(self) -> "Experiment":
         """Return the experiment with what is left to data and partition chosen: the method, the size of the cohort.
@@ -132,7 +137,7 @@ def _absolute(value: str | list[str]) -> str | list[str]:
 
 def _anchored_model(model: Model) -> dict[str, str | list[str]]:
     """Return the model's folder made absolute; a known name stays one, whatever lies in the working folder."""
-    from fednlp.models.known import ALL_NAMES
+    from fednlp.models.registry import ALL_NAMES
 
     return {} if model.name_or_path in ALL_NAMES else _anchored(model, "name_or_path")
 

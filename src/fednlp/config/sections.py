@@ -6,9 +6,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, PlainValidator, field_validator, model_validator
 
 from fednlp.errors import PartitionError
+from fednlp.federated import algorithms
+from fednlp.federated.schedules import ScheduleName
 from fednlp.partition.make import method_named
 from fednlp.plugins import is_own
-from fednlp.tasks.names import TASKS
+from fednlp.tasks.formulations import TASKS
 
 PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -22,11 +24,12 @@ Schedule = Literal["constant", "constant_with_warmup", "linear", "cosine", "poly
 VariantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._+-]*$", max_length=40)]
 Tracker = Literal["none", "tensorboard", "wandb", "mlflow"]
 
-REFERENCES = ("centralised", "chained", "local")
-ALGORITHMS = ("fedavg", "fedprox", "fedopt", "fedadagrad", "fedadam", "fedyogi", *REFERENCES)
+BASELINES = ("centralised", "chained", "local")
+"""What federated algorithms are compared with; no algorithms themselves."""
+GIVEN = "given-in-python"
+"""The name of an algorithm that is given as a value, in Python."""
 LARGEST_CLIP = 1024.0
 """Of an element of an update in a secure sum."""
-ADAPTIVE: dict[str, ServerName] = {"fedadagrad": "adagrad", "fedadam": "adam", "fedyogi": "yogi"}
 
 
 class Section(BaseModel):
@@ -60,7 +63,7 @@ class Data(Section):
     test_path: str | None = None
     test_fraction: Fraction = 0.2
     delimiter: str | None = None
-    invalid: Literal["refuse", "drop"] = "refuse"
+    on_invalid_row: Literal["refuse", "drop"] = "refuse"
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -154,34 +157,43 @@ class Model(Section):
 
 
 class Algorithm(Section):
-    """What is federated learning here: see docs/methods.
+    """The method: see docs/methods.
 
-    A name ``"module:function"`` is the user's own; ``options`` are what the function takes.
+    A name ``"module:function"`` is the user's own. The other keys are the method's options: parameters of its function
+    (:mod:`fednlp.federated.algorithms`). Those of the user's own are in ``options``.
     """
 
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True, protected_namespaces=())
+
     name: str = "fedavg"
-    mu: NonNegativeFloat | None = None
     weighting: Literal["examples", "uniform"] = "examples"
     options: dict[str, JsonValue] = {}
 
     @field_validator("name")
     @classmethod
     def _known_name(cls, name: str) -> str:
-        if name in ALGORITHMS or is_own(name):
+        known = (*algorithms.names(), *BASELINES)
+        if name in known or name == GIVEN or is_own(name):
             return name
-        near = difflib.get_close_matches(name.lower(), ALGORITHMS, n=1)
+        near = difflib.get_close_matches(name.lower(), known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        known = ", ".join(ALGORITHMS)
         raise ValueError(
-            f'there is no algorithm "{name}": {hint}known are {known}, or "module:function" of your own'
+            f'there is no algorithm "{name}": {hint}known are {", ".join(known)}, or "module:function" of your own'
         )
+
+    @property
+    def method_options(self) -> dict[str, Any]:
+        """The method's options that are given."""
+        return {**(self.model_extra or {}), **self.options}
 
 
 class Client(Section):
     """One client's local training; names as Hugging Face's ``TrainingArguments``.
 
     With ``keep_optimizer`` the optimiser's memory stays with the client from one of its rounds to the next.
-    ``final_steps`` is how many steps each client takes by itself after the last round, for its own tests.
+    ``finetune_steps`` is how many steps each client takes by itself after the last round, for its own tests.
+    ``round_schedule``, ``warmup_rounds`` and ``minimum_rate`` change the learning rate over the rounds: they multiply
+    it by a factor between ``minimum_rate`` and 1 (:class:`fednlp.federated.schedules.RateSchedule`).
     """
 
     optimizer: ClientOptimizer = "adamw"
@@ -196,7 +208,10 @@ class Client(Section):
     max_grad_norm: NonNegativeFloat = 0.0
     group_by_length: bool = True
     keep_optimizer: bool = False
-    final_steps: Annotated[int, Field(ge=0)] = 0
+    finetune_steps: Annotated[int, Field(ge=0)] = 0
+    round_schedule: ScheduleName = "constant"
+    warmup_rounds: Annotated[int, Field(ge=0)] = 0
+    minimum_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     @model_validator(mode="after")
     def _options_go_together(self) -> Self:
@@ -212,7 +227,10 @@ class Client(Section):
 
 
 class Server(Section):
-    """The server optimiser on the pseudo-gradient; what is left out takes the algorithm's default."""
+    """The server optimiser on the pseudo-gradient; what is left out takes the algorithm's default.
+
+    ``round_schedule``, ``warmup_rounds`` and ``minimum_rate`` are as in ``[client]``, for the server's learning rate.
+    """
 
     optimizer: ServerName | None = None
     learning_rate: PositiveFloat | None = None
@@ -220,6 +238,9 @@ class Server(Section):
     beta1: Decay | None = None
     beta2: Decay | None = None
     tau: PositiveFloat | None = None
+    round_schedule: ScheduleName = "constant"
+    warmup_rounds: Annotated[int, Field(ge=0)] = 0
+    minimum_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
 class Exchange(Section):
@@ -250,19 +271,19 @@ class Pull(Section):
 class Secure(Section):
     """Secure aggregation: the server learns the sum of the clients' weighted updates, and no one's.
 
-    ``dropout`` and ``corruption`` are the largest shares of a cohort that may vanish, or work together with the
+    ``dropout`` and ``max_colluding`` are the largest shares of a cohort that may vanish, or work together with the
     server; the protocol's thresholds follow from them. An update's elements are cut at ``clip`` and rounded to
-    ``bits`` bits. ``active`` is for a server that may lie: clients sign what they were shown. ``simulated_dropout``
-    makes each client vanish with that probability, in a phase drawn at random.
+    ``bits`` bits. ``malicious_server`` is for a server that may lie: clients sign what they were shown.
+    ``simulated_dropout`` makes each client vanish with that probability, in a phase drawn at random.
     """
 
     protocol: Literal["none", "secagg", "secagg+", "lightsecagg"] = "none"
     dropout: Decay = 0.1
-    corruption: Decay = 0.1
+    max_colluding: Decay = 0.1
     clip: Annotated[float, Field(gt=0, le=LARGEST_CLIP)] = 1.0
     bits: Annotated[int, Field(ge=2, le=31)] | None = None
     stochastic: bool = False
-    active: bool = False
+    malicious_server: bool = False
     simulated_dropout: Decay = 0.0
 
 
@@ -294,9 +315,10 @@ class Fewshot(Section):
     texts pseudo labels: a fixed number of them (``static``), ever more of them (``curriculum``), or at a pace that
     is searched for while the run goes on (``search``). ``f``, ``n`` and ``k`` are the pace: every f rounds n
     clients label, and k percent more of their texts each time; the surest of all, or of each label with
-    ``per_label``. ``keep`` is the share of each client's texts that representational filtering leaves to be
-    labelled. ``bad_clients`` of those with gold labels have wrong ones; ``check`` takes the gold labels of
-    suspected clients for unlabelled.
+    ``class_balanced``. A search tries the paces of ``pace_grid``, and is repeated ``max_searches`` times at most.
+    ``filter_ratio`` is the share of each client's texts that representational filtering leaves to be labelled.
+    ``noisy_client_fraction`` of the clients with gold labels have wrong ones; ``detect_label_noise`` takes the gold
+    labels of suspected clients for unlabelled.
     """
 
     gold: Annotated[int, Field(ge=0)] = 64
@@ -306,19 +328,19 @@ class Fewshot(Section):
     n: PositiveInt = 2
     k: Annotated[float, Field(gt=0, le=100)] = 1.0
     per_client: PositiveInt = 100
-    per_label: bool = False
-    paces: Literal["laptop", "paper"] = "laptop"
+    class_balanced: bool = False
+    pace_grid: Literal["laptop", "paper"] = "laptop"
     validation: PositiveInt = 128
     trial_rounds: Annotated[int, Field(ge=2)] = 2
     candidates: PositiveInt = 8
     threshold: float = 0.0
     window: PositiveInt = 5
-    switches: Annotated[int, Field(ge=0)] = 2
-    keep: Fraction | None = None
+    max_searches: Annotated[int, Field(ge=0)] = 2
+    filter_ratio: Fraction | None = None
     neighbours: PositiveInt | None = None
     rho: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 10.0
-    bad_clients: Annotated[float, Field(ge=0, le=1)] = 0.0
-    check: bool = False
+    noisy_client_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
+    detect_label_noise: bool = False
 
 
 class Costs(Section):
@@ -332,27 +354,27 @@ class Costs(Section):
 class Runtime(Section):
     """Where the work is done. ``workers`` changes the speed, never the result.
 
-    ``remember`` keeps what frozen bottom layers make of each text on disk, in place of running them again.
+    ``cache_activations`` keeps what frozen bottom layers make of each text on disk, in place of running them again.
     """
 
     workers: Annotated[int, Field(ge=0)] = 0
     threads: PositiveInt = 1
     device: str = "auto"
-    remember: bool = True
+    cache_activations: bool = True
 
 
 class Evaluation(Section):
     """When the model is tried on test examples: every so many rounds, and always at the end.
 
-    With ``matrix`` the clients' own models are tried at the end on every client's test examples. The models after
-    ``client.final_steps`` are kept where there are at most ``keep_client_models`` clients.
+    With ``cross_client_evaluation`` the clients' own models are tried at the end on every client's test examples. The
+    models after ``client.finetune_steps`` are kept where there are at most ``keep_client_models`` clients.
     """
 
     every: PositiveInt = 1
     personal: bool = True
     batch_size: PositiveInt = 64
     local_models: PositiveInt = 10
-    matrix: bool = False
+    cross_client_evaluation: bool = False
     keep_client_models: Annotated[int, Field(ge=0)] = 100
 
 

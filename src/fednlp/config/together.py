@@ -1,12 +1,17 @@
 """What goes together in an experiment, what does not, and what an algorithm's name stands for."""
 
-from typing import TYPE_CHECKING
+import difflib
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
+from fednlp.config.mistakes import explain
 from fednlp.config.sections import (
-    ADAPTIVE,
-    ALGORITHMS,
+    BASELINES,
+    GIVEN,
     LARGEST_CLIP,
-    REFERENCES,
     Algorithm,
     Data,
     Exchange,
@@ -19,12 +24,24 @@ from fednlp.config.sections import (
 from fednlp.costs.devices import load_profile
 from fednlp.data.silos import names_silos
 from fednlp.errors import ConfigError, ModelError, PartitionError
+from fednlp.federated import algorithms
+from fednlp.federated.server import ServerOptimizer, default_server
 from fednlp.federated.transform_spec import additive, check_exchange, parse_chain
 from fednlp.partition.make import check_options
 from fednlp.plugins import is_own, load
 
 if TYPE_CHECKING:
     from fednlp.config.schema import Experiment
+
+
+_NUMBERS = {
+    "sgd": ("momentum",),
+    "adagrad": ("beta1", "tau"),
+    "adam": ("beta1", "beta2", "tau"),
+    "yogi": ("beta1", "beta2", "tau"),
+}
+"""What a server optimiser takes beside its learning rate."""
+_SCHEDULE = ("round_schedule", "warmup_rounds", "minimum_rate")
 
 
 def problems(experiment: "Experiment") -> list[str]:
@@ -72,28 +89,61 @@ def partition_defaults(partition: Partition, data: Data) -> Partition:
 def cohort_defaults(experiment: "Experiment") -> dict[str, int]:
     """Return the size of the cohort where it is not given and the default is more than all clients; else nothing."""
     clients, cohort = experiment.partition.clients, experiment.clients_per_round
-    given = "clients_per_round" in experiment.model_fields_set or experiment.algorithm.name in REFERENCES
+    given = "clients_per_round" in experiment.model_fields_set or experiment.algorithm.name in BASELINES
     return {} if given or clients is None or cohort <= clients else {"clients_per_round": clients}
 
 
 def algorithm_defaults(algorithm: Algorithm) -> Algorithm:
-    """Fill in FedProx's mu."""
-    if algorithm.mu is not None:
+    """Fill in the options of the method."""
+    if algorithm.name in BASELINES or algorithm.name == GIVEN or is_own(algorithm.name):
         return algorithm
-    return algorithm.model_copy(update={"mu": 0.01 if algorithm.name == "fedprox" else 0.0})
+    options = algorithms.find(algorithm.name).options()(**algorithm.method_options)
+    return Algorithm(**{**algorithm.model_dump(), **options.model_dump()})
 
 
 def server_defaults(algorithm: str, server: Server) -> Server:
-    """Fill in what the algorithm stands for (Reddi et al. 2021 for the adaptive ones)."""
-    name = server.optimizer or ADAPTIVE.get(algorithm, "sgd")
-    defaults: dict[str, float | str] = {"optimizer": name}
-    if name == "sgd":
-        defaults |= {"learning_rate": 1.0, "momentum": 0.9 if algorithm == "fedopt" else 0.0}
-    else:
-        defaults |= {"learning_rate": 0.01, "beta1": 0.0 if name == "adagrad" else 0.9, "tau": 1e-3}
-        if name != "adagrad":
-            defaults["beta2"] = 0.99
-    return Server(**{**defaults, **server.model_dump(exclude_none=True)})
+    """Fill in what the algorithm stands for, or the defaults of the server optimiser that is configured."""
+    known = algorithm not in BASELINES and algorithm != GIVEN
+    begun = (algorithms.find(algorithm).server if known else None) or ServerOptimizer()
+    name = server.optimizer or begun.name
+    defaults = asdict(begun if name == begun.name else default_server(name))
+    useful = {"learning_rate", *_NUMBERS[name]}
+    filled = {key: value for key, value in defaults.items() if key in useful}
+    return Server(**{"optimizer": name, **filled, **server.model_dump(exclude_none=True)})
+
+
+def option_problems(section: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with keys of ``[algorithm]`` whatever its name: each must be an option of some method."""
+    own = {"name", "weighting", "options"}
+    found = []
+    for key, value in section.items():
+        if key in own:
+            continue
+        takers = _takers(key)
+        if not takers:
+            near = difflib.get_close_matches(key, [*own, *_all_options()], n=1)
+            hint = f"did you mean algorithm.{near[0]}?" if near else "it is no option of any method"
+            found.append(f"unknown key algorithm.{key}; {hint}")
+            continue
+        here = section.get("name", "fedavg")
+        model = algorithms.find(here if here in takers else takers[0]).options()
+        try:
+            model.__pydantic_validator__.validate_assignment(model.model_construct(), key, value)
+        except ValidationError as error:
+            found += [
+                explain(dict(one) | {"loc": ("algorithm", *one["loc"])}, model) for one in error.errors()
+            ]
+    return found
+
+
+def _takers(key: str) -> list[str]:
+    """Return the methods that take an option."""
+    return [name for name in algorithms.names() if key in algorithms.find(name).options().model_fields]
+
+
+def _all_options() -> list[str]:
+    """Return the options of all methods."""
+    return [key for name in algorithms.names() for key in algorithms.find(name).options().model_fields]
 
 
 def _own_code_problems(experiment: "Experiment") -> list[str]:
@@ -115,45 +165,82 @@ def _partition_problems(experiment: "Experiment") -> list[str]:
 
 
 def _algorithm_problems(experiment: "Experiment") -> list[str]:
-    algorithm, server = experiment.algorithm, experiment.server
-    found = []
-    given = server.model_dump(exclude_none=True)
-    plain = {"optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0}
-    has_server_step = algorithm.name in {"fedopt", *ADAPTIVE}
-    if not has_server_step and any(plain.get(key) != value for key, value in given.items()):
+    algorithm, server, name = experiment.algorithm, experiment.server, experiment.algorithm.name
+    if name == GIVEN:
+        return []
+    given = {
+        key: value for key, value in server.model_dump(exclude_defaults=True).items() if value is not None
+    }
+    if name in BASELINES:
+        found = [
+            f"algorithm.{key} is not supported by {name}: leave it out" for key in algorithm.method_options
+        ]
+        return found + ([_no_server(name, given)] if given else [])
+    method = _method(name)
+    if method is None:  # reported already
+        return []
+    found = _foreign_options(algorithm, method)
+    if not found and method.refuses is not None:
+        found += method.refuses(algorithm.method_options, experiment)
+    begun = method.server
+    if begun is None:
+        plain = {"optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0}
+        return found + ([_no_server(name, given)] if any(plain.get(k) != v for k, v in given.items()) else [])
+    if method.fixed_server and server.optimizer not in {None, begun.name}:
         found.append(
-            f"[server] has no part in {algorithm.name} ({', '.join(given)} given): leave it out, or say "
-            'algorithm.name = "fedopt"'
-        )
-    if algorithm.mu and algorithm.name in {"fedavg", *REFERENCES}:
-        found.append(
-            f'algorithm.mu = {algorithm.mu} has no part in {algorithm.name}: say algorithm.name = "fedprox"'
-        )
-    if algorithm.options and algorithm.name in ALGORITHMS:
-        found.append(
-            f"algorithm.options are for an algorithm of your own, and {algorithm.name} has none: leave them out"
-        )
-    implied = ADAPTIVE.get(algorithm.name)
-    if implied and server.optimizer not in {None, implied}:
-        found.append(
-            f'{algorithm.name} means server.optimizer = "{implied}", not "{server.optimizer}": '
+            f'{name} means server.optimizer = "{begun.name}", not "{server.optimizer}": '
             'say algorithm.name = "fedopt" to choose freely'
         )
-    if has_server_step:
-        name = server.optimizer or implied or "sgd"
-        useful = {"sgd": {"momentum"}, "adagrad": {"beta1", "tau"}}.get(name, {"beta1", "beta2", "tau"})
-        found += [
-            f"server.{key} has no part in the server optimiser {name}: leave it out"
-            for key in given
-            if key not in useful | {"optimizer", "learning_rate"}
+    optimizer = server.optimizer or begun.name
+    useful = {"optimizer", "learning_rate", *_NUMBERS[optimizer], *_SCHEDULE}
+    return found + [
+        f"server.{key} is not supported by the server optimiser {optimizer}: leave it out"
+        for key in given
+        if key not in useful
+    ]
+
+
+def _method(name: str) -> algorithms.Method | None:
+    try:
+        return algorithms.find(name)
+    except ConfigError:
+        return None
+
+
+def _no_server(name: str, given: dict[str, Any]) -> str:
+    return (
+        f"[server] is not supported by {name} ({', '.join(given)} given): leave it out, or say "
+        'algorithm.name = "fedopt"'
+    )
+
+
+def _foreign_options(algorithm: Algorithm, method: algorithms.Method) -> list[str]:
+    """Return what is wrong with options that are not the method's."""
+    name = algorithm.name
+    if is_own(name):
+        return [
+            f"algorithm.{key} is an option of {', '.join(_takers(key))}; those of your own algorithm go into "
+            "[algorithm.options]"
+            for key in algorithm.model_extra or {}
         ]
-    return found
+    if algorithm.options:
+        return [
+            f"algorithm.options are for an algorithm of your own: write the options of {name} into [algorithm], or "
+            "leave them out"
+        ]
+    known = method.options().model_fields
+    return [
+        f"algorithm.{key} is not supported by {name}: say algorithm.name = "
+        + " or ".join(f'"{taker}"' for taker in _takers(key))
+        for key in algorithm.model_extra or {}
+        if key not in known
+    ]
 
 
 def _cohort_problems(experiment: "Experiment") -> list[str]:
     clients, cohort = experiment.partition.clients, experiment.clients_per_round
     found = []
-    if clients is not None and cohort > clients and experiment.algorithm.name not in REFERENCES:
+    if clients is not None and cohort > clients and experiment.algorithm.name not in BASELINES:
         found.append(
             f"clients_per_round = {cohort} is more than partition.clients = {clients}: lower the first"
         )
@@ -168,7 +255,7 @@ def _exchange_problems(experiment: "Experiment") -> list[str]:
     exchange, pull, name = experiment.exchange, experiment.pull, experiment.algorithm.name
     found = []
     for section, given in (("exchange", exchange != Exchange()), ("pull", pull != Pull())):
-        if given and name in REFERENCES:
+        if given and name in BASELINES:
             found.append(f"[{section}] has no part in {name}, where nothing is exchanged: leave it out")
     if pull.rule == "all" and pull != Pull():
         found.append(
@@ -189,7 +276,7 @@ def _secure_problems(experiment: "Experiment") -> list[str]:
         if secure != Secure():
             return ['[secure] has no protocol: say secure.protocol = "secagg+", or leave the section out']
         return []
-    if experiment.algorithm.name in REFERENCES:
+    if experiment.algorithm.name in BASELINES:
         return [f"[secure] has no part in {experiment.algorithm.name}, where nothing is summed: leave it out"]
     found = []
     try:
@@ -221,7 +308,14 @@ def _plan_problems(experiment: "Experiment") -> list[str]:
 
     secure, cohort = experiment.secure, experiment.clients_per_round
     try:
-        make_plan(secure.protocol, cohort, secure.dropout, secure.corruption, secure.bits, secure.active)
+        make_plan(
+            secure.protocol,
+            cohort,
+            secure.dropout,
+            secure.max_colluding,
+            secure.bits,
+            secure.malicious_server,
+        )
     except ConfigError as error:
         return [str(error)]
     return []
@@ -233,7 +327,7 @@ def _privacy_problems(experiment: "Experiment") -> list[str]:
     privacy, name = experiment.privacy, experiment.algorithm.name
     if privacy is None:
         return []
-    if name in REFERENCES:
+    if name in BASELINES:
         return [f"[privacy] is of clients in rounds, and {name} has none: leave it out"]
     found = []
     if experiment.algorithm.weighting != "uniform":
@@ -276,10 +370,10 @@ def _private_sum_problems(privacy: Privacy, secure: Secure) -> list[str]:
         found.append(
             f"privacy.clip = {privacy.clip} is more than a secure sum has room for: {LARGEST_CLIP} at most"
         )
-    if secure.active:
+    if secure.malicious_server:
         found.append(
-            "secure.active is for a server that may lie, and the clients' noise counts on one that sums the updates of "
-            "all who stay: leave out active or [privacy]"
+            "secure.malicious_server is for a server that may lie, and the clients' noise counts on one that sums the "
+            "updates of all who stay: leave out malicious_server or [privacy]"
         )
     return found
 
@@ -289,7 +383,7 @@ def _fewshot_problems(experiment: "Experiment") -> list[str]:
     if fewshot is None:
         return []
     found = []
-    if name in REFERENCES:
+    if name in BASELINES:
         found.append(f"[fewshot] is of a federation's rounds, and {name} has all labels: leave it out")
     if task not in (None, "text-classification", "prompt-classification"):
         found.append(
@@ -315,10 +409,10 @@ def _fewshot_problems(experiment: "Experiment") -> list[str]:
             'fewshot.pacing = "search" puts the model back between trials, and not what clients keep to themselves: '
             "leave client.keep_optimizer, [pull] and exchange.error_feedback out"
         )
-    if fewshot.check and experiment.secure.protocol != "none":
+    if fewshot.detect_label_noise and experiment.secure.protocol != "none":
         found.append(
-            "fewshot.check shows the server what single clients label and what the model says to it, which [secure] is "
-            "there to hide: leave out one of the two"
+            "fewshot.detect_label_noise shows the server what single clients label and what the model says to it, "
+            "which [secure] is there to hide: leave out one of the two"
         )
     return found
 
@@ -334,11 +428,11 @@ def _costs_problems(experiment: "Experiment") -> list[str]:
 
 def _selection_problems(experiment: "Experiment") -> list[str]:
     from fednlp.models.peft_options import averaging_of, check_peft
-    from fednlp.models.terms import parse_train
+    from fednlp.models.selection_spec import parse_selection
 
     model, found = experiment.model, []
     try:
-        parse_train(model.train)
+        parse_selection(model.train)
     except ConfigError as error:
         found.append(f"model.train: {error}")
     try:

@@ -104,18 +104,18 @@ def _depths(layers: int) -> list[int]:
 
 def _builder(name: str) -> tuple[int, Callable[[Any], "nn.Module"]]:
     """Return a model's number of layers, and what builds it with some of its parts trained."""
-    from fednlp.models import find_model, new_model
+    from fednlp.models import new_model, resolve_model
     from fednlp.models.groups import groups_of
-    from fednlp.models.selection import apply_selection, parse_train
+    from fednlp.models.selection import apply_selection, parse_selection
 
-    source = find_model(name)
+    source = resolve_model(name)
 
     def build(train: Any) -> "nn.Module":
         model = new_model(source, "AutoModelForSequenceClassification", {}, {})
         config: Any = model.config
         if getattr(config, "pad_token_id", None) is None:
             config.pad_token_id = 0  # some classifiers look for it in every batch
-        apply_selection(model, parse_train(train))
+        apply_selection(model, parse_selection(train))
         return model.to(_device())
 
     groups = groups_of(build("all")).values()
@@ -138,7 +138,7 @@ def _remembered(
     """Give what makes a batch, with what frozen layers make of it already there; None where they cannot be left out."""
     import torch
 
-    from fednlp.training.bottom import frozen_bottom
+    from fednlp.training.frozen_prefix import find_frozen_prefix
 
     config: Any = model.config
     limit = getattr(config, "max_position_embeddings", length) or length
@@ -148,18 +148,18 @@ def _remembered(
         )
     ids = torch.randint(1, config.vocab_size, (batch, length), device=_device())
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    bottom = None if depth is None else frozen_bottom(model)
-    if depth is not None and bottom is None:
+    prefix = None if depth is None else find_frozen_prefix(model)
+    if depth is not None and prefix is None:
         yield None
         return
-    states = None if bottom is None else bottom.compute(inputs)
+    states = None if prefix is None else prefix.compute(inputs)
 
     def made() -> dict[str, Any]:
-        if bottom is not None:
-            bottom.states = states
-        return inputs | (bottom.options if bottom is not None else {})
+        if prefix is not None:
+            prefix.states = states
+        return inputs | (prefix.options if prefix is not None else {})
 
-    with nullcontext() if bottom is None else bottom.replaced():
+    with nullcontext() if prefix is None else prefix.returning_states():
         yield made
 
 

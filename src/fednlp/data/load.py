@@ -25,7 +25,7 @@ from fednlp.disk import expanded
 from fednlp.errors import DataError
 from fednlp.formatting.names import did_you_mean
 
-Invalid = Literal["refuse", "drop"]
+OnInvalidRow = Literal["refuse", "drop"]
 
 
 def load_data(
@@ -39,7 +39,7 @@ def load_data(
     test_path: str | Path | None = None,
     test_fraction: float | None = 0.2,
     delimiter: str | None = None,
-    invalid: Invalid = "refuse",
+    on_invalid_row: OnInvalidRow = "refuse",
     seed: int = 0,
 ) -> TextData:
     """Load a data set by name, from the user's own files, or a known data set from its files in a folder.
@@ -61,7 +61,7 @@ def load_data(
         test_fraction: Share of the examples (of each silo) that is held out where there is no test set, by label
             where there are labels, above 0 and below 1; None to hold nothing out, so that there is no test set.
         delimiter: What separates the cells of CSV files, one character, or ``"tab"``; found out if left out.
-        invalid: What to do with a row that cannot be an example: ``"refuse"`` the file, with the row's place;
+        on_invalid_row: What to do with a row that cannot be an example: ``"refuse"`` the file, with the row's place;
             or ``"drop"`` the row, and count it.
         seed: Of the draw of what is held out.
 
@@ -73,8 +73,8 @@ def load_data(
     """
     if test_fraction is not None and not 0 < test_fraction < 1:
         raise DataError(f"test_fraction is {test_fraction}: give a number above 0 and below 1, such as 0.2")
-    if invalid not in ("refuse", "drop"):
-        raise DataError(f"invalid is {invalid!r}: say 'refuse' or 'drop'")
+    if on_invalid_row not in ("refuse", "drop"):
+        raise DataError(f"on_invalid_row is {on_invalid_row!r}: say 'refuse' or 'drop'")
     if task is not None and task not in SCHEMAS:
         raise DataError(f"unknown task {task!r}: {did_you_mean(task, SCHEMAS)}known are {', '.join(SCHEMAS)}")
     if delimiter is not None:
@@ -85,11 +85,11 @@ def load_data(
     guessed = not (task or opened.task)
     task = task or opened.task or infer_task(*_named(opened.train), wanted)
     train, test = (
-        stored(rows, view_of(rows, task, wanted, invalid)) if rows else None
+        stored(rows, view_of(rows, task, wanted, on_invalid_row)) if rows else None
         for rows in (opened.train, opened.test)
     )
     assert train is not None
-    data = _assemble(shown, opened, task, train, test, wanted, invalid, test_fraction, seed)
+    data = _assemble(shown, opened, task, train, test, wanted, on_invalid_row, test_fraction, seed)
     if guessed:
         refuse_misread(data)
     return data
@@ -133,14 +133,14 @@ def _named(rows: Rows) -> tuple[str, Sequence[str]]:
     return where, names
 
 
-def view_of(rows: Rows, task: str, wanted: Mapping[str, str], invalid: Invalid) -> View:
+def view_of(rows: Rows, task: str, wanted: Mapping[str, str], on_invalid_row: OnInvalidRow) -> View:
     """Return how rows are read for a task.
 
     Args:
         rows: Of the data set.
         task: Its formulation.
         wanted: What the user says about columns.
-        invalid: As for :func:`load_data`.
+        on_invalid_row: As for :func:`load_data`.
 
     Raises:
         DataError: A column is missing.
@@ -154,7 +154,7 @@ def view_of(rows: Rows, task: str, wanted: Mapping[str, str], invalid: Invalid) 
         task,
         {own: canonical for canonical, own in found.items()},
         lambda columns: row_check(task, found, columns),
-        invalid == "drop",
+        on_invalid_row == "drop",
     )
 
 
@@ -165,7 +165,7 @@ def _assemble(
     train: Stored,
     test: Stored | None,
     wanted: Mapping[str, str],
-    invalid: Invalid,
+    on_invalid_row: OnInvalidRow,
     fraction: float | None,
     seed: int,
 ) -> TextData:
@@ -180,7 +180,7 @@ def _assemble(
     names = class_names(task, columns, [part.table for part in parts])
     how = "silos" if opened.silos else "held out"
     split: Sequence[object] = [how, fraction, seed] if test is None else ["published", test.content]
-    said = [train.content, task, sorted(columns.items()), invalid, *split]
+    said = [train.content, task, sorted(columns.items()), on_invalid_row, *split]
     if test is not None:
         train_numbers, test_numbers = (np.arange(part.table.num_rows, dtype=np.int64) for part in parts)
     elif fraction is None:

@@ -203,7 +203,7 @@ class _Sieve:
 
     def _leave_out(self, reason: str) -> None:
         if not self.drop:
-            raise DataError(f'{reason}, or leave such rows out with data.invalid = "drop"')
+            raise DataError(f'{reason}, or leave such rows out with data.on_invalid_row = "drop"')
         self.dropped += 1
         if len(self.reasons) < _REASONS:
             self.reasons.append(reason)

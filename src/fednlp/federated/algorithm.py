@@ -1,59 +1,174 @@
-"""An algorithm is a value: what one round does differently, built by a function named after its paper."""
+"""An algorithm is a value: everything in which one method of federated learning differs from another.
 
-from collections.abc import Callable
+A method is one file in :mod:`fednlp.federated.algorithms`: a function that returns this value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from torch import Tensor
+from numpy.typing import NDArray
 
-from fednlp.federated.params import Layout
+from fednlp.federated.aggregators.base import Aggregator
+from fednlp.federated.aggregators.weighted_mean import WeightedMean
+from fednlp.federated.client import ClientFunction, average_model
+from fednlp.federated.schedules import RateSchedule
 from fednlp.federated.server import ServerOptimizer
 from fednlp.seeds import generator
 
-Sample = Callable[[int, int, int], list[int]]
-"""(seed, round, number of clients) -> the cohort's client ids."""
-Weigh = Callable[[int], float]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fednlp.federated.aggregators.base import AggregatedUpdate
+    from fednlp.federated.communication import Downlink, Uplink
+    from fednlp.federated.params import Layout
+    from fednlp.federated.state import State
+
+WeightFunction = Callable[[int], float]
 """Number of a client's training examples -> its weight p_i."""
 
-Derive = Callable[[Layout, Tensor, Tensor], None]
-Noise = Callable[[Tensor, int], None]
+
+@dataclass(frozen=True)
+class Population:
+    """All clients, as far as the server knows them.
+
+    Attributes:
+        sizes: int64 (clients,): training examples of each.
+        seed: The experiment's.
+        seconds: float64 (clients,): how long each would take for a round; None where ``[costs]`` names no device.
+    """
+
+    sizes: NDArray[np.int64]
+    seed: int = 0
+    seconds: NDArray[np.float64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Who trains in a round.
+
+    Attributes:
+        clients: Distinct ids.
+        staleness: For each, how many rounds ago the server had the model that it starts from; empty for 0.
+        scale: For each, a factor of its weight; empty for 1.
+        seconds: How long the round takes by the simulated clock, where that is not the slowest client's time.
+    """
+
+    clients: Sequence[int]
+    staleness: Sequence[int] = ()
+    scale: Sequence[float] = ()
+    seconds: float | None = None
+
+
+Sample = Callable[[Population, int], Cohort]
+"""(all clients, number of the round from 1) -> who trains."""
+
+
+class ServerUpdate(Protocol):
+    """The server's part: it moves the global model, and may keep named vectors of its own."""
+
+    def init(self, layout: Layout) -> dict[str, Tensor]:
+        """Return its vectors before the first round, flat, by name."""
+
+    def step(self, state: State, update: AggregatedUpdate) -> None:
+        """Move ``state.params`` and the vectors in ``state.vectors``, in place."""
+
+    def model(self, state: State, staleness: int) -> Tensor:
+        """Return the model that clients get which start from the one of ``staleness`` rounds ago."""
+
+
+def _uncompressed_uplink() -> Uplink:
+    from fednlp.federated.communication import Uplink  # it loads torch
+
+    return Uplink()
+
+
+def _uncompressed_downlink() -> Downlink:
+    from fednlp.federated.communication import Downlink  # it loads torch
+
+    return Downlink()
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What a method changes in the round: who trains, towards what, with which weight, and the server's step.
+    """One method of federated learning.
 
     Attributes:
         name: For people.
         sample: Draws the cohort.
-        weigh: p_i of a client, from its number of examples.
-        server: The server optimiser on the pseudo-gradient.
-        mu: FedProx's pull (mu/2)||x - x_t||^2 in the local objective; 0 for none.
-        min_clients: A round with fewer replies stops the run.
-        derive: Sets the derived tensors, if there are any, from the model after the server's step and the mean
-            update: ``derive(layout, x, mean)``.
-        divisor: What the weighted sum is divided by where that must not depend on who answered; None for the
-            weight of those who did.
-        noise: Adds to the mean update what differential privacy asks for: ``noise(mean, round)``.
+        weight: p_i of a client, from its number of examples.
+        client: What a client computes (:mod:`fednlp.federated.client`).
+        uplink: What happens to updates on their way to the server.
+        downlink: What happens to the global model on its way to the clients.
+        aggregator: How updates become one.
+        server: What the server does with it.
+        min_clients: A round in which fewer clients come through stops the run.
+        sends: Names of the vectors that a client sends; the first is the model's update.
+        keeps: Names of the vectors that a client keeps between its rounds, in its record on disk.
+        receives: Names of the server's vectors that travel to the clients with the model.
+        personal_model: Which of ``keeps`` is a client's own model, to be evaluated and used; None for none.
+        client_rate: The clients' learning rate over the rounds, as a factor.
     """
 
     name: str
     sample: Sample
-    weigh: Weigh = float
-    server: ServerOptimizer = field(default_factory=ServerOptimizer)
-    mu: float = 0.0
+    weight: WeightFunction = float
+    client: ClientFunction = average_model
+    uplink: Uplink = field(default_factory=_uncompressed_uplink)
+    downlink: Downlink = field(default_factory=_uncompressed_downlink)
+    aggregator: Aggregator = field(default_factory=WeightedMean)
+    server: ServerUpdate = field(default_factory=ServerOptimizer)
     min_clients: int = 1
-    derive: Derive | None = None
-    divisor: float | None = None
-    noise: Noise | None = None
+    sends: tuple[str, ...] = ("model",)
+    keeps: tuple[str, ...] = ()
+    receives: tuple[str, ...] = ()
+    personal_model: str | None = None
+    client_rate: RateSchedule = field(default_factory=RateSchedule)
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """What the server knows of a round before it begins.
+
+    Attributes:
+        number: From 1.
+        cohort: Who is to train.
+        weights: p_i of each client of the cohort, scaled.
+        unit: The power of two that weights are divided by on their way (:func:`fednlp.federated.sums.weight_unit`).
+        population: All clients.
+        algorithm: The method.
+    """
+
+    number: int
+    cohort: Cohort
+    weights: dict[int, float]
+    unit: float
+    population: Population
+    algorithm: Algorithm
+
+    @cached_property
+    def total_weight(self) -> float:
+        """The sum of p_i over all clients."""
+        sizes, counts = np.unique(self.population.sizes, return_counts=True)
+        weights = (self.algorithm.weight(int(size)) * int(n) for size, n in zip(sizes, counts, strict=True))
+        return sum(weights)
 
 
 def uniform_cohort(size: int) -> Sample:
     """Draw ``size`` distinct clients uniformly each round (all of them if there are fewer), in id order."""
 
-    def sample(seed: int, round_number: int, clients: int) -> list[int]:
-        rng = generator(seed, "cohort", round_number)
-        return [int(c) for c in np.sort(rng.choice(clients, size=min(size, clients), replace=False))]
+    def sample(population: Population, round_number: int) -> Cohort:
+        rng = generator(population.seed, "cohort", round_number)
+        clients = len(population)
+        drawn = rng.choice(clients, size=min(size, clients), replace=False)
+        return Cohort([int(c) for c in np.sort(drawn)])
 
     return sample
 
@@ -61,9 +176,10 @@ def uniform_cohort(size: int) -> Sample:
 def poisson_cohort(size: int) -> Sample:
     """Draw each client by itself with probability ``size`` / clients, so that a cohort may have any size."""
 
-    def sample(seed: int, round_number: int, clients: int) -> list[int]:
-        rng = generator(seed, "cohort", round_number)
-        return np.flatnonzero(rng.random(clients) < size / clients).tolist()
+    def sample(population: Population, round_number: int) -> Cohort:
+        rng = generator(population.seed, "cohort", round_number)
+        clients = len(population)
+        return Cohort(np.flatnonzero(rng.random(clients) < size / clients).tolist())
 
     return sample
 
@@ -76,31 +192,3 @@ def by_examples(examples: int) -> float:
 def equally(examples: int) -> float:
     """Weigh every client that has examples alike."""
     return float(examples > 0)
-
-
-def fedavg(clients_per_round: int, *, weigh: Weigh = by_examples, min_clients: int = 1) -> Algorithm:
-    """Federated averaging (McMahan et al. 2017, Algorithm 1): the server takes the mean of the clients' models."""
-    return Algorithm("fedavg", uniform_cohort(clients_per_round), weigh, ServerOptimizer(), 0.0, min_clients)
-
-
-def fedprox(
-    clients_per_round: int, mu: float = 0.01, *, weigh: Weigh = by_examples, min_clients: int = 1
-) -> Algorithm:
-    """FedProx (Li et al. 2020): FedAvg with (mu/2)||x - x_t||^2 added to each client's loss."""
-    return Algorithm("fedprox", uniform_cohort(clients_per_round), weigh, ServerOptimizer(), mu, min_clients)
-
-
-def fedopt(
-    clients_per_round: int,
-    server: ServerOptimizer | None = None,
-    mu: float = 0.0,
-    *,
-    weigh: Weigh = by_examples,
-    min_clients: int = 1,
-) -> Algorithm:
-    """FedOpt (Reddi et al. 2021): any client optimiser with any server optimiser.
-
-    The server's default is SGD with learning rate 1 and momentum 0.9, as in FedNLP.
-    """
-    server = server or ServerOptimizer("sgd", 1.0, momentum=0.9)
-    return Algorithm("fedopt", uniform_cohort(clients_per_round), weigh, server, mu, min_clients)

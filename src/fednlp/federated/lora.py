@@ -35,9 +35,12 @@ import torch
 from torch import Tensor
 
 from fednlp.errors import ConfigError
+from fednlp.federated.aggregators.base import AggregatedUpdate
+from fednlp.federated.algorithm import ServerUpdate
 from fednlp.federated.message import Shapes
 from fednlp.federated.params import Layout
 from fednlp.federated.server import ServerOptimizer
+from fednlp.federated.state import State
 
 FROZEN_A = r"\.lora_A\."
 """Regular expression of the parameters that FFA-LoRA leaves as they were drawn."""
@@ -72,18 +75,18 @@ class LoraPair:
         return made.T if self.transposed else made
 
 
-def check_exact(layout: Layout, pairs: Sequence[LoraPair], optimizer: ServerOptimizer) -> None:
+def check_exact(layout: Layout, pairs: Sequence[LoraPair], server: ServerUpdate) -> None:
     """Check that exact averaging can be what its name says.
 
     Args:
         layout: Of what is shared.
         pairs: All adapters of the model.
-        optimizer: Of the server.
+        server: The server's part of the algorithm.
 
     Raises:
         ConfigError: The server does not average plainly, there are no adapters, or some of them are not shared.
     """
-    if optimizer.name != "sgd" or optimizer.learning_rate != 1.0 or optimizer.momentum:
+    if not (isinstance(server, ServerOptimizer) and server.averages):
         raise ConfigError(
             '[model.peft] averaging = "exact" needs a server that averages: say algorithm.name = "fedavg" or '
             '"fedprox" without [server], or averaging = "ffa"'
@@ -139,6 +142,32 @@ def exact_step(layout: Layout, x: Tensor, mean: Tensor, pairs: Sequence[LoraPair
     for pair in pairs:
         own = pair.product(model[pair.a], model[pair.b])
         model[pair.base].copy_(model[pair.base].double() + found[pair.base].double() - own)
+
+
+@dataclass(frozen=True)
+class ExactAveraging:
+    """A server that averages, and then sets the base weights of adapters so that the model is the clients' mean.
+
+    Attributes:
+        server: Averages.
+        pairs: The adapters.
+    """
+
+    server: ServerUpdate
+    pairs: tuple[LoraPair, ...]
+
+    def init(self, layout: Layout) -> dict[str, Tensor]:
+        """Return the server's vectors before the first round."""
+        return self.server.init(layout)
+
+    def step(self, state: State, update: AggregatedUpdate) -> None:
+        """Move the model, then set the base weights."""
+        self.server.step(state, update)
+        exact_step(state.layout, state.params, update.model.delta, self.pairs)
+
+    def model(self, state: State, staleness: int) -> Tensor:
+        """Return the model that clients start from."""
+        return self.server.model(state, staleness)
 
 
 def change_ranks(clients: int, lossy: bool = False) -> int:

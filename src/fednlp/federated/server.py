@@ -7,22 +7,40 @@ The mean update ``delta`` is minus the pseudo-gradient. With learning rate eta:
     adam     ...  v <- beta2 v + (1 - beta2) delta^2
     yogi     ...  v <- v - (1 - beta2) delta^2 sign(v - delta^2)
 
-As in the paper there is no bias correction, and v starts at tau^2. What a step needs from one round
-to the next lies in *slots*: named flat tensors that are part of the state, and of its checkpoint.
+As in the paper there is no bias correction, and v starts at tau^2. What a step needs from one round to the next are
+named flat tensors, which are part of the state and of its checkpoint.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from fednlp.federated.params import Layout
+from fednlp.federated.schedules import RateSchedule
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fednlp.federated.aggregators.base import AggregatedUpdate, Mean
+    from fednlp.federated.params import Layout
+    from fednlp.federated.state import State
+
+OPTIMIZERS = ("sgd", "adagrad", "adam", "yogi")
 
 
 @dataclass(frozen=True)
 class ServerOptimizer:
-    """Which server optimiser, with its numbers. SGD with lr 1 and no momentum is plain averaging."""
+    """A server optimiser with its numbers. SGD with learning rate 1 and no momentum is plain averaging.
+
+    Attributes:
+        name: ``"sgd"``, ``"adagrad"``, ``"adam"`` or ``"yogi"``.
+        learning_rate: eta.
+        momentum: Of SGD.
+        beta1: Of the adaptive ones.
+        beta2: Of Adam and Yogi.
+        tau: Of the adaptive ones: how far they adapt.
+        rate: The learning rate over the rounds, as a factor.
+    """
 
     name: str = "sgd"
     learning_rate: float = 1.0
@@ -30,73 +48,92 @@ class ServerOptimizer:
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
+    rate: RateSchedule = field(default_factory=RateSchedule)
 
     def __post_init__(self) -> None:
-        if self.name not in {"sgd", "adagrad", "adam", "yogi"}:
+        if self.name not in OPTIMIZERS:
             raise ValueError(f"unknown server optimiser {self.name}: choose sgd, adagrad, adam or yogi")
 
     @property
-    def slots(self) -> tuple[str, ...]:
+    def averages(self) -> bool:
+        """Whether a step sets the model to the mean of the clients' models."""
+        return self.name == "sgd" and self.learning_rate == 1.0 and not self.momentum
+
+    @property
+    def vectors(self) -> tuple[str, ...]:
         """Names of the flat tensors that it keeps."""
         if self.name == "sgd":
             return ("momentum",) if self.momentum else ()
         return ("first", "second")
 
     def init(self, layout: Layout) -> dict[str, Tensor]:
-        """Return the slots before the first round."""
-        slots = {name: torch.zeros(layout.numel) for name in self.slots}
-        if "second" in slots:
-            slots["second"].fill_(self.tau**2)
-        return slots
+        """Return its vectors before the first round."""
+        import torch  # not at the top: an experiment is checked without it
+
+        vectors = {name: torch.zeros(layout.numel) for name in self.vectors}
+        if "second" in vectors:
+            vectors["second"].fill_(self.tau**2)
+        return vectors
+
+    def step(self, state: State, update: AggregatedUpdate) -> None:
+        """Move the model and the optimiser's vectors by one step, in place."""
+        self.move(state.layout, state.params, update.model, state.vectors, state.round + 1)
+
+    def model(self, state: State, staleness: int) -> Tensor:
+        """Return the global model: all clients start from the latest."""
+        return state.params
+
+    def move(
+        self, layout: Layout, params: Tensor, mean: Mean, vectors: dict[str, Tensor], round_number: int = 1
+    ) -> None:
+        """Move a flat model by one step, in place.
+
+        Args:
+            layout: What lies where in the flat tensors.
+            params: The global model.
+            mean: The mean update. Stretches that no client sent stay as they are, and so do the vectors there.
+            vectors: From :meth:`init`; updated in place too.
+            round_number: Of the step, from 1.
+
+        Buffers are averaged, never optimised: they move by the mean update itself.
+        """
+        delta, rows, rate = mean.delta, mean.rows, self.learning_rate * self.rate.factor(round_number)
+        own = [vectors[name] for name in self.vectors]
+        kept = [(tensor[place], tensor[place].clone()) for tensor in (params, *own) for place in mean.unsent]
+        buffers = params[layout.buffers] + delta[layout.buffers]
+        if self.name == "sgd" and not self.momentum:
+            params[: layout.dense].add_(delta[: layout.dense], alpha=rate)
+            if len(rows):
+                layout.rows(params).index_add_(0, rows, layout.rows(delta)[rows], alpha=rate)
+        elif self.name == "sgd":
+            momentum = vectors["momentum"].mul_(self.momentum).add_(delta)
+            params.add_(momentum, alpha=rate)
+        else:
+            self._adapt(params, delta, vectors, rate)
+        params[layout.buffers] = buffers
+        for there, before in kept:
+            there.copy_(before)
+
+    def _adapt(self, params: Tensor, delta: Tensor, vectors: dict[str, Tensor], rate: float) -> None:
+        first = vectors["first"].mul_(self.beta1).add_(delta, alpha=1 - self.beta1)
+        second = vectors["second"]
+        if self.name == "adagrad":
+            second.addcmul_(delta, delta)
+        elif self.name == "adam":
+            second.mul_(self.beta2).addcmul_(delta, delta, value=1 - self.beta2)
+        else:
+            square = delta * delta
+            second.addcmul_(square, (second - square).sign(), value=-(1 - self.beta2))
+        params.addcdiv_(first, second.sqrt().add_(self.tau), value=rate)
 
 
-def server_step(
-    optimizer: ServerOptimizer,
-    layout: Layout,
-    x: Tensor,
-    delta: Tensor,
-    slots: dict[str, Tensor],
-    rows: Tensor,
-    unsent: Sequence[slice] = (),
-) -> None:
-    """Move ``x`` by one server step, in place; ``slots`` are updated in place too.
+def default_server(optimizer: str, **given: Any) -> ServerOptimizer:
+    """Return a server optimiser with the defaults of Reddi et al. 2021, and what is given over them.
 
-    Args:
-        optimizer: Which step.
-        layout: What lies where in the flat tensors.
-        x: The global model, flat.
-        delta: The mean update, flat; zero in the table outside ``rows``.
-        slots: From :meth:`ServerOptimizer.init`.
-        rows: The rows of the table that anybody touched.
-        unsent: Stretches that nobody sent: they stay as they are, and so does the memory of them.
-
-    Buffers are averaged, never optimised: they move by ``delta`` itself.
+    >>> default_server("adagrad").beta1, default_server("adam", tau=0.1).tau
+    (0.0, 0.1)
     """
-    kept = [(tensor[place], tensor[place].clone()) for tensor in (x, *slots.values()) for place in unsent]
-    buffers = x[layout.buffers] + delta[layout.buffers]
-    if optimizer.name == "sgd" and not optimizer.momentum:
-        x[: layout.dense].add_(delta[: layout.dense], alpha=optimizer.learning_rate)
-        if len(rows):
-            step = layout.rows(delta)[rows]
-            layout.rows(x).index_add_(0, rows, step, alpha=optimizer.learning_rate)
-    elif optimizer.name == "sgd":
-        momentum = slots["momentum"].mul_(optimizer.momentum).add_(delta)
-        x.add_(momentum, alpha=optimizer.learning_rate)
-    else:
-        _adaptive(optimizer, x, delta, slots)
-    x[layout.buffers] = buffers
-    for there, before in kept:
-        there.copy_(before)
-
-
-def _adaptive(optimizer: ServerOptimizer, x: Tensor, delta: Tensor, slots: dict[str, Tensor]) -> None:
-    first = slots["first"].mul_(optimizer.beta1).add_(delta, alpha=1 - optimizer.beta1)
-    second = slots["second"]
-    if optimizer.name == "adagrad":
-        second.addcmul_(delta, delta)
-    elif optimizer.name == "adam":
-        second.mul_(optimizer.beta2).addcmul_(delta, delta, value=1 - optimizer.beta2)
-    else:
-        square = delta * delta
-        second.addcmul_(square, torch.sign(second - square), value=-(1 - optimizer.beta2))
-    x.addcdiv_(first, second.sqrt().add_(optimizer.tau), value=optimizer.learning_rate)
+    if optimizer == "sgd":
+        return ServerOptimizer(**{"name": "sgd", **given})
+    defaults = {"learning_rate": 0.01, "beta1": 0.0 if optimizer == "adagrad" else 0.9, "tau": 1e-3}
+    return ServerOptimizer(optimizer, **{**defaults, **given})

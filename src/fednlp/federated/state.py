@@ -22,20 +22,20 @@ class State:
     Attributes:
         round: Rounds that are done.
         layout: What lies where in the flat tensors.
-        x: The global model, flat float32.
-        slots: The server optimiser's memory (or, in centralised training, the trainer's), by name.
-        memory: What a procedure keeps from one round to the next beside tensors: JSON values.
+        params: The global model, flat float32.
+        vectors: The server's named tensors: its optimiser's memory, control variates, pseudo labels.
+        memory: What else is kept from one round to the next: JSON values.
     """
 
     round: int
     layout: Layout
-    x: Tensor
-    slots: dict[str, Tensor] = field(default_factory=dict)
+    params: Tensor
+    vectors: dict[str, Tensor] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        slots = f", {', '.join(self.slots)}" if self.slots else ""
-        return f"<State after {self.round:,} rounds: {self.x.numel():,} elements{slots}>"
+        vectors = f", {', '.join(self.vectors)}" if self.vectors else ""
+        return f"<State after {self.round:,} rounds: {self.params.numel():,} elements{vectors}>"
 
     def save(self, path: Path) -> None:
         """Write the state as one safetensors file (not atomically: see ``fednlp.simulation.run_dir``)."""
@@ -44,7 +44,7 @@ class State:
             "memory": self.memory,
             "layout": self.layout.describe(),
         }
-        tensors = {"x": self.x, **{f"slot.{name}": slot for name, slot in self.slots.items()}}
+        tensors = {"params": self.params, **{f"vector.{name}": v for name, v in self.vectors.items()}}
         save_file(tensors, str(path), {"fednlp": json.dumps(metadata)})
 
     @staticmethod
@@ -59,15 +59,18 @@ class State:
                 metadata = parse_json((file.metadata() or {})["fednlp"], _Metadata)
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             finite = all(bool(t.isfinite().all()) for t in tensors.values() if t.is_floating_point())
-            x = tensors.pop("x")
+            params = tensors.pop("params")
         except Exception as error:  # of an altered file, safetensors and torch raise anything
             raise RunError(f"the checkpoint {path} cannot be read ({error})") from None
-        if metadata["layout"] != layout.describe() or (x.shape, x.dtype) != ((layout.numel,), torch.float32):
+        if metadata["layout"] != layout.describe() or (params.shape, params.dtype) != (
+            (layout.numel,),
+            torch.float32,
+        ):
             raise RunError(f"the checkpoint {path} is of another model")
         if not finite:
             raise RunError(f"the checkpoint {path} holds NaN or infinity, as from too high a learning rate")
-        slots = {name.removeprefix("slot."): slot for name, slot in tensors.items()}
-        return State(metadata["round"], layout, x, slots, metadata["memory"])
+        vectors = {name.removeprefix("vector."): vector for name, vector in tensors.items()}
+        return State(metadata["round"], layout, params, vectors, metadata["memory"])
 
 
 class _Metadata(Shape):

@@ -1,9 +1,13 @@
 """Federate a trainer that somebody wrote for one process and one client."""
 
+import inspect
 import logging
+import os
+import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,11 +15,11 @@ import torch
 from torch import Tensor
 
 from fednlp.errors import ConfigError
-from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.algorithm import Algorithm, Population
+from fednlp.federated.client import ClientResult, Gradient, TrainRequest, Update, failed
 from fednlp.federated.params import Kind, Layout
-from fednlp.federated.round import Gathered, Reply, RoundReport, failed, run_round
+from fednlp.federated.round import MODEL, RoundReport, run_round
 from fednlp.federated.state import State
-from fednlp.federated.sums import ExactSum
 
 logger = logging.getLogger("fednlp")
 
@@ -27,7 +31,10 @@ class Trainer(Protocol):
     """What a user writes: one model, one client's data at a time, no word of federation.
 
     Optional attributes: ``buffer_names``, the names that are statistics rather than parameters (they are
-    averaged and not moved by the server optimiser); ``mu``, if the trainer adds FedProx's term itself.
+    averaged and not moved by the server optimiser); ``learning_rate``, for methods that need it.
+
+    A method that changes the gradient of every local step, such as FedProx or SCAFFOLD, needs ``train(data, adjust)``:
+    call ``adjust(params)`` before every step of the optimiser, with the named parameters and their ``.grad``.
     """
 
     def get_model_params(self) -> Params:
@@ -36,7 +43,7 @@ class Trainer(Protocol):
     def set_model_params(self, params: dict[str, Tensor]) -> None:
         """Take over named values."""
 
-    def train(self, data: Any) -> Any:
+    def train(self, data: Any, *adjust: Any) -> Any:
         """Train on one client's data; may return the mean loss, or a dict with ``"loss"``."""
 
     def test(self, data: Any) -> Mapping[str, float]:
@@ -74,15 +81,11 @@ class _Trainers:
             if value.is_floating_point()
         }
         self.layout = Layout.of(shapes)
-        self.trainer, self.clients, self.start = trainer, clients, start
-        self.total = ExactSum(self.layout)
-        if algorithm.mu:
-            if not hasattr(trainer, "mu"):
-                raise ConfigError(
-                    "FedProx changes the local loss, which is your trainer's own: add (mu/2)||x - x_t||^2 to it and "
-                    "give the trainer an attribute mu, which is set before training; or use fedavg or fedopt"
-                )
-            trainer.mu = algorithm.mu
+        self.trainer, self.clients, self.algorithm, self.start = trainer, clients, algorithm, start
+        self.adjusts = "adjust" in inspect.signature(trainer.train).parameters
+        self.total: Any = algorithm.aggregator.init(self.layout, algorithm.sends, _Room())
+        self._vectors: dict[str, Tensor] = {}
+        self._kept: dict[int, Mapping[str, Tensor]] = {}
 
     def params(self, x: Tensor) -> dict[str, Tensor]:
         """Return the flat model as the trainer's own names and types; what does not travel stays as it was."""
@@ -92,29 +95,150 @@ class _Trainers:
             for name, value in self.start.items()
         }
 
-    def train(
-        self, round_number: int, state: State, factors: dict[int, float], done: Callable[[int], None]
-    ) -> Gathered:
-        """Train one client after the other."""
-        replies = []
-        for count, (client, factor) in enumerate(sorted(factors.items()), start=1):
-            replies.append(self._train(client, factor, state.x))
-            done(count)
-        return Gathered(self.total, replies)
+    def __len__(self) -> int:
+        return 1
 
-    def _train(self, client: int, factor: float, x: Tensor) -> Reply:
-        data = self.clients[client]
+    def publish(self, name: str, vector: Tensor) -> None:
+        """Let the clients have a flat vector under a name."""
+        self._vectors[name] = vector
+
+    def do(
+        self, requests: Sequence[Any], on_progress: Callable[[int], None] = lambda done: None
+    ) -> list[Any]:
+        """Train one client after the other."""
+        results = []
+        for request in requests:
+            results.append(self._train(request))
+            on_progress(len(results))
+        return results
+
+    def _train(self, request: TrainRequest) -> ClientResult:
+        local = _TrainerLocal(self, request)
         try:
-            self.trainer.set_model_params(self.params(x))
-            said = self.trainer.train(data)
-            trained = self.layout.flatten(named_tensors(self.trainer.get_model_params()))
-            self.total.add(factor, trained.sub_(x))
+            result = self.algorithm.client(
+                local, self._vectors[MODEL], self._vectors, self._kept.get(request.client, {})
+            )
+            update = {
+                name: Update.of(value, self.layout) if isinstance(value, Tensor) else value.take()
+                for name, value in result.update.items()
+            }
+            self.algorithm.aggregator.add(self.total, request, update)
+        except ConfigError:  # it would be the same for every client
+            raise
         except Exception as error:
-            return failed(client, factor, error)
-        loss = said.get("loss") if isinstance(said, Mapping) else said
-        loss = loss.item() if isinstance(loss, Tensor) else loss
-        mean = float(loss) if isinstance(loss, (int, float, np.floating)) else float("nan")
-        return Reply(client, factor, len(data), 1, mean * len(data))
+            return failed(request, error)
+        self._kept[request.client] = result.keep
+        return ClientResult(
+            request.client,
+            request.weight,
+            local.examples,
+            local.num_steps,
+            local.loss,
+            metrics=dict(result.metrics),
+        )
+
+
+class _Room:
+    """Room in the memory of this process."""
+
+    def tensor(self, name: str, numel: int, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(numel, dtype=dtype)
+
+    def file(self, name: str) -> Path:
+        handle, path = tempfile.mkstemp(prefix=f"fednlp-{name}-")
+        os.close(handle)
+        return Path(path)
+
+
+class _TrainerLocal:
+    """One client of a user's trainer for the time of a round (:class:`fednlp.federated.client.Local`)."""
+
+    def __init__(self, runtime: _Trainers, request: TrainRequest) -> None:
+        self._runtime = runtime
+        self.client, self.round, self.staleness = request.client, request.round, request.staleness
+        self.num_steps, self.rate_sum, self.examples, self.loss = 0, 0.0, 0, 0.0
+
+    def steps(
+        self, start: Tensor, gradient: Gradient | None = None, *vectors: Tensor, sparse: bool = False
+    ) -> "_Weights":
+        """Have the trainer train on the client's data."""
+        runtime, self.num_steps = self._runtime, 0
+        data = runtime.clients[self.client]
+        if gradient is not None and not runtime.adjusts:
+            raise ConfigError(
+                f"{runtime.algorithm.name} changes the gradient of every local step, which is your trainer's own: "
+                "give train a second parameter, train(data, adjust), and call adjust(params) before every step of the "
+                "optimiser, where params are the named parameters with their .grad; or use fedavg or fedopt"
+            )
+        runtime.trainer.set_model_params(runtime.params(start))
+
+        def adjust(params: Mapping[str, Tensor]) -> None:
+            self.num_steps += 1
+            if gradient is None:
+                return
+            for entry in runtime.layout.entries:
+                if entry.kind == "parameter":
+                    parameter, place = params[entry.name], slice(entry.start, entry.stop)
+                    parts = (vector[place].view(entry.shape) for vector in vectors)
+                    grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                    with torch.no_grad():
+                        parameter.grad = gradient(grad, parameter.detach(), *parts)
+
+        reported = runtime.trainer.train(data, adjust) if runtime.adjusts else runtime.trainer.train(data)
+        self.num_steps = max(1, self.num_steps)
+        self.rate_sum = self.num_steps * float(getattr(runtime.trainer, "learning_rate", float("nan")))
+        self.examples += len(data)
+        self.loss += _mean_loss(reported) * len(data)
+        flat = runtime.layout.flatten(named_tensors(runtime.trainer.get_model_params()))
+        return _Weights(flat, runtime.layout)
+
+    def gradient(self, at: Tensor) -> Tensor:
+        """Refuse: a trainer gives no gradient of all its data."""
+        raise ConfigError(
+            f"{self._runtime.algorithm.name} asks for the gradient of all of a client's data, which a trainer of your "
+            "own does not give: choose the method's other option"
+        )
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """What a trainer ended with (:class:`fednlp.federated.client.Weights`)."""
+
+    values: Tensor
+    layout: Layout
+
+    def flat(self) -> Tensor:
+        return self.values
+
+    def __sub__(self, other: Tensor) -> "_Change":
+        return _Change(self.values - other, self.layout)
+
+    def __rsub__(self, other: Tensor) -> Tensor:
+        return other - self.values
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What a trainer changed (:class:`fednlp.federated.client.Change`)."""
+
+    values: Tensor
+    layout: Layout
+
+    def take(self) -> Update:
+        return Update.of(self.values, self.layout)
+
+    def flat(self) -> Tensor:
+        return self.values
+
+    def __truediv__(self, number: float) -> "_Change":
+        return _Change(self.values / number, self.layout)
+
+
+def _mean_loss(reported: Any) -> float:
+    """Return the mean loss that a trainer reports; NaN where it reports none."""
+    loss = reported.get("loss") if isinstance(reported, Mapping) else reported
+    loss = loss.item() if isinstance(loss, Tensor) else loss
+    return float(loss) if isinstance(loss, (int, float, np.floating)) else float("nan")
 
 
 def named_tensors(params: Params) -> dict[str, Tensor]:
@@ -179,8 +303,8 @@ def federate(
         on_round: Called after each round with its report and its metrics.
 
     Raises:
-        ConfigError: ``algorithm`` is none, a client's data has no length, no value is floating-point, or FedProx
-            meets a trainer that does not know it.
+        ConfigError: ``algorithm`` is none, a client's data has no length, no value is floating-point, or a
+            method meets a trainer that lacks what it needs.
         TooFewClients: Fewer than ``algorithm.min_clients`` clients came through a round.
 
     >>> class Mean:
@@ -206,17 +330,17 @@ def federate(
         raise ConfigError("there are no clients: give at least one client's data")
     start = _start(trainer.get_model_params())
     runtime = _Trainers(trainer, values, algorithm, start)
-    state = State(0, runtime.layout, runtime.layout.flatten(start))
-    state.slots = algorithm.server.init(runtime.layout)
+    state = State(0, runtime.layout, runtime.layout.flatten(start), algorithm.server.init(runtime.layout))
+    population = Population(np.array(sizes, dtype=np.int64), seed)
     reports, tests = [], {}
     for _ in range(num_rounds):
-        report = run_round(algorithm, state, sizes, runtime, seed)
-        for reply in report.dropped:
-            logger.warning("round %d: client %d was dropped: %s", report.round, reply.client, reply.error)
-        trainer.set_model_params(runtime.params(state.x))
+        report = run_round(algorithm, state, population, runtime)
+        for result in report.dropped:
+            logger.warning("round %d: client %d was dropped: %s", report.round, result.client, result.error)
+        trainer.set_model_params(runtime.params(state.params))
         metrics = dict(trainer.test(test_data)) if test_data is not None else {}
         if metrics:
             tests[report.round] = metrics
         reports.append(report)
         on_round(report, metrics)
-    return Federation(runtime.params(state.x), reports, tests)
+    return Federation(runtime.params(state.params), reports, tests)

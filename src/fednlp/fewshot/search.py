@@ -208,7 +208,7 @@ def _ran(search: Search) -> tuple[Search, dict[str, Any]]:
     said: dict[str, Any] = {"aug_e": efficiency}
     if efficiency >= rules.threshold:
         return search, said
-    if search.switches >= rules.switches:
+    if search.switches >= rules.max_searches:
         return search, {**said, "low": "no switch is left"}
     needed = len(search.paces) * rules.trial_rounds
     if rules.rounds is not None and search.done + needed >= rules.rounds:

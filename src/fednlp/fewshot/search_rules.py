@@ -26,7 +26,7 @@ class Rules:
         window: Rounds over which AUG-E is taken while no search goes on.
         theta: Weight of training against labelling in AUG-E.
         eta: Scale of AUG-E.
-        switches: Searches after the first, at most.
+        max_searches: Searches after the first, at most.
         rounds: Rounds of the whole run, trials included; a search that would not end before them is not begun.
             None where that is not known.
 
@@ -40,12 +40,12 @@ class Rules:
     window: int = 5
     theta: float = 1.0
     eta: float = 1.0
-    switches: int = 2
+    max_searches: int = 2
     rounds: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what rules no search."""
-        low = {"trial_rounds": 2, "candidates": 1, "window": 1, "switches": 0, "rounds": 1}
+        low = {"trial_rounds": 2, "candidates": 1, "window": 1, "max_searches": 0, "rounds": 1}
         for name, least in low.items():
             number = getattr(self, name)
             if (name, number) != ("rounds", None) and (type(number) is not int or number < least):

@@ -9,15 +9,18 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from fednlp.config import Experiment
-from fednlp.config.sections import REFERENCES
+from fednlp.config.sections import BASELINES
+from fednlp.config.sections import Algorithm as AlgorithmSection
 from fednlp.errors import RunError
+from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.algorithms import names
 from fednlp.federated.store import ClientStore
 from fednlp.partition import Partition
-from fednlp.simulation.build import exchange_options, local_training
+from fednlp.simulation.build import build_algorithm, local_training
 from fednlp.simulation.run_dir import RunDir
-from fednlp.training.client import begin_of, exchange_from, record_fields
+from fednlp.training.client import init_of, model_of, record_fields
 from fednlp.training.replica import Replica
-from fednlp.training.side import exact_adapters, model_fields, personal_names
+from fednlp.training.worker import exact_adapters, model_fields, personal_names
 
 _LISTED = 20
 """How many clients are named in a message."""
@@ -59,11 +62,19 @@ def _known(partition: Partition) -> str:
     return f"there are clients 0 to {last}"
 
 
+def _algorithm_of(experiment: Experiment) -> Algorithm:
+    """Return a run's algorithm, without code of the user's own: what only a run directory names is not imported."""
+    untransformed = experiment.exchange.model_copy(update={"up": [], "down": []})  # a record is what arrived
+    known = experiment.algorithm.name in (*names(), *BASELINES)
+    section = experiment.algorithm if known else AlgorithmSection()
+    return build_algorithm(experiment.model_copy(update={"exchange": untransformed, "algorithm": section}))
+
+
 def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: str | int | None) -> None:
     """Give a run's model the tensors of one client.
 
-    A client's own model is the one after its final steps, where these are kept; else the shared tensors with those
-    that it kept to itself, where it has any.
+    A client's own model is the one after its fine-tuning steps, where these are kept; else the shared tensors with
+    those that it kept to itself, where it has any.
 
     Args:
         run: The run directory.
@@ -76,11 +87,11 @@ def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: s
         RunError: There is no such client, none has a model of its own, none was named where the shared model is none
             that a client uses, or the records are damaged or absent.
     """
-    federated = experiment.algorithm.name not in REFERENCES
+    federated = experiment.algorithm.name not in BASELINES
     personal = personal_names(model, experiment.model.train, federated)
-    untransformed = exchange_options(experiment) | {"up": [], "down": []}  # a record is what arrived
-    exchange, partition = exchange_from(untransformed), Partition.load(run.partition)
-    personalised = bool(personal) or exchange.pull.push != "all"
+    algorithm, partition = _algorithm_of(experiment), Partition.load(run.partition)
+    own = bool(personal) or algorithm.personal_model is not None
+    personalised = own or algorithm.uplink.pull.push != "all"
     if client is None:
         if personalised:
             example = shlex.quote(client_name(partition, 0))
@@ -99,30 +110,30 @@ def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: s
         raise RunError(f"{run.folder} holds no records of clients: its run is not begun")
     if run.client_models.is_file():
         record = _record(run.client_models, model_fields(replica), number, state.round)
-        why = "has no model after its final steps: it failed in them, or has nothing to train on"
+        why = "has no model after its fine-tuning steps: it failed in them, or has nothing to train on"
     else:
         record = _record(
-            run.records, record_fields(replica, local_training(experiment), exchange), number, state.round
+            run.records, record_fields(replica, local_training(experiment), algorithm), number, state.round
         )
         why = "never took part"
     if record is None:
         raise NoClientModel(f"client {client_name(partition, number)} of {run.folder} {why}: choose another")
     if run.client_models.is_file():
-        replica.load_for_evaluation(record["shared"], record["own"])
+        replica.load_for_evaluation(record["shared"], record["personal"])
         return
-    begin = begin_of(record, exchange, replica.layout, state.x)
-    replica.load_for_evaluation(state.x if begin.shared is None else begin.shared, begin.own)
+    init = init_of(record, algorithm, replica.layout, state.params)
+    replica.load_for_evaluation(model_of(init, algorithm, state.params), init.personal)
 
 
 def _require_kept(run: RunDir, experiment: Experiment, clients: int) -> None:
-    """Check that the clients' models after their final steps are there.
+    """Check that the clients' models after their fine-tuning steps are there.
 
     Raises:
         RunError: There are none, or they are not kept; the message says what to do.
     """
     if run.client_models.is_file():
         return
-    if not experiment.client.final_steps or experiment.algorithm.name == "local":
+    if not experiment.client.finetune_steps or experiment.algorithm.name == "local":
         raise RunError(f"the clients of {run.folder} have no models of their own: leave out --client")
     most = experiment.evaluation.keep_client_models
     stopped = (
@@ -133,7 +144,7 @@ def _require_kept(run: RunDir, experiment: Experiment, clients: int) -> None:
         why = "the disk was full, or the run is of an older version: run it again"
     if clients > most:
         why = f"there are {clients:,} clients, and evaluation.keep_client_models = {most}: run again with a larger one"
-    raise RunError(f"{run.folder} holds no models of clients after their final steps ({why})")
+    raise RunError(f"{run.folder} holds no models of clients after their fine-tuning steps ({why})")
 
 
 def _record(path: Path, fields: dict[str, int], client: int, saved: int) -> dict[str, Tensor] | None:

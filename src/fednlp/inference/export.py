@@ -31,8 +31,8 @@ def export(
 ) -> Path:
     """Write the model of a run, or of one of its clients, as a folder that ``from_pretrained`` loads.
 
-    A client's model is the one after its final steps, where these are kept; else its personal layers in the shared
-    model. Adapters are merged. The folder has the tokenizer and a model card.
+    A client's model is the one after its fine-tuning steps, where these are kept; else its personal layers in the
+    shared model. Adapters are merged. The folder has the tokenizer and a model card.
 
     Args:
         run: The run directory.
@@ -128,7 +128,7 @@ def folder_names(names: list[str]) -> list[str]:
 
 def _facts(run: RunDir, client: int, name: str) -> dict[str, Any]:
     """Return what clients.csv says of a client, for its card; its sizes and scores are absent without the file."""
-    facts: dict[str, Any] = {"client": client, "name": name, "final": run.client_models.is_file()}
+    facts: dict[str, Any] = {"client": client, "name": name, "finetuned": run.client_models.is_file()}
     path = run.folder / "clients.csv"
     if path.is_file():
         try:

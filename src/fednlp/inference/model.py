@@ -13,16 +13,16 @@ from fednlp.config import Experiment
 from fednlp.data.features import Features
 from fednlp.errors import RunError
 from fednlp.inference.client_models import load_client
-from fednlp.models import find_model, load_tokenizer, longest_text, pretrained_model
+from fednlp.models import load_tokenizer, longest_text, pretrained_model, resolve_model
 from fednlp.models.peft_options import virtual_tokens
 from fednlp.models.prompt_tuning import with_saved_prompt
 from fednlp.simulation.run_dir import RunDir
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
 from fednlp.tasks import require_trusted, task_from
-from fednlp.tasks.base import Outcome, Row, Task
-from fednlp.tasks.labels import defined_together
+from fednlp.tasks.base import Predictions, Row, Task
+from fednlp.tasks.label_scores import defined_together
 from fednlp.training.batches import evaluation_batches
-from fednlp.training.side import pick_device
+from fednlp.training.worker import pick_device
 
 Step = Callable[[int, int, str], None]
 
@@ -45,7 +45,7 @@ class Trained:
         limit = min(wanted.max_length, readable)
         return self.task.encode(rows, self.tokenizer, limit)
 
-    def predict(self, features: Features, step: Step = lambda done, of, what: None) -> list[Outcome]:
+    def predict(self, features: Features, step: Step = lambda done, of, what: None) -> list[Predictions]:
         """Predict every example, the longest first."""
         return list(self._batches(features, self.task.predict, step))
 
@@ -67,7 +67,7 @@ class Trained:
 
     def predict_with_probabilities(
         self, features: Features, step: Step = lambda done, of, what: None
-    ) -> list[tuple[Outcome, np.ndarray]]:
+    ) -> list[tuple[Predictions, np.ndarray]]:
         """Predict every example, and give each label's probability for those of each outcome.
 
         Raises:
@@ -129,7 +129,7 @@ def _shared_model(run: RunDir, experiment: Experiment, task: Task) -> nn.Module:
 
 def _adapted_model(run: RunDir, experiment: Experiment, task: Task) -> nn.Module:
     """Load the model that a run began with, with its adapters apart: a client's own belong on it."""
-    source = find_model(experiment.model.name_or_path)
+    source = resolve_model(experiment.model.name_or_path)
     model = start_model(experiment, source, task)
     found = start_fingerprints(experiment, model, load_tokenizer(source))
     check_start(run, experiment, run.read_json("environment.json"), found, lambda text: None)

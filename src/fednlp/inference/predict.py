@@ -95,11 +95,11 @@ def predictions(
             labels: Sequence[str] = trained.task.labels  # type: ignore[attr-defined]
             for outcome, shares in trained.predict_with_probabilities(features):
                 likeliest = [_likeliest(labels, own, top) for own in shares]
-                found |= zip(outcome.numbers, zip(outcome.predictions, likeliest, strict=True), strict=True)
+                found |= zip(outcome.indices, zip(outcome.predictions, likeliest, strict=True), strict=True)
         else:
             for outcome in trained.predict(features):
                 found |= (
-                    (n, (said, None)) for n, said in zip(outcome.numbers, outcome.predictions, strict=True)
+                    (n, (said, None)) for n, said in zip(outcome.indices, outcome.predictions, strict=True)
                 )
         for number, (own, row) in enumerate(chunk):
             said, likeliest_labels = found[number]
@@ -126,12 +126,12 @@ def _likeliest(labels: Sequence[str], shares: np.ndarray, top: int | None) -> di
 
 def readable(trained: Trained, prediction: Any, row: Row) -> Any:
     """Return a prediction as a person reads it; tags with their words."""
-    from fednlp.tasks.tagging import TokenClassification
+    from fednlp.tasks.token_classification import TokenClassification
 
     if isinstance(trained.task, TokenClassification):
         words = json.loads(row["words"] or "[]")
         return [{"word": word, "tag": tag} for word, tag in zip(words, prediction, strict=True)]
-    return trained.task.shown(prediction)
+    return trained.task.format_prediction(prediction)
 
 
 def text_of(value: Any) -> str:

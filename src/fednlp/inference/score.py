@@ -26,7 +26,7 @@ from fednlp.inference.model import Step, Trained, open_trained
 from fednlp.inference.predict import PREDICTION, check_free, readable, text_of
 from fednlp.simulation.build import open_data
 from fednlp.tasks import TASKS
-from fednlp.tasks.labels import LabelScores, by_label
+from fednlp.tasks.label_scores import LabelScores, by_label
 from fednlp.training.scores import defined
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _examples(
 def _file_of(experiment: Experiment, path: str | Path, task: str | None) -> TextData:
     """Load a file as a run's own data are read; for a known data set it may have the canonical columns instead."""
     wanted = experiment.data
-    read = partial(load_data, path=path, task=task, invalid=wanted.invalid, test_fraction=None)
+    read = partial(load_data, path=path, task=task, on_invalid_row=wanted.on_invalid_row, test_fraction=None)
     own = partial(read, text=wanted.text, label=wanted.label, columns=wanted.columns)
     if wanted.name is None:
         is_csv = suffix_of(Path(path)) in DELIMITERS or Path(path).is_dir()
@@ -156,10 +156,10 @@ def _scored(
             both = trained.predict_with_probabilities(features, step)
             outcomes = [outcome for outcome, _ in both]
             for outcome, shares in both:
-                probabilities[outcome.numbers] = shares.max(1)
+                probabilities[outcome.indices] = shares.max(1)
         for outcome in outcomes:
             loss, weight = loss + outcome.loss, weight + outcome.weight
-            for number, prediction in zip(outcome.numbers, outcome.predictions, strict=True):
+            for number, prediction in zip(outcome.indices, outcome.predictions, strict=True):
                 predictions[number] = prediction
         everyone = np.arange(len(features))
         metrics = defined(trained.task.metrics(predictions, features, everyone))

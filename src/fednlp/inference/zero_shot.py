@@ -13,9 +13,9 @@ from fednlp.data.catalogue import CATALOGUE
 from fednlp.data.features import Features
 from fednlp.errors import FednlpError
 from fednlp.fewshot.prompts import Choice, Prompts, chosen_pattern, chosen_words, words_for
-from fednlp.models import find_model, load_tokenizer, longest_text, pretrained_model
+from fednlp.models import load_tokenizer, longest_text, pretrained_model, resolve_model
 from fednlp.tasks.cloze import filled, mask_of, parts_of, plain_ids
-from fednlp.tasks.prompts import PromptClassification
+from fednlp.tasks.prompt_classification import PromptClassification
 from fednlp.training.batches import evaluation_batches
 
 _MOST_EXAMPLES = 500
@@ -94,10 +94,10 @@ def check_prompts(
     patterns = {number: chosen_pattern(prompts, number) for number in numbers}
     if choice.words is not None:
         chosen_words(prompts, choice.words)  # refused before a model is loaded
-    source = find_model(model)
+    source = resolve_model(model)
     tokenizer = load_tokenizer(source)
     mask_of(tokenizer, _TASK)
-    loaded = pretrained_model(source, "AutoModelForMaskedLM", {}, {}, seed=0, own_head=True).eval()
+    loaded = pretrained_model(source, "AutoModelForMaskedLM", {}, {}, seed=0, require_head=True).eval()
     limit = min(_LONGEST_TEXT, longest_text(source, tokenizer))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Models: found by name, folder or hub name, or built, with the right head for the task."""
+"""Models by name, folder or hub name, or from scratch, with the right head for the task."""
 
 from fednlp.models.build import (
     has_weights,
@@ -8,24 +8,24 @@ from fednlp.models.build import (
     pretrained_model,
     save_model,
 )
-from fednlp.models.built import VOCABULARY_SIZE, built_model, built_source
-from fednlp.models.find import find_model
-from fednlp.models.known import ALL_NAMES, BUILT_NAMES, FETCHED_NAMES
+from fednlp.models.from_scratch import VOCABULARY_SIZE, from_scratch_folder, from_scratch_source
+from fednlp.models.registry import ALL_NAMES, FETCHED_NAMES, FROM_SCRATCH_NAMES
+from fednlp.models.resolve import resolve_model
 from fednlp.models.vocabulary import train_vocabulary
 
 __all__ = [
     "ALL_NAMES",
-    "BUILT_NAMES",
     "FETCHED_NAMES",
+    "FROM_SCRATCH_NAMES",
     "VOCABULARY_SIZE",
-    "built_model",
-    "built_source",
-    "find_model",
+    "from_scratch_folder",
+    "from_scratch_source",
     "has_weights",
     "load_tokenizer",
     "longest_text",
     "new_model",
     "pretrained_model",
+    "resolve_model",
     "save_model",
     "train_vocabulary",
 ]

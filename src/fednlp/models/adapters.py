@@ -12,10 +12,10 @@ from torch import nn
 
 from fednlp.errors import MissingDependency, ModelError
 from fednlp.federated.lora import FROZEN_A, LoraPair
-from fednlp.models.known import LSTM
 from fednlp.models.peft_layers import ia3_layers, lora_layers, type_of
 from fednlp.models.peft_options import averaging_of, check_peft, method_of
 from fednlp.models.prompt_tuning import is_prompted, save_prompted, with_prompt
+from fednlp.models.registry import LSTM
 
 _KINDS = {
     "AutoModelForSequenceClassification": "SEQ_CLS",
@@ -30,7 +30,7 @@ _ADDED_BY_PEFT = {
     "QUESTION_ANS": ("qa_outputs",),
 }
 _ADAPTER = "default"
-"""How PEFT calls the only adapter of a model."""
+"""PEFT's name of the only adapter of a model."""
 _SETS = ("target_modules", "feedforward_modules", "exclude_modules", "modules_to_save")
 
 
@@ -65,15 +65,15 @@ def with_adapter(
     kind = _KINDS.get(model_class)
     theirs = _ADDED_BY_PEFT.get(kind or "", ())
     whole = _whole_modules(model, fresh)
-    besides = [path for path in whole if path not in theirs]
+    others = [path for path in whole if path not in theirs]
     if method_of(options) == "prompt-tuning":
-        return with_prompt(model, options, kind, besides)
+        return with_prompt(model, options, kind, others)
     chosen = ia3_layers(model, options) if method_of(options) == "ia3" else lora_layers(model, options)
     make: Any = peft.IA3Config if method_of(options) == "ia3" else peft.LoraConfig
     try:
         config = make(
             task_type=kind,
-            modules_to_save=besides or None,
+            modules_to_save=others or None,
             exclude_modules=_paths_within(model, [*whole, *theirs]) or None,
             **chosen,
         )
@@ -85,7 +85,7 @@ def with_adapter(
         for name, parameter in adapted.named_parameters():
             if re.search(FROZEN_A, name):
                 parameter.requires_grad_(False)
-    adapted.base_moves = averaging_of(options) == "exact"
+    adapted.base_is_trained = averaging_of(options) == "exact"
     made: nn.Module = adapted
     return made
 
@@ -112,15 +112,15 @@ def _whole_modules(model: nn.Module, fresh: Collection[str]) -> list[str]:
 
 
 def is_adapted(model: nn.Module) -> bool:
-    """Say whether a model came from :func:`with_adapter`."""
+    """Return whether a model came from :func:`with_adapter`."""
     return hasattr(model, "peft_config") and hasattr(model, "get_base_model")
 
 
 def save_adapted(model: Any, folder: Path) -> None:
-    """Write a model with its adapters merged in, as an ordinary model, and the adapters beside it.
+    """Write a model with its adapters merged in, as an ordinary model, and the adapters in a folder of their own.
 
     A prompt cannot be merged: the ordinary model is then without it. Where the base moved too (averaging =
-    "exact"), adapters alone would say nothing of the base that they belong to, and are not written.
+    "exact"), the adapters alone do not describe the trained base, and are not written.
 
     Args:
         model: From :func:`with_adapter`; it stays as it is.
@@ -130,7 +130,7 @@ def save_adapted(model: Any, folder: Path) -> None:
         save_prompted(model, folder)
     else:
         _merged(model).save_pretrained(folder)
-    if getattr(model, "base_moves", False):
+    if getattr(model, "base_is_trained", False):
         return
     adapter = folder / "adapter"
     model.save_pretrained(adapter)

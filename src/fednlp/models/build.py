@@ -9,16 +9,15 @@ from torch import nn
 
 from fednlp.errors import ModelError
 from fednlp.models.adapters import is_adapted, save_adapted, with_adapter
-from fednlp.models.explain import explained, quiet
-from fednlp.models.load import empty_model, load_pretrained
-from fednlp.models.settings import apply_overrides, configured, position_limit
+from fednlp.models.loading import empty_model, explain_load_errors, load_pretrained, silence_transformers
+from fednlp.models.settings import apply_overrides, load_config, position_limit
 from fednlp.seeds import torch_stream
 
 _WEIGHTS = (".safetensors", ".bin", ".index.json", ".h5", ".msgpack", ".pt", ".pth", ".ckpt")
-"""How files of weights end, also of kinds that cannot be loaded: a folder with one is no empty architecture."""
+"""Suffixes of files of weights, also of kinds that cannot be loaded: a folder with one is no empty architecture."""
 _TARGET = "target"
 _READABLE = "fednlp_longest_text"
-"""Where the tokenizer of a run's model keeps the model_max_length that it had before the run."""
+"""The setting in which the tokenizer of a run's model keeps the model_max_length that it had before the run."""
 _SIZED_BY_LABELS = (
     "AutoModelForSequenceClassification",
     "AutoModelForTokenClassification",
@@ -32,7 +31,7 @@ def load_tokenizer(source: str) -> Any:
     Raises:
         ModelError: It cannot be found or loaded.
     """
-    with explained(source):
+    with explain_load_errors(source):
         from transformers import AutoTokenizer
 
         tokenizer = load_pretrained(AutoTokenizer, source)
@@ -54,16 +53,16 @@ def target_tokenizer(source: str) -> Any | None:
 
 
 def longest_text(source: str, tokenizer: Any, overrides: Mapping[str, Any] | None = None) -> int:
-    """Return how many tokens a model can read at most, by its own word and its tokenizer's.
+    """Return how many tokens a model can read at most, as its configuration and its tokenizer state.
 
     The tokenizer of a run's model cuts texts as the run did (:func:`save_model`). What counts is what it was before.
 
     Args:
-        source: From :func:`find_model`.
+        source: From :func:`resolve_model`.
         tokenizer: From :func:`load_tokenizer`.
         overrides: ``[model.config]`` of the experiment.
     """
-    with explained(source):
+    with explain_load_errors(source):
         from transformers import AutoConfig
 
         config = load_pretrained(AutoConfig, source)
@@ -77,7 +76,7 @@ def _own_limit(tokenizer: Any) -> int:
 
 
 def has_weights(source: str) -> bool:
-    """Say whether a model starts from a checkpoint; a folder with a configuration alone starts from the seed."""
+    """Return whether a model starts from a checkpoint; a folder with a configuration alone starts from the seed."""
     folder = Path(source)
     return not folder.is_dir() or any(path.name.endswith(_WEIGHTS) for path in folder.iterdir())
 
@@ -90,29 +89,29 @@ def pretrained_model(
     seed: int,
     peft: Mapping[str, Any] | None = None,
     *,
-    own_head: bool = False,
+    require_head: bool = False,
 ) -> nn.Module:
     """Load a checkpoint with a fresh head; what the checkpoint lacks is a function of the seed.
 
     Args:
-        source: From :func:`find_model` or :func:`fednlp.models.built.built_model`.
+        source: From :func:`resolve_model` or :func:`fednlp.models.from_scratch.from_scratch_folder`.
         model_class: Name of an auto class, from the task.
-        settings: What the task says of the configuration.
+        settings: Of the configuration, from the task.
         overrides: ``[model.config]`` of the experiment.
         seed: Of the experiment.
         peft: ``[model.peft]`` of the experiment (:func:`fednlp.models.adapters.with_adapter`).
-        own_head: Refuse a checkpoint without the head: prompts ask what it has learnt.
+        require_head: Refuse a checkpoint without the head: prompts ask what it has learnt.
 
     Raises:
         ModelError: It cannot be loaded, has no head for the task, or an option does not fit.
     """
-    if own_head and not has_weights(source):
+    if require_head and not has_weights(source):
         raise ModelError(f"{source} has no weights: prompts need a trained model, e.g. bert-tiny")
-    with explained(source), torch_stream(seed, "model"):
+    with explain_load_errors(source), torch_stream(seed, "model"):
         import torch
         import transformers
 
-        config = configured(source, model_class, settings, overrides)
+        config = load_config(source, model_class, settings, overrides)
         auto = getattr(transformers, model_class)
         if not has_weights(source):
             if peft is not None:
@@ -121,7 +120,7 @@ def pretrained_model(
                 )
             model: nn.Module = empty_model(auto, config, dtype=torch.float32)
             return model
-        model, told = load_pretrained(
+        model, report = load_pretrained(
             auto,
             source,
             config=config,
@@ -129,15 +128,15 @@ def pretrained_model(
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-        _refuse_resized(model, model_class, [key for key, *_ in told["mismatched_keys"]])
-        if own_head:
-            _refuse_headless(model, source, told["missing_keys"])
+        _refuse_resized(model, model_class, [key for key, *_ in report["mismatched_keys"]])
+        if require_head:
+            _refuse_headless(model, source, report["missing_keys"])
         with torch.device("meta"):
             plan = empty_model(auto, config)
         for name, parameter in plan.named_parameters():
             if not parameter.requires_grad:  # fixed by the architecture, which loading forgets
                 model.get_parameter(name).requires_grad_(False)
-        fresh = {*told["missing_keys"], *(key for key, *_ in told["mismatched_keys"])}
+        fresh = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
         return model if peft is None else with_adapter(model, peft, model_class, fresh)
 
 
@@ -172,15 +171,15 @@ def new_model(
 ) -> nn.Module:
     """Build the same model as :func:`pretrained_model`, with trainable weights to be filled in by the caller.
 
-    The checkpoint is read only where some weights are frozen, since nobody fills these in: adapters, and
+    The checkpoint is read only where some weights are frozen, since the caller does not fill these in: adapters, and
     architectures with a fixed table of positions.
     """
     if peft is None:
-        with explained(source), torch_stream(0, "architecture"):
+        with explain_load_errors(source), torch_stream(0, "architecture"):
             import torch
             import transformers
 
-            config = configured(source, model_class, settings, overrides)
+            config = load_config(source, model_class, settings, overrides)
             model: nn.Module = empty_model(getattr(transformers, model_class), config, dtype=torch.float32)
             if all(parameter.requires_grad for parameter in model.parameters()):
                 return model
@@ -201,7 +200,7 @@ def save_model(model: nn.Module, tokenizer: Any, folder: Path, card: str, longes
         longest: The tokens after which the run cut texts. The tokenizer that is written says so, and
             ``pipeline(..., truncation=True)`` cuts there too. None to leave it as it is.
     """
-    quiet()
+    silence_transformers()
     if is_adapted(model):
         save_adapted(model, folder)
     else:

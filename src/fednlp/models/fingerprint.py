@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from fednlp.models.build import target_tokenizer
 
 _NOT_OURS = {"_name_or_path", "transformers_version", "dtype", "torch_dtype"}
-"""What a configuration says of its own file, and not of the model."""
+"""Keys of a configuration that describe its file and not the model."""
 
 
 def fingerprints(model: nn.Module, tokenizer: Any, saved: Collection[str]) -> dict[str, str]:
-    """Return a fingerprint of each part that a resumed run reads again, by what a person calls the part.
+    """Return a fingerprint of each part that a resumed run reads again, by a readable name of the part.
 
     Args:
         model: The starting model, as it was loaded.

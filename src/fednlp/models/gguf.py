@@ -8,14 +8,13 @@ from pathlib import Path
 
 from fednlp.disk import sha256_of, writing
 from fednlp.errors import MissingDependency, ModelError
-from fednlp.models.cached import made_once, model_cache
-from fednlp.models.explain import explained
-from fednlp.models.load import empty_model, load_pretrained
+from fednlp.models.folder_cache import make_once, model_cache_folder
+from fednlp.models.loading import empty_model, explain_load_errors, load_pretrained
 
 _MAGIC = b"GGUF"
 
 
-def converted(path: Path) -> Path:
+def convert_gguf(path: Path) -> Path:
     """Return a folder with a GGUF language model's weights as float32 safetensors, and its tokenizer.
 
     The folder is kept in the cache, by the file's content. The weights are what the quantised ones stand for,
@@ -31,7 +30,9 @@ def converted(path: Path) -> Path:
     with path.open("rb") as file:
         if file.read(4) != _MAGIC:
             raise ModelError(f"{path} is no GGUF file: it does not begin with GGUF")
-    return made_once(model_cache(f"gguf-{sha256_of(path)[:32]}"), lambda folder: _convert(path, folder))
+    return make_once(
+        model_cache_folder(f"gguf-{sha256_of(path)[:32]}"), lambda folder: _convert(path, folder)
+    )
 
 
 def _convert(path: Path, folder: Path) -> None:
@@ -41,7 +42,7 @@ def _convert(path: Path, folder: Path) -> None:
             f"reading {path.name} needs {' and '.join(missing)}: run pip install 'fednlp[gguf]'"
         )
     print(f"converting {path.name} (once; kept in the cache)", file=sys.stderr, flush=True)
-    with explained(str(path)), redirect_stderr(StringIO()):  # its reader draws a bar of its own
+    with explain_load_errors(str(path)), redirect_stderr(StringIO()):  # its reader draws a bar of its own
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -157,7 +157,7 @@ def _stacks(base: nn.Module, config: Any) -> list[str]:
 
 
 def _is_pretrained(module: nn.Module) -> bool:
-    """Say whether a module is a Hugging Face model (of itself: PEFT's wrappers pass every question on)."""
+    """Return whether a module is itself a Hugging Face model; PEFT's wrappers only pass attributes on."""
     return hasattr(type(module), "base_model_prefix")
 
 

@@ -26,7 +26,7 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 
-from fednlp.models.known import LSTM
+from fednlp.models.registry import LSTM
 
 
 @strict
@@ -77,7 +77,7 @@ class LstmConfig(PreTrainedConfig):  # type: ignore[misc]
 
 
 class LstmPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
-    """What the LSTM models share: their configuration, and how weights begin."""
+    """Base class of the LSTM models: their configuration and the initial weights."""
 
     config_class = LstmConfig
     base_model_prefix = "lstm"

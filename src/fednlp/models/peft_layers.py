@@ -17,7 +17,7 @@ _CHOICES = {
 
 
 def lora_layers(model: nn.Module, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what LoRA is to be made with.
+    """Return the options of PEFT's LoRA, with the layers filled in.
 
     Raises:
         ModelError: The model has no such layer.
@@ -85,5 +85,5 @@ def _check_targets(model: nn.Module, key: str, targets: Any) -> None:
 
 
 def type_of(model: nn.Module) -> str:
-    """Return a model's architecture, as its configuration says it."""
+    """Return a model's architecture, the ``model_type`` of its configuration."""
     return str(getattr(getattr(model, "config", None), "model_type", ""))

@@ -71,9 +71,9 @@ def check_peft(options: Mapping[str, Any]) -> None:
     if unknown:
         raise ModelError(f'[model.peft] {", ".join(unknown)}: method = "{method}" has {", ".join(there)}')
     for key in there:
-        wanted, fits = _RANGES[key]
+        allowed, fits = _RANGES[key]
         if key in options and not fits(options[key]):
-            raise ModelError(f"[model.peft] {key} = {options[key]!r}: give {wanted}")
+            raise ModelError(f"[model.peft] {key} = {options[key]!r}: give {allowed}")
 
 
 def averaging_of(options: Mapping[str, Any] | None) -> str:

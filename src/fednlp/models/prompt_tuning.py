@@ -73,7 +73,7 @@ def with_prompt(model: Any, options: Mapping[str, Any], kind: str | None, whole:
 
 
 def is_prompted(model: Any) -> bool:
-    """Say whether a model came from :func:`with_prompt`, or is PEFT's own of that kind."""
+    """Return whether a model came from :func:`with_prompt`, or is PEFT's own of that kind."""
     configs = getattr(model, "peft_config", None)
     return isinstance(configs, dict) and any(c.peft_type == _PROMPT for c in configs.values())
 
@@ -94,7 +94,7 @@ def _without_prompt(number: int, module: nn.Module, inputs: Any, output: Any) ->
 
 @torch.no_grad()
 def _fault(prompted: Any, kind: str) -> str | None:
-    """Try a prompted model on four tokens; say why its output would be wrong, if it would be.
+    """Try a prompted model on four tokens; return why its output is wrong, None if it is right.
 
     Two things go wrong silently in some architectures: another module than the word embedding is looked up,
     and a head reads a text's last token, which it finds by its id, while it is given vectors.
@@ -106,17 +106,19 @@ def _fault(prompted: Any, kind: str) -> str | None:
     ids = torch.tensor(
         [[number for number in range(min(words, 12)) if number != padding][-4:]], device=device
     )
-    mask, beside = torch.ones_like(ids), {}
+    mask, decoder = torch.ones_like(ids), {}
     if kind == "SEQ_2_SEQ_LM":
-        beside = {"decoder_input_ids": ids}
+        decoder = {"decoder_input_ids": ids}
     was_training = base.training
     base.eval()
-    looked_up = _logits(base(inputs_embeds=prompted.word_embeddings(ids), attention_mask=mask, **beside))
-    plain = _logits(base(input_ids=ids, attention_mask=mask, **beside))
-    alone = _logits(prompted(input_ids=ids, attention_mask=mask, **beside))
+    looked_up = _logits(base(inputs_embeds=prompted.word_embeddings(ids), attention_mask=mask, **decoder))
+    plain = _logits(base(input_ids=ids, attention_mask=mask, **decoder))
+    alone = _logits(prompted(input_ids=ids, attention_mask=mask, **decoder))
     tail = torch.full_like(ids, padding)
     padded = _logits(
-        prompted(input_ids=torch.cat([ids, tail], 1), attention_mask=torch.cat([mask, 0 * mask], 1), **beside)
+        prompted(
+            input_ids=torch.cat([ids, tail], 1), attention_mask=torch.cat([mask, 0 * mask], 1), **decoder
+        )
     )
     base.train(was_training)
     if not _alike(plain, looked_up):
@@ -150,7 +152,7 @@ def save_prompted(model: Any, folder: Path) -> None:
 
 
 def with_saved_prompt(model: nn.Module, folder: Path) -> nn.Module:
-    """Return a model from a folder with the prompt that lies beside it, if there is one.
+    """Return a model from a folder with the prompt that was saved with it, if there is one.
 
     Args:
         model: The ordinary model of the folder; it becomes part of the result.
@@ -163,9 +165,9 @@ def with_saved_prompt(model: nn.Module, folder: Path) -> nn.Module:
     adapter = folder / "adapter"
     path = adapter / "adapter_config.json"
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        method, kind = said["peft_type"], said["task_type"]
-        number = int(said["num_virtual_tokens"]) if method == _PROMPT else 0
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        method, kind = saved["peft_type"], saved["task_type"]
+        number = int(saved["num_virtual_tokens"]) if method == _PROMPT else 0
     except FileNotFoundError:
         return model
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

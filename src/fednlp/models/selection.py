@@ -1,11 +1,11 @@
-"""Which parameters travel: ``[model] train`` gives every parameter of a model one of three states.
+"""Which parameters are trained and sent: ``[model] train`` gives every parameter of a model one of three states.
 
 * *shared*: trained by the clients, sent both ways, and moved by the server;
 * *personal*: trained by each client and kept there;
 * *frozen*: neither trained nor sent; everyone has it from the checkpoint.
 
 Freezing, BitFit (Ben Zaken et al. 2022), FedSplitBERT (Li et al. 2022) and Controllers (layers chosen by
-hand) are selections. :func:`parse_train` reads one, and :func:`apply_selection` carries it out in a model.
+hand) are selections. :func:`parse_selection` reads one, and :func:`apply_selection` carries it out in a model.
 """
 
 from collections.abc import Mapping
@@ -14,12 +14,25 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fednlp.errors import ConfigError
-from fednlp.models.terms import STATES, State, Term, Train, parse_train
+from fednlp.models.selection_spec import (
+    PARAMETER_STATES,
+    ParameterState,
+    SelectionSpec,
+    SelectionTerm,
+    parse_selection,
+)
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["STATES", "Selection", "State", "Train", "apply_selection", "parse_train"]
+__all__ = [
+    "PARAMETER_STATES",
+    "ParameterState",
+    "Selection",
+    "SelectionSpec",
+    "apply_selection",
+    "parse_selection",
+]
 
 _WHERE = "model.train:"
 
@@ -28,7 +41,7 @@ _WHERE = "model.train:"
 class Selection:
     """The state of each parameter and each saved floating-point buffer of a model, by name."""
 
-    states: Mapping[str, State]
+    states: Mapping[str, ParameterState]
 
     @cached_property
     def shared(self) -> frozenset[str]:
@@ -45,19 +58,19 @@ class Selection:
         """Names of what is neither trained nor sent."""
         return self._named("frozen")
 
-    def _named(self, state: State) -> frozenset[str]:
+    def _named(self, state: ParameterState) -> frozenset[str]:
         return frozenset(name for name, its in self.states.items() if its == state)
 
 
-def apply_selection(model: "nn.Module", train: Train) -> Selection:
+def apply_selection(model: "nn.Module", train: SelectionSpec) -> Selection:
     """Freeze what is to be frozen in a model, and return the state of every tensor.
 
-    What the model (or PEFT) has frozen already stays so, whatever is said of it. A buffer goes with the
+    What the model (or PEFT) has frozen already stays frozen, whatever the selection states. A buffer goes with the
     parameters of the innermost module around it: frozen if one of these is, personal if all are, else shared.
 
     Args:
         model: Its parameters that are frozen get ``requires_grad`` False.
-        train: From :func:`parse_train`.
+        train: From :func:`parse_selection`.
 
     Raises:
         ConfigError: A part is not in the model, it is for a model of other layers, two states claim one parameter,
@@ -69,12 +82,12 @@ def apply_selection(model: "nn.Module", train: Train) -> Selection:
     groups = {name: group for name, group in groups_of(model).items() if name in parameters}
     trainable = {name for name, parameter in parameters.items() if parameter.requires_grad}
     _require_layers(train.layers, set(groups.values()))
-    wanted = _claimed(train, groups, trainable) if train.critical_layer is None else _layered(train, groups)
-    states: dict[str, State] = {
-        name: wanted.get(name, train.rest) if name in trainable else "frozen" for name in parameters
+    assigned = _claimed(train, groups, trainable) if train.critical_layer is None else _layered(train, groups)
+    states: dict[str, ParameterState] = {
+        name: assigned.get(name, train.rest) if name in trainable else "frozen" for name in parameters
     }
     if all(state == "frozen" for state in states.values()):
-        raise ConfigError(f"{_WHERE} nothing is left to train: share a part, of {_said(groups)}")
+        raise ConfigError(f"{_WHERE} nothing is left to train: share a part, of {_summary(groups)}")
     for name, parameter in parameters.items():
         if states[name] == "frozen":
             parameter.requires_grad_(False)
@@ -82,19 +95,21 @@ def apply_selection(model: "nn.Module", train: Train) -> Selection:
     return Selection(states | {name: _buffer_state(model, name, by_id) for name in float_buffers(model)})
 
 
-def _require_layers(wanted: int | None, there: set[str]) -> None:
+def _require_layers(layers: int | None, there: set[str]) -> None:
     count = sum(group.startswith("layer.") for group in there)
-    if wanted is not None and wanted != count:
+    if layers is not None and layers != count:
         raise ConfigError(
-            f"{_WHERE} it is for a model of {wanted} layers, and this one has {count}: make a plan for this one, or "
+            f"{_WHERE} it is for a model of {layers} layers, and this one has {count}: make a plan for this one, or "
             "leave layers out"
         )
 
 
-def _claimed(train: Train, groups: Mapping[str, str], trainable: set[str]) -> dict[str, State]:
+def _claimed(
+    train: SelectionSpec, groups: Mapping[str, str], trainable: set[str]
+) -> dict[str, ParameterState]:
     """Return the states of the parameters that terms name."""
-    claims: dict[str, tuple[State, Term]] = {}
-    for state in STATES:
+    claims: dict[str, tuple[ParameterState, SelectionTerm]] = {}
+    for state in PARAMETER_STATES:
         for term in getattr(train, state):
             names = _matched(term, groups)
             if state != "frozen" and trainable.isdisjoint(names):
@@ -112,14 +127,16 @@ def _claimed(train: Train, groups: Mapping[str, str], trainable: set[str]) -> di
     return {name: state for name, (state, _) in claims.items()}
 
 
-def _matched(term: Term, groups: Mapping[str, str]) -> list[str]:
+def _matched(term: SelectionTerm, groups: Mapping[str, str]) -> list[str]:
     """Return the names of the parameters that a term means, at least one for each of its parts."""
     there = set(groups.values())
     chosen: set[str] = set()
     for part in term.groups:
         those = {group for group in there if _is_of(group, part)}
         if not those:
-            raise ConfigError(f'{_WHERE} "{term.text}": the model has no {part}; there are {_said(groups)}')
+            raise ConfigError(
+                f'{_WHERE} "{term.text}": the model has no {part}; there are {_summary(groups)}'
+            )
         chosen |= those
     names = [name for name, group in groups.items() if not term.groups or group in chosen]
     if term.pattern is not None:
@@ -127,13 +144,13 @@ def _matched(term: Term, groups: Mapping[str, str]) -> list[str]:
     if not names:
         example = next(iter(groups), "none")
         raise ConfigError(
-            f'{_WHERE} "{term.text}" fits no parameter; there are {_said(groups)}, with names such as {example}'
+            f'{_WHERE} "{term.text}" fits no parameter; there are {_summary(groups)}, with names such as {example}'
         )
     return names
 
 
 def _is_of(group: str, part: str) -> bool:
-    """Say whether a group is meant by a name: itself, one of a stack, or the embeddings of any.
+    """Return whether a name stands for a group: itself, one of a stack, or the embeddings of any.
 
     >>> _is_of("encoder.layer.1", "encoder"), _is_of("layer.10", "layer.1")
     (True, False)
@@ -143,31 +160,31 @@ def _is_of(group: str, part: str) -> bool:
     )
 
 
-def _layered(train: Train, groups: Mapping[str, str]) -> dict[str, State]:
+def _layered(train: SelectionSpec, groups: Mapping[str, str]) -> dict[str, ParameterState]:
     """Return the states by FedSplitBERT: the layers below the critical one are shared."""
     there = set(groups.values())
     layers = {group: int(group.rpartition(".")[2]) for group in there if group.startswith("layer.")}
     count, critical = len(layers), train.critical_layer or 0
     if not layers:
         raise ConfigError(
-            f"{_WHERE} critical_layer needs a model with one stack of layers; this one has {_said(groups)}: "
+            f"{_WHERE} critical_layer needs a model with one stack of layers; this one has {_summary(groups)}: "
             'say shared = [...], rest = "personal"'
         )
     if critical > count:
         raise ConfigError(
             f"{_WHERE} critical_layer = {critical}: the model has {count} layers, so 0 to {count}"
         )
-    states: dict[str, State] = {
+    states: dict[str, ParameterState] = {
         group: "shared" if n < critical else "personal" for group, n in layers.items()
     }
     states |= {"embeddings": train.embeddings, "head": "shared" if critical == count else "personal"}
     return {name: states[group] for name, group in groups.items()}
 
 
-def _said(groups: Mapping[str, str]) -> str:
+def _summary(groups: Mapping[str, str]) -> str:
     """Return a model's parts in short.
 
-    >>> _said({"a": "embeddings", "b": "layer.0", "c": "layer.1", "d": "head"})
+    >>> _summary({"a": "embeddings", "b": "layer.0", "c": "layer.1", "d": "head"})
     'embeddings, layer.0-1, head'
     """
     stacks: dict[str, list[int]] = {}
@@ -182,7 +199,7 @@ def _said(groups: Mapping[str, str]) -> str:
     )
 
 
-def _buffer_state(model: "nn.Module", name: str, states: Mapping[int, State]) -> State:
+def _buffer_state(model: "nn.Module", name: str, states: Mapping[int, ParameterState]) -> ParameterState:
     path = name
     while path:
         path = path.rpartition(".")[0]

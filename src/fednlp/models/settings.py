@@ -1,10 +1,10 @@
-"""What a model's configuration must say: what the task sets, and what the user does."""
+"""The configuration of a model: the settings of the task, and those of the user."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from fednlp.errors import ModelError
-from fednlp.models.load import load_pretrained
+from fednlp.models.loading import load_pretrained
 
 _HEADS = {
     "AutoModelForSequenceClassification": ("classification", "bert-tiny, minilm, bilstm"),
@@ -15,7 +15,7 @@ _HEADS = {
     "AutoModelForMaskedLM": ("masked language modelling and prompts", "bert-tiny"),
 }
 _LOOKS_BACK_ONLY = {"is_decoder": True, "causal": True, "attn_type": "uni"}
-"""How architectures that also read both ways (BERT, XLM, XLNet) say that they are to see the past alone."""
+"""Settings that make architectures that also read both ways (BERT, XLM, XLNet) see the past alone."""
 _OF_THE_TASK = ("num_labels", "id2label", "label2id", "problem_type")
 _OF_THE_TOKENIZER = ("vocab_size", "decoder_vocab_size")
 _POSITIONS = (
@@ -63,15 +63,15 @@ def _has_head(config: Any, model_class: str) -> bool:
     return type(config) in auto._model_mapping or model_class in (getattr(config, "auto_map", None) or {})
 
 
-def configured(
+def load_config(
     source: str, model_class: str, settings: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> Any:
     """Load a model's configuration for a task.
 
     Args:
-        source: From :func:`fednlp.models.find_model`.
+        source: From :func:`fednlp.models.resolve_model`.
         model_class: Name of an auto class.
-        settings: What the task says.
+        settings: Of the task.
         overrides: ``[model.config]``.
 
     Raises:
@@ -129,7 +129,7 @@ def apply_overrides(config: Any, overrides: Mapping[str, Any], place: str = "[mo
 
 
 def _is_setting(config: Any, key: str) -> bool:
-    """Say whether a configuration has a setting; what begins with _ is its own affair, kernels of the hub included."""
+    """Return whether a configuration has a setting; names that begin with _ are private, such as kernels of the hub."""
     return not key.startswith("_") and hasattr(config, key) and not callable(getattr(config, key))
 
 

@@ -1,12 +1,12 @@
-"""A vocabulary of one's own: byte-level byte-pair encoding, trained on the training texts."""
+"""A vocabulary trained from scratch: byte-level byte-pair encoding, trained on the training texts."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from fednlp.disk import writing
 from fednlp.errors import ModelError
-from fednlp.models.cached import made_once
-from fednlp.models.explain import explained
+from fednlp.models.folder_cache import make_once
+from fednlp.models.loading import explain_load_errors
 
 SPECIAL = {
     "pad_token": "<pad>",
@@ -44,7 +44,7 @@ def train_vocabulary(texts: Callable[[], Iterable[str]], size: int, folder: Path
             f"vocabulary_size = {size} is too small: the bytes and the special tokens alone are {SMALLEST}; "
             f"say 8000, or {SMALLEST} for bytes"
         )
-    return made_once(folder, lambda work: _train(texts(), size, work))
+    return make_once(folder, lambda work: _train(texts(), size, work))
 
 
 def _train(texts: Iterable[str], size: int, folder: Path) -> None:
@@ -63,7 +63,7 @@ def _train(texts: Iterable[str], size: int, folder: Path) -> None:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    with explained(str(folder)), writing(folder):
+    with explain_load_errors(str(folder)), writing(folder):
         from transformers import PreTrainedTokenizerFast
 
         wrapped = PreTrainedTokenizerFast(

@@ -1,4 +1,4 @@
-"""Labels, options and a seed become an index of who holds which examples; and how unlike the clients are."""
+"""Partitions: an index of which client holds which examples, and how far the clients differ."""
 
 from fednlp.partition.divergence import (
     divergence_from_prior,

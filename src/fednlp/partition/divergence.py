@@ -1,4 +1,4 @@
-"""How unlike clients are: the Jensen-Shannon divergence of their labels, between them and from the prior."""
+"""How far clients differ: the Jensen-Shannon divergence of their labels, between them and from the prior."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from fednlp.partition.index import FloatArray, IntArray, Partition
 from fednlp.partition.shift import chunks, count_labels
 from fednlp.seeds import generator
 
-SHOWN = 200
+MAX_CLIENTS_SHOWN = 200
 
 
 def jensen_shannon(p: ArrayLike, q: ArrayLike) -> FloatArray:
@@ -67,7 +67,7 @@ def label_counts(
     Raises:
         PartitionError: An example has no label from 0 to K-1.
     """
-    offsets, indices = _side(partition, split)
+    offsets, indices = _split_arrays(partition, split)
     held = _labels_of(indices, labels, num_labels, split)
     if clients is None:
         return count_labels(offsets, held, slice(0, partition.num_clients), num_labels)
@@ -88,7 +88,7 @@ def divergence_from_prior(
     Raises:
         PartitionError: An example has no label from 0 to K-1.
     """
-    offsets, indices = _side(partition, "train")
+    offsets, indices = _split_arrays(partition, "train")
     held = _labels_of(indices, labels, num_labels, "train")
     prior = np.bincount(held, minlength=num_labels)
     divergences = np.empty(partition.num_clients)
@@ -98,7 +98,7 @@ def divergence_from_prior(
     return divergences
 
 
-def sample_clients(num_clients: int, limit: int = SHOWN) -> IntArray:
+def sample_clients(num_clients: int, limit: int = MAX_CLIENTS_SHOWN) -> IntArray:
     """Return which clients a picture shows: all of them, or `limit` drawn at random, in order."""
     if num_clients <= limit:
         return np.arange(num_clients, dtype=np.int64)
@@ -148,7 +148,7 @@ def _spread(sizes: IntArray) -> dict[str, float]:
     return {"min": int(sizes.min()), "median": float(np.median(sizes)), "max": int(sizes.max())}
 
 
-def _side(partition: Partition, split: str) -> tuple[IntArray, IntArray]:
+def _split_arrays(partition: Partition, split: str) -> tuple[IntArray, IntArray]:
     if split == "train":
         return partition.train_offsets, partition.train_indices
     return partition.test_offsets, partition.test_indices

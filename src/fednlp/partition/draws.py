@@ -1,4 +1,4 @@
-"""The draws that partitions are made of: Dirichlet shares, sizes, and an order that favours nobody."""
+"""The random draws behind partitions: Dirichlet shares, sizes, and a low-discrepancy order."""
 
 import math
 
@@ -113,14 +113,14 @@ def check_clients(examples: int, clients: int) -> None:
         )
 
 
-def fair_order(rng: np.random.Generator, count: int) -> IntArray:
+def low_discrepancy_order(rng: np.random.Generator, count: int) -> IntArray:
     """Return an order of 0 to count-1 in which every stretch of numbers holds early and late places alike.
 
     The order of the fractional parts of i * golden ratio, in which any stretch of numbers is spread evenly
     (Knuth, "The Art of Computer Programming", volume 3, section 6.4), begun at a place drawn at random, so that
     every number has the same chance of every place.
 
-    >>> sorted(fair_order(np.random.default_rng(1), 8).tolist())
+    >>> sorted(low_discrepancy_order(np.random.default_rng(1), 8).tolist())
     [0, 1, 2, 3, 4, 5, 6, 7]
     """
     order = np.argsort(np.arange(count) * _GOLDEN % 1.0, kind="stable")

@@ -48,9 +48,9 @@ def embed(
     """
     from fednlp.disk import atomic
     from fednlp.hubs.cache import cache_dir
-    from fednlp.models import find_model
+    from fednlp.models import resolve_model
 
-    source = find_model(encoder)
+    source = resolve_model(encoder)
     path = cache_dir() / "embeddings" / f"{_key(texts, source, max_length)}.npz"
     vectors = _cached(path, len(texts))
     if vectors is None:

@@ -20,7 +20,7 @@ _KINDS = dict.fromkeys(_ARRAYS, ("iu", 1)) | {"client_names": ("U", 1)}
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Who holds which examples: two ragged arrays of example numbers, one row a client.
+    """An index of the examples of each client: two ragged arrays of example numbers, one row a client.
 
     Args:
         train_offsets: int64 (C+1), rising from 0; client c holds ``train_indices[offsets[c]:offsets[c+1]]``,

@@ -1,4 +1,4 @@
-"""Make a partition: check the options, share the training examples out, deal the test examples."""
+"""Make a partition: check the options, share out the training examples, assign the test examples."""
 
 import dataclasses
 import re
@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from fednlp.errors import PartitionError
 from fednlp.partition.embed import Progress
 from fednlp.partition.index import IntArray, Partition, from_owners
-from fednlp.partition.methods import ALIASES, METHODS, OTHER_NAMES, Assignment, Method, Options, Request
+from fednlp.partition.methods import ALIASES, COMMON_NAMES, METHODS, Assignment, Method, Options, Request
 from fednlp.partition.shift import check_concentration
-from fednlp.partition.testsets import deal
+from fednlp.partition.test_sets import assign_test_examples
 from fednlp.plugins import is_own, load
 
 _OPTIONS = ("clients", "alpha", "beta", "field", "proportions", "clusters", "encoder", "file", "part")
@@ -29,7 +29,7 @@ _EXAMPLES = {
 
 @dataclasses.dataclass(frozen=True)
 class PartitionSpec:
-    """How to share examples out.
+    """The method of a partition and its options.
 
     Args:
         method: A key of ``METHODS``, a name of the original FedNLP partition files (``ALIASES``), or
@@ -44,7 +44,7 @@ class PartitionSpec:
         part: Its name in that file, where there are several.
         encoder: What embeds the texts for clusters; ``"minilm"`` if left out.
         seed: Any integer; 0 if None.
-        options: What a partitioner of one's own takes beside the rest.
+        options: Further options of a partitioner of one's own.
     """
 
     method: str
@@ -137,7 +137,9 @@ def make_partition(
             f"a partition of method {spec.method!r} is read, not made: Partition.load reads one"
         )
     made = method.assign(request)
-    test_owners = deal(made.train_groups, made.owners, made.test_groups, seed, unseen=made.unseen)
+    test_owners = assign_test_examples(
+        made.train_groups, made.owners, made.test_groups, seed, unseen=made.unseen
+    )
     return from_owners(made.owners, test_owners, made.clients, *numbers, made.names)
 
 
@@ -152,7 +154,7 @@ def method_named(name: str) -> str:
     name = ALIASES.get(name, name)
     if name not in METHODS and not is_own(name):
         letters = re.sub("[^a-z]", "", name.lower())
-        near = did_you_mean(OTHER_NAMES.get(letters, name), METHODS)
+        near = did_you_mean(COMMON_NAMES.get(letters, name), METHODS)
         raise PartitionError(
             f"there is no partition method {name!r}: {near}choose from {', '.join(METHODS)}, or name your own as "
             '"module:function"'

@@ -16,13 +16,13 @@ from fednlp.partition.cluster import cluster_groups, default_clusters
 from fednlp.partition.embed import Progress, embed
 from fednlp.partition.index import IntArray
 from fednlp.partition.natural import coded_groups, field_groups, natural_owners
+from fednlp.partition.proportion_tables import columns_in_order, read_proportions
 from fednlp.partition.proportions import bin_scores, proportions_owners, score_bins
 from fednlp.partition.shift import check_concentration, label_owners, quantity_owners, uniform_owners
-from fednlp.partition.tables import in_order, read_proportions
 
 
 class Options(Protocol):
-    """What a partition reads of a specification; None is an option not given."""
+    """The options of a specification; None for one that is not given."""
 
     @property
     def method(self) -> str: ...
@@ -52,7 +52,7 @@ class Options(Protocol):
 
 @dataclass(frozen=True)
 class Request:
-    """What a partitioner may use: the options, and what is known of the examples."""
+    """The input of a partitioner: the options, and what is known of the examples."""
 
     spec: Options
     seed: int
@@ -77,7 +77,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a partitioner returns.
+    """The result of a partitioner.
 
     Attributes:
         owners: The client of each training example.
@@ -85,7 +85,7 @@ class Assignment:
         train_groups: What a client's test set is to follow: label, cluster or field value, by example.
         test_groups: The same of the test examples.
         names: The clients' names, if they have any.
-        unseen: Whether test examples of groups without training examples are dealt; else they are left out.
+        unseen: Whether test examples of groups without training examples are assigned; else they are left out.
     """
 
     owners: NDArray[np.integer[Any]]
@@ -197,7 +197,7 @@ def _proportions(request: Request) -> Assignment:
         train, borders = score_bins(request.train_labels, table.shares, table.by, request.seed)
         shares, test = table.shares, bin_scores(request.test_labels, borders)
     else:
-        shares = in_order(request.label_names, table)
+        shares = columns_in_order(request.label_names, table)
         train, test = _labels(request)
     owners = proportions_owners(train, shares, table.by, request.seed)
     return Assignment(owners, count, train, test, table.clients)
@@ -217,7 +217,7 @@ METHODS: dict[str, Method] = {
 """Every method, with the options it needs and takes."""
 
 ALIASES = {"niid_label": "label", "niid_quantity": "quantity", "niid_cluster": "cluster"}
-"""What the methods are called in the original FedNLP partition files (``niid_label_clients=100_alpha=1``)."""
+"""Names of the methods in the original FedNLP partition files (``niid_label_clients=100_alpha=1``)."""
 
-OTHER_NAMES = {"iid": "uniform", "noniid": "label", "niid": "label", "dirichlet": "label"}
-"""What people call some methods elsewhere, in small letters alone, for hints."""
+COMMON_NAMES = {"iid": "uniform", "noniid": "label", "niid": "label", "dirichlet": "label"}
+"""Names of some methods elsewhere, in small letters alone, for hints."""

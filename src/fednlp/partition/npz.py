@@ -15,7 +15,7 @@ from fednlp.disk import regular
 # What a file of so many bytes may unpack to: offsets of empty test sets compress well, but not without end.
 _UNPACKED_FLOOR, _UNPACKED_RATIO = 64 << 20, 64
 _PACKED_AS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""How numpy packs; other ways, LZMA above all, may ask for memory without bounds."""
+"""Compression methods of numpy; others, LZMA above all, may ask for memory without bounds."""
 
 
 def read_arrays(

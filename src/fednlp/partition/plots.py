@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from fednlp.errors import PartitionError
 from fednlp.formatting.safe_text import csv_text
 from fednlp.partition.divergence import (
-    SHOWN,
+    MAX_CLIENTS_SHOWN,
     divergence_from_prior,
     divergence_matrix,
     jensen_shannon,
@@ -41,7 +41,7 @@ _MOST_TICKS = 40
 
 @dataclass(frozen=True)
 class Overview:
-    """What the pictures show.
+    """The data behind the pictures.
 
     Attributes:
         clients: The clients shown one by one (m), a sample where there are many.
@@ -64,7 +64,10 @@ class Overview:
 
 
 def overview(
-    partition: Partition, labels: NDArray[np.integer[Any]], label_names: Sequence[str], limit: int = SHOWN
+    partition: Partition,
+    labels: NDArray[np.integer[Any]],
+    label_names: Sequence[str],
+    limit: int = MAX_CLIENTS_SHOWN,
 ) -> Overview:
     """Return what the pictures of a partition show.
 
@@ -89,7 +92,7 @@ def overview_of_counts(
     counts: ArrayLike,
     label_names: Sequence[str],
     client_names: Sequence[str] | None = None,
-    limit: int = SHOWN,
+    limit: int = MAX_CLIENTS_SHOWN,
 ) -> Overview:
     """Return what the pictures show, from the training examples of each label of every client (C, K).
 
@@ -135,9 +138,8 @@ def image(figure: "Figure", form: str = "png") -> bytes:
     data = io.BytesIO()
     metadata = {"Date": None} if form == "svg" else {"Software": None}
     with mpl.rc_context({"svg.hashsalt": "fednlp"}), warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message="Glyph .* missing from"
-        )  # a name in a script without a font
+        # a name in a script without a font
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(data, format=form, dpi=150, metadata=metadata)
     return data.getvalue()
 

@@ -40,7 +40,7 @@ def proportions_owners(
     supply = np.bincount(labels, minlength=count)
     rng = generator(seed, "partition examples")
     if by == "client":
-        asked = _asked(table, len(labels), seed)
+        asked = _requested(table, len(labels), seed)
         given = np.stack(
             [_within(column, int(left)) for column, left in zip(asked.T, supply, strict=True)], axis=1
         )
@@ -60,7 +60,7 @@ def proportions_owners(
     return owners
 
 
-def _asked(table: NDArray[np.float64], count: int, seed: int) -> IntArray:
+def _requested(table: NDArray[np.float64], count: int, seed: int) -> IntArray:
     """Return how many examples each client asks for of each label: (C, K), whole numbers."""
     sizes = equal_sizes(generator(seed, "partition sizes"), count, len(table))
     return np.stack([largest_remainder(row, int(size)) for row, size in zip(table, sizes, strict=True)])
@@ -108,7 +108,7 @@ def score_bins(
     if not np.isfinite(values).all():
         raise PartitionError(f"example {int(np.argmin(np.isfinite(values)))} has no finite score")
     if by == "client":
-        ends = np.cumsum(_asked(table, len(values), seed).sum(axis=0))
+        ends = np.cumsum(_requested(table, len(values), seed).sum(axis=0))
     else:
         ends = np.cumsum(largest_remainder(np.ones(table.shape[1]), len(values)))
     order = np.lexsort((generator(seed, "partition ties").random(len(values)), values))

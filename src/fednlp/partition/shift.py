@@ -1,4 +1,4 @@
-"""Label shift, quantity shift, both, or neither: who owns which example.
+"""Label shift, quantity shift, both, or neither: the owner of each example.
 
 Every function returns an owner for each example, 0 to C-1, and is a function of its arguments alone.
 """
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fednlp.errors import PartitionError
-from fednlp.partition.draws import dirichlet, equal_sizes, fair_order, skewed_sizes
+from fednlp.partition.draws import dirichlet, equal_sizes, low_discrepancy_order, skewed_sizes
 from fednlp.partition.index import IntArray, client_runs
 from fednlp.seeds import generator
 
@@ -81,12 +81,12 @@ def label_owners(
         sizes = skewed_sizes(sizing, len(labels), clients, beta)
     names, supply = np.unique(labels, return_counts=True)
     compact = np.searchsorted(names, labels).astype(np.min_scalar_type(len(names)))
-    asked, turns = _asked(sizes, supply, alpha, generator(seed, "partition labels"))
+    asked, turns = _requested(sizes, supply, alpha, generator(seed, "partition labels"))
     owners = _serve(compact, supply, sizes, asked, turns, seed)
-    return np.asarray(fair_numbers(owners, compact, clients, seed)[owners])
+    return np.asarray(balanced_numbering(owners, compact, clients, seed)[owners])
 
 
-def _asked(
+def _requested(
     sizes: IntArray, supply: IntArray, alpha: float, rng: np.random.Generator
 ) -> tuple[NDArray[Any], NDArray[np.float32]]:
     """Return the label that each place asks for and its turn, the places of a client lying together."""
@@ -138,7 +138,7 @@ def _parts(values: NDArray[Any], lengths: IntArray) -> list[NDArray[Any]]:
     return np.split(values, np.cumsum(lengths)[:-1])
 
 
-def fair_numbers(
+def balanced_numbering(
     owners: NDArray[np.integer[Any]], labels: NDArray[np.integer[Any]], clients: int, seed: int
 ) -> IntArray:
     """Return a new number for each client, so that no stretch of numbers is nearer to the prior than another.
@@ -156,7 +156,9 @@ def fair_numbers(
         held = count_labels(offsets, labels[positions[offsets[rows.start] : offsets[rows.stop]]], rows, count)
         near[rows] = (np.sqrt(held) * prior).sum(axis=1) / np.sqrt(held.sum(axis=1))
     numbers = np.empty(clients, dtype=np.int64)
-    numbers[np.argsort(near, kind="stable")] = fair_order(generator(seed, "partition numbers"), clients)
+    numbers[np.argsort(near, kind="stable")] = low_discrepancy_order(
+        generator(seed, "partition numbers"), clients
+    )
     return numbers
 
 

@@ -118,7 +118,7 @@ def noise_multiplier_for(
     """Return a noise multiplier whose :func:`epsilon` is at most ``target``, and the smallest to 1 in 10,000.
 
     Args:
-        target: The epsilon wanted, above 0.
+        target: The largest epsilon, above 0.
         sampling: As for :func:`epsilon`, like the rest.
         clients: Number of clients.
         cohort: Clients a round.

@@ -43,7 +43,7 @@ _TILES = {
     "seconds": "Time",
     "rounds": "Rounds",
 }
-_PARTS = {"global": "Global test", "personal": "Personal test", "final": "Personal test after own steps,"}
+_PARTS = {"global": "Global test", "personal": "Personal test", "finetuned": "Personal test after own steps,"}
 
 
 def build(runs: Sequence[Run], target: float | None = None) -> Document:
@@ -194,7 +194,7 @@ def _value(value: Any) -> str:
     return ", ".join(map(human_number, value)) or DASH if isinstance(value, list) else human_number(value)
 
 
-_HIGHEST = ("global", "personal", "personal_worst_decile", "final")
+_HIGHEST = ("global", "personal", "personal_worst_decile", "finetuned")
 _LEAST = ("bytes", "simulated_seconds")
 
 

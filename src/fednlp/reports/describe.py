@@ -6,7 +6,7 @@ from typing import Any
 
 from fednlp.formatting.units import clean, human_number
 from fednlp.reports.groups import algorithm_title, flatten
-from fednlp.reports.read import REFERENCES, Run, lookup
+from fednlp.reports.read import BASELINES, Run, lookup
 
 _PARTITIONS = {
     "uniform": "uniform (IID)",
@@ -60,7 +60,7 @@ def describe_method(
         clients: How many there are, where that is known: a cohort has no more.
     """
     name = str(lookup(config, "algorithm.name", "unknown"))
-    reference = reference or (name if name in REFERENCES else None)
+    reference = reference or (name if name in BASELINES else None)
     if reference in _REFERENCE_METHODS:
         return " ".join(filter(None, [_REFERENCE_METHODS[reference], frozen_summary(config)]))
     cohort, rounds = config.get("clients_per_round", "?"), config.get("num_rounds", "?")
@@ -114,7 +114,7 @@ def environment_facts(environment: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _own_steps(config: Mapping[str, Any]) -> str:
-    steps = lookup(config, "client.final_steps")
+    steps = lookup(config, "client.finetune_steps")
     return (
         f"At the end each client takes {_many(steps, 'step')} more by itself for its own tests."
         if steps

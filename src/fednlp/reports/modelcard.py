@@ -23,7 +23,7 @@ from fednlp.reports.describe import (
 from fednlp.reports.groups import algorithm_title
 from fednlp.reports.hub_metadata import TASKS, Values, data_name, front_matter, hub_metrics, task_of, use
 from fednlp.reports.markdown import escape, fence, markdown_table
-from fednlp.reports.read import REFERENCES, lookup
+from fednlp.reports.read import BASELINES, lookup
 
 
 def model_card(summary: Values, config: Values, environment: Values) -> str:
@@ -58,11 +58,11 @@ def client_card(summary: Values, config: Values, environment: Values, client: Va
         summary: The run's ``summary.json``.
         config: Its ``resolved.toml``.
         environment: Its ``environment.json``.
-        client: ``name``; ``final``: whether it is the model after the client's final steps; and the client's row of
-            ``clients.csv``, as far as there is one.
+        client: ``name``; ``finetuned``: whether it is the model after the client's fine-tuning steps; and the client's
+            row of ``clients.csv``, as far as there is one.
     """
     name, metric = clean(str(client["name"])), str(summary.get("metric", "accuracy"))
-    scored = client.get(f"{metric}_final" if client["final"] else metric)
+    scored = client.get(f"{metric}_finetuned" if client["finetuned"] else metric)
     scores = {metric: float(scored)} if scored else {}
     sections = [
         front_matter(summary, config, hub_metrics(scores), f" (test examples of client {name})"),
@@ -93,9 +93,10 @@ def _title(summary: Values, config: Values) -> str:
 
 def _whose(config: Values, client: Values) -> str:
     """Return what a client's own model consists of."""
-    if not client["final"]:
+    if not client["finetuned"]:
         return "the shared layers after the last round, with those that the client keeps to itself"
-    return f"after the last round it took {format_count(lookup(config, 'client.final_steps'))} steps on its own texts"
+    steps = format_count(lookup(config, "client.finetune_steps"))
+    return f"after the last round it took {steps} steps on its own texts"
 
 
 def _client_rows(client: Values) -> list[tuple[str, str]]:
@@ -133,7 +134,7 @@ def _intro(summary: Values, config: Values) -> str:
     what = what.format(labels=format_count(lookup(summary, "data.labels")))
     name = str(summary.get("algorithm") or lookup(config, "algorithm.name", "unknown"))
     how = f"federated learning with {algorithm_title(name)}"
-    if name in REFERENCES:
+    if name in BASELINES:
         how = {
             "centralised": "centralised training",
             "chained": "training on one client after the other",
@@ -202,14 +203,14 @@ def _results(summary: Values, config: Values) -> str:
 _PARTS = (
     ("global", "Whole test set,"),
     ("personal", "Clients' own test sets,"),
-    ("final", "Clients' own test sets after own steps,"),
+    ("finetuned", "Clients' own test sets after own steps,"),
 )
 
 
 def _personalised(summary: Values, config: Values) -> bool:
     """Return whether clients kept tensors to themselves; the references have nothing of the kind."""
     personalised = summary.get("personalised")
-    if personalised is not None or summary.get("algorithm") in REFERENCES:
+    if personalised is not None or summary.get("algorithm") in BASELINES:
         return bool(personalised)
     return keeps_tensors(config)
 

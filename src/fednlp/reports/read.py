@@ -16,14 +16,14 @@ from fednlp.errors import ConfigError, RunError
 from fednlp.formatting.safe_text import text_of_csv
 
 _CLIENT_COLUMNS = ("client", "name", "train_examples", "test_examples")
-REFERENCES = ("centralised", "chained", "local")
+BASELINES = ("centralised", "chained", "local")
 
 
 @dataclass(frozen=True, eq=False)
 class ClientTable:
     """The clients after the last evaluation, one position each; a score that was not measured is NaN.
 
-    Scores are those of the model that the client would use, final scores those after its own final steps.
+    Scores are those of the model that the client would use, fine-tuned scores those after its own fine-tuning steps.
     """
 
     ids: NDArray[np.int64]
@@ -31,7 +31,7 @@ class ClientTable:
     train_examples: NDArray[np.int64]
     test_examples: NDArray[np.int64]
     scores: NDArray[np.float64]
-    final_scores: NDArray[np.float64]
+    finetuned_scores: NDArray[np.float64]
 
     def __repr__(self) -> str:
         return f"<ClientTable of {len(self):,} clients>"
@@ -88,7 +88,7 @@ class Run:
     def reference(self) -> str | None:
         """``"centralised"`` or ``"local"`` for a reference point, else None."""
         named = self.summary.get("reference") if self.summary else None
-        return named or (self.algorithm if self.algorithm in REFERENCES else None)
+        return named or (self.algorithm if self.algorithm in BASELINES else None)
 
     @property
     def metric(self) -> str:
@@ -109,7 +109,7 @@ class Run:
         return dict(done[-1]) if done else {}
 
     def scores(self, part: str) -> Mapping[str, Any]:
-        """Return the last evaluation's ``"global"``, ``"personal"`` or ``"final"`` metrics, empty if there are none."""
+        """Return the last evaluation's ``"global"``, ``"personal"`` or ``"finetuned"`` metrics, empty without any."""
         return self.evaluation.get(part) or {}
 
     def total(self, key: str) -> float:
@@ -212,9 +212,20 @@ def running_total(run: Run, *keys: str) -> dict[int, float]:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    """Read the configuration; settings of an older or a newer version may stand there."""
+    """Read the configuration; keys that are unknown here may stand there, but none that has been renamed.
+
+    The other files of such a run go by old names as well, and would be read as if they held less.
+    """
+    from fednlp.config.renamed import renamed_keys
+
     try:
         config = read_toml(path)
+        old = renamed_keys(config)
+        if old:
+            raise RunError(
+                f"{path} was written by an earlier version of fednlp ({'; '.join(old)}): run the experiment again, "
+                "or read it with that version"
+            )
         _require_types(config)
     except (OSError, ValueError) as error:
         raise damaged(path, error) from error
@@ -275,10 +286,10 @@ def _read_clients(path: Path) -> ClientTable:
             counts = int(row["client"]), int(row["train_examples"]), int(row["test_examples"])
             if not all(0 <= count < 2**63 for count in counts):
                 raise ValueError("a number out of range")
-            own, final = (float(row.get(key) or "nan") for key in (metric, f"{metric}_final"))
-            rows.append((*counts, text_of_csv(row["name"] or ""), own, final))
+            own, finetuned = (float(row.get(key) or "nan") for key in (metric, f"{metric}_finetuned"))
+            rows.append((*counts, text_of_csv(row["name"] or ""), own, finetuned))
     except (KeyError, IndexError, ValueError, TypeError, csv.Error) as error:
         raise RunError(f"{path}:{reader.line_num} is damaged ({error}); run the experiment again") from error
     ids, train, test = (np.array([row[i] for row in rows], dtype=np.int64) for i in range(3))
-    scores, finals = (np.array([row[i] for row in rows], dtype=np.float64) for i in (4, 5))
-    return ClientTable(ids, tuple(row[3] for row in rows), train, test, scores, finals)
+    scores, finetuned_scores = (np.array([row[i] for row in rows], dtype=np.float64) for i in (4, 5))
+    return ClientTable(ids, tuple(row[3] for row in rows), train, test, scores, finetuned_scores)

@@ -70,7 +70,9 @@ class Table:
 
 
 _MEMORY = "Memory: what a client requires at its peak, predicted."
-_FINAL = "After own steps: the personal test when each client has taken final_steps more steps by itself."
+_FINETUNED = (
+    "After own steps: the personal test when each client has taken finetune_steps more steps by itself."
+)
 
 
 def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
@@ -87,7 +89,7 @@ def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
     everyone = [run for group in runs.values() for run in group]
     absent = {
         "simulated_seconds": not any(run.counted("simulated_seconds") for run in everyone),
-        "final": not any(run.scores("final") for run in everyone),
+        "finetuned": not any(run.scores("finetuned") for run in everyone),
         "memory": not _shows_memory(everyone),
     }
     measures = [(column, measure) for column, measure in _measures(metric) if not absent.get(column.key)]
@@ -102,7 +104,7 @@ def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
     ]
     caption = [
         _caption(metric),
-        *([] if absent["final"] else [_FINAL]),
+        *([] if absent["finetuned"] else [_FINETUNED]),
         *([] if absent["memory"] else [_MEMORY]),
     ]
     return Table(tuple(column for column, _ in measures), tuple(rows), " ".join(caption), tuple(_notes(runs)))
@@ -134,7 +136,7 @@ def _measures(metric: str) -> list[tuple[TableColumn, Callable[[Run], Any]]]:
             evaluated("personal", f"{metric}_worst_decile"),
         ),
         (TableColumn("personal_spread", "Client spread", kind), evaluated("personal", f"{metric}_std")),
-        (TableColumn("final", "After own steps", kind), evaluated("final", metric)),
+        (TableColumn("finetuned", "After own steps", kind), evaluated("finetuned", metric)),
         (TableColumn("bytes", "Sent", "bytes"), lambda run: run.total("bytes_up") + run.total("bytes_down")),
         (TableColumn("seconds", "Time", "seconds"), lambda run: run.total("seconds")),
         (
@@ -187,7 +189,7 @@ def _run_notes(run: Run) -> Iterator[str]:
         yield f"seed {run.seed} is unfinished, {len(run.rounds)} of {run.setting('num_rounds', '?')} rounds"
 
 
-EvaluationPart = Literal["global", "personal", "final"]
+EvaluationPart = Literal["global", "personal", "finetuned"]
 BASELINE = "baseline"
 
 
@@ -196,7 +198,7 @@ def across_table(experiments: Mapping[str, Groups], part: EvaluationPart = "glob
 
     Args:
         experiments: For each experiment its groups of runs, by the title of the method.
-        part: The whole test set, or the clients' own; ``"final"``: the same after ``client.final_steps``.
+        part: The whole test set, or the clients' own; ``"finetuned"``: the same after ``client.finetune_steps``.
 
     Shares are shown in percent. The baseline needs no training: see the experiments' pages.
     """
@@ -219,7 +221,7 @@ def across_table(experiments: Mapping[str, Groups], part: EvaluationPart = "glob
     what = {
         "global": "The whole test set",
         "personal": own,
-        "final": f"{own}, each client after its final_steps",
+        "finetuned": f"{own}, each client after its finetune_steps",
     }[part]
     caption = f"{what}, after the last round, mean ± standard deviation over seeds; shares in %."
     return Table(tuple(columns), tuple(rows), caption, notes, head="Experiment")

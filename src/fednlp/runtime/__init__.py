@@ -1,5 +1,1 @@
-"""Where the work is done: in this process alone, or with worker processes beside it."""
-
-from fednlp.runtime.pool import Pool, Side
-
-__all__ = ["Pool", "Side"]
+"""Where the work is done: in this process alone, or with worker processes alongside it."""

@@ -1,9 +1,9 @@
-"""Workers on one machine: this process, and others beside it, taking pieces of one job in turn.
+"""Workers on one machine: this process, and others alongside it, answering requests in turn.
 
-A job is a small JSON value and a number of pieces (clients to train, batches to evaluate). Every worker
-takes the next piece when it is free, so that the longest are begun first and nobody waits. Numbers and
-names travel as JSON lines over pipes; tensors lie in mapped files that all workers share; nothing is
-pickled. Since sums are exact (:mod:`fednlp.federated.sums`), who took which piece leaves no trace.
+Every worker takes the next request when it is free, so that the longest are begun first and nobody waits. Requests
+and results (:mod:`fednlp.runtime.messages`) travel as JSON lines over pipes; tensors lie in mapped files that all
+workers share; nothing is pickled. Since totals do not depend on the order of adding, who answered which request leaves
+no trace.
 """
 
 import json
@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -23,26 +23,52 @@ import torch
 from torch import Tensor
 
 from fednlp.errors import RunError
+from fednlp.federated.aggregators.base import Room
 from fednlp.federated.params import Layout
-from fednlp.federated.sums import ExactSum
-from fednlp.runtime.shared import Counter, scratch_folder, shared_tensor
+from fednlp.federated.round import MODEL
+from fednlp.runtime.messages import Answer, Request, from_json, to_json
+from fednlp.runtime.shared import Counter, PrivateRoom, SharedRoom, scratch_folder
+
+Vectors = Mapping[str, Tensor]
+"""What is published: the global model, and the server's vectors that travel with it, by name."""
+Handler = Callable[[Any, Vectors, Any], Answer]
+"""(request, what is published, the worker's total) -> the answer; updates are added to the total."""
 
 
-class Side(Protocol):
-    """The clients' side of a run: what a worker can do, given a job's piece and the global model."""
+class Worker(Protocol):
+    """What a process of the pool can do.
+
+    Attributes:
+        layout: Of the flat vectors.
+        receives: Names of the vectors that are published besides the model.
+        handlers: What answers each type of request.
+    """
 
     layout: Layout
+    receives: tuple[str, ...]
+    handlers: Mapping[type, Handler]
 
-    def work(self, job: dict[str, Any], piece: int, x: Tensor, total: ExactSum) -> Any:
-        """Do one piece; return what JSON can hold, and add updates to ``total``."""
+    def begin(self) -> None:
+        """Prepare for more requests: others may have written to what is shared."""
+
+    def new_total(self, room: Room) -> Any:
+        """Return an empty total of updates."""
+
+    def merge(self, total: Any, other: Any) -> None:
+        """Add another worker's total to one, and empty the other."""
+
+
+def vectors_in(worker: Worker, room: Room) -> dict[str, Tensor]:
+    """Return the tensors in which published vectors lie."""
+    return {name: room.tensor(name, worker.layout.numel, torch.float32) for name in (MODEL, *worker.receives)}
 
 
 class Pool:
-    """A side here, and as many more in processes of their own as asked for.
+    """A worker here, and as many more in processes of their own as configured: a runtime of one machine.
 
     Args:
         workers: How many in all, this process counted.
-        factory: ``"module:function"`` that builds a :class:`Side` in a worker process from arguments.
+        factory: ``"module:function"`` that builds a :class:`Worker` in a worker process from arguments.
         threads: torch threads of each worker.
         preload: Modules that the factory will need.
 
@@ -55,64 +81,75 @@ class Pool:
         self._children = [_Child(factory, threads, preload) for _ in range(workers - 1)]
         self._scratch: Path | None = None
         self._counter: Counter | None = None
-        self._sums: list[ExactSum] = []
+        self._totals: list[Any] = []
+        self.vectors: dict[str, Tensor] = {}
 
     def __len__(self) -> int:
         return 1 + len(self._children)
 
-    def start(self, side: Side, arguments: dict[str, Any]) -> Tensor:
-        """Set the workers up and return the shared flat tensor that is to hold the global model.
+    def start(self, worker: Worker, arguments: dict[str, Any]) -> None:
+        """Set the workers up.
 
         Args:
-            side: The clients' side in this process.
-            arguments: JSON values from which the factory builds the same side elsewhere.
+            worker: The one in this process.
+            arguments: JSON values from which the factory builds the same worker elsewhere.
 
         Raises:
             RunError: There is no room for the shared tensors.
         """
-        self.side, layout = side, side.layout
-        self.total = ExactSum(layout)
+        self.worker, layout = worker, worker.layout
+        self.total = worker.new_total(PrivateRoom())
         if not self._children:
-            return torch.zeros(layout.numel)
-        rows = layout.table_shape[0]
-        self._scratch = scratch_folder(4 * layout.numel + len(self._children) * (8 * layout.numel + rows))
+            self.vectors = vectors_in(worker, PrivateRoom())
+            return
+        shared = 4 * (1 + len(worker.receives)) * layout.numel
+        each = (8 * layout.numel + layout.table_shape[0]) * (1 + len(worker.receives))
+        self._scratch = scratch_folder(shared + len(self._children) * each)
         self._counter = Counter(self._scratch / "counter")
-        x = shared_tensor(self._scratch / "x", layout.numel, torch.float32)
+        self.vectors = vectors_in(worker, SharedRoom(self._scratch, "all"))
         for number, child in enumerate(self._children):
-            storage = shared_tensor(self._scratch / f"sum{number}", layout.numel, torch.int64)
-            touched = shared_tensor(self._scratch / f"touched{number}", rows, torch.bool)
-            self._sums.append(ExactSum(layout, storage, touched))
+            self._totals.append(worker.new_total(SharedRoom(self._scratch, str(number))))
             child.send({"arguments": arguments, "scratch": str(self._scratch), "number": number})
-        return x
+
+    def publish(self, name: str, vector: Tensor) -> None:
+        """Let all workers have a vector under a name; one that lies there already is not copied."""
+        if vector is not self.vectors[name]:
+            self.vectors[name].copy_(vector)
 
     def do(
-        self, job: dict[str, Any], pieces: int, x: Tensor, done: Callable[[int], None] = lambda count: None
+        self, requests: Sequence[Request], on_progress: Callable[[int], None] = lambda done: None
     ) -> list[Any]:
-        """Do all pieces of a job; return their results in order. Updates are in ``self.total``.
+        """Have requests answered; return the answers in their order. Updates are in ``self.total``.
+
+        Args:
+            requests: Those that take longest first.
+            on_progress: Told how many are answered.
 
         Raises:
             RunError: A worker process died or failed; the message says how.
         """
+        self.worker.begin()
         if self._counter is None:
-            results = []
-            for piece in range(pieces):
-                results.append(self.side.work(job, piece, x, self.total))
-                done(piece + 1)
-            return results
+            answers = []
+            for request in requests:
+                answers.append(self.worker.handlers[type(request)](request, self.vectors, self.total))
+                on_progress(len(answers))
+            return answers
         self._counter.reset()
+        message = {"requests": [to_json(request) for request in requests]}
         for child in self._children:
-            child.send({"job": job, "pieces": pieces})
-        by_piece: dict[int, Any] = {}
-        while (piece := self._counter.take()) < pieces:
-            by_piece[piece] = self.side.work(job, piece, x, self.total)
-            done(piece + 1)
+            child.send(message)
+        by_number: dict[int, Any] = {}
+        while (number := self._counter.take()) < len(requests):
+            request = requests[number]
+            by_number[number] = self.worker.handlers[type(request)](request, self.vectors, self.total)
+            on_progress(number + 1)
         self._forget_scratch()
-        for child, part in zip(self._children, self._sums, strict=True):
-            by_piece |= {int(number): result for number, result in child.receive().items()}
-            self.total.merge(part)
-            part.clear()
-        done(pieces)
-        return [by_piece[piece] for piece in range(pieces)]
+        for child, total in zip(self._children, self._totals, strict=True):
+            by_number |= {int(number): from_json(answer) for number, answer in child.receive().items()}
+            self.worker.merge(self.total, total)
+        on_progress(len(requests))
+        return [by_number[number] for number in range(len(requests))]
 
     def _forget_scratch(self) -> None:
         """Remove the names of the shared files once every worker has them open: no crash leaves any behind."""

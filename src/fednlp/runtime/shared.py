@@ -44,6 +44,45 @@ def shared_tensor(path: Path, numel: int, dtype: torch.dtype) -> Tensor:
     return torch.from_file(str(path), shared=True, size=numel, dtype=dtype)
 
 
+class PrivateRoom:
+    """Room in the memory of this process alone."""
+
+    def tensor(self, name: str, numel: int, dtype: torch.dtype) -> Tensor:
+        """Return a new tensor of zeros."""
+        return torch.zeros(numel, dtype=dtype)
+
+    def file(self, name: str) -> Path:
+        """Return the path of a new empty file, on disk."""
+        handle, path = tempfile.mkstemp(prefix=f"fednlp-{name}-")
+        os.close(handle)
+        return Path(path)
+
+
+class SharedRoom:
+    """Room in mapped files of one folder, which processes share.
+
+    Args:
+        folder: From :func:`scratch_folder`.
+        owner: Whose room it is: names of different owners are different.
+    """
+
+    def __init__(self, folder: Path, owner: str) -> None:
+        self._folder, self._owner = folder, owner
+
+    def tensor(self, name: str, numel: int, dtype: torch.dtype) -> Tensor:
+        """Return the tensor of that name; zeros at first."""
+        return shared_tensor(self._folder / f"{self._owner}-{name}", numel, dtype)
+
+    def file(self, name: str) -> Path:
+        """Return the path of the file of that name, on disk; it is empty at first.
+
+        It lies in the temporary folder, and is named after the shared one.
+        """
+        path = Path(tempfile.gettempdir()) / f"{self._folder.name}-{self._owner}-{name}"
+        path.touch()
+        return path
+
+
 class Counter:
     """A number that processes take in turn, so that each piece of work is claimed once."""
 

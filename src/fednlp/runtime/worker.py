@@ -1,6 +1,6 @@
 """A worker process: ``python -m fednlp.runtime.worker FACTORY THREADS MODULE...``, started by the pool.
 
-It reads JSON lines from standard input and answers each job with one line. It ends when its input does.
+It reads requests as JSON lines from standard input and answers each line with one. It ends when its input does.
 """
 
 import importlib
@@ -14,8 +14,9 @@ from typing import IO, Any
 
 import torch
 
-from fednlp.federated.sums import ExactSum
-from fednlp.runtime.shared import Counter, shared_tensor
+from fednlp.runtime.messages import from_json, to_json
+from fednlp.runtime.pool import Worker, vectors_in
+from fednlp.runtime.shared import Counter, SharedRoom
 
 
 def _messages(parent: int) -> Iterator[dict[str, Any]]:
@@ -31,7 +32,7 @@ def _answer(answers: IO[bytes], message: dict[str, Any]) -> None:
 
 
 def main(factory: str, threads: int, preload: Sequence[str]) -> None:
-    """Serve jobs until the pool closes the pipe."""
+    """Answer requests until the pool closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints goes to the log, not among the answers
@@ -47,20 +48,20 @@ def main(factory: str, threads: int, preload: Sequence[str]) -> None:
     except StopIteration:
         return
     scratch, number = Path(setup["scratch"]), setup["number"]
-    side = build(**setup["arguments"])
-    layout = side.layout
+    worker: Worker = build(**setup["arguments"])
     counter = Counter(scratch / "counter")
-    x = shared_tensor(scratch / "x", layout.numel, torch.float32)
-    storage = shared_tensor(scratch / f"sum{number}", layout.numel, torch.int64)
-    touched = shared_tensor(scratch / f"touched{number}", layout.table_shape[0], torch.bool)
-    total = ExactSum(layout, storage, touched)
+    vectors = vectors_in(worker, SharedRoom(scratch, "all"))
+    total = worker.new_total(SharedRoom(scratch, str(number)))
     _answer(answers, {"results": {}})  # everything is open: the pool may remove the names
     for message in messages:
         results: dict[int, Any] = {}
         answer: dict[str, Any] = {"results": results}
         try:
-            while (piece := counter.take()) < message["pieces"] and os.getppid() == parent:
-                results[piece] = side.work(message["job"], piece, x, total)
+            requests = message["requests"]
+            worker.begin()
+            while (place := counter.take()) < len(requests) and os.getppid() == parent:
+                request = from_json(requests[place])
+                results[place] = to_json(worker.handlers[type(request)](request, vectors, total))
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         _answer(answers, answer)

@@ -1,19 +1,19 @@
 """Who shares keys with whom in SecAgg+: a random k-regular graph, and how small k may be.
 
-n clients, of which at most c = floor(gamma n) are corrupt and at most d = floor(delta n) drop out, neither
+n clients, of which at most c = floor(gamma n) collude and at most d = floor(delta n) drop out, neither
 chosen with knowledge of the graph. They sit on a ring in random order, and each has the k nearest as
 neighbours (a Harary graph). Every secret is shared among the neighbours, t of whom recover it. A client has
-n - 1 others, k of them its neighbours; so the number of corrupt neighbours of an honest client is
-hypergeometric, k draws among n - 1 of which c are marked, and the number of lost neighbours of a
-client that stays is hypergeometric, k draws among n - 1 of which d are marked. The protocol is private with
+n - 1 others, k of them its neighbours; so the number of colluding neighbours of an honest client is
+hypergeometric, k draws among n - 1 of which c are marked. Of a client that stays, the number of neighbours that
+drop out is hypergeometric, k draws among n - 1 of which d are marked. The protocol is private with
 probability at least 1 - 2^-sigma and finishes with probability at least 1 - 2^-eta when
 
     P(the honest clients that stay are not connected) < 2^-(sigma+1)
-    n P(an honest client has t or more corrupt neighbours) <= 2^-(sigma+1)
+    n P(an honest client has t or more colluding neighbours) <= 2^-(sigma+1)
     n P(a client that stays has fewer than t neighbours that stay) <= 2^-eta
 
-An active server knows the graph and names the lost. Against it the first bound says too little, and t is so large
-that :func:`log_split` is at most 2^-(sigma+1) as well.
+A malicious server knows the graph and chooses who drops out. The first bound does not hold against it, so t is
+large enough that :func:`log_split` is at most 2^-(sigma+1) as well.
 
 Source: J. Bell, K. Bonawitz, A. Gascon, T. Lepoint, M. Raykova, "Secure Single-Server Aggregation with
 (Poly)Logarithmic Overhead", CCS 2020. These probabilities are far below what 1 - cdf can tell
@@ -38,17 +38,17 @@ FEWEST_NEIGHBOURS = FEWEST_CLIENTS - 1
 """A sum in SecAgg+ is over a client and t of its neighbours at least."""
 
 
-def fewest_in_sum(corrupt: int) -> int:
-    """Return how many clients a sum must be over, as many of them being corrupt.
+def fewest_in_sum(colluding: int) -> int:
+    """Return how many clients a sum must be over at least, given how many of them collude.
 
     >>> fewest_in_sum(0), fewest_in_sum(5)
     (3, 7)
     """
-    return max(FEWEST_CLIENTS, corrupt + FEWEST_HONEST)
+    return max(FEWEST_CLIENTS, colluding + FEWEST_HONEST)
 
 
 def choose(
-    n: int, gamma: float, delta: float, active: bool = False, sigma: int = 40, eta: int = 20
+    n: int, gamma: float, delta: float, malicious_server: bool = False, sigma: int = 40, eta: int = 20
 ) -> tuple[int, int]:
     """Return the fewest neighbours k, and the smallest threshold t for them, that meet the three bounds.
 
@@ -56,11 +56,11 @@ def choose(
 
     Args:
         n: Clients that take part in the round.
-        gamma: The largest part of them that is corrupt, in [0, 1).
-        delta: The largest part of them that drops out, in [0, 1).
-        active: The server may tell different clients different lists of survivors. Honest neighbours then
-            give either share, corrupt ones both, k + (corrupt neighbours) in all; 2t must be more. It may also
-            choose the lost. The graph is still taken to be drawn honestly.
+        gamma: The largest fraction of them that colludes with the server, in [0, 1).
+        delta: The largest fraction of them that drops out, in [0, 1).
+        malicious_server: The server may tell different clients different lists of survivors. Honest neighbours then
+            give either share, colluding ones both, k + (colluding neighbours) in all; 2t must be more. It may
+            also choose who drops out. The graph is still taken to be drawn honestly.
         sigma: Privacy fails with probability at most 2^-sigma.
         eta: The round fails, though no more than delta dropped out, with probability at most 2^-eta.
 
@@ -70,31 +70,32 @@ def choose(
     >>> choose(1000, 0.1, 0.1)
     (48, 27)
     """
-    corrupt, dropped = count(n, gamma, "corruption"), count(n, delta, "dropout")
+    colluding, dropouts = count(n, gamma, "max_colluding"), count(n, delta, "dropout")
     private = -(sigma + 1) * math.log(2)
     complete = -eta * math.log(2) - math.log(n)
-    # With as many corrupt as surviving others, no t tells them apart, whatever k is.
-    degrees = range(2, n - 1, 2) if corrupt + dropped < n - 1 else range(0)
+    # With as many colluding as surviving others, no t tells them apart, whatever k is.
+    degrees = range(2, n - 1, 2) if colluding + dropouts < n - 1 else range(0)
     for k in degrees:
-        if log_disconnected(n, k, corrupt + dropped) >= private:
+        if log_disconnected(n, k, colluding + dropouts) >= private:
             continue
-        corrupted = log_tail(n - 1, corrupt, k)
-        few = int(np.argmax(corrupted <= private - math.log(n)))  # t at most k + 1: the tail there is zero
-        if active:
-            few = max(few, int(np.argmax(log_split(n, k, corrupt) <= private)))
-        t = max(FEWEST_NEIGHBOURS, -(-(k + few) // 2) if active else few)
-        if t <= k and log_tail(n - 1, dropped, k)[k - t + 1] <= complete:
+        colluding_tail = log_tail(n - 1, colluding, k)
+        # t is at most k + 1: the tail there is zero.
+        few = int(np.argmax(colluding_tail <= private - math.log(n)))
+        if malicious_server:
+            few = max(few, int(np.argmax(log_split(n, k, colluding) <= private)))
+        t = max(FEWEST_NEIGHBOURS, -(-(k + few) // 2) if malicious_server else few)
+        if t <= k and log_tail(n - 1, dropouts, k)[k - t + 1] <= complete:
             return k, t
     raise ConfigError(
-        f"[secure] no graph of {n} clients withstands corruption = {gamma} and dropout = {delta}: "
+        f"[secure] no graph of {n} clients withstands max_colluding = {gamma} and dropout = {delta}: "
         f'write protocol = "secagg", in which all are neighbours, or take more clients a round'
     )
 
 
-def secagg_threshold(n: int, gamma: float, active: bool) -> int:
+def secagg_threshold(n: int, gamma: float, malicious_server: bool) -> int:
     """Return the smallest threshold of SecAgg, in which every client is a neighbour of every other.
 
-    t > gamma n, so that the corrupt clients cannot open a secret by themselves; or, where the server may tell
+    t > gamma n, so that the colluding clients cannot open a secret by themselves; or, where the server may tell
     different clients different things, t > (n + gamma n) / 2, so that not both secrets of a client open
     (K. Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017,
     section 6). A sum is over t clients at least, so t is never below :func:`fewest_in_sum`; it may be above n.
@@ -102,11 +103,11 @@ def secagg_threshold(n: int, gamma: float, active: bool) -> int:
     Raises:
         ConfigError: Fewer than two clients, or gamma is not in [0, 1).
 
-    >>> secagg_threshold(10, 0.33, active=False), secagg_threshold(10, 0.33, active=True)
+    >>> secagg_threshold(10, 0.33, malicious_server=False), secagg_threshold(10, 0.33, malicious_server=True)
     (5, 7)
     """
-    least = fewest_in_sum(count(n, gamma, "corruption"))
-    return max(least, math.floor(n * (1 + _exactly(gamma)) / 2) + 1) if active else least
+    least = fewest_in_sum(count(n, gamma, "max_colluding"))
+    return max(least, math.floor(n * (1 + _exactly(gamma)) / 2) + 1) if malicious_server else least
 
 
 def neighbours(ids: Sequence[int], k: int, permutation: Sequence[int]) -> dict[int, tuple[int, ...]]:
@@ -158,17 +159,17 @@ def log_disconnected(n: int, k: int, removed: int) -> float:
     return math.log(n * (n - k - 1) / 2) + float(log_empty)
 
 
-def log_split(n: int, k: int, corrupt: int) -> NDArray[np.float64]:
-    """Return logarithms of bounds on P(an active server can split the sum), for 2t - k = 0 .. k + 1, k even.
+def log_split(n: int, k: int, colluding: int) -> NDArray[np.float64]:
+    """Return logarithms of bounds on P(a malicious server can split the sum), for 2t - k = 0 .. k + 1, k even.
 
-    It sees the graph, names the lost, and so makes two separate runs of k/2 neighbouring places part the others. The
-    clients at either end of a part have k/2 neighbours there, and need t that answer: so t - k/2 corrupt ones in
-    each of the two runs, 2t - k of k in both. There are n (n-k-1) / 2 pairs of runs; by the union bound, with X the
-    corrupt ones in a pair,
+    It sees the graph and chooses who drops out: the clients in two separate runs of k/2 neighbouring places, so that
+    the others are in two parts. The clients at either end of a part have k/2 neighbours there, and need t that answer:
+    so t - k/2 colluding ones in each of the two runs, 2t - k of k in both. There are n (n-k-1) / 2 pairs of runs; by
+    the union bound, with X the colluding ones in a pair,
 
-        P <= n (n-k-1) / 2 * P(X >= 2t - k), X hypergeometric: k draws among n, of which ``corrupt`` are marked.
+        P <= n (n-k-1) / 2 * P(X >= 2t - k), X hypergeometric: k draws among n, of which ``colluding`` are marked.
     """
-    return log_tail(n, corrupt, k) + math.log(n * (n - k - 1) / 2)
+    return log_tail(n, colluding, k) + math.log(n * (n - k - 1) / 2)
 
 
 def log_tail(population: int, marked: int, drawn: int) -> NDArray[np.float64]:

@@ -195,8 +195,8 @@ def seal(key: bytes, plain: bytes, associated: bytes) -> bytes:
 
     Args:
         key: 32 bytes.
-        plain: What to hide.
-        associated: What to authenticate beside it without sending it (:func:`context`).
+        plain: What to encrypt.
+        associated: What to authenticate with it without sending it (:func:`context`).
 
     Returns:
         Nonce, encrypted text and tag: ``len(plain) + SEALED_EXTRA`` bytes.

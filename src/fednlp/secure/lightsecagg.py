@@ -1,15 +1,16 @@
 """LightSecAgg: one mask a client, and the sum of the survivors' masks recovered at once.
 
-Every client hides its vector under one mask and gives every other client a coded piece of the mask. When the
+Every client adds one mask to its vector and gives every other client a coded piece of the mask. When the
 server has the masked vectors of the survivors, each survivor adds up its coded pieces of their masks, and any
 U such sums give the sum of the masks, whoever dropped out: nothing is done for each client that did. (So et
 al. 2022, "LightSecAgg: a lightweight and versatile design for secure aggregation in federated learning",
 Algorithm 1, in the field modulo 2^31 - 1.)
 
 The server and T clients together learn the sum of the survivors' vectors and nothing else of the others, if
-they follow the protocol. (Keys are not signed: a server that puts its own in their place is not withstood.)
+they follow the protocol. (Keys are not signed, so this does not hold against a malicious server, which could put its
+own keys in their place.)
 Two lists of survivors in one round would give the sum over their difference. That takes U answers to each;
-only the T corrupt ones of N clients answer twice, and 2 U > N + T rules it out.
+only the T colluding ones of N clients answer twice, and 2 U > N + T rules it out.
 """
 
 import os
@@ -22,16 +23,22 @@ from fednlp.errors import SecureAbort
 from fednlp.secure.coding import decode, encode
 from fednlp.secure.field import PRIME, Residues, add
 from fednlp.secure.keys import KeyPair, agree, canonical, seal, unseal
-from fednlp.secure.lightsecagg_messages import Advertise, CodedSum, Delivered, Roster, SealedPieces
-from fednlp.secure.lightsecagg_rules import WORD, Parameters
+from fednlp.secure.lightsecagg_messages import (
+    AdvertiseSealKey,
+    CodedSum,
+    DeliveredPieces,
+    SealedPieces,
+    SealKeyRoster,
+)
+from fednlp.secure.lightsecagg_rules import WORD, LightSecAggRoundSpec
 from fednlp.secure.masks import SEED_BYTES, field_mask
 from fednlp.secure.messages import Survivors
 from fednlp.secure.secagg_rules import Steps
 
-__all__ = ["Client", "Parameters", "Server"]
+__all__ = ["LightSecAggClient", "LightSecAggRoundSpec", "LightSecAggServer"]
 
 
-class Client:
+class LightSecAggClient:
     """One client's side of one round.
 
     Its methods are called once each, in this order: :meth:`advertise`, :meth:`share`, :meth:`receive`,
@@ -39,17 +46,17 @@ class Client:
     order or after a refusal. A refusal and the last step make the client forget its secrets.
 
     Args:
-        parameters: The round.
+        spec: The round.
         own: The client's number.
 
     Raises:
         SecureAbort: The client is not in the cohort.
     """
 
-    def __init__(self, parameters: Parameters, own: int) -> None:
-        if own not in parameters.ids:
+    def __init__(self, spec: LightSecAggRoundSpec, own: int) -> None:
+        if own not in spec.ids:
             raise SecureAbort(f"client {own} is not in this round's cohort")
-        self.parameters = parameters
+        self.spec = spec
         self.own = own
         self._steps = Steps("advertise", "share", "receive", "masked", "answer")
         self._forget()
@@ -61,13 +68,13 @@ class Client:
         self._piece: Residues = np.empty(0, dtype=np.uint32)  # the own one of the own mask
         self._sealed: dict[int, NDArray[np.uint8]] = {}  # peer -> the piece of its mask
 
-    def advertise(self) -> Advertise:
+    def advertise(self) -> AdvertiseSealKey:
         """Return a fresh public key."""
         with self._steps.take("advertise", self._forget):
             self._pair = KeyPair.new()
-            return Advertise(_bytes(self._pair.public).reshape(1, -1))
+            return AdvertiseSealKey(_bytes(self._pair.public).reshape(1, -1))
 
-    def share(self, roster: Roster) -> SealedPieces:
+    def share(self, roster: SealKeyRoster) -> SealedPieces:
         """Draw a mask, code it, and seal a piece for each peer of the roster.
 
         Raises:
@@ -75,12 +82,12 @@ class Client:
                 or has two equal keys.
         """
         with self._steps.take("share", self._forget):
-            ids = self.parameters.check(roster.ids.tolist(), self.parameters.ids, "advertised keys")
+            ids = self.spec.check(roster.ids.tolist(), self.spec.ids, "advertised keys")
             self._agree(dict(zip(ids, (key.tobytes() for key in roster.keys), strict=True)))
             self._seed = os.urandom(SEED_BYTES)
-            u = self.parameters.pieces
-            drawn = field_mask(self._seed, u * self.parameters.piece).reshape(u, -1)
-            coded = encode(drawn, len(self.parameters.ids), self.parameters.points(ids))
+            u = self.spec.threshold
+            drawn = field_mask(self._seed, u * self.spec.piece).reshape(u, -1)
+            coded = encode(drawn, len(self.spec.ids), self.spec.points(ids))
             self._piece = coded[ids.index(self.own)].copy()
             sealed = {
                 peer: _bytes(seal(key, _plain(coded[ids.index(peer)]), self._associated(self.own, peer)))
@@ -95,14 +102,14 @@ class Client:
         if len({canonical(key) for key in keys.values()}) < len(keys):
             raise SecureAbort("two public keys of the roster are the same")
         for peer in keys.keys() - {self.own}:
-            info = self.parameters.context("seal", *sorted((self.own, peer)))
+            info = self.spec.context("seal", *sorted((self.own, peer)))
             self._sealing[peer] = agree(self._pair, keys[peer], info)
 
     def _associated(self, sender: int, receiver: int) -> bytes:
-        return self.parameters.context("piece", sender, receiver)
+        return self.spec.context("piece", sender, receiver)
 
-    def receive(self, delivered: Delivered) -> None:
-        """Keep the pieces that the peers sealed, where they lie; who is not among them takes no further part.
+    def receive(self, delivered: DeliveredPieces) -> None:
+        """Keep the pieces that the peers sealed, where they lie; the others have dropped out.
 
         They are opened in :meth:`answer`, one at a time: together they are twice as large as the model or more.
 
@@ -111,10 +118,10 @@ class Client:
         """
         with self._steps.take("receive", self._forget):
             senders = delivered.ids.tolist()
-            self.parameters.check([*senders, self.own], [*self._sealing, self.own], "shared pieces")
-            if delivered.width not in (0, self.parameters.sealed_bytes):
+            self.spec.check([*senders, self.own], [*self._sealing, self.own], "shared pieces")
+            if delivered.width not in (0, self.spec.sealed_bytes):
                 raise SecureAbort(
-                    f"a sealed piece has {delivered.width} bytes instead of {self.parameters.sealed_bytes}"
+                    f"a sealed piece has {delivered.width} bytes instead of {self.spec.sealed_bytes}"
                 )
             self._sealed = dict(zip(senders, delivered.sealed, strict=True))
 
@@ -128,11 +135,11 @@ class Client:
             SecureAbort: The vector has another length, or a value that is no residue.
         """
         with self._steps.take("masked", self._forget):
-            if vector.dtype != np.uint32 or vector.shape != (self.parameters.length,):
-                raise SecureAbort(f"a vector to mask must be uint32 of {self.parameters.length} elements")
+            if vector.dtype != np.uint32 or vector.shape != (self.spec.length,):
+                raise SecureAbort(f"a vector to mask must be uint32 of {self.spec.length} elements")
             if vector.max() >= PRIME:
                 raise SecureAbort(f"a vector to mask has a value of {PRIME} or more")
-            mask = field_mask(self._seed, self.parameters.length)  # the beginning of what share() has coded
+            mask = field_mask(self._seed, self.spec.length)  # the beginning of what share() has coded
             self._seed = b""
             add(mask, vector)
             return mask
@@ -154,9 +161,9 @@ class Client:
                 a piece does not open or is none.
         """
         with self._steps.take("answer", self._forget):
-            ids = self.parameters.check(survivors.ids.tolist(), [*self._sealed, self.own], "sent a vector")
+            ids = self.spec.check(survivors.ids.tolist(), [*self._sealed, self.own], "sent a vector")
             if self.own not in ids:
-                raise SecureAbort(f"client {self.own} is listed as dropped though it is still here")
+                raise SecureAbort(f"client {self.own} is listed as dropped out though it is still here")
             total = self._piece
             for peer in ids:
                 if peer != self.own:
@@ -171,7 +178,7 @@ class Client:
         return piece
 
 
-class Server:
+class LightSecAggServer:
     """The server's side of one round: it passes sealed pieces on, and recovers the sum of the masks.
 
     Its methods are called once each, in this order: :meth:`roster`, :meth:`deliver`, :meth:`survivors`,
@@ -179,27 +186,27 @@ class Server:
     refusal. A client may be missing in any of them, and is then left out of those that follow.
 
     Args:
-        parameters: The round.
+        spec: The round.
     """
 
-    def __init__(self, parameters: Parameters) -> None:
-        self.parameters = parameters
+    def __init__(self, spec: LightSecAggRoundSpec) -> None:
+        self.spec = spec
         self._steps = Steps("roster", "deliver", "survivors", "recover")
         self._present: list[int] = []
 
-    def roster(self, advertised: Mapping[int, Advertise]) -> dict[int, Roster]:
+    def roster(self, advertised: Mapping[int, AdvertiseSealKey]) -> dict[int, SealKeyRoster]:
         """Return what each client that advertised a key is to be shown.
 
         Raises:
             SecureAbort: They are too few, or one is unknown.
         """
         with self._steps.take("roster"):
-            self._present = self.parameters.check(advertised, self.parameters.ids, "advertised keys")
+            self._present = self.spec.check(advertised, self.spec.ids, "advertised keys")
             ids = np.array(self._present, dtype=np.uint32)
-            roster = Roster(ids, np.concatenate([message.keys for message in advertised.values()]))
+            roster = SealKeyRoster(ids, np.concatenate([message.keys for message in advertised.values()]))
             return dict.fromkeys(self._present, roster)
 
-    def deliver(self, shared: Mapping[int, SealedPieces]) -> dict[int, Delivered]:
+    def deliver(self, shared: Mapping[int, SealedPieces]) -> dict[int, DeliveredPieces]:
         """Return for each client that shared what the others sealed for it: the very rows, not copies.
 
         Raises:
@@ -207,10 +214,10 @@ class Server:
         """
         with self._steps.take("deliver"):
             roster = set(self._present)
-            self._present = self.parameters.check(shared, roster, "shared pieces")
+            self._present = self.spec.check(shared, roster, "shared pieces")
             rows = {sender: self._by_receiver(sender, roster, message) for sender, message in shared.items()}
             return {
-                receiver: Delivered(
+                receiver: DeliveredPieces(
                     np.array([one for one in self._present if one != receiver], dtype=np.uint32),
                     tuple(rows[one][receiver] for one in self._present if one != receiver),
                 )
@@ -223,9 +230,9 @@ class Server:
         rows = dict(zip(message.ids.tolist(), message.sealed, strict=True))
         if rows.keys() != roster - {sender} or len(rows) < len(message.sealed):
             raise SecureAbort(f"client {sender} did not seal one piece for each of the others")
-        if message.width not in (0, self.parameters.sealed_bytes):
+        if message.width not in (0, self.spec.sealed_bytes):
             raise SecureAbort(
-                f"client {sender} sealed pieces of {message.width} bytes instead of {self.parameters.sealed_bytes}"
+                f"client {sender} sealed pieces of {message.width} bytes instead of {self.spec.sealed_bytes}"
             )
         return rows
 
@@ -236,7 +243,7 @@ class Server:
             SecureAbort: They are too few, or one is unknown or repeated.
         """
         with self._steps.take("survivors"):
-            self._present = self.parameters.check(uploaded, self._present, "sent a vector")
+            self._present = self.spec.check(uploaded, self._present, "sent a vector")
             return dict.fromkeys(self._present, Survivors(np.array(self._present, dtype=np.uint32)))
 
     def recover(self, answers: Mapping[int, CodedSum]) -> Residues:
@@ -252,12 +259,12 @@ class Server:
             SecureAbort: They are too few, one is unknown, or they do not fit each other.
         """
         with self._steps.take("recover"):
-            answered = self.parameters.check(answers, self._present, "answered")
+            answered = self.spec.check(answers, self._present, "answered")
             sums = [answers[one].values for one in answered]
-            if any(len(values) != self.parameters.piece for values in sums):
-                raise SecureAbort(f"a coded sum must have {self.parameters.piece} elements")
-            n, u, t = len(self.parameters.ids), self.parameters.pieces, self.parameters.privacy
-            return decode(sums, n, self.parameters.points(answered), u, t)[: self.parameters.length]
+            if any(len(values) != self.spec.piece for values in sums):
+                raise SecureAbort(f"a coded sum must have {self.spec.piece} elements")
+            n, u, t = len(self.spec.ids), self.spec.threshold, self.spec.max_colluding
+            return decode(sums, n, self.spec.points(answered), u, t)[: self.spec.length]
 
 
 def _bytes(data: bytes) -> NDArray[np.uint8]:

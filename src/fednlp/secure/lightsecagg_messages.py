@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from fednlp.errors import SecureAbort
 from fednlp.secure import messages
 from fednlp.secure.keys import KEY_BYTES
-from fednlp.secure.messages import HEADER_BYTES, Column, Message
+from fednlp.secure.messages import HEADER_BYTES, ArrayField, Message
 
 _ID = np.dtype("<u4")
-_IDS = Column("ids", "<u4")
-_KEYS = Column("keys", "u1", (KEY_BYTES,))
+_IDS = ArrayField("ids", "<u4")
+_KEYS = ArrayField("keys", "u1", (KEY_BYTES,))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Advertise(Message):
+class AdvertiseSealKey(Message):
     """Client to server: its public key.
 
     Args:
@@ -35,7 +35,7 @@ class Advertise(Message):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Roster(Message):
+class SealKeyRoster(Message):
     """Server to client: who advertised which key, the receiver too.
 
     Args:
@@ -58,12 +58,12 @@ class CodedSum(Message):
     """
 
     code = 21
-    columns = (Column("values", "<u4"),)
+    columns = (ArrayField("values", "<u4"),)
     values: NDArray[np.uint32]
 
 
 @dataclass(frozen=True, eq=False)
-class Pieces:
+class PieceMessage:
     """Sealed coded pieces, all of one length.
 
     Args:
@@ -94,23 +94,23 @@ class Pieces:
         return f"{type(self).__name__}(rows={len(self.sealed)})"
 
 
-class SealedPieces(Pieces):
+class SealedPieces(PieceMessage):
     """Client to server: a coded piece of its mask for each peer of the roster, which only the peer can open."""
 
     code = 19
 
 
-class Delivered(Pieces):
+class DeliveredPieces(PieceMessage):
     """Server to client: the coded pieces that its peers sealed for it."""
 
     code = 20
 
 
 M = TypeVar("M", bound=Message)
-P = TypeVar("P", bound=Pieces)
+P = TypeVar("P", bound=PieceMessage)
 
 
-def size(message: Message | Pieces) -> int:
+def size(message: Message | PieceMessage) -> int:
     """Return the length of a message in bytes, without making them.
 
     >>> size(SealedPieces(np.array([4, 7], dtype=np.uint32), np.zeros((2, 100), dtype=np.uint8)))
@@ -121,7 +121,7 @@ def size(message: Message | Pieces) -> int:
     return HEADER_BYTES + len(message.sealed) * (_ID.itemsize + message.width)
 
 
-def to_bytes(message: Message | Pieces) -> bytes:
+def to_bytes(message: Message | PieceMessage) -> bytes:
     """Return a message as it travels."""
     if isinstance(message, Message):
         return messages.to_bytes(message)
@@ -140,7 +140,7 @@ def pieces_from_bytes(data: bytes | memoryview, kind: type[P], limit: int, width
 
     Args:
         data: What arrived, from anybody; may be mapped.
-        kind: :class:`SealedPieces` or :class:`Delivered`.
+        kind: :class:`SealedPieces` or :class:`DeliveredPieces`.
         limit: The most rows it may have.
         width: Bytes of a sealed piece.
 

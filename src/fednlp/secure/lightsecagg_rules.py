@@ -1,4 +1,4 @@
-"""What both sides of LightSecAgg go by: the cohort, its numbers, and who may be listed."""
+"""What both sides of LightSecAgg know of a round: the cohort, its numbers, and who may be listed."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ _LONGEST_TEXT = (1 << 31) - 1  # bytes that are sealed at once
 
 
 @dataclass(frozen=True)
-class Parameters:
+class LightSecAggRoundSpec:
     """A round of LightSecAgg. The paper's names are N, U, T, D and d.
 
     Args:
         ids: The cohort, N different numbers from 0 to 2^32 - 1; the same order on both sides.
-        pieces: U, how many clients must answer.
-        privacy: T, how many clients may work together with the server.
-        dropped: D, how many clients may drop out.
+        threshold: U, how many clients must answer at the end.
+        max_colluding: T, how many clients may collude with the server.
+        max_dropouts: D, how many clients may drop out.
         round_number: The round, from 0; never twice in a run.
         length: d, elements of a vector.
         run: The run's nonce, that keys and sealed texts are good for. No other run may have had it.
@@ -31,25 +31,26 @@ class Parameters:
     Raises:
         SecureAbort: Not N >= N - D >= U >= T + 2, U >= 3 and 2 U > N + T, or another number is out of range.
 
-    >>> Parameters(ids=(3, 5, 8, 9), pieces=3, privacy=1, dropped=1, round_number=0, length=101).piece
+    >>> cohort = (3, 5, 8, 9)
+    >>> LightSecAggRoundSpec(cohort, threshold=3, max_colluding=1, max_dropouts=1, round_number=0, length=101).piece
     51
     """
 
     ids: tuple[int, ...]
-    pieces: int
-    privacy: int
-    dropped: int
+    threshold: int
+    max_colluding: int
+    max_dropouts: int
     round_number: int
     length: int
     run: bytes = b""
 
     def __post_init__(self) -> None:
-        n, u, t, d = len(self.ids), self.pieces, self.privacy, self.dropped
+        n, u, t, d = len(self.ids), self.threshold, self.max_colluding, self.max_dropouts
         if len(set(self.ids)) < n or any(not 0 <= one < 1 << 32 for one in self.ids):
             raise SecureAbort("a cohort's clients must have different numbers from 0 to 2^32 - 1")
         if t < 0 or not (n >= n - d >= u >= fewest_in_sum(t) and 2 * u > n + t):
             raise SecureAbort(
-                f"lightsecagg cannot run with N={n} clients, D={d} dropped, U={u} answers and T={t} corrupt: "
+                f"lightsecagg cannot run with N={n} clients, D={d} dropouts, U={u} answers and T={t} colluding: "
                 "it needs N - D >= U >= T + 2, U >= 3 and 2 U > N + T"
             )
         if self.length < 1 or self.round_number < 0:
@@ -60,7 +61,7 @@ class Parameters:
     @property
     def piece(self) -> int:
         """Elements of a coded piece: d / (U - T), rounded up."""
-        return piece_length(self.length, self.pieces, self.privacy)
+        return piece_length(self.length, self.threshold, self.max_colluding)
 
     @property
     def sealed_bytes(self) -> int:
@@ -90,6 +91,6 @@ class Parameters:
             )
         if len(set(ids)) < len(ids):
             raise SecureAbort(f"a client is listed twice among those that {what}")
-        if len(ids) < self.pieces:
-            raise SecureAbort(f"only {len(ids)} clients {what}; {self.pieces} are needed")
+        if len(ids) < self.threshold:
+            raise SecureAbort(f"only {len(ids)} clients {what}; {self.threshold} are needed")
         return ids

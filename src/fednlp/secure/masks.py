@@ -5,7 +5,7 @@ the counter starts at 0, and the stream is read as little-endian uint32. A seed 
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from fednlp.errors import SecureAbort
 
+MaskSeeds = list[list[Any]]
+"""Masks as JSON values: the seed of each in hexadecimal digits, and its sign."""
 SEED_BYTES = 32
 _BLOCK = 4  # words of an AES block
 _CHUNK = 1 << 15  # words; values, key stream and zeros of a chunk (128 KiB each) stay in a core's own cache
@@ -30,6 +32,24 @@ class Mask(NamedTuple):
 
     def __repr__(self) -> str:
         return f"Mask(sign={self.sign:+d})"
+
+
+def masks_to_json(masks: Sequence[Mask]) -> MaskSeeds:
+    """Return masks as JSON values.
+
+    >>> masks_to_json([Mask(bytes(2), -1)])
+    [['0000', -1]]
+    """
+    return [[mask.seed.hex(), mask.sign] for mask in masks]
+
+
+def masks_from_json(seeds: MaskSeeds) -> list[Mask]:
+    """Return the masks of :func:`masks_to_json`.
+
+    >>> masks_from_json([["0000", -1]])[0].seed
+    b'\\x00\\x00'
+    """
+    return [Mask(bytes.fromhex(seed), sign) for seed, sign in seeds]
 
 
 def add_masks(

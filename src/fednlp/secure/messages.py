@@ -3,7 +3,7 @@
 A message is a table whose arrays have a row for each client it speaks of. On the wire it is its kind
 (1 byte), the number of rows (4 bytes, little-endian) and its arrays end to end, row by row. Lengths follow
 from kind and rows alone, so a message from a stranger is refused before anything is made of it. The top bit
-of the kind says whether rows carry signatures (active mode).
+of the kind says whether rows carry signatures (malicious-server mode).
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _SIGNED = 0x80
 _MOST_ROWS = (1 << 32) - 1
 
 
-class Column(NamedTuple):
+class ArrayField(NamedTuple):
     """One array of a message: its name, its dtype on the wire, and the shape of a row."""
 
     name: str
@@ -39,11 +39,11 @@ class Column(NamedTuple):
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
-_IDS = Column("ids", "<u4")
-_SEAL_KEYS = Column("seal_keys", "u1", (KEY_BYTES,))
-_MASK_KEYS = Column("mask_keys", "u1", (KEY_BYTES,))
-_SEALED = Column("sealed", "u1", (SEALED_BYTES,))
-_SIGNATURES = Column("signatures", "u1", (SIGNATURE_BYTES,))
+_IDS = ArrayField("ids", "<u4")
+_SEAL_KEYS = ArrayField("seal_keys", "u1", (KEY_BYTES,))
+_MASK_KEYS = ArrayField("mask_keys", "u1", (KEY_BYTES,))
+_SEALED = ArrayField("sealed", "u1", (SEALED_BYTES,))
+_SIGNATURES = ArrayField("signatures", "u1", (SIGNATURE_BYTES,))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,7 +55,7 @@ class Message:
     """
 
     code: ClassVar[int]
-    columns: ClassVar[tuple[Column, ...]]
+    columns: ClassVar[tuple[ArrayField, ...]]
     optional: ClassVar[bool] = False
     """Whether the last column may be None."""
     single: ClassVar[bool] = False
@@ -80,7 +80,7 @@ class Message:
         return self.optional and getattr(self, self.columns[-1].name) is not None
 
     @property
-    def present(self) -> tuple[Column, ...]:
+    def present(self) -> tuple[ArrayField, ...]:
         """The columns that this message has."""
         return self.columns if self.signed or not self.optional else self.columns[:-1]
 
@@ -97,13 +97,13 @@ class Message:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Advertise(Message):
+class AdvertiseKeys(Message):
     """Client to server: its two public keys, one to seal and one to mask.
 
     Args:
         seal_keys: uint8 (1, 32).
         mask_keys: uint8 (1, 32).
-        signatures: uint8 (1, 64), or None outside active mode.
+        signatures: uint8 (1, 64), or None outside malicious-server mode.
     """
 
     code, single, optional = 1, True, True
@@ -114,14 +114,14 @@ class Advertise(Message):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Roster(Message):
+class KeyRoster(Message):
     """Server to client: the public keys of its neighbours that advertised.
 
     Args:
         ids: uint32 (neighbours,).
         seal_keys: uint8 (neighbours, 32).
         mask_keys: uint8 (neighbours, 32).
-        signatures: uint8 (neighbours, 64), or None outside active mode.
+        signatures: uint8 (neighbours, 64), or None outside malicious-server mode.
     """
 
     code, optional = 2, True
@@ -148,7 +148,7 @@ class SealedShares(Message):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Delivered(Message):
+class DeliveredShares(Message):
     """Server to client: what its neighbours sealed for it.
 
     Args:
@@ -167,7 +167,7 @@ class Survivors(Message):
     """Server to client: whose masked vectors arrived.
 
     Args:
-        ids: uint32 (survivors,): all of them in active mode, else the client itself and its neighbours.
+        ids: uint32 (survivors,): all of them in malicious-server mode, else the client itself and its neighbours.
     """
 
     code = 5
@@ -177,7 +177,7 @@ class Survivors(Message):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Confirmation(Message):
-    """Client to server, in active mode: its signature of the survivors that it was shown.
+    """Client to server, in malicious-server mode: its signature of the survivors that it was shown.
 
     Args:
         signatures: uint8 (1, 64).
@@ -190,7 +190,7 @@ class Confirmation(Message):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Confirmed(Message):
-    """Server to client, in active mode: what its neighbours signed.
+    """Server to client, in malicious-server mode: what its neighbours signed.
 
     Args:
         ids: uint32 (signers,).
@@ -214,7 +214,7 @@ class Revealed(Message):
     """
 
     code = 8
-    columns = (_IDS, Column("kinds", "u1"), Column("shares", "<u4", (LIMBS,)))
+    columns = (_IDS, ArrayField("kinds", "u1"), ArrayField("shares", "<u4", (LIMBS,)))
     ids: NDArray[np.uint32]
     kinds: NDArray[np.uint8]
     shares: NDArray[np.uint32]
@@ -277,7 +277,7 @@ def from_bytes(data: bytes, kind: type[M], limit: int) -> M:
     return kind(**_read(data, rows, columns))
 
 
-def _read(data: bytes, rows: int, columns: tuple[Column, ...]) -> dict[str, NDArray[Any]]:
+def _read(data: bytes, rows: int, columns: tuple[ArrayField, ...]) -> dict[str, NDArray[Any]]:
     arrays = {}
     offset = HEADER_BYTES
     for name, dtype, shape in columns:

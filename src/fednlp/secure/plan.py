@@ -1,4 +1,4 @@
-"""The numbers of a protocol, from how many clients a round has and what it must withstand."""
+"""The numbers of a secure aggregation protocol, from the size of a cohort and what the protocol must withstand."""
 
 from dataclasses import dataclass
 
@@ -8,42 +8,42 @@ from fednlp.secure.field import PRIME
 from fednlp.secure.graph import FEWEST_CLIENTS, choose, count, fewest_in_sum, secagg_threshold
 
 MOST_BITS = 24
-"""As finely as 32-bit floats, unless told."""
+"""Bits of an encoded element unless the experiment says otherwise: the precision of 32-bit floats."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What the parties of a round agree on beforehand.
+class ProtocolPlan:
+    """What all parties of a round agree on beforehand. Clients are counted, not given as fractions.
 
     Attributes:
         protocol: ``"secagg"``, ``"secagg+"`` or ``"lightsecagg"``.
-        clients: How many take part.
-        needed: How many must answer at the end: of a client's neighbours (t), or of all in LightSecAgg (U).
-        neighbours: Of each client (k).
-        vanishing: How many may vanish.
-        corrupt: How many may put together with the server what they know (T of LightSecAgg).
-        bits: Of an encoded element of a client's update.
-        modulus: That sums are taken by.
-        active: Whether clients sign what they were shown.
+        clients: Size of the cohort (n).
+        threshold: How many must answer at the end: of a client's neighbours (t), or of all clients in LightSecAgg (U).
+        neighbours: Neighbours of each client (k).
+        max_dropouts: How many clients may drop out.
+        max_colluding: How many clients may collude with the server (T of LightSecAgg).
+        bits: Bits of an encoded element of a client's update.
+        modulus: The modulus of the sums.
+        malicious_server: Whether clients sign their keys and the list of survivors.
     """
 
     protocol: str
     clients: int
-    needed: int
+    threshold: int
     neighbours: int
-    vanishing: int
-    corrupt: int
+    max_dropouts: int
+    max_colluding: int
     bits: int
     modulus: int
-    active: bool
+    malicious_server: bool
 
     def __str__(self) -> str:
         who = f"{self.clients} clients a round"
         if self.protocol == "secagg+":
             who += f", {self.neighbours} neighbours each"
         return (
-            f"{self.protocol}: {who}; {self.vanishing} may vanish, {self.corrupt} may be corrupt; threshold "
-            f"{self.needed}; {self.bits} bits a parameter before masking"
+            f"{self.protocol}: {who}; {self.max_dropouts} may drop out, {self.max_colluding} may collude; threshold "
+            f"{self.threshold}; {self.bits} bits a parameter before masking"
         )
 
 
@@ -51,27 +51,28 @@ def make_plan(
     protocol: str,
     clients: int,
     dropout: float,
-    corruption: float,
+    max_colluding: float,
     bits: int | None = None,
-    active: bool = False,
+    malicious_server: bool = False,
     spread: float = 0.0,
-) -> Plan:
-    """Choose a protocol's numbers.
+) -> ProtocolPlan:
+    """Choose the numbers of a protocol.
 
     Args:
         protocol: ``"secagg"``, ``"secagg+"`` or ``"lightsecagg"``.
-        clients: Of a round.
-        dropout: The largest part of them that vanishes.
-        corruption: The largest part that works together with the server.
-        bits: Of an encoded element; by default as many as the sum has room for, 24 at most.
-        active: The server may lie about who is there.
-        spread: How far noise may take the sum beyond its clients' share, in the largest elements of one client.
+        clients: Size of the cohort.
+        dropout: The largest fraction of the cohort that drops out, in [0, 1).
+        max_colluding: The largest fraction of the cohort that colludes with the server, in [0, 1).
+        bits: Bits of an encoded element; by default as many as the sum has room for, at most 24.
+        malicious_server: Whether the server may lie about who is there.
+        spread: How far noise may take the sum beyond what the updates reach, in units of the largest element of one
+            client's update.
 
     Raises:
         ConfigError: No numbers withstand all that.
 
     >>> print(make_plan("secagg+", 100, 0.1, 0.1))  # doctest: +ELLIPSIS
-    secagg+: 100 clients a round, 22 neighbours each; 10 may vanish, 10 may be corrupt; threshold 11; 24 bits ...
+    secagg+: 100 clients a round, 22 neighbours each; 10 may drop out, 10 may collude; threshold 11; 24 bits ...
     """
     if clients < FEWEST_CLIENTS:
         raise ConfigError(
@@ -80,59 +81,65 @@ def make_plan(
         )
     modulus = PRIME if protocol == "lightsecagg" else 1 << 32
     bits = _bits(bits, clients, spread, modulus)
-    vanishing, corrupt = count(clients, dropout, "dropout"), count(clients, corruption, "corruption")
+    dropouts, colluding = count(clients, dropout, "dropout"), count(clients, max_colluding, "max_colluding")
     neighbours = clients - 1
     if protocol == "lightsecagg":
-        needed = _needed_by_lightsecagg(clients, vanishing, corrupt, active)
+        threshold = _lightsecagg_threshold(clients, dropouts, colluding, malicious_server)
     elif protocol == "secagg":
-        needed = _needed_by_secagg(clients, vanishing, dropout, corruption, active)
+        threshold = _secagg_threshold(clients, dropout, max_colluding, malicious_server)
     else:
-        neighbours, needed = choose(clients, corruption, dropout, active)
-    return Plan(protocol, clients, needed, neighbours, vanishing, corrupt, bits, modulus, active)
+        neighbours, threshold = choose(clients, max_colluding, dropout, malicious_server)
+    return ProtocolPlan(
+        protocol, clients, threshold, neighbours, dropouts, colluding, bits, modulus, malicious_server
+    )
 
 
-def _bits(asked: int | None, clients: int, spread: float, modulus: int) -> int:
-    """Return the bits of an encoded element: as asked, or as many as the sum has room for, 24 at most."""
+def _bits(configured: int | None, clients: int, spread: float, modulus: int) -> int:
+    """Return the bits of an encoded element: as configured, or as many as the sum has room for, at most 24."""
     room = most_bits(clients + int(-(-spread // 1)), modulus)
     if room < 2:
         raise ConfigError(
             f"[secure] the sum of {clients} clients has no room for noise of that size: lower privacy.noise"
         )
-    if asked is not None and asked > room:
+    if configured is not None and configured > room:
         raise ConfigError(
-            f"secure.bits = {asked}: a sum over {clients} clients has room for {room} bits: lower it, or leave it out"
+            f"secure.bits = {configured}: a sum over {clients} clients has room for {room} bits: lower it, or leave it "
+            "out"
         )
-    return min(MOST_BITS, room) if asked is None else asked
+    return min(MOST_BITS, room) if configured is None else configured
 
 
-def _needed_by_secagg(clients: int, vanishing: int, dropout: float, corruption: float, active: bool) -> int:
-    """Return t, for which enough clients must stay."""
+def _secagg_threshold(clients: int, dropout: float, max_colluding: float, malicious_server: bool) -> int:
+    """Return t, having checked that enough clients stay for it."""
+    dropouts = count(clients, dropout, "dropout")
     # More than half, where that many stay: the smallest threshold lets a sum be that of two honest clients.
-    needed = max(secagg_threshold(clients, corruption, active), min(clients // 2 + 1, clients - vanishing))
-    if needed > clients - vanishing:
+    threshold = max(
+        secagg_threshold(clients, max_colluding, malicious_server), min(clients // 2 + 1, clients - dropouts)
+    )
+    if threshold > clients - dropouts:
         raise ConfigError(
-            f"[secure] {needed} of {clients} clients must answer at corruption = {corruption}, and "
-            f"{vanishing} vanish at dropout = {dropout}: lower one of the two, or raise clients_per_round"
+            f"[secure] {threshold} of {clients} clients must answer at max_colluding = {max_colluding}, and {dropouts} "
+            f"drop out at dropout = {dropout}: lower one of the two, or raise clients_per_round"
         )
-    return needed
+    return threshold
 
 
-def _needed_by_lightsecagg(clients: int, vanishing: int, corrupt: int, active: bool) -> int:
-    """Return U: all who stay, so that coded pieces are as short as can be."""
-    if active:
+def _lightsecagg_threshold(clients: int, dropouts: int, colluding: int, malicious_server: bool) -> int:
+    """Return U: all clients that stay, so that coded pieces are as short as possible."""
+    if malicious_server:
         raise ConfigError(
-            '[secure] active = true is for protocol = "secagg" or "secagg+": LightSecAgg does not sign keys '
+            '[secure] malicious_server = true is for protocol = "secagg" or "secagg+": LightSecAgg does not sign keys '
             "against a server that swaps them"
         )
-    staying, least = clients - vanishing, fewest_in_sum(corrupt)
+    staying, least = clients - dropouts, fewest_in_sum(colluding)
     if staying < least:
         raise ConfigError(
-            f"[secure] lightsecagg: {staying} of {clients} clients stay, and with {corrupt} corrupt ones a sum must be "
-            f"over {least} or more: lower dropout or corruption, or raise clients_per_round"
+            f"[secure] lightsecagg: {staying} of {clients} clients stay, and with {colluding} colluding ones a sum "
+            f"must be over {least} or more: lower dropout or max_colluding, or raise clients_per_round"
         )
-    if 2 * staying <= clients + corrupt:
+    if 2 * staying <= clients + colluding:
         raise ConfigError(
             f"[secure] lightsecagg: twice the {staying} clients that stay must be more than all {clients} and the "
-            f"{corrupt} corrupt ones together: lower dropout or corruption"
+            f"{colluding} colluding ones together: lower dropout or max_colluding"
         )
     return staying

@@ -1,4 +1,4 @@
-"""A client of SecAgg and SecAgg+: what it sends, and what it refuses to go along with."""
+"""A client of SecAgg and SecAgg+: what it sends, and what it refuses."""
 
 import os
 from collections.abc import Mapping, Sequence, Set
@@ -13,46 +13,49 @@ from fednlp.secure.messages import (
     KEY,
     SECRETS,
     SEED,
-    Advertise,
+    AdvertiseKeys,
     Confirmation,
     Confirmed,
-    Delivered,
+    DeliveredShares,
+    KeyRoster,
     Revealed,
-    Roster,
     SealedShares,
     Survivors,
 )
-from fednlp.secure.secagg_rules import SECAGG, Part, Steps
+from fednlp.secure.secagg_rules import SECAGG, SecAggClientSpec, Steps
 from fednlp.secure.shamir import LIMBS, share
 
 
-class Client:
+class SecAggClient:
     """One client's side of one round.
 
     Its methods are called once each, in this order: :meth:`advertise`, :meth:`share`, :meth:`receive`,
-    :meth:`masked` (or :meth:`masks`), :meth:`confirm` in active mode, :meth:`reveal`. Every one raises
+    :meth:`masked` (or :meth:`masks`), :meth:`confirm` in malicious-server mode, :meth:`reveal`. Every one raises
     :class:`~fednlp.errors.SecureAbort` when called out of order or after a refusal. A refusal and the last
     step make the client forget its secrets.
 
     Args:
-        part: What it knows of the round.
-        signing: Its identity key, in active mode.
-        identities: Client -> identity's public key, known before the round, in active mode: of the cohort and of no
-            one else, for survivors are counted among them.
+        spec: What the client knows of the round.
+        signing: Its identity key, in malicious-server mode.
+        identities: In malicious-server mode: client -> public key of its identity, known before the round. It has the
+            cohort and no other client, because survivors are counted among them.
 
     Raises:
-        SecureAbort: Active mode without a signing key or without the identity of a neighbour.
+        SecureAbort: Malicious-server mode without a signing key or without the identity of a neighbour.
     """
 
     def __init__(
-        self, part: Part, signing: SigningKey | None = None, identities: Mapping[int, bytes] | None = None
+        self,
+        spec: SecAggClientSpec,
+        signing: SigningKey | None = None,
+        identities: Mapping[int, bytes] | None = None,
     ) -> None:
-        self.part = part
+        self.spec = spec
         self._signing = signing
         self._identities = dict(identities or {})
-        if part.active and (signing is None or not part.neighbours <= self._identities.keys()):
-            raise SecureAbort("active mode needs a signing key and the identity of every neighbour")
-        confirm = ("confirm",) if part.active else ()
+        if spec.malicious_server and (signing is None or not spec.neighbours <= self._identities.keys()):
+            raise SecureAbort("malicious-server mode needs a signing key and the identity of every neighbour")
+        confirm = ("confirm",) if spec.malicious_server else ()
         self._steps = Steps("advertise", "share", "receive", "mask", *confirm, "reveal")
         self._public = b"", b""  # the own public keys, to seal and to mask
         self._keys: dict[int, tuple[bytes, bytes]] = {}  # peer -> its public keys
@@ -65,40 +68,40 @@ class Client:
         self._sealing: dict[int, bytes] = {}  # peer -> the key that texts between the two are sealed with
         self._shares: dict[int, NDArray[np.uint32]] = {}  # whose secrets -> (2, 9), share of its seed and key
 
-    def advertise(self) -> Advertise:
-        """Return two fresh public keys, signed in active mode."""
+    def advertise(self) -> AdvertiseKeys:
+        """Return two fresh public keys, signed in malicious-server mode."""
         with self._steps.take("advertise", self._forget):
             self._pairs = KeyPair.new(), KeyPair.new()
             seal_key, mask_key = self._public = self._pairs[0].public, self._pairs[1].public
-            statement = self.part.advertised(self.part.own, *self._public)
-            signatures = self._sign(statement) if self.part.active else None
-            return Advertise(_rows([seal_key]), _rows([mask_key]), signatures)
+            statement = self.spec.advertised(self.spec.own, *self._public)
+            signatures = self._sign(statement) if self.spec.malicious_server else None
+            return AdvertiseKeys(_rows([seal_key]), _rows([mask_key]), signatures)
 
     def _sign(self, statement: bytes) -> NDArray[np.uint8]:
         if self._signing is None:
             raise SecureAbort("there is no key to sign with")
         return _rows([self._signing.sign(statement)])
 
-    def share(self, roster: Roster) -> SealedShares:
+    def share(self, roster: KeyRoster) -> SealedShares:
         """Share the own secrets among the peers of the roster.
 
         Raises:
             SecureAbort: The roster has a stranger, too few peers, keys that repeat, or a bad signature.
         """
         with self._steps.take("share", self._forget):
-            peers = self._known(roster.ids, self.part.neighbours)
-            self.part.check_enough(peers | {self.part.own}, "advertised keys")
+            peers = self._known(roster.ids, self.spec.neighbours)
+            self.spec.check_enough(peers | {self.spec.own}, "advertised keys")
             self._read_keys(roster)
             self._seed = os.urandom(SEED_BYTES)
             ids = roster.ids.tolist()
-            own = [self.part.own] if self.part.protocol == SECAGG else []
+            own = [self.spec.own] if self.spec.protocol == SECAGG else []
             secrets = _rows([self._seed, self._pairs[1].private_bytes()])
-            shares = share(secrets, self.part.threshold, [peer + 1 for peer in ids + own])
-            self._shares = {self.part.own: shares[-1]} if own else {}
+            shares = share(secrets, self.spec.threshold, [peer + 1 for peer in ids + own])
+            self._shares = {self.spec.own: shares[-1]} if own else {}
             sealed = [self._seal(peer, row) for peer, row in zip(ids, shares[: len(ids)], strict=True)]
             return SealedShares(roster.ids, _rows(sealed))
 
-    def _read_keys(self, roster: Roster) -> None:
+    def _read_keys(self, roster: KeyRoster) -> None:
         """Check the roster's keys and keep them, and the sealing keys that come of them."""
         keys = {
             peer: (roster.seal_keys[index].tobytes(), roster.mask_keys[index].tobytes())
@@ -107,30 +110,30 @@ class Client:
         public = [canonical(key) for pair in (*keys.values(), self._public) for key in pair]
         if len(set(public)) < len(public):
             raise SecureAbort("two public keys of the roster are the same, or one is the client's own")
-        if roster.signed is not self.part.active:
-            raise SecureAbort("a roster is signed in active mode, and only there")
+        if roster.signed is not self.spec.malicious_server:
+            raise SecureAbort("a roster is signed in malicious-server mode, and only there")
         if roster.signatures is not None:
             for (peer, pair), signature in zip(keys.items(), roster.signatures, strict=True):
-                verify(self._identities[peer], signature.tobytes(), self.part.advertised(peer, *pair))
+                verify(self._identities[peer], signature.tobytes(), self.spec.advertised(peer, *pair))
         self._keys = keys
         self._sealing = {
-            peer: agree(self._pairs[0], seal_key, self.part.pair_context("seal", peer))
+            peer: agree(self._pairs[0], seal_key, self.spec.pair_context("seal", peer))
             for peer, (seal_key, _) in keys.items()
         }
 
     def _seal(self, peer: int, shares: NDArray[np.uint32]) -> bytes:
         plain = shares.astype("<u4", copy=False).tobytes()
-        return seal(self._sealing[peer], plain, self.part.context("shares", self.part.own, peer))
+        return seal(self._sealing[peer], plain, self.spec.context("shares", self.spec.own, peer))
 
-    def receive(self, delivered: Delivered) -> None:
-        """Open the shares of the peers that shared; who is not among them takes no further part.
+    def receive(self, delivered: DeliveredShares) -> None:
+        """Open the shares of the peers that shared; peers without a message have dropped out.
 
         Raises:
             SecureAbort: A sender was not on the roster, there are too few, or a text does not open.
         """
         with self._steps.take("receive", self._forget):
             peers = self._known(delivered.ids, self._keys.keys())
-            self.part.check_enough(peers | {self.part.own}, "shared secrets")
+            self.spec.check_enough(peers | {self.spec.own}, "shared secrets")
             opened = {
                 peer: self._unseal(peer, sealed.tobytes())
                 for peer, sealed in zip(delivered.ids.tolist(), delivered.sealed, strict=True)
@@ -139,20 +142,20 @@ class Client:
             self._sealing = {}
 
     def _unseal(self, peer: int, sealed: bytes) -> NDArray[np.uint32]:
-        plain = unseal(self._sealing[peer], sealed, self.part.context("shares", peer, self.part.own))
+        plain = unseal(self._sealing[peer], sealed, self.spec.context("shares", peer, self.spec.own))
         return np.frombuffer(plain, "<u4").reshape(SECRETS, LIMBS)
 
     def masks(self) -> list[Mask]:
         """Return the masks to add to the vector: one's own, and one for each peer that shared.
 
-        They hide one vector only: another under the same masks would give away the difference.
+        They may be used for one vector only: a second one under the same masks would reveal the difference.
         """
         with self._steps.take("mask", self._forget):
-            peers = sorted(self._shares.keys() - {self.part.own})
+            peers = sorted(self._shares.keys() - {self.spec.own})
             masks = [Mask(self._seed, +1)]
             for peer in peers:
-                seed = agree(self._pairs[1], self._keys[peer][1], self.part.pair_context("mask", peer))
-                masks.append(Mask(seed, self.part.sign_towards(peer)))
+                seed = agree(self._pairs[1], self._keys[peer][1], self.spec.pair_context("mask", peer))
+                masks.append(Mask(seed, self.spec.sign_towards(peer)))
             self._pairs, self._seed = (), b""
             return masks
 
@@ -163,38 +166,39 @@ class Client:
             vector: uint32 (length,), what to add to the sum; left as it is.
         """
         masks = self.masks()
-        hidden = np.array(vector)
-        add_masks(hidden, masks)
-        return hidden
+        masked = np.array(vector)
+        add_masks(masked, masks)
+        return masked
 
     def confirm(self, survivors: Survivors) -> Confirmation:
-        """Sign the survivors, in active mode.
+        """Sign the survivors, in malicious-server mode.
 
         Raises:
-            SecureAbort: They are not what :meth:`reveal` would go along with, or too many are called lost.
+            SecureAbort: They are not what :meth:`reveal` would accept, or too many are listed as dropped out.
         """
         with self._steps.take("confirm", self._forget):
             self._read_survivors(survivors)
-            return Confirmation(self._sign(self.part.confirmed(self._survivors) + b"".join(self._public)))
+            return Confirmation(self._sign(self.spec.confirmed(self._survivors) + b"".join(self._public)))
 
     def reveal(self, message: Survivors | Confirmed) -> Revealed:
         """Return one share of every peer: of its seed if it survived, of its mask key if it dropped out.
 
         Args:
-            message: The survivors; in active mode, what the others signed about those that :meth:`confirm` saw.
+            message: The survivors; in malicious-server mode, the other clients' signatures of the survivors that
+                :meth:`confirm` was shown.
 
         Raises:
             SecureAbort: The client itself is missing, a survivor is unknown or repeated, too few holders of
                 its shares are alive (or signed), or a signature is of other survivors.
         """
         with self._steps.take("reveal", self._forget):
-            if self.part.active and isinstance(message, Confirmed):
+            if self.spec.malicious_server and isinstance(message, Confirmed):
                 self._check_signatures(message)
-            elif not self.part.active and isinstance(message, Survivors):
+            elif not self.spec.malicious_server and isinstance(message, Survivors):
                 self._read_survivors(message)
             else:
                 raise SecureAbort(
-                    "shares are revealed for signatures in active mode, for survivors otherwise"
+                    "shares are revealed for signatures in malicious-server mode, for survivors otherwise"
                 )
             ids = sorted(self._shares)
             kinds = [SEED if peer in self._survivors else KEY for peer in ids]
@@ -204,21 +208,21 @@ class Client:
             )
 
     def _read_survivors(self, message: Survivors) -> None:
-        shared = self._shares.keys() | {self.part.own}
-        strangers = self._identities.keys() - self.part.neighbours if self.part.active else set()
+        shared = self._shares.keys() | {self.spec.own}
+        strangers = self._identities.keys() - self.spec.neighbours if self.spec.malicious_server else set()
         survivors = self._known(message.ids, shared | strangers)
-        if self.part.own not in survivors:
-            raise SecureAbort(f"client {self.part.own} is listed as dropped though it is still here")
-        self.part.check_enough(survivors, "sent a vector")
-        if self.part.active:
-            self.part.check_few_lost(len(survivors))
+        if self.spec.own not in survivors:
+            raise SecureAbort(f"client {self.spec.own} is listed as dropped out though it is still here")
+        self.spec.check_enough(survivors, "sent a vector")
+        if self.spec.malicious_server:
+            self.spec.check_few_dropouts(len(survivors))
         self._survivors = survivors
 
     def _check_signatures(self, message: Confirmed) -> None:
-        peers = (self._survivors & self.part.neighbours) - {self.part.own}
+        peers = (self._survivors & self.spec.neighbours) - {self.spec.own}
         signers = self._known(message.ids, peers)
-        self.part.check_enough(signers | {self.part.own}, "signed the survivors")
-        confirmed = self.part.confirmed(self._survivors)
+        self.spec.check_enough(signers | {self.spec.own}, "signed the survivors")
+        confirmed = self.spec.confirmed(self._survivors)
         for peer, signature in zip(message.ids.tolist(), message.signatures, strict=True):
             statement = confirmed + b"".join(self._keys[peer])
             verify(self._identities[peer], signature.tobytes(), statement)
@@ -226,11 +230,11 @@ class Client:
     def _known(self, listed: NDArray[np.uint32], known: Set[int]) -> set[int]:
         ids: list[int] = listed.tolist()
         if len(set(ids)) < len(ids):
-            raise SecureAbort(f"client {self.part.own} was shown a list with a client in it twice")
+            raise SecureAbort(f"client {self.spec.own} was shown a list with a client in it twice")
         strangers = set(ids) - known
         if strangers:
             raise SecureAbort(
-                f"client {self.part.own} was shown client {min(strangers)}, whom it does not expect"
+                f"client {self.spec.own} was shown client {min(strangers)}, whom it does not expect"
             )
         return set(ids)
 

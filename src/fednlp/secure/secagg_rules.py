@@ -1,4 +1,4 @@
-"""What both sides of SecAgg and SecAgg+ go by: who shares secrets with whom, the threshold, and the order of steps."""
+"""What both sides of SecAgg and SecAgg+ know of a round: neighbours, the threshold, and the order of steps."""
 
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ LARGEST_ID = PRIME - 2
 
 
 @dataclass(frozen=True)
-class Part:
+class SecAggClientSpec:
     """What one client knows of a round before it begins.
 
     In SecAgg every client keeps a share of its own secrets (Bonawitz et al. 2017, figure 4), so it counts
@@ -29,12 +29,12 @@ class Part:
         threshold: How many of the holders of a secret give it back. A sum is over as many clients at least, in
             SecAgg+ over one more: it must be over 3 or more.
         round_number: The round, from 0; never twice in a run.
-        active: Whether the server may be dishonest: keys and survivors are then signed.
-        run: The run's nonce, that keys, sealed texts and signatures are good for; required in active mode. No other
-            run may have had it.
-        corrupt: How many of the cohort may be corrupt; in SecAgg a sum must be over 2 more.
-        fewest: In active mode, how many of the cohort must have sent a vector: a server that calls many honest
-            clients lost could part the sum.
+        malicious_server: Whether the server may be dishonest: keys and survivors are then signed.
+        run: The run's nonce, which keys, sealed texts and signatures are bound to; required in malicious-server mode.
+            No other run may have had it.
+        max_colluding: How many of the cohort may collude with the server; in SecAgg a sum must be over 2 more.
+        min_survivors: In malicious-server mode, how many of the cohort must have sent a vector: a server that lists
+            many honest clients as dropped out could split the sum.
 
     Raises:
         SecureAbort: A number is out of range, or the threshold cannot be met or protects nothing.
@@ -45,10 +45,10 @@ class Part:
     neighbours: frozenset[int]
     threshold: int
     round_number: int
-    active: bool = False
+    malicious_server: bool = False
     run: bytes = b""
-    corrupt: int = 0
-    fewest: int = 0
+    max_colluding: int = 0
+    min_survivors: int = 0
 
     def __post_init__(self) -> None:
         if self.protocol not in (SECAGG, SECAGG_PLUS):
@@ -59,17 +59,17 @@ class Part:
             raise SecureAbort(f"clients are numbered from 0 to {LARGEST_ID}")
         if self.own in self.neighbours:
             raise SecureAbort(f"client {self.own} is listed as a neighbour of itself")
-        least = fewest_in_sum(self.corrupt) if self.protocol == SECAGG else FEWEST_NEIGHBOURS
+        least = fewest_in_sum(self.max_colluding) if self.protocol == SECAGG else FEWEST_NEIGHBOURS
         if not least <= self.threshold <= len(self.holders):
             raise SecureAbort(
                 f"a threshold of {self.threshold} does not go with the {len(self.holders)} holders of shares "
                 f"of client {self.own}: it must be from {least} to that many"
             )
-        if self.active and not self.run:
-            raise SecureAbort("active mode needs the run's nonce: signatures are good for one run")
-        if self.active and 2 * self.threshold <= len(self.holders):
+        if self.malicious_server and not self.run:
+            raise SecureAbort("malicious-server mode needs the run's nonce: signatures are good for one run")
+        if self.malicious_server and 2 * self.threshold <= len(self.holders):
             raise SecureAbort(
-                f"in active mode a threshold of {self.threshold} must be more than half of the "
+                f"in malicious-server mode a threshold of {self.threshold} must be more than half of the "
                 f"{len(self.holders)} holders of a client's shares"
             )
 
@@ -91,16 +91,16 @@ class Part:
                 f"{self.threshold} are needed"
             )
 
-    def check_few_lost(self, survivors: int) -> None:
-        """Check that the server calls no more clients of the cohort lost than may be.
+    def check_few_dropouts(self, survivors: int) -> None:
+        """Check that the server lists no more clients of the cohort as dropped out than may be.
 
         Raises:
-            SecureAbort: Fewer than ``fewest`` survived.
+            SecureAbort: Fewer than ``min_survivors`` survived.
         """
-        if survivors < self.fewest:
+        if survivors < self.min_survivors:
             raise SecureAbort(
-                f"only {survivors} clients are said to have sent a vector; {self.fewest} must have in active mode: "
-                "who chooses the lost could part the sum"
+                f"only {survivors} clients are said to have sent a vector; {self.min_survivors} must have in "
+                "malicious-server mode: a server that chooses who dropped out could split the sum"
             )
 
     def context(self, purpose: str, *ids: int) -> bytes:
@@ -128,7 +128,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Parameters:
+class SecAggRoundSpec:
     """A round of SecAgg or SecAgg+.
 
     Args:
@@ -137,16 +137,16 @@ class Parameters:
         neighbours: Of every client, who shares secrets and masks with it; mutual.
         threshold: How many holders of a client's shares give its secrets back.
         round_number: The round, from 0; never twice in a run.
-        active: Whether the server may be dishonest.
+        malicious_server: Whether the server may be dishonest.
         run: The run's nonce.
-        corrupt: How many of the cohort may be corrupt.
-        fewest: In active mode, how many of the cohort must have sent a vector.
+        max_colluding: How many of the cohort may collude with the server.
+        min_survivors: In malicious-server mode, how many of the cohort must have sent a vector.
 
     Raises:
-        SecureAbort: The graph is not mutual, not complete where it must be, or :class:`Part` refuses.
+        SecureAbort: The graph is not mutual, not complete where it must be, or :class:`SecAggClientSpec` refuses.
 
     >>> everybody = {one: tuple({1, 2, 3} - {one}) for one in (1, 2, 3)}
-    >>> sorted(Parameters("secagg", (1, 2, 3), everybody, threshold=3, round_number=0).part(1).neighbours)
+    >>> sorted(SecAggRoundSpec("secagg", (1, 2, 3), everybody, threshold=3, round_number=0).client_spec(1).neighbours)
     [2, 3]
     """
 
@@ -155,44 +155,44 @@ class Parameters:
     neighbours: Mapping[int, tuple[int, ...]]
     threshold: int
     round_number: int
-    active: bool = False
+    malicious_server: bool = False
     run: bytes = b""
-    corrupt: int = 0
-    fewest: int = 0
+    max_colluding: int = 0
+    min_survivors: int = 0
 
     def __post_init__(self) -> None:
         cohort = set(self.ids)
         if len(cohort) < len(self.ids) or self.neighbours.keys() != cohort:
             raise SecureAbort("every client of the cohort must be listed once, with its neighbours")
-        parts = self.parts
-        for own, part in parts.items():
-            if len(part.neighbours) < len(self.neighbours[own]):
+        specs = self.client_specs
+        for own, spec in specs.items():
+            if len(spec.neighbours) < len(self.neighbours[own]):
                 raise SecureAbort(f"a neighbour of client {own} is listed twice")
-            if not all(peer in parts and own in parts[peer].neighbours for peer in part.neighbours):
+            if not all(peer in specs and own in specs[peer].neighbours for peer in spec.neighbours):
                 raise SecureAbort(f"client {own} has a neighbour that does not have it as one")
-            if self.protocol == SECAGG and len(part.neighbours) < len(cohort) - 1:
+            if self.protocol == SECAGG and len(spec.neighbours) < len(cohort) - 1:
                 raise SecureAbort(f"in secagg all clients are neighbours; client {own} lacks some")
 
     @cached_property
-    def parts(self) -> Mapping[int, Part]:
-        """Every client's part."""
-        return {own: self.part(own) for own in self.ids}
+    def client_specs(self) -> Mapping[int, SecAggClientSpec]:
+        """What every client knows of the round."""
+        return {own: self.client_spec(own) for own in self.ids}
 
-    def part(self, own: int) -> Part:
-        """Return what one client has to know."""
+    def client_spec(self, own: int) -> SecAggClientSpec:
+        """Return what one client knows of the round."""
         if own not in self.neighbours:
             raise SecureAbort(f"client {own} is not in this round's cohort")
         peers = frozenset(self.neighbours[own])
-        return Part(
+        return SecAggClientSpec(
             self.protocol,
             own,
             peers,
             self.threshold,
             self.round_number,
-            self.active,
+            self.malicious_server,
             self.run,
-            self.corrupt,
-            self.fewest,
+            self.max_colluding,
+            self.min_survivors,
         )
 
 

@@ -1,4 +1,8 @@
-"""All parties of secure aggregation on this machine: messages go from one to the other, and are counted."""
+"""Sessions of secure aggregation: all parties of one round, and the channel that carries and counts their messages.
+
+Each protocol is a state machine a party. A session lets the clients and the server of one round, all on this machine,
+exchange messages: :meth:`SecureSession.setup` comes before the upload, :meth:`SecureSession.unmask` after it.
+"""
 
 import tempfile
 from collections import Counter
@@ -13,71 +17,240 @@ from fednlp.errors import RunError, SecureAbort
 from fednlp.secure import lightsecagg, secagg
 from fednlp.secure.graph import neighbours
 from fednlp.secure.keys import SigningKey
-from fednlp.secure.lightsecagg_messages import Delivered as DeliveredPieces
-from fednlp.secure.lightsecagg_messages import SealedPieces, size
-from fednlp.secure.masks import Mask
-from fednlp.secure.messages import Delivered
-from fednlp.secure.plan import Plan
+from fednlp.secure.lightsecagg_messages import DeliveredPieces, SealedPieces, size
+from fednlp.secure.masks import Mask, MaskSeeds, masks_to_json
+from fednlp.secure.messages import DeliveredShares
+from fednlp.secure.plan import ProtocolPlan
 from fednlp.seeds import generator
 
-Seeds = list[list[Any]]
-"""Masks as JSON: a seed in hexadecimal digits and a sign each."""
 PHASES = ("keys", "shares", "update", "answer")
-"""What a client may no longer do: advertise keys, share secrets, send its masked update, answer at the end."""
-
-
-class Parties(Protocol):
-    """The clients and the server of one round of one protocol."""
-
-    def meet(self) -> dict[int, Seeds]:
-        """Go through all phases before the upload; return the masks of the clients that are still there."""
-
-    def part(self, uploaded: Sequence[int]) -> "Remains":
-        """Go through the rest, once masked updates have arrived from these clients."""
+"""What a client that drops out no longer does: advertise keys, share secrets, upload its masked update, answer."""
 
 
 @dataclass(frozen=True)
-class Remains:
-    """What is left in the sum of masked vectors: masks to add, and residues to take away."""
+class UnmaskingInfo:
+    """What takes the masks out of the sum of masked updates.
+
+    Attributes:
+        masks: Masks to add to the sum, modulo 2^32.
+        residues: uint32 (length,), to be subtracted from the sum modulo the protocol's prime; None for nothing.
+    """
 
     masks: list[Mask]
     residues: NDArray[np.uint32] | None = None
 
 
-class Post:
-    """Carries messages, counts their bytes by client, and loses those of clients that vanish.
+class Channel:
+    """Carries messages between clients and server, counts their bytes, and simulates dropouts.
 
     Args:
-        lost: Which clients vanish, and before which phase.
+        dropped_out: Clients that drop out, and the phase (of :data:`PHASES`) before which each does.
     """
 
-    def __init__(self, lost: Mapping[int, str]) -> None:
-        self.lost = lost
+    def __init__(self, dropped_out: Mapping[int, str]) -> None:
+        self.dropped_out = dropped_out
         self.bytes_up: Counter[int] = Counter()
         self.bytes_down: Counter[int] = Counter()
 
-    def there(self, clients: Mapping[int, Any], phase: str) -> dict[int, Any]:
-        """Return the clients that do not vanish before a phase."""
-        return {client: value for client, value in clients.items() if self.lost.get(client) != phase}
+    def present(self, clients: Mapping[int, Any], phase: str) -> dict[int, Any]:
+        """Return the clients that do not drop out before a phase."""
+        return {client: value for client, value in clients.items() if self.dropped_out.get(client) != phase}
 
-    def up(self, made: dict[int, Any]) -> dict[int, Any]:
-        """Carry messages to the server."""
-        self.bytes_up.update({client: size(message) for client, message in made.items()})
-        return made
+    def to_server(self, messages: dict[int, Any]) -> dict[int, Any]:
+        """Carry a message of each client to the server."""
+        self.bytes_up.update({client: size(message) for client, message in messages.items()})
+        return messages
 
-    def down(self, made: dict[int, Any]) -> dict[int, Any]:
-        """Carry messages to clients."""
-        self.bytes_down.update({client: size(message) for client, message in made.items()})
-        return made
+    def to_clients(self, messages: dict[int, Any]) -> dict[int, Any]:
+        """Carry a message of the server to each client."""
+        self.bytes_down.update({client: size(message) for client, message in messages.items()})
+        return messages
 
 
-def written(masks: Sequence[Mask]) -> Seeds:
-    """Return masks as JSON values."""
-    return [[mask.seed.hex(), mask.sign] for mask in masks]
+class SecureSession(Protocol):
+    """The clients and the server of one round of one protocol.
+
+    Attributes:
+        channel: Has counted the bytes of all messages but the masked updates.
+    """
+
+    channel: Channel
+
+    def setup(self) -> dict[int, MaskSeeds]:
+        """Go through all phases before the upload.
+
+        Returns:
+            The masks of each client that is still there.
+
+        Raises:
+            SecureAbort: Too few clients are left.
+        """
+
+    def unmask(self, uploaded: Sequence[int]) -> UnmaskingInfo:
+        """Go through the phases after the upload.
+
+        Args:
+            uploaded: The clients whose masked updates are in the sum.
+
+        Raises:
+            SecureAbort: Too few clients uploaded or answered.
+        """
+
+
+def open_session(
+    plan: ProtocolPlan,
+    clients: Sequence[int],
+    channel: Channel,
+    *,
+    run: bytes,
+    round_number: int,
+    seed: int,
+    length: int,
+) -> SecureSession:
+    """Return a fresh session of the plan's protocol.
+
+    Args:
+        plan: The protocol and its numbers.
+        clients: The cohort's ids.
+        channel: What carries the messages.
+        run: The run's nonce.
+        round_number: The round, never twice in a run.
+        seed: The experiment's; decides who is whose neighbour. Keys and masks come from the operating system.
+        length: Elements of a masked vector, the weight included.
+    """
+    if plan.protocol == "lightsecagg":
+        return LightSecAggSession(plan, clients, channel, run, round_number, length)
+    return SecAggSession(plan, clients, channel, run, round_number, seed)
+
+
+class SecAggSession:
+    """SecAgg and SecAgg+.
+
+    Args:
+        plan: The protocol and its numbers.
+        clients: The cohort's ids.
+        channel: What carries the messages.
+        run: The run's nonce.
+        round_number: The round, never twice in a run.
+        seed: The experiment's; decides who is whose neighbour.
+    """
+
+    def __init__(
+        self,
+        plan: ProtocolPlan,
+        clients: Sequence[int],
+        channel: Channel,
+        run: bytes,
+        round_number: int,
+        seed: int,
+    ) -> None:
+        # From the experiment's seed, so that every run of it has the same neighbours.
+        order = generator(seed, "neighbours", round_number).permutation(len(clients)).tolist()
+        spec = secagg.SecAggRoundSpec(
+            protocol=plan.protocol,
+            ids=tuple(clients),
+            neighbours=neighbours(clients, plan.neighbours, order),
+            threshold=plan.threshold,
+            round_number=round_number,
+            malicious_server=plan.malicious_server,
+            run=run,
+            max_colluding=plan.max_colluding,
+            # In SecAgg any threshold of all clients is enough; in SecAgg+ the dropouts decide what is connected.
+            min_survivors=plan.clients - plan.max_dropouts if plan.protocol == secagg.SECAGG_PLUS else 0,
+        )
+        self.channel = channel
+        signing = {client: SigningKey.new() for client in clients} if plan.malicious_server else {}
+        identities = {client: key.public for client, key in signing.items()}
+        self.clients = {
+            client: secagg.SecAggClient(spec.client_spec(client), signing.get(client), identities)
+            for client in clients
+        }
+        self.server = secagg.SecAggServer(spec)
+        self._malicious_server = plan.malicious_server
+
+    def setup(self) -> dict[int, MaskSeeds]:
+        """Advertise keys and share secrets."""
+        clients, channel = self.clients, self.channel
+        keys = channel.to_server(_each(channel.present(clients, "keys"), lambda c: clients[c].advertise()))
+        rosters = channel.to_clients(self.server.roster(keys))
+        sharing = channel.present(rosters, "shares")
+        shared = channel.to_server(_each(sharing, lambda c: clients[c].share(rosters[c])))
+        delivered = channel.to_clients(self.server.deliver(shared))
+        return _each(delivered, lambda client: self._masks(client, delivered[client]))
+
+    def _masks(self, client: int, delivered: DeliveredShares) -> MaskSeeds:
+        self.clients[client].receive(delivered)
+        return masks_to_json(self.clients[client].masks())
+
+    def unmask(self, uploaded: Sequence[int]) -> UnmaskingInfo:
+        """Reveal the secrets of the masks that are left in the sum."""
+        clients, channel = self.clients, self.channel
+        shown = channel.present(channel.to_clients(self.server.survivors(list(uploaded))), "answer")
+        if self._malicious_server:
+            confirmed = channel.to_server(_each(shown, lambda c: clients[c].confirm(shown[c])))
+            shown = channel.to_clients(self.server.confirmed(confirmed))
+        revealed = channel.to_server(_each(shown, lambda c: clients[c].reveal(shown[c])))
+        return UnmaskingInfo(self.server.unmask(revealed))
+
+
+class LightSecAggSession:
+    """LightSecAgg.
+
+    Args:
+        plan: The protocol's numbers.
+        clients: The cohort's ids.
+        channel: What carries the messages.
+        run: The run's nonce.
+        round_number: The round, never twice in a run.
+        length: Elements of a masked vector, the weight included.
+    """
+
+    def __init__(
+        self,
+        plan: ProtocolPlan,
+        clients: Sequence[int],
+        channel: Channel,
+        run: bytes,
+        round_number: int,
+        length: int,
+    ) -> None:
+        spec = lightsecagg.LightSecAggRoundSpec(
+            ids=tuple(clients),
+            threshold=plan.threshold,
+            max_colluding=plan.max_colluding,
+            max_dropouts=plan.max_dropouts,
+            round_number=round_number,
+            length=length,
+            run=run,
+        )
+        self.channel = channel
+        self.clients = {client: lightsecagg.LightSecAggClient(spec, client) for client in clients}
+        self.server = lightsecagg.LightSecAggServer(spec)
+
+    def setup(self) -> dict[int, MaskSeeds]:
+        """Advertise keys and share coded masks; the N^2 sealed pieces lie in a file meanwhile."""
+        clients, channel = self.clients, self.channel
+        keys = channel.to_server(_each(channel.present(clients, "keys"), lambda c: clients[c].advertise()))
+        rosters = channel.to_clients(self.server.roster(keys))
+        sharing = channel.present(rosters, "shares")
+        shared = channel.to_server(_each(sharing, lambda c: _to_file(clients[c].share(rosters[c]))))
+        delivered = channel.to_clients(self.server.deliver(shared))
+        return _each(delivered, lambda client: self._masks(client, delivered[client]))
+
+    def _masks(self, client: int, delivered: DeliveredPieces) -> MaskSeeds:
+        self.clients[client].receive(delivered)
+        return masks_to_json([Mask(self.clients[client].mask(), +1)])
+
+    def unmask(self, uploaded: Sequence[int]) -> UnmaskingInfo:
+        """Recover the sum of the survivors' masks."""
+        clients, channel = self.clients, self.channel
+        shown = channel.present(channel.to_clients(self.server.survivors(uploaded)), "answer")
+        answers = channel.to_server(_each(shown, lambda c: clients[c].answer(shown[c])))
+        return UnmaskingInfo([], self.server.recover(answers))
 
 
 def _each(clients: Mapping[int, Any], step: Callable[[int], Any]) -> dict[int, Any]:
-    """Let every client take a step; those that refuse are missing from then on."""
+    """Let every client take a step; return what those made that did not refuse."""
     made = {}
     for client in clients:
         try:
@@ -87,110 +260,17 @@ def _each(clients: Mapping[int, Any], step: Callable[[int], Any]) -> dict[int, A
     return made
 
 
-class Pairwise:
-    """SecAgg and SecAgg+."""
-
-    def __init__(
-        self, plan: Plan, seed: int, run: bytes, number: int, ids: list[int], length: int, post: Post
-    ) -> None:
-        # From the experiment's seed, so that who is needed by whom is the same in every run of it.
-        order = generator(seed, "neighbours", number).permutation(len(ids)).tolist()
-        parameters = secagg.Parameters(
-            protocol=plan.protocol,
-            ids=tuple(ids),
-            neighbours=neighbours(ids, plan.neighbours, order),
-            threshold=plan.needed,
-            round_number=number,
-            active=plan.active,
-            run=run,
-            corrupt=plan.corrupt,
-            # In SecAgg any threshold of all clients is enough; in SecAgg+ the lost decide what holds together.
-            fewest=plan.clients - plan.vanishing if plan.protocol == secagg.SECAGG_PLUS else 0,
-        )
-        self.post, self.active = post, plan.active
-        signing = {client: SigningKey.new() for client in ids} if plan.active else {}
-        identities = {client: key.public for client, key in signing.items()}
-        self.clients = {
-            client: secagg.Client(parameters.part(client), signing.get(client), identities) for client in ids
-        }
-        self.server = secagg.Server(parameters)
-
-    def meet(self) -> dict[int, Seeds]:
-        """Advertise keys and share secrets."""
-        clients = self.clients
-        keys = self.post.up(_each(self.post.there(clients, "keys"), lambda c: clients[c].advertise()))
-        rosters = self.post.down(self.server.roster(keys))
-        shared = self.post.up(
-            _each(self.post.there(rosters, "shares"), lambda c: clients[c].share(rosters[c]))
-        )
-        delivered = self.post.down(self.server.deliver(shared))
-        return _each(delivered, lambda client: self._masks(client, delivered[client]))
-
-    def _masks(self, client: int, delivered: Delivered) -> Seeds:
-        self.clients[client].receive(delivered)
-        return written(self.clients[client].masks())
-
-    def part(self, uploaded: Sequence[int]) -> Remains:
-        """Reveal what takes the masks out that are left in the sum."""
-        clients = self.clients
-        shown = self.post.there(self.post.down(self.server.survivors(list(uploaded))), "answer")
-        if self.active:
-            confirmed = self.post.up(_each(shown, lambda c: clients[c].confirm(shown[c])))
-            shown = self.post.down(self.server.confirmed(confirmed))
-        revealed = self.post.up(_each(shown, lambda c: clients[c].reveal(shown[c])))
-        return Remains(self.server.unmask(revealed))
-
-
-class Light:
-    """LightSecAgg."""
-
-    def __init__(
-        self, plan: Plan, seed: int, run: bytes, number: int, ids: list[int], length: int, post: Post
-    ) -> None:
-        self.parameters = lightsecagg.Parameters(
-            ids=tuple(ids),
-            pieces=plan.needed,
-            privacy=plan.corrupt,
-            dropped=plan.vanishing,
-            round_number=number,
-            length=length,
-            run=run,
-        )
-        self.post = post
-        self.clients = {client: lightsecagg.Client(self.parameters, client) for client in ids}
-        self.server = lightsecagg.Server(self.parameters)
-
-    def meet(self) -> dict[int, Seeds]:
-        """Advertise keys, and share coded masks; the sealed pieces, N^2 of them, lie in a file meanwhile."""
-        clients = self.clients
-        keys = self.post.up(_each(self.post.there(clients, "keys"), lambda c: clients[c].advertise()))
-        rosters = self.post.down(self.server.roster(keys))
-        sharing = self.post.there(rosters, "shares")
-        shared = self.post.up(_each(sharing, lambda c: self._put_away(clients[c].share(rosters[c]))))
-        delivered = self.post.down(self.server.deliver(shared))
-        return _each(delivered, lambda client: self._seed(client, delivered[client]))
-
-    def _put_away(self, pieces: SealedPieces) -> SealedPieces:
-        """Move sealed pieces from memory to the file."""
-        try:
-            with tempfile.TemporaryFile() as file:
-                for row in pieces.sealed:
-                    file.write(row.data)
-                file.flush()
-                rows = np.memmap(file, np.uint8, "r", shape=(len(pieces.sealed), pieces.width))
-        except OSError as error:
-            raise RunError(
-                f"the sealed pieces of LightSecAgg do not fit in {tempfile.gettempdir()} ({error.strerror}): "
-                'set TMPDIR to a larger disk, or say secure.protocol = "secagg+"'
-            ) from None
-        return SealedPieces(pieces.ids, tuple(rows))
-
-    def _seed(self, client: int, delivered: DeliveredPieces) -> Seeds:
-        self.clients[client].receive(delivered)
-        return [[self.clients[client].mask().hex(), 1]]
-
-    def part(self, uploaded: Sequence[int]) -> Remains:
-        """Recover the sum of the survivors' masks."""
-        shown = self.post.there(self.post.down(self.server.survivors(uploaded)), "answer")
-        answers = self.post.up(_each(shown, lambda c: self.clients[c].answer(shown[c])))
-        return Remains([], self.server.recover(answers))
+def _to_file(pieces: SealedPieces) -> SealedPieces:
+    """Move sealed pieces from memory to a temporary file, which is mapped."""
+    try:
+        with tempfile.TemporaryFile() as file:
+            for row in pieces.sealed:
+                file.write(row.data)
+            file.flush()
+            rows = np.memmap(file, np.uint8, "r", shape=(len(pieces.sealed), pieces.width))
+    except OSError as error:
+        raise RunError(
+            f"the sealed pieces of LightSecAgg do not fit in {tempfile.gettempdir()} ({error.strerror}): "
+            'set TMPDIR to a larger disk, or say secure.protocol = "secagg+"'
+        ) from None
+    return SealedPieces(pieces.ids, tuple(rows))

@@ -5,122 +5,117 @@ training sees as many examples a round as an average cohort does, and one client
 or a client alone, as many epochs as it would have trained, on average, in the federation.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 
 from fednlp.config import Experiment
 from fednlp.errors import TooFewClients
+from fednlp.federated.round import MODEL
 from fednlp.federated.sums import count_bad
 from fednlp.formatting.units import plural
-from fednlp.seeds import generator, torch_stream
+from fednlp.runtime.messages import LocalOnlyRequest, LocalOnlyResult
+from fednlp.seeds import generator
 from fednlp.simulation.build import cohort_examples, local_training
-from fednlp.simulation.context import Course, evaluated, require_whole
+from fednlp.simulation.context import RunContext, evaluated, require_finite
 from fednlp.simulation.evaluate import drawn_clients, personal_scores
 from fednlp.training.batches import epoch_batches
-from fednlp.training.optimizers import make_optimizer, make_schedule, remember, restore, set_rate
+from fednlp.training.client import ClientInit
+from fednlp.training.local import LocalTrainer
 from fednlp.training.scores import mean_scores
 
 
 class Centralised:
     """One model trained on the union of the clients' examples, its optimiser's memory kept throughout."""
 
-    def __init__(self, course: Course) -> None:
-        self.course = course
-        self.rounds = course.experiment.num_rounds
-        self.options = local_training(course.experiment)
-        self.examples = np.sort(course.partition.train_indices)
-        budget = cohort_examples(course.experiment, course.partition)
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
+        self.rounds = context.experiment.num_rounds
+        self.options = local_training(context.experiment)
+        self.examples = np.sort(context.partition.train_indices)
+        budget = cohort_examples(context.experiment, context.partition)
         self.steps = max(1, round(budget / self.options.batch_size))
         self._epoch: tuple[int, list[np.ndarray]] = (-1, [])
-        self.bad = count_bad(course.state.x)
+        self.bad = count_bad(context.state.params)
 
     def _span(self) -> tuple[int, int]:
         """Return the number of the round's first step, and how many steps the schedule is made for."""
-        return self.course.state.round * self.steps, self.steps * self.rounds
+        return self.context.state.round * self.steps, self.steps * self.rounds
 
     def _order(self, epoch: int) -> np.random.Generator:
-        return generator(self.course.experiment.seed, "centralised", epoch)
+        return generator(self.context.experiment.seed, "centralised", epoch)
 
     def _batch(self, step: int) -> np.ndarray:
         """Return the batch of a step, counted from the start of the run."""
         epoch, place = divmod(step, -(-len(self.examples) // self.options.batch_size))
         if self._epoch[0] != epoch:
             rng = self._order(epoch)
-            lengths = self.course.side.train_features.lengths(self.examples)
+            lengths = self.context.worker.train_features.lengths(self.examples)
             batches = epoch_batches(
                 self.examples, lengths, self.options.batch_size, rng, self.options.by_length
             )
             self._epoch = (epoch, batches)
         return self._epoch[1][place]
 
-    def round(self) -> dict[str, Any]:
+    def prepare(self) -> Callable[[], LocalTrainer]:
+        """Prepare the next round, and return what does it."""
+        return self._train
+
+    def _train(self) -> LocalTrainer:
         """Take one round's share of steps."""
-        course, side, state = self.course, self.course.side, self.course.state
-        side.forget()
-        side.replica.load(state.x)
-        optimizer = make_optimizer(self.options, side.replica.groups)
-        restore(optimizer, state.slots)
+        context, worker, state = self.context, self.context.worker, self.context.state
+        worker.forget()
         first, last = self._span()
-        rate = make_schedule(self.options, last)
-        loss_sum, seen = torch.zeros((), dtype=torch.float64), 0
-        side.replica.train(True)
-        stream = torch_stream(course.experiment.seed, "centralised dropout", state.round + 1)
-        with side.replica.recalling(), stream:
-            for step in range(first, first + self.steps):
-                numbers = self._batch(step)
-                batch = side.task.collate(side.train_features, numbers, side.replica.device, training=True)
-                loss = side.task.loss(side.replica.model, batch)
-                side.replica.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                if self.options.max_grad_norm:
-                    parameters = [group.parameter for group in side.replica.groups]
-                    torch.nn.utils.clip_grad_norm_(parameters, self.options.max_grad_norm)
-                if rate is not None:
-                    set_rate(optimizer, rate(step))
-                side.replica.step(optimizer)
-                loss_sum += loss.detach().cpu() * len(numbers)
-                seen += len(numbers)
-                course.on_progress(step - first + 1, self.steps, "steps")
-        side.replica.store(state.x)
-        require_whole(state.x, self.bad, state.round + 1)
-        state.slots |= remember(optimizer)
+        local = worker.trainer.local(-1, self.examples, state.round + 1, state.params, ClientInit())
+        local.memory, local.span = state.vectors, (first, last)
+        local.batches = [self._batch(step) for step in range(first, first + self.steps)]
+        local.dropout = "centralised dropout", (state.round + 1,)
+        local.all_words = True
+        local.steps(state.params, on_step=lambda done: context.on_progress(done, self.steps, "steps"))
+        worker.replica.store(state.params)
+        return local
+
+    def line(self, done: LocalTrainer) -> dict[str, Any]:
+        """Return the round's line for rounds.jsonl."""
+        state = self.context.state
+        require_finite(state.params, self.bad, state.round + 1)
+        state.vectors |= done.memory
         state.round += 1
         line: dict[str, Any] = {
             "round": state.round,
             "cohort": [],
-            "train_loss": float(loss_sum) / seen,
+            "train_loss": done.total_loss / done.total_examples,
             "steps": self.steps,
-            "examples": seen,
+            "examples": done.total_examples,
             "bytes_up": 0,
             "bytes_down": 0,
         }
-        return evaluated(course, line, self.rounds)
+        return evaluated(self.context, line, self.rounds)
 
 
-class Chained(Centralised):
+class SequentialFineTuning(Centralised):
     """One model fine-tuned on one client's examples after the other, in their order; a round is a client."""
 
-    def __init__(self, course: Course) -> None:
-        super().__init__(course)
-        self.rounds = course.partition.num_clients
-        self.visits = _visits(course.experiment, self.rounds)
-        course.note = f"one model, client after client, {_effort(course.experiment, self.visits)} each"
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context)
+        self.rounds = context.partition.num_clients
+        self.visits = _visits(context.experiment, self.rounds)
+        context.note = f"one model, client after client, {_effort(context.experiment, self.visits)} each"
 
     def _span(self) -> tuple[int, int]:
         return 0, self.steps
 
     def _order(self, epoch: int) -> np.random.Generator:
-        return generator(self.course.experiment.seed, "chained", self.course.state.round, epoch)
+        return generator(self.context.experiment.seed, "chained", self.context.state.round, epoch)
 
-    def round(self) -> dict[str, Any]:
-        """Train on the next client's examples, with a fresh optimiser."""
-        self.examples = self.course.partition.train(self.course.state.round)
+    def prepare(self) -> Callable[[], LocalTrainer]:
+        """Take up the next client's examples, with a fresh optimiser."""
+        self.examples = self.context.partition.train(self.context.state.round)
         self.steps = max(1, self.visits * self.options.steps(len(self.examples)))
         self._epoch = (-1, [])
-        self.course.state.slots.clear()
-        return super().round()
+        self.context.state.vectors.clear()
+        return self._train
 
 
 def _visits(experiment: Experiment, clients: int) -> int:
@@ -136,66 +131,71 @@ def _effort(experiment: Experiment, visits: int) -> str:
     return plural(visits * options.num_train_epochs, "epoch")
 
 
-class Alone:
+class LocalOnly:
     """Every client trains by itself from the common start; a round is one group of clients."""
 
-    def __init__(self, course: Course) -> None:
-        self.course = course
-        experiment, clients = course.experiment, course.partition.num_clients
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
+        experiment, clients = context.experiment, context.partition.num_clients
         self.size = min(experiment.clients_per_round, clients)
         self.rounds = -(-clients // self.size)
         visits = _visits(experiment, clients)
         self.epochs = visits * experiment.client.num_train_epochs
         self.max_steps = visits * experiment.client.max_steps
         effort = _effort(experiment, visits)
-        self.tried = set(drawn_clients(course))
-        course.note = (
+        self.tried = set(drawn_clients(context))
+        context.note = (
             f"each client alone, {effort}; the global test is the mean of the models of "
             f"{plural(len(self.tried), 'client')}"
         )
 
-    def round(self) -> dict[str, Any]:
-        """Train and try the next group of clients."""
-        course = self.course
-        start = course.state.round * self.size
-        clients = list(range(start, min(start + self.size, course.partition.num_clients)))
-        job = {
-            "kind": "alone",
-            "clients": clients,
-            "epochs": self.epochs,
-            "max_steps": self.max_steps,
-            "try_own": course.experiment.evaluation.personal,
-            "try_global": sorted(self.tried),
-        }
-        results = course.pool.do(
-            job, len(clients), course.state.x, lambda done: course.on_progress(done, len(clients), "clients")
-        )
-        dropped = [{"client": r["client"], "reason": r["error"]} for r in results if r["error"]]
-        results = [r for r in results if not r["error"]]
+    def prepare(self) -> Callable[[], list[LocalOnlyResult]]:
+        """Prepare the next group of clients, and return what trains and evaluates it."""
+        start = self.context.state.round * self.size
+        self.group = list(range(start, min(start + self.size, self.context.partition.num_clients)))
+        return self._train
+
+    def _train(self) -> list[LocalOnlyResult]:
+        context, on_own = self.context, self.context.experiment.evaluation.personal
+        context.pool.publish(MODEL, context.state.params)
+        requests = [
+            LocalOnlyRequest(client, self.epochs, self.max_steps, on_own, client in self.tried)
+            for client in self.group
+        ]
+        clients = len(self.group)
+        return context.pool.do(requests, lambda done: context.on_progress(done, clients, "clients"))
+
+    def line(self, done: list[LocalOnlyResult]) -> dict[str, Any]:
+        """Return the group's line for rounds.jsonl."""
+        context = self.context
+        dropped = [{"client": r.client, "reason": r.error} for r in done if r.error]
+        results = [r for r in done if not r.error]
         if not results:
             first = f"client {dropped[0]['client']}: {dropped[0]['reason']}"
-            raise TooFewClients(f"group {course.state.round + 1}: no client came through ({first})")
-        course.state.round += 1
+            raise TooFewClients(f"group {context.state.round + 1}: no client came through ({first})")
+        context.state.round += 1
         line: dict[str, Any] = {
-            "round": course.state.round,
-            "cohort": clients,
-            "train_loss": sum(r["loss"] for r in results) / sum(r["examples"] for r in results),
-            "steps": sum(r["steps"] for r in results),
-            "examples": sum(r["examples"] for r in results),
+            "round": context.state.round,
+            "cohort": self.group,
+            "train_loss": sum(r.loss for r in results) / sum(r.examples for r in results),
+            "steps": sum(r.steps for r in results),
+            "examples": sum(r.examples for r in results),
             "bytes_up": 0,
             "bytes_down": 0,
-            "alone": [{"client": r["client"], "own": r["own"], "global": r["global"]} for r in results],
+            "alone": [{"client": r.client, "own": r.own, "global": r.everyone} for r in results],
         }
         if dropped:
             line["dropped"] = dropped
-        everyone = [one for earlier in [*course.lines, line] for one in earlier["alone"]]
+        everyone = [one for earlier in [*context.lines, line] for one in earlier["alone"]]
         for one in everyone:
             if one["own"]:
-                score = one["own"][course.side.task.metric]
-                course.client_scores[one["client"]] = np.nan if score is None else score
+                score = one["own"][context.worker.task.metric]
+                context.client_scores[one["client"]] = np.nan if score is None else score
         tried = [one["global"] for one in everyone if one["global"]]
         line["evaluation"] = (
-            {"personal": personal_scores(course, course.client_scores)} if job["try_own"] else {}
+            {"personal": personal_scores(context, context.client_scores)}
+            if context.experiment.evaluation.personal
+            else {}
         )
         if tried:
             line["evaluation"]["global"] = mean_scores(tried)

@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from fednlp.config import Experiment
-from fednlp.config.sections import REFERENCES
+from fednlp.config.sections import BASELINES, Client, Server
 from fednlp.config.sections import Partition as PartitionOptions
 from fednlp.costs import Plan, Prices, prices
 from fednlp.data import TextData, load_data
@@ -21,28 +21,35 @@ from fednlp.data.schema import SCHEMAS
 from fednlp.data.textdata import Split
 from fednlp.disk import writing
 from fednlp.errors import ConfigError, DataError, PartitionError
-from fednlp.federated.algorithm import Algorithm, by_examples, equally, fedavg, fedopt, fedprox
+from fednlp.federated.aggregators.noisy_mean import NoisyMean
+from fednlp.federated.algorithm import Algorithm, by_examples, equally
+from fednlp.federated.algorithms import find
+from fednlp.federated.communication import Downlink, Uplink
+from fednlp.federated.pulling import Pull
+from fednlp.federated.schedules import RateSchedule
 from fednlp.federated.server import ServerOptimizer
+from fednlp.federated.transform_spec import parse_chain
+from fednlp.federated.transforms import make_chain
 from fednlp.formatting.units import plural
 from fednlp.hubs.cache import cache_dir
 from fednlp.models import (
-    BUILT_NAMES,
+    FROM_SCRATCH_NAMES,
     VOCABULARY_SIZE,
-    built_model,
-    find_model,
+    from_scratch_folder,
     has_weights,
     load_tokenizer,
     longest_text,
+    resolve_model,
 )
-from fednlp.models.depth import trained_depth
 from fednlp.models.peft_options import virtual_tokens
+from fednlp.models.trainable_depth import trainable_depth
 from fednlp.partition import Partition, make_partition
-from fednlp.plugins import is_own, load
+from fednlp.plugins import is_own
 from fednlp.simulation.partition_file import read_partition_file
 from fednlp.tasks import TASKS, task_class
 from fednlp.tasks.base import Task
 from fednlp.training.optimizers import LocalTraining
-from fednlp.training.side import Recipe
+from fednlp.training.worker import ClientWorker, WorkerSpec, load_model
 
 Say = Callable[[str], None]
 _ROWS_AT_ONCE = 4096
@@ -96,7 +103,7 @@ def gather(experiment: Experiment, say: Say) -> Pieces:
 def model_source(experiment: Experiment, data: TextData, say: Say) -> str:
     """Return the model's folder or hub name; one that is built gets its vocabulary from the training texts."""
     model = experiment.model
-    if model.name_or_path in BUILT_NAMES:
+    if model.name_or_path in FROM_SCRATCH_NAMES:
         size = model.vocabulary_size or VOCABULARY_SIZE
         identity = [data.fingerprint, sorted(data.columns)]
         texts, targets = partial(training_texts, data), None
@@ -108,14 +115,14 @@ def model_source(experiment: Experiment, data: TextData, say: Say) -> str:
                 )
             texts = partial(training_texts, data, SCHEMAS[data.task].inputs)
             targets = partial(training_texts, data, ["target"])
-        return built_model(model.name_or_path, model.config, texts, identity, size, say, targets)
+        return from_scratch_folder(model.name_or_path, model.config, texts, identity, size, say, targets)
     if model.vocabulary_size is not None or model.vocabulary != "shared":
         key = "vocabulary_size" if model.vocabulary_size is not None else "vocabulary"
         raise ConfigError(
-            f"model.{key} is for models that are built ({', '.join(BUILT_NAMES)}); "
+            f"model.{key} is for models that are built ({', '.join(FROM_SCRATCH_NAMES)}); "
             f"{model.name_or_path} brings its vocabulary: leave it out"
         )
-    source = find_model(model.name_or_path)
+    source = resolve_model(model.name_or_path)
     if not has_weights(source):
         say(f"{model.name_or_path} has no weights: training begins from random ones, drawn by the seed")
     return source
@@ -176,7 +183,7 @@ def open_data(experiment: Experiment) -> TextData:
         test_path=wanted.test_path,
         test_fraction=wanted.test_fraction,
         delimiter=wanted.delimiter,
-        invalid=wanted.invalid,
+        on_invalid_row=wanted.on_invalid_row,
     )
 
 
@@ -261,13 +268,21 @@ def _client_field(wanted: PartitionOptions, data: TextData, say: Say) -> str | N
     return wanted.field if wanted.method == "natural" or is_own(wanted.method) else None
 
 
-def recipe(
+def worker_spec(
     experiment: Experiment, pieces: Pieces, partition: Path, test_numbers: Path, records: Path
-) -> Recipe:
-    """Write down what a worker needs to build its side; ``records`` is the file of the clients' records."""
+) -> WorkerSpec:
+    """Return what a worker needs to know of a run besides its algorithm.
+
+    Args:
+        experiment: Resolved.
+        pieces: What the run is made of.
+        partition: The partition's file.
+        test_numbers: File of the numbers of the global test set's examples.
+        records: File of the clients' records.
+    """
     assert pieces.train.folder is not None
     assert pieces.test.folder is not None
-    return Recipe(
+    return WorkerSpec(
         source=pieces.source,
         model_config=dict(experiment.model.config),
         peft=experiment.model.peft,
@@ -279,22 +294,44 @@ def recipe(
         test_numbers=str(test_numbers.resolve()),
         partition=str(partition.resolve()),
         options=asdict(local_training(experiment)),
-        federated=experiment.algorithm.name not in REFERENCES,
-        exchange=exchange_options(experiment),
+        federated=experiment.algorithm.name not in BASELINES,
         records=str(records.resolve()),
-        hidden_labels=experiment.fewshot is not None,
-        clip=None if experiment.privacy is None else experiment.privacy.clip,
+        unlabelled=experiment.fewshot is not None,
         seed=experiment.seed,
         device=experiment.runtime.device,
-        remember=experiment.runtime.remember,
+        cache_activations=experiment.runtime.cache_activations,
         evaluation_batch=experiment.evaluation.batch_size,
         longest=pieces.longest,
     )
 
 
-def exchange_options(experiment: Experiment) -> dict[str, Any]:
-    """Return how tensors travel as JSON values."""
-    return {**experiment.exchange.model_dump(), "pull": experiment.pull.model_dump()}
+def client_side(algorithm: Algorithm, experiment: Experiment) -> Algorithm:
+    """Return an algorithm with an aggregator that adds updates as the server's does; only the server's can finish.
+
+    Args:
+        algorithm: The method.
+        experiment: Resolved.
+    """
+    privacy = experiment.privacy
+    if experiment.secure.protocol != "none":
+        from fednlp.secure.aggregator import MaskedSum
+
+        return replace(algorithm, aggregator=MaskedSum())
+    if privacy is not None:
+        return replace(algorithm, aggregator=NoisyMean(privacy.clip, 0.0, 0.0, experiment.seed))
+    return algorithm
+
+
+def open_worker(spec: dict[str, Any], experiment: dict[str, Any]) -> ClientWorker:
+    """Build the worker of a worker process.
+
+    Args:
+        spec: The fields of :class:`WorkerSpec`.
+        experiment: The sections of the resolved experiment.
+    """
+    built, made = WorkerSpec(**spec), Experiment(**experiment)
+    algorithm = client_side(build_algorithm(made), made)
+    return ClientWorker(built, load_model(built), algorithm)
 
 
 def local_training(experiment: Experiment) -> LocalTraining:
@@ -311,71 +348,70 @@ def local_training(experiment: Experiment) -> LocalTraining:
         schedule=client.lr_scheduler_type,
         warmup_steps=client.warmup_steps,
         max_grad_norm=client.max_grad_norm,
-        mu=experiment.algorithm.mu or 0.0,
         by_length=client.group_by_length,
         keep_memory=client.keep_optimizer,
     )
 
 
-def algorithm_of(experiment: Experiment) -> Algorithm:
-    """Return the algorithm's value. The references are no rounds and have none.
+def build_algorithm(experiment: Experiment, given: Algorithm | None = None) -> Algorithm:
+    """Return the experiment's algorithm, with what ``[exchange]``, ``[pull]`` and ``[aggregator]`` say.
 
-    Raises:
-        ConfigError: The name is a reference.
-    """
-    wanted, size = experiment.algorithm, experiment.clients_per_round
-    weigh = by_examples if wanted.weighting == "examples" else equally
-    common: dict[str, Any] = {"weigh": weigh, "min_clients": experiment.min_clients}
-    match wanted.name:
-        case "fedavg":
-            return fedavg(size, **common)
-        case "fedprox":
-            return fedprox(size, wanted.mu or 0.0, **common)
-        case "fedopt" | "fedadagrad" | "fedadam" | "fedyogi":
-            server = {
-                k: v for k, v in experiment.server.model_dump(exclude_none=True).items() if k != "optimizer"
-            }
-            assert experiment.server.optimizer is not None
-            optimizer = ServerOptimizer(experiment.server.optimizer, **server)
-            return fedopt(size, optimizer, wanted.mu or 0.0, **common)
-    if wanted.name not in REFERENCES:
-        return replace(_own_algorithm(wanted.name, size, common | wanted.options), mu=wanted.mu or 0.0)
-    raise ConfigError(f"{wanted.name} is a reference point, not a federated algorithm")
-
-
-def _own_algorithm(name: str, size: int, options: dict[str, Any]) -> Algorithm:
-    """Return the user's own algorithm.
+    Baselines exchange nothing: theirs is FedAvg, which they do not use.
 
     Args:
-        name: ``"module:function"``, called as ``function(clients_per_round, weigh=..., min_clients=..., **options)``.
-        size: Clients a round.
-        options: ``weigh``, ``min_clients``, and what ``[algorithm.options]`` says.
+        experiment: Resolved.
+        given: The method as a value, in place of the one that the experiment names.
 
     Raises:
-        ConfigError: It cannot be imported, does not take the options, or returns something else.
+        ConfigError: The method does not take its options, or cannot be imported.
     """
-    build = load(name, "algorithm.name")
-    try:
-        algorithm = build(size, **options)
-    except TypeError as error:
-        raise ConfigError(f'algorithm.name = "{name}": {error} (see [algorithm.options])') from error
-    if not isinstance(algorithm, Algorithm):
-        raise ConfigError(
-            f'algorithm.name = "{name}" returned {type(algorithm).__name__}: return a fednlp.Algorithm'
-        )
-    return algorithm
+    wanted, exchange = experiment.algorithm, experiment.exchange
+    if given is None:
+        weight = by_examples if wanted.weighting == "examples" else equally
+        common = {
+            "weight": weight,
+            "min_clients": experiment.min_clients,
+            "client_rate": rate_schedule(experiment.client, experiment.num_rounds),
+            "server": server_optimizer(experiment),
+        }
+        name = "fedavg" if wanted.name in BASELINES else wanted.name
+        given = find(name).make(experiment.clients_per_round, common, wanted.method_options)
+    pull = Pull(**experiment.pull.model_dump())
+    uplink = Uplink(make_chain(parse_chain(exchange.up, "up")), exchange.error_feedback, pull)
+    downlink = Downlink(make_chain(parse_chain(exchange.down, "down"), nearest=True))
+    return replace(given, uplink=uplink, downlink=downlink)
+
+
+def rate_schedule(section: Client | Server, rounds: int) -> RateSchedule:
+    """Return a learning rate over the rounds, as a section configures it.
+
+    Args:
+        section: ``[client]`` or ``[server]``.
+        rounds: Of the run.
+    """
+    return RateSchedule(section.round_schedule, rounds, section.warmup_rounds, section.minimum_rate)
+
+
+def server_optimizer(experiment: Experiment) -> ServerOptimizer:
+    """Return the server optimiser of a resolved experiment."""
+    section = experiment.server
+    assert section.optimizer is not None
+    numbers = section.model_dump(
+        exclude_none=True, include={"learning_rate", "momentum", "beta1", "beta2", "tau"}
+    )
+    return ServerOptimizer(section.optimizer, **numbers, rate=rate_schedule(section, experiment.num_rounds))
 
 
 def prices_of(experiment: Experiment, model: nn.Module) -> Prices | None:
     """Return what bytes and examples take; None where ``[costs]`` prices nothing."""
-    costs, depth = experiment.costs, trained_depth(model)
+    costs, depth = experiment.costs, trainable_depth(model)
     return prices(
         costs.bandwidth_up,
         costs.bandwidth_down,
         costs.device,
         model=experiment.model.name_or_path,
         parameters=sum(p.numel() for p in model.parameters()),
-        plan=None if depth is None else Plan(*depth, remembered=experiment.runtime.remember),
+        plan=None if depth is None else Plan(*depth, remembered=experiment.runtime.cache_activations),
     )
 
 

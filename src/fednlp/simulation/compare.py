@@ -7,7 +7,7 @@ from typing import Any
 
 from fednlp import config
 from fednlp.config import Experiment
-from fednlp.config.sections import REFERENCES
+from fednlp.config.sections import BASELINES
 from fednlp.errors import ConfigError, RunError
 from fednlp.simulation.callback import Callback, default_callback
 from fednlp.simulation.run import resume, run
@@ -76,10 +76,10 @@ def plan(
     """
     if seeds < 1:
         raise ConfigError(f"--seeds {seeds}: at least 1 is needed")
-    unknown = [name for name in references if name not in REFERENCES]
+    unknown = [name for name in references if name not in BASELINES]
     if unknown:
-        raise ConfigError(f"--references {unknown[0]}: choose from {', '.join(REFERENCES)}")
-    misplaced = [name for name in algorithms if name in REFERENCES]
+        raise ConfigError(f"--references {unknown[0]}: choose from {', '.join(BASELINES)}")
+    misplaced = [name for name in algorithms if name in BASELINES]
     if misplaced:
         raise ConfigError(
             f"--algorithms {misplaced[0]}: that is a reference; say --references {misplaced[0]}"

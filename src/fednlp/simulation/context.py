@@ -1,4 +1,4 @@
-"""A run under way, and what every procedure does at the end of a round."""
+"""A run under way, and what every training loop does at the end of a round."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,22 +14,22 @@ from fednlp.federated.sums import BURST, count_bad
 from fednlp.partition import Partition
 from fednlp.runtime.pool import Pool
 from fednlp.simulation.evaluate import evaluate
-from fednlp.tasks.labels import LabelScores
-from fednlp.training.side import LocalSide
+from fednlp.tasks.label_scores import LabelScores
+from fednlp.training.worker import ClientWorker
 
 
 @dataclass
-class Course:
+class RunContext:
     """One run under way.
 
     Attributes:
         experiment: Its configuration.
         partition: Who has which examples.
         pool: The workers.
-        side: The clients' side in this process.
+        worker: The worker in this process.
         state: The server.
-        on_progress: Called with the progress of a round.
-        log: Called with what is worth knowing.
+        on_progress: Told how a round gets on.
+        log: Told what is worth knowing.
         texts: The texts of training examples, by number.
         lines: The rounds so far.
         note: Said at the end.
@@ -41,7 +41,7 @@ class Course:
     experiment: Experiment
     partition: Partition
     pool: Pool
-    side: LocalSide
+    worker: ClientWorker
     state: State
     on_progress: Callable[[int, int, str], None]
     log: Callable[[str], None]
@@ -61,23 +61,32 @@ class Course:
         return self.state.round % self.experiment.evaluation.every == 0 or self.state.round == rounds
 
 
-class Procedure(Protocol):
-    """A way to do rounds."""
+class Training(Protocol):
+    """A way to do rounds: of a federated algorithm, or of a baseline."""
 
     rounds: int
 
-    def round(self) -> dict[str, Any]:
-        """Do the next round, and return its line for rounds.jsonl, less the seconds."""
+    def prepare(self) -> Callable[[], Any]:
+        """Prepare the next round, and return what does it."""
+
+    def line(self, done: Any) -> dict[str, Any]:
+        """Return the line for rounds.jsonl of a round, less the seconds, from what did it returned."""
 
 
-def evaluated(course: Course, line: dict[str, Any], rounds: int) -> dict[str, Any]:
+def evaluated(context: RunContext, line: dict[str, Any], rounds: int) -> dict[str, Any]:
     """Add to a round's line how the model fares, if it is due."""
-    if course.due(rounds):
-        line["evaluation"] = evaluate(course, last=course.state.round == rounds)
+    if context.due(rounds):
+        line["evaluation"] = evaluate(context, last=context.state.round == rounds)
     return line
 
 
-def require_whole(x: Tensor, before: int, round_number: int) -> None:
-    """Stop a run whose model has burst, before it is saved."""
-    if count_bad(x) > before:
+def require_finite(params: Tensor, before: int, round_number: int) -> None:
+    """Stop a run whose model has diverged, before it is saved.
+
+    Args:
+        params: The global model, flat.
+        before: How many of its values were no numbers at the start.
+        round_number: Of the round just done.
+    """
+    if count_bad(params) > before:
         raise RunError(f"round {round_number}: {BURST}: lower the learning rate; the rounds before are saved")

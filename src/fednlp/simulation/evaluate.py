@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fednlp.disk import atomic
+from fednlp.federated.round import MODEL
 from fednlp.formatting.safe_text import csv_text
+from fednlp.runtime.messages import BatchPredictions, ClientModelRequest, ClientModelResult, EvaluateRequest
 from fednlp.seeds import generator
 from fednlp.simulation.run_dir import remedy
-from fednlp.tasks.base import Outcome
+from fednlp.tasks.base import Predictions
 from fednlp.training.scores import mean_scores, scores_by_owner
 
 if TYPE_CHECKING:
-    from fednlp.simulation.context import Course
+    from fednlp.simulation.context import RunContext
 
 
-def evaluate(course: "Course", last: bool = False) -> dict[str, dict[str, Any]]:
+def evaluate(context: "RunContext", last: bool = False) -> dict[str, dict[str, Any]]:
     """Evaluate after a round.
 
     Returns:
@@ -33,127 +35,132 @@ def evaluate(course: "Course", last: bool = False) -> dict[str, dict[str, Any]]:
         the mean over ``evaluation.local_models`` of these, at the end alone, since each costs a whole test.
         ``personal``: a summary of the clients' scores on their own tests, if wanted.
     """
-    options = course.experiment.evaluation
+    options = context.experiment.evaluation
     scores: dict[str, dict[str, Any]] = {}
-    if course.side.personalised:
-        tried = drawn_clients(course) if last else []
-        own = clients_with_tests(course) if options.personal else []
-        results = try_clients(course, own, tried)
+    if context.worker.personalised:
+        tried = drawn_clients(context) if last else []
+        own = clients_with_tests(context) if options.personal else []
+        results = evaluate_clients(context, own, tried)
         if tried:
-            scores["global"] = mean_scores([r["global"] for r in results if r["global"]])
-        course.client_scores = own_scores(course, results)
+            scores["global"] = mean_scores([r.everyone for r in results if r.everyone])
+        context.client_scores = own_scores(context, results)
     else:
-        outcomes = predict_globally(course)
-        scores["global"] = course.side.scored(outcomes) or {}
+        outcomes = predict_globally(context)
+        scores["global"] = context.worker.scored(outcomes) or {}
         if last:
-            course.by_label = course.side.by_label(outcomes)
-        course.client_scores = scores_of_clients(course, outcomes)
+            context.by_label = context.worker.by_label(outcomes)
+        context.client_scores = scores_of_clients(context, outcomes)
     if options.personal:
-        scores["personal"] = personal_scores(course, course.client_scores)
+        scores["personal"] = personal_scores(context, context.client_scores)
     return scores
 
 
-def drawn_clients(course: "Course") -> list[int]:
+def drawn_clients(context: "RunContext") -> list[int]:
     """Draw the clients whose own models are tried on the whole test set."""
-    clients, wanted = course.partition.num_clients, course.experiment.evaluation.local_models
-    rng = generator(course.experiment.seed, "local models")
+    clients, wanted = context.partition.num_clients, context.experiment.evaluation.local_models
+    rng = generator(context.experiment.seed, "local models")
     return sorted(int(c) for c in rng.choice(clients, size=min(wanted, clients), replace=False))
 
 
-def predict_globally(course: "Course") -> list[Outcome]:
+def predict_globally(context: "RunContext") -> list[Predictions]:
     """Predict the whole test set with the common model."""
-    side, state = course.side, course.state
-    pieces = len(side.test_batches())
-    job = {"kind": "evaluate", "key": state.round}
-    results = course.pool.do(
-        job, pieces, state.x, lambda done: course.on_progress(done, pieces, "test batches")
+    worker, state = context.worker, context.state
+    batches = len(worker.test_batches())
+    context.pool.publish(MODEL, state.params)
+    requests = [EvaluateRequest(batch, state.round) for batch in range(batches)]
+    found: list[BatchPredictions] = context.pool.do(
+        requests, lambda done: context.on_progress(done, batches, "test batches")
     )
-    return [Outcome(**result) for result in results]
+    return [Predictions(**vars(one)) for one in found]
 
 
-def try_clients(
-    course: "Course", own: list[int], everyone: list[int], final: dict[str, Any] | None = None
-) -> list[dict[str, Any]]:
-    """Try clients' own models.
+def evaluate_clients(
+    context: "RunContext",
+    own: list[int],
+    everyone: list[int],
+    finetune_steps: int = 0,
+    save_to: str | None = None,
+) -> list[ClientModelResult]:
+    """Evaluate clients' own models.
 
     Args:
-        course: The run.
-        own: Clients whose models are tried on their own tests.
-        everyone: Clients whose models are tried on the whole test set.
-        final: What the job says of steps that the clients take first by themselves; None for no steps. With
-            ``labelled``, it has the examples and labels of each of the clients in rising order.
+        context: The run.
+        own: Clients whose models are evaluated on their own tests.
+        everyone: Clients whose models are evaluated on the whole test set.
+        finetune_steps: Steps that the clients take first by themselves.
+        save_to: File that their models are then written to; None for nowhere.
     """
-    clients = sorted({*own, *everyone})
-    job = {
-        "kind": "engine",
-        "clients": clients,
-        "round": course.state.round,
-        "everyone": everyone,
-        "own": bool(own),
-        **(final or {"final_steps": 0}),
-    }
-    found: list[dict[str, Any]] = course.pool.do(
-        job,
-        len(clients),
-        course.state.x,
-        lambda done: course.on_progress(done, len(clients), "clients' models"),
+    clients, on_all = sorted({*own, *everyone}), set(everyone)
+    labelled = context.labelled if finetune_steps else None
+    context.pool.publish(MODEL, context.state.params)
+    requests = []
+    for client in clients:
+        examples, labels = (None, None) if labelled is None else (p.tolist() for p in labelled(client))
+        number, all_tests = context.state.round, client in on_all
+        requests.append(
+            ClientModelRequest(
+                client, number, bool(own), all_tests, finetune_steps, save_to, examples, labels
+            )
+        )
+    found: list[ClientModelResult] = context.pool.do(
+        requests, lambda done: context.on_progress(done, len(clients), "clients' models")
     )
     return found
 
 
-def scores_of_clients(course: "Course", outcomes: list[Outcome]) -> np.ndarray:
+def scores_of_clients(context: "RunContext", outcomes: list[Predictions]) -> np.ndarray:
     """Return each client's score on its own test examples by predictions of the whole test set; NaN without any."""
-    side = course.side
-    return scores_by_owner(side.task, side.test_features, course.partition, outcomes)
+    side = context.worker
+    return scores_by_owner(side.task, side.test_features, context.partition, outcomes)
 
 
-def clients_with_tests(course: "Course") -> list[int]:
+def clients_with_tests(context: "RunContext") -> list[int]:
     """Return the clients that have test examples of their own."""
-    found: list[int] = np.flatnonzero(np.diff(course.partition.test_offsets)).tolist()
+    found: list[int] = np.flatnonzero(np.diff(context.partition.test_offsets)).tolist()
     return found
 
 
-def own_scores(course: "Course", results: list[dict[str, Any]]) -> np.ndarray:
+def own_scores(context: "RunContext", results: list[ClientModelResult]) -> np.ndarray:
     """Return each client's score on its own test examples; NaN where it has none."""
-    scores = np.full(course.partition.num_clients, np.nan)
+    scores = np.full(context.partition.num_clients, np.nan)
     for result in results:
-        if result["own"] is not None:
-            scores[result["client"]] = result["own"]
+        if result.own is not None:
+            scores[result.client] = result.own
     return scores
 
 
-def personal_scores(course: "Course", own: np.ndarray) -> dict[str, Any]:
+def personal_scores(context: "RunContext", own: np.ndarray) -> dict[str, Any]:
     """Summarise the clients' own scores in the metric that stands for the task, ``accuracy`` for example.
 
     Args:
-        course: The run.
+        context: The run.
         own: A score a client, NaN where its test examples do not define one: it is left out of all figures.
 
     Returns:
         ``accuracy``: mean weighted by test examples; ``accuracy_worst_decile``: mean over the worst tenth
         of the clients; ``accuracy_std``: spread over the clients; ``clients``: how many have a score.
     """
-    metric = course.side.task.metric
+    metric = context.worker.task.metric
     keys = (metric, f"{metric}_worst_decile", f"{metric}_std")
     clients = np.flatnonzero(~np.isnan(own))
     if not len(clients):
         return {**dict.fromkeys(keys), "clients": 0}
     scores = own[clients]
-    weights = np.diff(course.partition.test_offsets)[clients]
+    weights = np.diff(context.partition.test_offsets)[clients]
     worst = np.sort(scores)[: max(1, len(scores) // 10)]
     values = (float(np.average(scores, weights=weights)), float(worst.mean()), float(scores.std()))
     return {**dict(zip(keys, values, strict=True)), "clients": len(clients)}
 
 
-def write_clients(path: Path, course: "Course") -> None:
+def write_clients(path: Path, context: "RunContext") -> None:
     """Write clients.csv: name, sizes and last own score of every client."""
-    train, test = np.diff(course.partition.train_offsets), np.diff(course.partition.test_offsets)
-    names = course.partition.client_names
+    train, test = np.diff(context.partition.train_offsets), np.diff(context.partition.test_offsets)
+    names = context.partition.client_names
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["client", "name", "train_examples", "test_examples", course.side.task.metric])
-    for client in range(course.partition.num_clients):
-        score, name = course.client_scores[client], csv_text(names[client]) if names else ""
+    writer.writerow(["client", "name", "train_examples", "test_examples", context.worker.task.metric])
+    for client in range(context.partition.num_clients):
+        score, name = context.client_scores[client], csv_text(names[client]) if names else ""
         shown = "" if np.isnan(score) else f"{score:.6f}"
         writer.writerow([client, name, train[client], test[client], shown])
     with atomic(path, remedy(path.parent)) as file:

@@ -15,8 +15,8 @@ from fednlp.fewshot.gold import choose, flip, spread
 from fednlp.fewshot.pacing import rounded_up
 from fednlp.partition.embed import embed
 from fednlp.seeds import generator
-from fednlp.simulation.context import Course
-from fednlp.tasks.classification import TextClassification
+from fednlp.simulation.context import RunContext
+from fednlp.tasks.text_classification import TextClassification
 
 Numbers = NDArray[np.int64]
 
@@ -31,7 +31,7 @@ class Known:
         labels: Their labels.
         usable: bool, by example number: whether a text may be given a pseudo label.
         validation: Examples and labels that the server has for choosing a pace; none where it does not.
-        bad: Clients whose gold labels were made wrong.
+        noisy: Clients whose gold labels were made wrong.
         clients: All clients.
         names: Of the labels.
     """
@@ -41,7 +41,7 @@ class Known:
     labels: Numbers
     usable: NDArray[np.bool_]
     validation: tuple[Numbers, Numbers]
-    bad: Numbers
+    noisy: Numbers
     clients: int
     names: tuple[str, ...]
 
@@ -63,33 +63,33 @@ class Known:
             "clients_with_gold": int((held > 0).sum()),
             "classes_without_gold": without,
             "candidates": int(self.usable.sum()),
-            "bad_clients": self.bad.tolist(),
+            "noisy_clients": self.noisy.tolist(),
         }
 
 
-def known_labels(course: Course) -> Known:
+def known_labels(context: RunContext) -> Known:
     """Draw the gold examples and read their labels, and no others.
 
     Raises:
         ConfigError: The task has no classes, there are more gold labels than examples, or none is left to label.
         RunError: The features are gone.
     """
-    fewshot, partition, seed = course.experiment.fewshot, course.partition, course.experiment.seed
+    fewshot, partition, seed = context.experiment.fewshot, context.partition, context.experiment.seed
     assert fewshot is not None
-    if not isinstance(course.side.task, TextClassification):
+    if not isinstance(context.worker.task, TextClassification):
         raise ConfigError(
-            f"[fewshot] gives texts classes, and {course.side.task.name} has none: leave it out"
+            f"[fewshot] gives texts classes, and {context.worker.task.name} has none: leave it out"
         )
-    true = _labels_of(course.side.recipe.train_features)
-    names = tuple(course.side.task.labels)
+    true = _labels_of(context.worker.spec.train_features)
+    names = tuple(context.worker.task.labels)
     counts = spread(
         fewshot.gold, fewshot.gamma, np.diff(partition.train_offsets), generator(seed, "gold counts")
     )
     chosen = choose(counts, partition.train_offsets, partition.train_indices, generator(seed, "gold"))
     owners = np.repeat(np.array(list(chosen), dtype=np.int64), [len(some) for some in chosen.values()])
     numbers = np.concatenate([np.empty(0, dtype=np.int64), *chosen.values()])
-    labels, bad = flip(
-        true[numbers], owners, fewshot.bad_clients, len(names), generator(seed, "wrong labels")
+    labels, noisy = flip(
+        true[numbers], owners, fewshot.noisy_client_fraction, len(names), generator(seed, "wrong labels")
     )
     usable = np.zeros(len(true), dtype=bool)
     usable[partition.train_indices] = True
@@ -105,29 +105,29 @@ def known_labels(course: Course) -> Known:
                 f"fewshot.gold = {fewshot.gold} and fewshot.validation = {fewshot.validation} leave none of "
                 f"{len(partition.train_indices)} texts to label: lower them"
             )
-    if fewshot.keep is not None:
-        usable = _representative(course, fewshot, usable)
+    if fewshot.filter_ratio is not None:
+        usable = _representative(context, fewshot, usable)
     known = Known(
-        owners, numbers, labels, usable, (validation, true[validation]), bad, partition.num_clients, names
+        owners, numbers, labels, usable, (validation, true[validation]), noisy, partition.num_clients, names
     )
     for name in known.facts()["classes_without_gold"]:
-        course.log(f'no gold label is "{name}": it is learnt from pseudo labels alone, if at all')
+        context.log(f'no gold label is "{name}": it is learnt from pseudo labels alone, if at all')
     return known
 
 
-def _representative(course: Course, fewshot: Fewshot, usable: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _representative(context: RunContext, fewshot: Fewshot, usable: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Leave of each client's texts the share that stands best for them (FeS, section 3.2)."""
-    assert fewshot.keep is not None
-    partition, numbers = course.partition, np.flatnonzero(usable)
-    course.log(f"embedding {len(numbers):,} texts for filtering (once; kept in the cache)")
-    vectors = embed(course.texts(numbers))
+    assert fewshot.filter_ratio is not None
+    partition, numbers = context.partition, np.flatnonzero(usable)
+    context.log(f"embedding {len(numbers):,} texts for filtering (once; kept in the cache)")
+    vectors = embed(context.texts(numbers))
     place = np.full(len(usable), -1, dtype=np.int64)
     place[numbers] = np.arange(len(numbers))
     left = np.zeros(len(usable), dtype=bool)
     for client in range(partition.num_clients):
         own = np.sort(partition.train(client))
         own = own[usable[own]]
-        budget = rounded_up(fewshot.keep * len(own))
+        budget = rounded_up(fewshot.filter_ratio * len(own))
         picks = representative(vectors[place[own]], budget, fewshot.neighbours, fewshot.rho)
         left[own[picks]] = True
     return left

@@ -4,15 +4,15 @@ from collections.abc import Callable
 
 from fednlp.config import Experiment
 from fednlp.models import load_tokenizer, pretrained_model
-from fednlp.models.inventory import Row, inventory
-from fednlp.models.selection import apply_selection, parse_train
+from fednlp.models.parameter_table import ParameterRow, parameter_table
+from fednlp.models.selection import apply_selection, parse_selection
 from fednlp.simulation.build import make_task, model_source, open_data
 from fednlp.training.replica import layout_of
 
 
 def inspect_model(
     experiment: Experiment, log: Callable[[str], None] = lambda text: None
-) -> tuple[list[Row], int]:
+) -> tuple[list[ParameterRow], int]:
     """Build the model of an experiment as a run does, and count its parameters.
 
     Args:
@@ -33,6 +33,6 @@ def inspect_model(
     model = pretrained_model(
         source, task.model_class, task.settings(), settings.config, experiment.seed, settings.peft
     )
-    selection = apply_selection(model, parse_train(settings.train))
+    selection = apply_selection(model, parse_selection(settings.train))
     message = layout_of(model, selection.personal).message_bytes if selection.shared else 0
-    return inventory(model, selection), message
+    return parameter_table(model, selection), message

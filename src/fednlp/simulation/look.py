@@ -8,7 +8,7 @@ from fednlp.data.odd_texts import CutOff, Holders
 from fednlp.data.textdata import TextData
 from fednlp.partition import Partition
 from fednlp.simulation.build import Pieces
-from fednlp.tasks.truncation import CUTTING, truncation
+from fednlp.tasks.truncation import TRUNCATING_TASKS, truncation
 
 
 def look_at(experiment: Experiment, pieces: Pieces, partition: Partition) -> Look:
@@ -31,7 +31,7 @@ def holders_of(data: TextData, partition: Partition) -> Holders:
 
 def _cut_off(experiment: Experiment, pieces: Pieces) -> CutOff | None:
     """Return what the model does not read; None for tasks that read whole texts, and for the user's own."""
-    if pieces.place not in CUTTING:
+    if pieces.place not in TRUNCATING_TASKS:
         return None
     data, task, tokenizer = pieces.data, pieces.task, pieces.tokenizer
     found = truncation(data, "train", data.train_numbers, pieces.train, task, tokenizer) + truncation(

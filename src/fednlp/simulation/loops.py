@@ -1,43 +1,39 @@
-"""What one round is under each algorithm: federated, centralised, client after client, or each client alone."""
+"""Which training loop a run has."""
 
-from collections.abc import Callable
+from dataclasses import replace
 
-from fednlp.simulation.baselines import Alone, Centralised, Chained
-from fednlp.simulation.context import Course, Procedure
-from fednlp.simulation.pace_search import Paced
-from fednlp.simulation.pseudo_labels import FewShot
-from fednlp.simulation.rounds import Federated
+from fednlp.federated.lora import ExactAveraging, check_exact
+from fednlp.simulation.baselines import Centralised, LocalOnly, SequentialFineTuning
+from fednlp.simulation.context import RunContext, Training
+from fednlp.simulation.protection import Protected
+from fednlp.simulation.pseudo_labels import PseudoLabels
+from fednlp.simulation.rounds import FederatedTraining
 
-__all__ = [
-    "PROCEDURES",
-    "Alone",
-    "Centralised",
-    "Chained",
-    "Course",
-    "Federated",
-    "FewShot",
-    "Paced",
-    "Procedure",
-    "procedure_of",
-]
-
-PROCEDURES: dict[str, Callable[[Course], Procedure]] = {
-    "fedavg": Federated,
-    "fedprox": Federated,
-    "fedopt": Federated,
-    "fedadagrad": Federated,
-    "fedadam": Federated,
-    "fedyogi": Federated,
+_BASELINES: dict[str, type[Centralised | SequentialFineTuning | LocalOnly]] = {
     "centralised": Centralised,
-    "chained": Chained,
-    "local": Alone,
+    "chained": SequentialFineTuning,
+    "local": LocalOnly,
 }
-"""How rounds are done, by the algorithm's name; those of the user's own are federated."""
 
 
-def procedure_of(course: Course) -> Procedure:
-    """Return how the rounds of a run are done."""
-    fewshot = course.experiment.fewshot
-    if fewshot is not None:
-        return Paced(course) if fewshot.pacing == "search" else FewShot(course)
-    return PROCEDURES.get(course.experiment.algorithm.name, Federated)(course)
+def training_of(context: RunContext, protected: Protected) -> Training:
+    """Return how the rounds of a run are done.
+
+    Args:
+        context: The run.
+        protected: Its algorithm, with what protects the clients.
+    """
+    baseline = _BASELINES.get(context.experiment.algorithm.name)
+    if baseline is not None:
+        return baseline(context)
+    algorithm, adapters = context.worker.algorithm, context.worker.algorithm.uplink.adapters
+    if adapters:
+        check_exact(context.state.layout, adapters, algorithm.server)
+        algorithm = replace(algorithm, server=ExactAveraging(algorithm.server, adapters))
+    for promise in protected.promises:
+        context.log(promise)
+    context.facts.update(protected.facts)
+    if context.experiment.fewshot is None:
+        return FederatedTraining(context, algorithm)
+    labels = PseudoLabels(context, algorithm)
+    return FederatedTraining(context, labels.algorithm, labels)

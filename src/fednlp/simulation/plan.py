@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fednlp.config import Experiment
-from fednlp.config.sections import REFERENCES, Costs, Report
+from fednlp.config.sections import BASELINES, Costs, Report
 from fednlp.costs import Device, load_profile, profile_names
 from fednlp.errors import ConfigError
 from fednlp.fewshot.planning import Candidate, Decision, Outcome, falls, search
@@ -187,7 +187,7 @@ def plan(experiment: Experiment, limits: Limits, say: Say, step: Step) -> Planne
 
 
 def _checked(experiment: Experiment) -> Experiment:
-    if experiment.algorithm.name in REFERENCES:
+    if experiment.algorithm.name in BASELINES:
         raise ConfigError(
             f"a plan weighs computing against sending, and {experiment.algorithm.name} sends nothing: say "
             'algorithm.name = "fedavg"'
@@ -216,12 +216,12 @@ def _costs(experiment: Experiment, limits: Limits) -> tuple[Costs, Device]:
 
 def _trial(experiment: Experiment, limits: Limits, train: dict[str, Any], costs: Costs) -> Experiment:
     """Return the experiment that tries a plan."""
-    evaluation = {"every": 1, "personal": False, "matrix": False}
+    evaluation = {"every": 1, "personal": False, "cross_client_evaluation": False}
     changes = {
         "name": "plan",
         "num_rounds": limits.rounds,
         "model": experiment.model.model_copy(update={"train": train}),
-        "client": experiment.client.model_copy(update={"final_steps": 0}),
+        "client": experiment.client.model_copy(update={"finetune_steps": 0}),
         "costs": costs,
         "evaluation": experiment.evaluation.model_copy(update=evaluation),
         "report": Report(),

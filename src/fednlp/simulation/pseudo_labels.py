@@ -1,77 +1,116 @@
-"""Rounds with few labels: clients that have some train, others label their texts, side by side (FeS, section 2.3).
+"""Rounds with few labels: clients that have some train, others label their texts alongside (FeS, section 2.3).
 
 Whoever has a gold or a pseudo label may be drawn to train; n clients are drawn to label, every f rounds. Both have
 the same global model; what is labelled in a round is trained on from the next round on. The data set's labels are
 read once, for those that are gold: no other label reaches a worker, a choice or the score that a choice is made by.
+
+Any algorithm can be trained so: :func:`with_pseudo_labels` draws its cohorts among the clients that have labels, and
+:class:`PseudoLabels` stands between the round and the runtime.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from fednlp.costs import both
 from fednlp.errors import ConfigError
-from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.exchange import bytes_down
-from fednlp.federated.round import Gathered, Reply
-from fednlp.federated.state import State
+from fednlp.federated.algorithm import Algorithm, Cohort, Population
+from fednlp.federated.client import TrainRequest
+from fednlp.federated.round import MODEL, RoundReport, publish
+from fednlp.federated.transforms import Key
 from fednlp.fewshot.pacing import Pace, Static, due, most_confident, suspects, take
+from fednlp.runtime.messages import LabelRequest, Labels, Probabilities, ProbabilitiesRequest
 from fednlp.seeds import generator
-from fednlp.simulation.context import Course
+from fednlp.simulation.context import RunContext
 from fednlp.simulation.gold_labels import Known, known_labels
-from fednlp.simulation.rounds import Federated, spent
+from fednlp.simulation.pace_search import PaceSearch
 
 Numbers = NDArray[np.int64]
 PSEUDO = "fewshot.pseudo"
-"""The slot of the state in which pseudo labels lie: int32, one an example of the training set, -1 for none."""
+"""The state's vector of pseudo labels: int32, one an example of the training set, -1 for none."""
 
 
-class FewShot(Federated):
-    """Rounds of a federated algorithm on gold and pseudo labels."""
+def with_pseudo_labels(
+    algorithm: Algorithm, stream: Callable[[int], int] = lambda round_number: round_number
+) -> Algorithm:
+    """Return the algorithm with cohorts drawn among the clients that have examples with labels.
 
-    def __init__(self, course: Course) -> None:
-        super().__init__(course)
-        assert course.experiment.fewshot is not None
-        self.fewshot = course.experiment.fewshot
-        self.known: Known = known_labels(course)
-        self.base = self.algorithm
-        texts = len(course.side.train_features)
-        course.state.slots.setdefault(PSEUDO, torch.full((texts,), -1, dtype=torch.int32))
-        course.state.memory.setdefault("labellings", 0)
-        course.gold = self.known.numbers, self.known.labels
-        course.labelled = self.labelled
-        course.facts["fewshot"] = self.known.facts()
-        if self.fewshot.check and course.side.replica.personal.numel:
+    Args:
+        algorithm: Any.
+        stream: The number that a round's cohort is drawn by.
+    """
+
+    def sample(population: Population, round_number: int) -> Cohort:
+        able = np.flatnonzero(population.sizes)
+        if not len(able):
+            return Cohort([])
+        among = replace(population, sizes=population.sizes[able])
+        drawn = algorithm.sample(among, stream(round_number))
+        return replace(drawn, clients=[int(able[place]) for place in drawn.clients])
+
+    return replace(algorithm, sample=sample)
+
+
+class PseudoLabels:
+    """The labels of a run, and a runtime that trains clients on them while other clients label their texts.
+
+    Args:
+        context: The run.
+        algorithm: The method.
+
+    Attributes:
+        algorithm: The method, on the clients that have labels.
+        sizes: int64 (clients,): examples with labels of each client.
+        texts_seen: How many texts each client has run the model over in this round, beside training.
+        total: Of the pool.
+    """
+
+    def __init__(self, context: RunContext, algorithm: Algorithm) -> None:
+        assert context.experiment.fewshot is not None
+        self.context, self.fewshot = context, context.experiment.fewshot
+        self.known: Known = known_labels(context)
+        self.search = PaceSearch(context, self) if self.fewshot.pacing == "search" else None
+        self.algorithm = with_pseudo_labels(algorithm, self._stream)
+        texts = len(context.worker.train_features)
+        context.state.vectors.setdefault(PSEUDO, torch.full((texts,), -1, dtype=torch.int32))
+        context.state.memory.setdefault("labellings", 0)
+        context.gold = self.known.numbers, self.known.labels
+        context.labelled = self.labelled
+        context.facts["fewshot"] = self.known.facts()
+        if self.fewshot.detect_label_noise and context.worker.replica.personal.numel:
             raise ConfigError(
-                "fewshot.check asks the server's model, whose personal layers (model.train) no client has trained: "
-                "share everything, or leave fewshot.check out"
+                "fewshot.detect_label_noise asks the server's model, whose personal layers (model.train) no client has "
+                "trained: share everything, or leave fewshot.detect_label_noise out"
             )
-        self.trust_all_but(course.state.memory.setdefault("flagged", []))
+        self.texts_seen: dict[int, int] = {}
+        self.trust_all_but(context.state.memory.setdefault("flagged", []))
+        self.sizes = self.held
         self._labelling: list[int] = []
-        self._found: dict[int, list[list[Any]]] = {}
+        self._flagged: list[int] = []
+        self._found: dict[int, Labels] = {}
+        if self.search is not None:
+            self.search.begin()
+
+    def __len__(self) -> int:
+        return len(self.context.pool)
+
+    @property
+    def total(self) -> Any:
+        """What updates are added to."""
+        return self.context.pool.total
 
     @property
     def pseudo(self) -> NDArray[np.int32]:
-        """Return the pseudo labels as they stand, by example number; a view of the state."""
-        return self.course.state.slots[PSEUDO].numpy()
-
-    def pace(self) -> Pace | Static:
-        """Return the pace of the next round."""
-        if self.fewshot.pacing == "static":
-            return Static(self.fewshot.per_client, self.fewshot.f, self.fewshot.n)
-        return Pace(self.fewshot.f, self.fewshot.n, self.fewshot.k)
-
-    def taken(self, pace: Pace | Static, texts: int) -> int:
-        """Return how many of its texts a client gives a pseudo label at this labelling."""
-        return take(pace, self.course.state.memory["labellings"], texts)
+        """The pseudo labels as they stand, by example number; a view of the state."""
+        return self.context.state.vectors[PSEUDO].numpy()
 
     def candidates(self, client: int) -> Numbers:
         """Return the texts of a client that may be given a pseudo label."""
-        own = self.course.partition.train(client)
+        own = self.context.partition.train(client)
         return np.sort(own[self.usable[own]])
 
     def labelled(self, client: int) -> tuple[Numbers, Numbers]:
@@ -81,55 +120,139 @@ class FewShot(Federated):
         numbers, labels = self.known.of(client) if self.held[client] else self.known.of(-1)
         return np.concatenate([numbers, given]), np.concatenate([labels, pseudo[given].astype(np.int64)])
 
-    def round(self) -> dict[str, Any]:
-        """Do one round: draw who trains and who labels, do both, and take over the new labels."""
-        course, number = self.course, self.course.state.round + 1
-        pace = self.pace()
-        due_now = self.due(pace, number)
-        self.beside = {}
-        flagged = self._check() if due_now and self.fewshot.check else []
+    def prepare(self) -> int:
+        """Draw who labels in the next round; return how many clients it has to do with, those that train counted."""
+        if self.search is not None:
+            self.search.prepare()
+        context, number = self.context, self.context.state.round + 1
+        self.texts_seen, self._found = {}, {}
+        due_now = self._is_due(number)
+        self._flagged = self._check() if due_now and self.fewshot.detect_label_noise else []
         self.sizes = self.held + self._counts(self.pseudo >= 0)
-        able = np.flatnonzero(self.sizes)
-        self._labelling = self._drawn(pace.n) if due_now else []
-        if not len(able) and not self._labelling:
+        able = int(np.count_nonzero(self.sizes))
+        self._labelling = self._drawn(self.pace.n) if due_now else []
+        if not able and not self._labelling:
             raise ConfigError("no client has a label to train on, and none is to label: raise fewshot.gold")
-        self.algorithm = replace(self.base, sample=_among(self.base, able, self.drawn_by()))
-        course.state.memory["labellings"] += bool(self._labelling)
+        context.state.memory["labellings"] += bool(self._labelling)
         for client in self._labelling:
-            self._charge(client, len(self.candidates(client)))
-        line = super().round()
-        if self._labelling and not self._found:  # a secure sum gave up before anybody was asked
-            with self.arrived(number, course.state):
-                self._train(number, {}, lambda count: None)
-        self._take_over(pace)
+            self._count_texts(client, len(self.candidates(client)))
+        return min(context.experiment.clients_per_round, able) + len(self._labelling)
+
+    def publish(self, name: str, vector: Tensor) -> None:
+        """Let the clients have a flat vector under a name."""
+        self.context.pool.publish(name, vector)
+
+    def do(
+        self, requests: Sequence[Any], on_progress: Callable[[int], None] = lambda done: None
+    ) -> list[Any]:
+        """Have clients train on the labels that they have, and others label their texts alongside."""
+        given = [
+            self._with_labels(request) if isinstance(request, TrainRequest) else request
+            for request in requests
+        ]
+        if not any(isinstance(request, TrainRequest) for request in requests):
+            return self.context.pool.do(given, on_progress)
+        labelling = self._label_requests(self.context.state.round + 1)
+        answers = self.context.pool.do([*given, *labelling], on_progress)
+        self._found = dict(zip(self._labelling, answers[len(given) :], strict=True))
+        return answers[: len(given)]
+
+    def finish(self, report: RoundReport) -> dict[str, Any]:
+        """Take over the new labels; return what the round's line says of them."""
+        line: dict[str, Any] = {}
+        if (
+            self._labelling and not self._found
+        ):  # no client was trained: nobody has a label, or a secure sum gave up
+            answers = self._alone(report.round)
+            self._found = dict(zip(self._labelling, answers, strict=True))
+        if not report.cohort:
+            line["aborted"] = "no client has a label yet, and some get theirs now"
+        self._take_over()
         line["labelling"] = self._labelling
-        if flagged:
-            line["flagged"] = flagged
+        if self._flagged:
+            line["flagged"] = self._flagged
         line["labels"] = {"gold": int(self.held.sum()), "pseudo": int((self.pseudo >= 0).sum())}
         return line
 
-    def pieces(self) -> int:
-        """Return how many clients train and label in the next round."""
-        able = min(self.course.experiment.clients_per_round, int(np.count_nonzero(self.sizes)))
-        return able + len(self._labelling)
+    def tell(self, line: dict[str, Any]) -> dict[str, Any]:
+        """Let a search for the pace know how the round went; return what the round's line says of it."""
+        return {} if self.search is None else self.search.tell(line)
 
-    def _check(self) -> list[int]:
-        """Find clients whose gold labels look wrong to the model as it is, and take these for unlabelled."""
-        memory, known = self.course.state.memory, self.known
-        asked = np.flatnonzero(self.held[known.owners] > 0)
-        with self.arrived(self.course.state.round + 1, self.course.state):
-            said = self.guesses(known.numbers[asked])
-        found: list[int] = suspects(known.owners[asked], known.labels[asked], said).tolist()
-        for client in np.flatnonzero(self.held).tolist():
-            self._charge(client, int(self.held[client]))
-        memory["flagged"] = sorted({*memory["flagged"], *found})
-        self._distrust(found)
+    def probabilities(self, numbers: Numbers) -> NDArray[np.float64]:
+        """Return what the published model gives each label for each of some training texts, (texts, labels).
+
+        Batches are cut by the texts alone, so that the last bit does not depend on the number of workers.
+        """
+        context, size = self.context, self.context.worker.spec.evaluation_batch
+        order = np.argsort(-context.worker.train_features.lengths(numbers), kind="stable")
+        parts = [numbers[order[start : start + size]].tolist() for start in range(0, len(order), size)]
+        answers: list[Probabilities] = context.pool.do([ProbabilitiesRequest(part) for part in parts])
+        rows = [row for answer in answers for row in answer.rows]
+        found = np.empty((len(numbers), len(self.known.names)))
+        found[order] = np.array(rows).reshape(found.shape)
         return found
+
+    def accuracy(self) -> float:
+        """Return the global model's accuracy on the labels that the server has for choosing a pace."""
+        numbers, labels = self.known.validation
+        self.context.pool.publish(MODEL, self.context.state.params)
+        return float((self.probabilities(numbers).argmax(axis=1) == labels).mean())
 
     def trust_all_but(self, flagged: list[int]) -> None:
         """Take the gold labels of all clients for labels, but for those of flagged ones."""
         self.usable, self.held = self.known.usable.copy(), self.known.counts()
         self._distrust(flagged)
+
+    @property
+    def pace(self) -> Pace | Static:
+        """The pace of the next round."""
+        if self.search is not None:
+            return self.search.order.pace
+        if self.fewshot.pacing == "static":
+            return Static(self.fewshot.per_client, self.fewshot.f, self.fewshot.n)
+        return Pace(self.fewshot.f, self.fewshot.n, self.fewshot.k)
+
+    def _is_due(self, number: int) -> bool:
+        """Whether clients label in a round."""
+        if self.search is not None:
+            return self.search.order.labelling > 0
+        return self.fewshot.pacing != "none" and due(self.pace, number, 1)
+
+    def _stream(self, round_number: int) -> int:
+        """Return the number that a round's clients are drawn by; the same for all trials of a search."""
+        return round_number if self.search is None else self.search.order.iteration + 1
+
+    def _with_labels(self, request: TrainRequest) -> TrainRequest:
+        examples, labels = self.labelled(request.client)
+        return replace(request, examples=examples.tolist(), labels=labels.tolist())
+
+    def _label_requests(self, number: int) -> list[LabelRequest]:
+        return [LabelRequest(c, number, self.candidates(c).tolist()) for c in self._labelling]
+
+    def _alone(self, number: int) -> list[Labels]:
+        """Have clients label, with none that trains."""
+        context = self.context
+        publish(self.algorithm, context.state, context.pool, Key(context.experiment.seed, number, -1))
+        return context.pool.do(self._label_requests(number))
+
+    def _check(self) -> list[int]:
+        """Find clients whose gold labels look wrong to the model as it is, and take these for unlabelled."""
+        context, known = self.context, self.known
+        asked = np.flatnonzero(self.held[known.owners] > 0)
+        publish(
+            self.algorithm,
+            context.state,
+            context.pool,
+            Key(context.experiment.seed, context.state.round + 1, -1),
+        )
+        predicted = self.probabilities(known.numbers[asked])
+        found: list[int] = suspects(known.owners[asked], known.labels[asked], predicted).tolist()
+        for client in np.flatnonzero(self.held).tolist():
+            self._count_texts(client, int(self.held[client]))
+        memory = context.state.memory
+        memory["flagged"] = sorted({*memory["flagged"], *found})
+        self._distrust(found)
+        return found
 
     def _distrust(self, clients: list[int]) -> None:
         """Take the gold labels of clients for unlabelled texts from here on."""
@@ -137,96 +260,36 @@ class FewShot(Federated):
             self.usable[self.known.of(client)[0]] = True
             self.held[client] = 0
 
-    def guesses(self, numbers: Numbers) -> NDArray[np.float64]:
-        """Return what the global model gives each label for each of some training texts, (texts, labels).
-
-        Batches are cut by the texts alone, so that the last bit does not depend on the number of workers.
-        """
-        course, size = self.course, self.course.side.recipe.evaluation_batch
-        order = np.argsort(-course.side.train_features.lengths(numbers), kind="stable")
-        parts = [numbers[order[start : start + size]].tolist() for start in range(0, len(order), size)]
-        job = {"kind": "guess", "unlabelled": parts}
-        rows = [row for part in course.pool.do(job, len(parts), course.state.x) for row in part]
-        found = np.empty((len(numbers), len(self.known.names)))
-        found[order] = np.array(rows).reshape(found.shape)
-        return found
-
-    def due(self, pace: Pace | Static, number: int) -> bool:
-        """Whether clients label in a round."""
-        return self.fewshot.pacing != "none" and due(pace, number, 1)
-
-    def drawn_by(self) -> int:
-        """Return the number that cohorts are drawn by: the round's."""
-        return self.course.state.round + 1
-
     def _counts(self, which: NDArray[np.bool_]) -> Numbers:
         """Return how many of each client's training examples are among those marked."""
-        partition = self.course.partition
+        partition = self.context.partition
         upto = np.concatenate([[0], np.cumsum(which[partition.train_indices])])
         return upto[partition.train_offsets[1:]] - upto[partition.train_offsets[:-1]]  # type: ignore[no-any-return]
 
     def _drawn(self, count: int) -> list[int]:
         """Draw who labels in the next round, among those with texts to label."""
-        rng = generator(self.course.experiment.seed, "labelling", self.drawn_by())
+        number = self._stream(self.context.state.round + 1)
+        rng = generator(self.context.experiment.seed, "labelling", number)
         clients = np.flatnonzero(self._counts(self.usable))
         drawn: list[int] = np.sort(rng.choice(clients, min(count, len(clients)), replace=False)).tolist()
         return drawn
 
-    def _charge(self, client: int, texts: int) -> None:
-        """Count that a client gets the model in this round, and runs it over some texts."""
-        layout, exchange = self.course.state.layout, self.course.side.exchange
-        down, tensors = bytes_down(exchange, layout), len(layout.entries)
-        got = self.with_factors(
-            Reply(client, 0.0, bytes_up=0, sent=[], bytes_down=down, tensors_down=tensors)
-        )
-        more = replace(spent(layout, got), labelled=texts)
-        self.beside[client] = both(self.beside[client], more) if client in self.beside else more
+    def _count_texts(self, client: int, texts: int) -> None:
+        self.texts_seen[client] = self.texts_seen.get(client, 0) + texts
 
-    def train(
-        self, round_number: int, state: State, factors: dict[int, float], done: Callable[[int], None]
-    ) -> Gathered:
-        """Train the cohort; where nobody has a label yet, there is only labelling to do."""
-        if factors:
-            return super().train(round_number, state, factors, done)
-        with self.arrived(round_number, state):
-            self._train(round_number, factors, done)
-        return Gathered(
-            self.course.pool.total, [], aborted="no client has a label yet, and some get theirs now"
-        )
-
-    def _train(
-        self,
-        round_number: int,
-        factors: dict[int, float],
-        done: Callable[[int], None],
-        hiding: dict[int, dict[str, Any]] | None = None,
-    ) -> list[dict[str, Any]]:
-        """Train clients on what labels they have, and have others label their texts beside."""
-        course = self.course
-        job, order = self.job(round_number, factors, hiding)
-        job["labelled"] = [[part.tolist() for part in self.labelled(client)] for client in order]
-        job["labelling"] = self._labelling
-        job["unlabelled"] = [self.candidates(client).tolist() for client in self._labelling]
-        results = course.pool.do(job, len(order) + len(self._labelling), course.state.x, done)
-        self._found = dict(zip(self._labelling, results[len(order) :], strict=True))
-        return results[: len(order)]
-
-    def _take_over(self, pace: Pace | Static) -> None:
-        """Give each client that labelled its surest texts' labels anew; its earlier pseudo labels are gone."""
-        for client, (labels, confidences) in self._found.items():
+    def _take_over(self) -> None:
+        """Give each client that labelled its surest texts' labels again; its earlier pseudo labels are gone."""
+        for client, found in self._found.items():
             texts = self.candidates(client)
-            said = np.array(labels, dtype=np.int32)
-            among = said if self.fewshot.per_label else None
-            best = most_confident(np.array(confidences), self.taken(pace, len(texts)), among)
+            labels = np.array(found.labels, dtype=np.int32)
+            among = labels if self.fewshot.class_balanced else None
+            best = most_confident(np.array(found.confidences), self._taken(len(texts)), among)
             self.pseudo[texts] = -1
-            self.pseudo[texts[best]] = said[best]
-        self._found = {}
+            self.pseudo[texts[best]] = labels[best]
 
-
-def _among(algorithm: Algorithm, able: Numbers, number: int) -> Callable[[int, int, int], list[int]]:
-    """Return how a cohort is drawn among the clients that have a label, by a number in place of the round's."""
-
-    def sample(seed: int, round_number: int, clients: int) -> list[int]:
-        return [int(able[place]) for place in algorithm.sample(seed, number, len(able))] if len(able) else []
-
-    return sample
+    def _taken(self, texts: int) -> int:
+        """Return how many of its texts a client gives a pseudo label at this labelling."""
+        if self.search is None:
+            return take(self.pace, self.context.state.memory["labellings"], texts)
+        order = self.search.order
+        return take(order.pace, order.labelling, texts, order.reached)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fednlp.tasks.base import Task
-    from fednlp.training.side import LocalSide
+    from fednlp.training.worker import ClientWorker
 
 Say = Callable[[str], None]
 
@@ -30,8 +30,8 @@ def sizes_of(task: "Task", model: "nn.Module", length: int) -> Sizes:
     Raises:
         ConfigError: The model's configuration does not say how large its layers are.
     """
-    from fednlp.tasks.blocks import MOST_LOGITS, MOST_ROWS
-    from fednlp.tasks.language import LanguageModelling
+    from fednlp.tasks.blocks import MAX_LOGITS, MAX_ROWS
+    from fednlp.tasks.language_modeling import LanguageModeling
 
     config: Any = getattr(model, "config", None)
     shape, parameters = shape_of(config), sum(parameter.numel() for parameter in model.parameters())
@@ -43,8 +43,8 @@ def sizes_of(task: "Task", model: "nn.Module", length: int) -> Sizes:
         places = getattr(task, "max_target_length", length)
     elif (hidden := getattr(task, "mlm_probability", None)) is not None:
         places = max(1, round(hidden * length))
-    rows = max(1, min(MOST_ROWS, MOST_LOGITS // (length * words)))
-    return Sizes(parameters, shape, length, places * words, rows, isinstance(task, LanguageModelling))
+    rows = max(1, min(MAX_ROWS, MAX_LOGITS // (length * words)))
+    return Sizes(parameters, shape, length, places * words, rows, isinstance(task, LanguageModeling))
 
 
 def memory_of_plan(experiment: Experiment, sizes: Sizes, plan: Plan, trained: int, tied: int = 0) -> int:
@@ -70,19 +70,21 @@ def memory_of_plan(experiment: Experiment, sizes: Sizes, plan: Plan, trained: in
     )
 
 
-def memory_of_run(experiment: Experiment, side: "LocalSide") -> int | None:
+def memory_of_run(experiment: Experiment, side: "ClientWorker") -> int | None:
     """Return the bytes at the peak of a client of a run, None where no prediction applies.
 
     None for models with adapters, with two stacks of layers, without attention, or that run a layer several times; and
-    where an example is longer than a row, since nobody knows how many rows a batch has then.
+    where an example is longer than a row, since the number of rows of a batch is then unknown.
 
     Args:
         experiment: Of the run.
         side: Its model, of which the frozen parameters are marked, and texts.
     """
-    length, model, features = side.recipe.longest, side.replica.model, side.train_features
-    plan = kept_layers(model)
-    if experiment.model.peft is not None or plan is None or not length:
+    from fednlp.models.trainable_depth import backward_depth
+
+    length, model, features = side.spec.longest, side.replica.model, side.train_features
+    depth = backward_depth(model)
+    if experiment.model.peft is not None or depth is None or not length:
         return None
     if features.lengths(side.partition.train_indices).max(initial=0) > length:
         return None
@@ -91,7 +93,7 @@ def memory_of_run(experiment: Experiment, side: "LocalSide") -> int | None:
     except ConfigError:
         return None
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    return memory_of_plan(experiment, sizes, plan, trained, _tied(model))
+    return memory_of_plan(experiment, sizes, Plan(*depth), trained, _tied(model))
 
 
 def _tied(model: Any) -> int:
@@ -100,29 +102,6 @@ def _tied(model: Any) -> int:
     head: Any = getattr(model.get_output_embeddings(), "weight", None)
     tied = words is not None and words is head and words.requires_grad
     return int(words.numel()) if tied else 0
-
-
-def kept_layers(model: "nn.Module") -> Plan | None:
-    """Return which layers keep what a backward pass needs; None for two stacks, or layers that run several times.
-
-    Gradients pass everything above the lowest part that is trained. A frozen layer that they pass keeps what one keeps
-    whose biases alone are trained.
-
-    Args:
-        model: Its frozen parameters have ``requires_grad`` False.
-    """
-    from fednlp.models.groups import EMBEDDINGS, HEAD, groups_of
-
-    parts = groups_of(model)
-    stack = {part for part in parts.values() if part not in (EMBEDDINGS, HEAD)}
-    run = getattr(getattr(model, "config", None), "num_hidden_layers", None)
-    if run != len(stack) or not all(part.startswith("layer.") for part in stack):
-        return None
-    trained = {name: parts[name] for name, parameter in model.named_parameters() if parameter.requires_grad}
-    whole = {part for name, part in trained.items() if part in stack and not name.endswith("bias")}
-    numbers = [int(part.removeprefix("layer.")) for part in trained.values() if part in stack]
-    lowest = 0 if EMBEDDINGS in trained.values() else min(numbers, default=len(stack))
-    return Plan(len(stack), len(whole), len(stack) - lowest - len(whole))
 
 
 @dataclass(frozen=True)
@@ -213,7 +192,7 @@ class Priced:
     def plan(self, candidate: Candidate) -> Plan:
         """Return what a plan is to the costs."""
         biases = candidate.depth - candidate.capacity
-        return Plan(self.layers, candidate.capacity, biases, self.experiment.runtime.remember)
+        return Plan(self.layers, candidate.capacity, biases, self.experiment.runtime.cache_activations)
 
     def _seconds(self, where: Plan, training: bool) -> float:
         name = self.experiment.model.name_or_path
@@ -236,11 +215,11 @@ def _stack(parts: set[str]) -> int:
 
 def _trained(model: "nn.Module", train: dict[str, Any]) -> int:
     """Return how many parameters a selection trains; the model is as it was."""
-    from fednlp.models.selection import apply_selection, parse_train
+    from fednlp.models.selection import apply_selection, parse_selection
 
     flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     try:
-        apply_selection(model, parse_train(train))
+        apply_selection(model, parse_selection(train))
         return sum(parameter.numel() for parameter, _ in flags if parameter.requires_grad)
     finally:
         for parameter, flag in flags:

@@ -2,9 +2,9 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,21 +14,25 @@ from torch import nn
 
 from fednlp import config
 from fednlp.config import Experiment
+from fednlp.config.sections import GIVEN
 from fednlp.data.schema import SCHEMAS
 from fednlp.errors import ConfigError, RunError, TooFewClients
+from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.round import MODEL
 from fednlp.federated.state import State
 from fednlp.models import save_model
 from fednlp.partition import Partition
-from fednlp.plugins import require_typed
+from fednlp.plugins import name_of, require_typed
 from fednlp.reports.trackers import open_trackers, require_trackers, round_numbers
 from fednlp.runtime.pool import Pool
-from fednlp.simulation.build import Pieces, gather, recipe, share_out
+from fednlp.simulation.build import Pieces, build_algorithm, gather, share_out, worker_spec
 from fednlp.simulation.callback import Callback, default_callback
-from fednlp.simulation.context import Course
+from fednlp.simulation.context import RunContext, Training
 from fednlp.simulation.evaluate import write_clients
 from fednlp.simulation.final import evaluate_final, is_due
 from fednlp.simulation.look import look_at
-from fednlp.simulation.loops import procedure_of
+from fednlp.simulation.loops import training_of
+from fednlp.simulation.protection import protect
 from fednlp.simulation.run_dir import (
     RunDir,
     create,
@@ -42,13 +46,14 @@ from fednlp.simulation.start_model import check_start, start_fingerprints, start
 from fednlp.simulation.summary import summary_of
 from fednlp.tasks import require_trusted
 from fednlp.training.replica import flat_weights
-from fednlp.training.side import LocalSide, exact_adapters, personal_names, pick_device
+from fednlp.training.worker import ClientWorker, exact_adapters, personal_names, pick_device
 
 
 def run(
     experiment: Experiment | Mapping[str, Any] | str | Path,
     out: str | Path | None = None,
     *,
+    algorithm: Algorithm | Callable[..., Algorithm] | str | None = None,
     overrides: Sequence[str] = (),
     callback: Callback | None = None,
 ) -> RunDir:
@@ -57,6 +62,8 @@ def run(
     Args:
         experiment: A configuration, its sections as a dictionary, or the path of its TOML file.
         out: The run directory to make; by default ``runs/<name>-<hash>``.
+        algorithm: In place of the one that the experiment names: an :class:`fednlp.Algorithm`, a function that
+            returns one, or ``"module:function"``. A value lies in this process alone, so that one worker trains.
         overrides: ``"a.b=c"`` settings over a file's.
         callback: Reports how the run goes; by default a progress bar in a notebook, and nothing elsewhere.
 
@@ -70,7 +77,8 @@ def run(
         experiment = config.load(experiment, overrides)
     elif overrides:
         raise RunError("overrides belong to an experiment file; change the configuration itself instead")
-    experiment = config.as_experiment(experiment).resolved()
+    experiment, given = _with_algorithm(config.as_experiment(experiment), algorithm)
+    experiment = experiment.resolved()
     callback = callback or default_callback()
     folder = None if out is None else Path(out)
     refuse_taken(folder)
@@ -83,13 +91,14 @@ def run(
         directory = create(experiment, folder)
         with directory.alone():
             _write_start(directory, experiment, pieces, partition, callback, start)
-            return _go_on(directory, experiment, pieces, partition, model, pool, callback)
+            return _train(_open(directory, experiment, pieces, partition, model, pool, callback, given))
 
 
 def resume(
     folder: str | Path,
     *,
     expected: Experiment | None = None,
+    algorithm: Algorithm | None = None,
     task: str | None = None,
     workers: int | None = None,
     callback: Callback | None = None,
@@ -99,6 +108,7 @@ def resume(
     Args:
         folder: The run directory.
         expected: If given, must be the experiment of that run.
+        algorithm: The value that the run was given in Python, if it was.
         task: If given, must be the task that the run names. One of the two is needed where that is a class of the
             user's own, ``"module:Class"``, and ``expected`` where the run names an algorithm, a partition method or a
             transform so: nothing is imported that only a run directory names.
@@ -117,6 +127,7 @@ def resume(
         )
     if expected is None:
         _require_named_by_user(folder, experiment, task)
+    _require_given(folder, experiment, algorithm)
     if workers is not None:
         runtime = experiment.runtime.model_copy(update={"workers": workers})
         experiment = experiment.model_copy(update={"runtime": runtime})
@@ -146,7 +157,35 @@ def resume(
         if partition is None:
             partition = _shared_out(experiment, pieces, callback)
             _write_start(directory, experiment, pieces, partition, callback, start)
-        return _go_on(directory, experiment, pieces, partition, model, pool, callback)
+        return _train(_open(directory, experiment, pieces, partition, model, pool, callback, algorithm))
+
+
+def _with_algorithm(
+    experiment: Experiment, algorithm: Algorithm | Callable[..., Algorithm] | str | None
+) -> tuple[Experiment, Algorithm | None]:
+    """Return the experiment with the name of the algorithm that is given, and the algorithm if it is a value."""
+    if algorithm is None:
+        return experiment, None
+    value = algorithm if isinstance(algorithm, Algorithm) else None
+    name = GIVEN
+    if value is None:
+        name = algorithm if isinstance(algorithm, str) else name_of(algorithm, "algorithm")
+    same = name == experiment.algorithm.name
+    section = {**experiment.algorithm.model_dump(), "name": name} if same else {"name": name}
+    return config.parse(
+        {**experiment.model_dump(exclude_none=True), "algorithm": section}, experiment.name
+    ), value
+
+
+def _require_given(folder: str | Path, experiment: Experiment, algorithm: Algorithm | None) -> None:
+    """Refuse to go on without the algorithm that a run was given as a value, or with one that it was not given."""
+    if (experiment.algorithm.name == GIVEN) is (algorithm is not None):
+        return
+    if algorithm is None:
+        raise RunError(
+            f"{folder} was given its algorithm in Python: go on with fednlp.resume({str(folder)!r}, algorithm=...)"
+        )
+    raise RunError(f"{folder} is a run of {experiment.algorithm.name}: resume it without algorithm=")
 
 
 def _require_named_by_user(folder: str | Path, experiment: Experiment, task: str | None) -> None:
@@ -172,17 +211,20 @@ def _shared_out(experiment: Experiment, pieces: Pieces, callback: Callback) -> P
 def _pool(experiment: Experiment) -> Pool:
     """Start the workers; most of what any model's module imports, they import at once."""
     preload = ("transformers.modeling_layers", "transformers.activations")
-    return Pool(_workers(experiment), "fednlp.training.side:open_side", experiment.runtime.threads, preload)
+    return Pool(
+        _workers(experiment), "fednlp.simulation.build:open_worker", experiment.runtime.threads, preload
+    )
 
 
 def _workers(experiment: Experiment) -> int:
     """Return how many processes work: as asked; or one a GPU; or one a core, but no more than clients at once."""
     wanted = experiment.runtime.workers
-    if any(name.startswith("__main__:") for _, name in config.own_code(experiment)):
+    own = [name for _, name in config.own_code(experiment)]
+    if experiment.algorithm.name == GIVEN or any(name.startswith("__main__:") for name in own):
         if wanted > 1:
             raise ConfigError(
                 f"runtime.workers = {wanted}: what a notebook or a script defines lies in its own process alone: write "
-                "it into a file, or say runtime.workers = 1"
+                'it into a file and name it "module:function", or say runtime.workers = 1'
             )
         return 1
     if pick_device(experiment.runtime.device).type != "cpu":
@@ -193,7 +235,18 @@ def _workers(experiment: Experiment) -> int:
     return wanted or max(1, min(cores // experiment.runtime.threads, experiment.clients_per_round))
 
 
-def _go_on(
+@dataclass(frozen=True)
+class _OpenRun:
+    """A run that is ready for its next round."""
+
+    directory: RunDir
+    context: RunContext
+    training: Training
+    pieces: Pieces
+    callback: Callback
+
+
+def _open(
     directory: RunDir,
     experiment: Experiment,
     pieces: Pieces,
@@ -201,77 +254,92 @@ def _go_on(
     model: nn.Module,
     pool: Pool,
     callback: Callback,
-) -> RunDir:
-    """Do the rounds that are left, then write model and summary."""
+    algorithm: Algorithm | None,
+) -> _OpenRun:
+    """Build what the rounds need, from the last checkpoint where there is one."""
     with saving(directory.folder):
         np.save(directory.test_numbers, pieces.data.test_numbers)
-    how = recipe(experiment, pieces, directory.partition, directory.test_numbers, directory.records)
-    personal = personal_names(model, how.train, how.federated)
-    adapters = exact_adapters(model, how.peft, how.federated)
+    spec = worker_spec(experiment, pieces, directory.partition, directory.test_numbers, directory.records)
+    personal = personal_names(model, spec.train, spec.federated)
+    adapters = exact_adapters(model, spec.peft, spec.federated)
     weights = flat_weights(model, personal, [pair.base for pair in adapters])
-    side = LocalSide(how, model)
-    x = pool.start(side, asdict(how))
-    state = directory.load_state(side.layout)
+    protected = protect(build_algorithm(experiment, algorithm), experiment, partition, weights.numel())
+    worker = ClientWorker(spec, model, protected.algorithm)
+    pool.start(worker, {"spec": asdict(spec), "experiment": experiment.model_dump(exclude_none=True)})
+    state = directory.load_state(worker.layout)
     if state is None:
-        x.copy_(weights)
-        state = State(0, side.layout, x)
-        require_space(directory.folder, 3 * x.numel() * 4)
-    else:
-        x.copy_(state.x)
-        state.x = x
+        state = State(0, worker.layout, weights)
+        require_space(directory.folder, 3 * weights.numel() * 4)
+    if protected.algorithm.downlink.plain:  # the server's model is what clients get: it lies in shared memory
+        pool.publish(MODEL, state.params)
+        state.params = pool.vectors[MODEL]
     texts = partial(pieces.data.input_texts, "train")
-    course = Course(experiment, partition, pool, side, state, callback.on_progress, callback.log, texts)
-    try:
-        _rounds(directory, course, callback)
-    except TooFewClients as error:
-        if course.lines:
-            _finish(directory, course, pieces, callback, stopped=str(error))
-        raise
-    _finish(directory, course, pieces, callback)
+    context = RunContext(
+        experiment, partition, pool, worker, state, callback.on_progress, callback.log, texts
+    )
+    return _OpenRun(directory, context, training_of(context, protected), pieces, callback)
+
+
+def _train(run: _OpenRun) -> RunDir:
+    """Do the rounds that are left, saving each, then what comes once after the last; write model and summary."""
+    directory, context, training, callback = run.directory, run.context, run.training, run.callback
+    context.lines = directory.keep_rounds(context.state.round)
+    callback.started(directory, context.experiment, training.rounds, context.state.round)
+    with _trackers(directory, context.experiment) as trackers, _finished_early(run):
+        begun, first = time.monotonic(), context.state.round
+        while context.state.round < training.rounds:
+            start = time.monotonic()
+            do_round = training.prepare()
+            line = training.line(do_round())
+            line["seconds"] = round(time.monotonic() - start, 4)
+            _save(directory, context, line)
+            for tracker in trackers:
+                tracker.log(line["round"], round_numbers(line))
+            done = context.state.round - first
+            left = (time.monotonic() - begun) / done * (training.rounds - context.state.round)
+            callback.on_round(line, left)
+        if is_due(context):
+            numbers = round_numbers(_after_the_last(directory, context))
+            for tracker in trackers:
+                tracker.log(context.state.round, numbers)
+    _finish(directory, context, run.pieces, callback)
     return directory
 
 
-def _rounds(directory: RunDir, course: Course, callback: Callback) -> None:
-    """Run and save one round after the other, then what comes once after the last."""
-    procedure = procedure_of(course)
-    course.lines = directory.keep_rounds(course.state.round)
-    callback.started(directory, course.experiment, procedure.rounds, course.state.round)
-    with _trackers(directory, course.experiment) as trackers:
-        begun, first = time.monotonic(), course.state.round
-        while course.state.round < procedure.rounds:
-            start = time.monotonic()
-            line = procedure.round()
-            line["seconds"] = round(time.monotonic() - start, 4)
-            course.lines.append(line)
-            with saving(directory.folder):
-                directory.append_round(line)
-                if "personal" in line.get("evaluation", {}):
-                    write_clients(directory.folder / "clients.csv", course)
-                if course.by_label is not None:
-                    directory.write_json("by_label.json", asdict(course.by_label))
-                course.side.participant.sync()
-                directory.save_state(course.state)
-            for tracker in trackers:
-                tracker.log(line["round"], round_numbers(line))
-            done = course.state.round - first
-            left = (time.monotonic() - begun) / done * (procedure.rounds - course.state.round)
-            callback.on_round(line, left)
-        if is_due(course):
-            numbers = round_numbers(_after_the_last(directory, course))
-            for tracker in trackers:
-                tracker.log(course.state.round, numbers)
+@contextmanager
+def _finished_early(run: _OpenRun) -> Iterator[None]:
+    """Write model and summary of the rounds done where too few clients come through."""
+    try:
+        yield
+    except TooFewClients as error:
+        if run.context.lines:
+            _finish(run.directory, run.context, run.pieces, run.callback, stopped=str(error))
+        raise
 
 
-def _after_the_last(directory: RunDir, course: Course) -> dict[str, Any]:
-    """Do what comes once after the last round, and add it to that round's line; return this line."""
-    start, line = time.monotonic(), course.lines[-1]
+def _save(directory: RunDir, context: RunContext, line: dict[str, Any]) -> None:
+    """Save a round."""
+    context.lines.append(line)
     with saving(directory.folder):
-        found = evaluate_final(course, directory)
-        if "final" in found:
-            line["evaluation"]["final"] = found.pop("final")
+        directory.append_round(line)
+        if "personal" in line.get("evaluation", {}):
+            write_clients(directory.folder / "clients.csv", context)
+        if context.by_label is not None:
+            directory.write_json("by_label.json", asdict(context.by_label))
+        context.worker.trainer.sync()
+        directory.save_state(context.state)
+
+
+def _after_the_last(directory: RunDir, context: RunContext) -> dict[str, Any]:
+    """Do what comes once after the last round, and add it to that round's line; return this line."""
+    start, line = time.monotonic(), context.lines[-1]
+    with saving(directory.folder):
+        found = evaluate_final(context, directory)
+        if "finetuned" in found:
+            line["evaluation"]["finetuned"] = found.pop("finetuned")
         line |= found
         line["seconds"] = round(line["seconds"] + time.monotonic() - start, 4)
-        directory.write_rounds(course.lines)
+        directory.write_rounds(context.lines)
     return line
 
 
@@ -337,7 +405,7 @@ def _write_facts(directory: RunDir, pieces: Pieces, partition: Partition, start:
 
 
 def _finish(
-    directory: RunDir, course: Course, pieces: Pieces, callback: Callback, stopped: str | None = None
+    directory: RunDir, context: RunContext, pieces: Pieces, callback: Callback, stopped: str | None = None
 ) -> None:
     """Write the model with its card, then the summary, which says that the run is at its end.
 
@@ -346,13 +414,13 @@ def _finish(
     from fednlp.reports.modelcard import model_card
 
     known = directory.read_json("environment.json")
-    summary = summary_of(course, known["data"], stopped)
+    summary = summary_of(context, known["data"], stopped)
     with saving(directory.folder):
-        if course.lines and "matrix" in course.lines[-1]:
-            directory.write_json("matrix.json", course.lines[-1]["matrix"])
-        if course.experiment.algorithm.name != "local":
-            course.side.replica.load_for_evaluation(course.state.x)
-            card = model_card(summary, course.experiment.model_dump(exclude_none=True), known)
-            save_model(course.side.replica.model, pieces.tokenizer, directory.model, card, pieces.longest)
+        if context.lines and "cross_client_evaluation" in context.lines[-1]:
+            directory.write_json("cross_client_evaluation.json", context.lines[-1]["cross_client_evaluation"])
+        if context.experiment.algorithm.name != "local":
+            context.worker.replica.load_for_evaluation(context.state.params)
+            card = model_card(summary, context.experiment.model_dump(exclude_none=True), known)
+            save_model(context.worker.replica.model, pieces.tokenizer, directory.model, card, pieces.longest)
         directory.write_json("summary.json", summary)
     callback.finished(directory, summary)

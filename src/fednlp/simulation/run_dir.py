@@ -6,10 +6,10 @@ data.json          how the data were read, and what is odd about them
 task.json          the task as it was trained, for evaluate and predict
 partition.npz      who holds which examples
 rounds.jsonl       one line a round
-clients.csv        each client's sizes, last own score, and score after its final steps
+clients.csv        each client's sizes, last own score, and score after its fine-tuning steps
 by_label.json      scores by label on the global test set, and the confusion matrix
 labels.json        client x label counts, for small federations
-matrix.json        every model's score on every client's tests, if asked for
+cross_client_evaluation.json        every model's score on every client's tests, if asked for
 checkpoint/        what a resumed run needs
 model/             the final model, for ``from_pretrained``
 summary.json       written last
@@ -81,7 +81,7 @@ class RunDir:
 
     @property
     def client_models(self) -> Path:
-        """The clients' models after their final steps, where these are kept."""
+        """The clients' models after their fine-tuning steps, where these are kept."""
         return self.folder / "checkpoint" / "models.bin"
 
     @property

@@ -6,14 +6,14 @@ from typing import Any
 from torch import nn
 
 from fednlp.config import Experiment
-from fednlp.config.sections import REFERENCES
+from fednlp.config.sections import BASELINES
 from fednlp.errors import RunError
 from fednlp.models import pretrained_model
 from fednlp.models.fingerprint import changed, fingerprints
 from fednlp.simulation.run_dir import RunDir
 from fednlp.tasks.base import Task
 from fednlp.training.replica import layout_of
-from fednlp.training.side import exact_adapters, personal_names
+from fednlp.training.worker import exact_adapters, personal_names
 
 
 def start_model(experiment: Experiment, source: str, task: Task) -> nn.Module:
@@ -32,7 +32,7 @@ def start_model(experiment: Experiment, source: str, task: Task) -> nn.Module:
         model.config,
         experiment.seed,
         model.peft,
-        own_head=task.name == "prompt-classification",
+        require_head=task.name == "prompt-classification",
     )
 
 
@@ -41,7 +41,7 @@ def start_fingerprints(experiment: Experiment, model: nn.Module, tokenizer: Any)
 
     The shared tensors lie in the checkpoint. What is frozen, and what a client's personal tensors begin with, does not.
     """
-    federated = experiment.algorithm.name not in REFERENCES
+    federated = experiment.algorithm.name not in BASELINES
     personal = personal_names(model, experiment.model.train, federated)
     derived = [pair.base for pair in exact_adapters(model, experiment.model.peft, federated)]
     saved = [entry.name for entry in layout_of(model, personal, derived).entries]

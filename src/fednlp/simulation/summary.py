@@ -5,48 +5,52 @@ from typing import Any
 import numpy as np
 
 from fednlp.config import Experiment
-from fednlp.config.sections import REFERENCES
+from fednlp.config.sections import BASELINES
 from fednlp.costs import totals
-from fednlp.simulation.context import Course
+from fednlp.simulation.context import RunContext
 from fednlp.training.scores import defined
 
 
-def summary_of(course: Course, data: dict[str, Any], stopped: str | None) -> dict[str, Any]:
+def summary_of(context: RunContext, data: dict[str, Any], stopped: str | None) -> dict[str, Any]:
     """Return what a run came to and what it cost.
 
     Args:
-        course: The run, at its end.
+        context: The run, at its end.
         data: What is known of its data.
         stopped: Why it ended before its last round; None if it did not.
     """
-    experiment, lines, task = course.experiment, course.lines, course.side.task
+    experiment, lines, task = context.experiment, context.lines, context.worker.task
     evaluated = [line for line in lines if "evaluation" in line]
     return {
         "name": experiment.name,
         "algorithm": experiment.algorithm.name,
         "seed": experiment.seed,
-        "rounds": course.state.round,
+        "rounds": context.state.round,
         "finished": stopped is None,
         "data": data,
-        "clients": course.partition.num_clients,
-        "personalised": course.side.personalised,
+        "clients": context.partition.num_clients,
+        "personalised": context.worker.personalised,
         "model": experiment.model.name_or_path,
-        "parameters": course.state.layout.numel,
+        "parameters": context.state.layout.numel,
         "evaluation": evaluated[-1]["evaluation"] if evaluated else {},
         "task": task.name,
         "metric": task.metric,
-        "best": _best(evaluated, "personal" if course.side.personalised else "global", task.metric),
+        "best": _best(evaluated, "personal" if context.worker.personalised else "global", task.metric),
         "bytes_up": 0,
         "bytes_down": 0,
         **totals(lines),
         "seconds": round(sum(line["seconds"] for line in lines), 3),
         "dropped": sum(len(line.get("dropped", [])) for line in lines),
         "stopped": stopped,
-        "reference": experiment.algorithm.name if experiment.algorithm.name in REFERENCES else None,
-        "baseline": _baseline(course),
-        "note": course.note,
-        **{key: lines[-1][key] for key in ("final_failed", "final_untrained") if lines and key in lines[-1]},
-        **course.facts,
+        "reference": experiment.algorithm.name if experiment.algorithm.name in BASELINES else None,
+        "baseline": _baseline(context),
+        "note": context.note,
+        **{
+            key: lines[-1][key]
+            for key in ("finetune_failed", "finetune_untrained")
+            if lines and key in lines[-1]
+        },
+        **context.facts,
         **_secure_total(experiment, lines),
     }
 
@@ -79,12 +83,12 @@ def _secure_total(experiment: Experiment, lines: list[dict[str, Any]]) -> dict[s
     }
 
 
-def _baseline(course: Course) -> dict[str, Any]:
+def _baseline(context: RunContext) -> dict[str, Any]:
     """Return how well the whole test set is predicted without a model, in the task's metrics."""
-    side, examples, train = course.side, course.partition.train_indices, course.side.train_features
-    if course.gold is not None:
-        examples, labels = course.gold
+    side, examples, train = context.worker, context.partition.train_indices, context.worker.train_features
+    if context.gold is not None:
+        examples, labels = context.gold
         train = train.with_values("label", examples, labels)
-    numbers = np.load(side.recipe.test_numbers)
+    numbers = np.load(side.spec.test_numbers)
     name, predictions = side.task.baseline(train, examples, side.test_features, numbers)
     return {"name": name, **defined(side.task.metrics(predictions, side.test_features, numbers))}

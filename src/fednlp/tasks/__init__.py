@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from fednlp.errors import ConfigError, RunError
 from fednlp.plugins import load, require_typed
-from fednlp.tasks.names import TASKS
+from fednlp.tasks.formulations import TASKS
 
 if TYPE_CHECKING:
     from fednlp.tasks.base import Task

@@ -1,4 +1,4 @@
-"""What a task formulation is to the rest of the library."""
+"""The interface of a task formulation to the rest of the library."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ Row = dict[str, str | None]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Predictions:
     """Predictions for some examples.
 
     Attributes:
-        numbers: The examples.
+        indices: Example numbers.
         predictions: One an example, each a value that JSON can hold.
         loss: Sum of the losses.
         weight: What the sum is to be divided by for the mean loss: examples, or tokens.
     """
 
-    numbers: list[int]
+    indices: list[int]
     predictions: list[Any]
     loss: float
     weight: float
@@ -51,8 +51,8 @@ class Task(Protocol):
         """The Hugging Face auto class with the right head."""
 
     @property
-    def own_words_only(self) -> bool:
-        """Whether a batch holds no token id beside those of its examples' ``input_ids`` and special ones."""
+    def uses_only_input_ids(self) -> bool:
+        """True if a batch holds no token ids but those of its examples' ``input_ids`` and special ones."""
 
     @classmethod
     def build(cls, labels: Sequence[str], tokenizer: Any, **options: Any) -> Self:
@@ -61,11 +61,11 @@ class Task(Protocol):
         Args:
             labels: Label or tag names, in the order of their ids.
             tokenizer: The model's tokenizer.
-            options: Of ``[task]``; only those that the task takes (:data:`fednlp.tasks.names.TASKS`).
+            options: Of ``[task]``; only those that the task takes (:data:`fednlp.tasks.formulations.TASKS`).
         """
 
     def settings(self) -> dict[str, Any]:
-        """Return what the model's configuration must say, e.g. the number of labels and their names."""
+        """Return the settings of the model's configuration, e.g. the number of labels and their names."""
 
     def encode(self, rows: Iterable[Row], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
         """Turn rows of a data set into features, one dict a row.
@@ -75,7 +75,7 @@ class Task(Protocol):
         """
 
     def collate(
-        self, features: Features, numbers: np.ndarray, device: torch.device, *, training: bool = False
+        self, features: Features, indices: np.ndarray, device: torch.device, *, training: bool = False
     ) -> Batch:
         """Make one batch, padded to its own longest example, with its attention mask.
 
@@ -86,16 +86,16 @@ class Task(Protocol):
         """Return the mean loss over the batch."""
 
     def predict(
-        self, model: nn.Module, features: Features, numbers: np.ndarray, device: torch.device
-    ) -> Outcome:
+        self, model: nn.Module, features: Features, indices: np.ndarray, device: torch.device
+    ) -> Predictions:
         """Predict some examples with a model in evaluation mode."""
 
     def metrics(
-        self, predictions: Sequence[Any], features: Features, numbers: np.ndarray
+        self, predictions: Sequence[Any], features: Features, indices: np.ndarray
     ) -> dict[str, float]:
         """Score predictions over a whole evaluation set; NaN for a metric that the set does not define."""
 
-    def statistics(self, predictions: Sequence[Any], features: Features, numbers: np.ndarray) -> np.ndarray:
+    def statistics(self, predictions: Sequence[Any], features: Features, indices: np.ndarray) -> np.ndarray:
         """Return what each example adds to the metric, float64 (examples, k): see :meth:`score`."""
 
     def score(self, sums: np.ndarray) -> np.ndarray:
@@ -106,7 +106,7 @@ class Task(Protocol):
         """
 
     def baseline(
-        self, train: Features, examples: np.ndarray, test: Features, numbers: np.ndarray
+        self, train: Features, examples: np.ndarray, test: Features, indices: np.ndarray
     ) -> tuple[str, list[Any]]:
         """Predict test examples without a model: the least that a trained one must be better than.
 
@@ -114,11 +114,11 @@ class Task(Protocol):
             train: Features of the training set.
             examples: The training examples that clients hold.
             test: Features of the test set.
-            numbers: The test examples.
+            indices: The test examples, by number.
 
         Returns:
             What it does, in a few words, and a prediction for each test example.
         """
 
-    def shown(self, prediction: Any) -> Any:
-        """Return a prediction as a person wants to read it, e.g. the name of a label."""
+    def format_prediction(self, prediction: Any) -> Any:
+        """Return a prediction in readable form, e.g. the name of a label."""

@@ -1,6 +1,6 @@
-"""What tasks that predict tokens have in common: blocks of long texts, logits where they are needed, pieces.
+"""Helpers of tasks that predict tokens: blocks of long texts, logits at some positions, batches in pieces.
 
-Such a batch holds ``places``, the positions whose logits are wanted, counted through the batch row by row
+Such a batch holds ``places``, the positions whose logits are needed, counted through the batch row by row
 (row * width + column), and ``labels``, the token that is right at each.
 """
 
@@ -13,13 +13,15 @@ from torch import Tensor, nn
 
 from fednlp.tasks.base import Batch
 
-MOST_ROWS = 64
+MAX_ROWS = 64
 """Rows that a model reads at once in evaluation."""
-MOST_LOGITS = 2**27
+MAX_LOGITS = 2**27
 """Logits (rows * width * vocabulary) that are made at once: half a gigabyte in float32."""
 
 
-def cut(lengths: np.ndarray, sizes: np.ndarray, overlap: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def split_into_rows(
+    lengths: np.ndarray, sizes: np.ndarray, overlap: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cut token lists that lie end to end into rows.
 
     Args:
@@ -30,7 +32,7 @@ def cut(lengths: np.ndarray, sizes: np.ndarray, overlap: int) -> tuple[np.ndarra
     Returns:
         Of each row: where it starts, its tokens, and the list it comes from.
 
-    >>> [part.tolist() for part in cut(np.array([5, 2]), np.array([3, 3]), overlap=1)]
+    >>> [part.tolist() for part in split_into_rows(np.array([5, 2]), np.array([3, 3]), overlap=1)]
     [[0, 2, 5], [3, 3, 2], [0, 0, 1]]
     """
     steps = sizes - overlap
@@ -42,10 +44,10 @@ def cut(lengths: np.ndarray, sizes: np.ndarray, overlap: int) -> tuple[np.ndarra
     return starts, np.minimum(sizes[owners], ends[owners] - starts), owners
 
 
-def laid(flat: np.ndarray, starts: np.ndarray, widths: np.ndarray, filler: int) -> np.ndarray:
+def pad_rows(flat: np.ndarray, starts: np.ndarray, widths: np.ndarray, filler: int) -> np.ndarray:
     """Return rows of a flat array, int64 (rows, widest), filled up on the right.
 
-    >>> laid(np.array([7, 8, 9]), np.array([0, 2]), np.array([2, 1]), filler=0).tolist()
+    >>> pad_rows(np.array([7, 8, 9]), np.array([0, 2]), np.array([2, 1]), filler=0).tolist()
     [[7, 8], [9, 0]]
     """
     column = np.arange(int(widths.max(initial=0)))
@@ -58,7 +60,7 @@ def logits_at(model: nn.Module, inputs: Mapping[str, Any], places: Tensor, shape
     """Return the logits at some positions only, (places, vocabulary).
 
     The last layer of a language model is its widest. Where it is a linear layer, as nearly everywhere, it is
-    given the wanted positions and no others; where it is not, all logits are made and these are picked.
+    given these positions and no others; where it is not, all logits are made and these are picked.
 
     Args:
         model: With a head over the vocabulary.
@@ -71,10 +73,10 @@ def logits_at(model: nn.Module, inputs: Mapping[str, Any], places: Tensor, shape
     hook = None
     if isinstance(head, nn.Linear):
 
-        def wanted(module: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        def select(module: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
             return (given[0].flatten(0, 1)[places],) if given and given[0].shape[:-1] == shape else None
 
-        hook = head.register_forward_pre_hook(wanted)
+        hook = head.register_forward_pre_hook(select)
     try:
         logits: Tensor = model(**inputs).logits
     finally:
@@ -83,7 +85,7 @@ def logits_at(model: nn.Module, inputs: Mapping[str, Any], places: Tensor, shape
     return logits.flatten(0, 1)[places] if logits.dim() == 3 else logits
 
 
-def pieces(batch: Batch, vocabulary: int, width: int) -> Iterator[Batch]:
+def split_batch(batch: Batch, vocabulary: int, width: int) -> Iterator[Batch]:
     """Cut a batch between rows, so that neither rows nor logits become too many at once.
 
     Args:
@@ -92,7 +94,7 @@ def pieces(batch: Batch, vocabulary: int, width: int) -> Iterator[Batch]:
         width: Columns that ``places`` counts in.
     """
     rows = len(batch["input_ids"])
-    size = max(1, min(MOST_ROWS, MOST_LOGITS // max(1, width * vocabulary)))
+    size = max(1, min(MAX_ROWS, MAX_LOGITS // max(1, width * vocabulary)))
     if rows <= size:
         yield batch
         return
@@ -112,5 +114,5 @@ def vocabulary_of(tokenizer: Any) -> int:
 
 
 def no_cache(model: nn.Module) -> dict[str, bool]:
-    """Return what keeps a decoder from storing keys and values that nobody reads."""
+    """Return the arguments that keep a decoder from storing keys and values, which are not read here."""
     return {"use_cache": False} if hasattr(getattr(model, "config", None), "use_cache") else {}

@@ -9,13 +9,13 @@ import torch
 
 from fednlp.data.features import Features
 from fednlp.tasks.base import Batch, Row
-from fednlp.tasks.blocks import cut, laid, vocabulary_of
-from fednlp.tasks.inputs import moved, padding_of
-from fednlp.tasks.language import LanguageModelling
+from fednlp.tasks.blocks import pad_rows, split_into_rows, vocabulary_of
+from fednlp.tasks.inputs import padding_of, to_device
+from fednlp.tasks.language_modeling import LanguageModeling
 
 
 @dataclass(frozen=True)
-class CausalLM(LanguageModelling):
+class CausalLM(LanguageModeling):
     """Next-token prediction with cross-entropy.
 
     A text is the tokenizer's BOS if it has one, the text's own tokens, and EOS if it has one. A long text is
@@ -23,7 +23,7 @@ class CausalLM(LanguageModelling):
     that every token but the very first is predicted once, and none is dropped.
 
     Args:
-        padding: The id to pad with; it may be that of a word, since the mask alone says what is padding.
+        padding: The id to pad with; it may be that of a word, since the mask alone marks the padding.
         vocabulary: Tokens that the tokenizer knows.
     """
 
@@ -32,7 +32,7 @@ class CausalLM(LanguageModelling):
     name: str = "causal-lm"
     metric: str = "accuracy"
     model_class: str = "AutoModelForCausalLM"
-    own_words_only: bool = True
+    uses_only_input_ids: bool = True
     decoder: ClassVar[bool] = True
 
     @classmethod
@@ -57,12 +57,12 @@ class CausalLM(LanguageModelling):
         ]
 
     def collate(
-        self, features: Features, numbers: np.ndarray, device: torch.device, *, training: bool = False
+        self, features: Features, indices: np.ndarray, device: torch.device, *, training: bool = False
     ) -> Batch:
         """Return a row a block: ``input_ids``, ``attention_mask``, ``places``, ``labels`` and ``owners``."""
-        sizes = features.values("block")[numbers]
-        starts, widths, owners = cut(features.lengths(numbers), sizes, overlap=1)
-        ids = laid(features.words(numbers), starts, widths, self.padding)
+        sizes = features.values("block")[indices]
+        starts, widths, owners = split_into_rows(features.lengths(indices), sizes, overlap=1)
+        ids = pad_rows(features.words(indices), starts, widths, self.padding)
         column = np.arange(ids.shape[1])
         followed = column < widths[:, None] - 1
         batch = {
@@ -72,4 +72,4 @@ class CausalLM(LanguageModelling):
             "labels": np.roll(ids, -1, axis=1)[followed],
             "owners": np.repeat(owners, widths - 1),
         }
-        return moved({name: torch.from_numpy(array) for name, array in batch.items()}, device)
+        return to_device({name: torch.from_numpy(array) for name, array in batch.items()}, device)

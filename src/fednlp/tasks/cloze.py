@@ -11,7 +11,7 @@ _EXAMPLE = 'task.pattern = "{mask} News: {text}"'
 
 
 @dataclass(frozen=True)
-class Part:
+class PatternPart:
     """A part of a pattern: its own words, or the place of the mask or of a text.
 
     Attributes:
@@ -25,7 +25,7 @@ class Part:
     words: str = ""
 
 
-def parts_of(pattern: str) -> list[Part]:
+def parts_of(pattern: str) -> list[PatternPart]:
     """Take a pattern to pieces; a space belongs to what follows it, as in byte-level vocabularies.
 
     Raises:
@@ -40,19 +40,19 @@ def parts_of(pattern: str) -> list[Part]:
         found = list(string.Formatter().parse(pattern))
     except ValueError as error:
         raise ConfigError(f'task.pattern "{pattern}": {error}; a brace itself is written twice') from None
-    parts: list[Part] = []
+    parts: list[PatternPart] = []
     for words, field, detail, conversion in found:
         own = words.rstrip()
         lead = " " if len(own) < len(words) else ""
         if own:
-            parts.append(Part("words", words=own))
+            parts.append(PatternPart("words", words=own))
         if field is None:
             continue
         if field not in ("mask", "text", "text_pair") or detail or conversion:
             raise ConfigError(
                 f'task.pattern "{pattern}" holds {{{field}}}: it may hold {{mask}}, {{text}}, {{text_pair}}'
             )
-        parts.append(Part(field, lead))
+        parts.append(PatternPart(field, lead))
     kinds = [part.kind for part in parts]
     for kind in ("mask", "text"):
         if kinds.count(kind) != 1:
@@ -101,7 +101,7 @@ def plain_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
 
 
 def words_of(
-    labels: Sequence[str], verbalizer: Mapping[str, str], parts: Sequence[Part], tokenizer: Any
+    labels: Sequence[str], verbalizer: Mapping[str, str], parts: Sequence[PatternPart], tokenizer: Any
 ) -> tuple[int, ...]:
     """Return the token of each label's word, as it stands in the place of the mask.
 
@@ -143,7 +143,7 @@ def words_of(
 
 
 def filled(
-    parts: Sequence[Part],
+    parts: Sequence[PatternPart],
     texts: Mapping[str, Sequence[Sequence[int]]],
     mask: int,
     tokenizer: Any,

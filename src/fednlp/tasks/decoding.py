@@ -1,4 +1,4 @@
-"""What a decoder reads in training, and what it writes: the same for every architecture."""
+"""The input of a decoder in training, and the tokens that it generates: the same for every architecture."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def decoder_input(model: nn.Module, target: Tensor, padding: int, start: int) ->
         model: An encoder-decoder.
         target: Token ids (batch, longest), filled up with -100.
         padding: Stands where nothing is read.
-        start: What the decoder begins with, where neither the model nor its configuration says so.
+        start: What the decoder begins with, where neither the model nor its configuration defines it.
     """
     shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
     if shift is not None:
@@ -26,18 +26,18 @@ def decoder_input(model: nn.Module, target: Tensor, padding: int, start: int) ->
             shifted: Tensor = shift(target)
             return shifted
         except (AttributeError, TypeError, ValueError):
-            pass  # its configuration does not say what a decoder begins with
+            pass  # its configuration does not define the first token of a decoder
     first = torch.full_like(target[:, :1], decoder_start(model, start))
     return torch.cat([first, target[:, :-1]], dim=1).masked_fill(target == IGNORED, padding)
 
 
 def decoder_start(model: nn.Module, start: int) -> int:
-    """Return the token that a model's decoder begins with; ``start`` where its configuration does not say."""
+    """Return the token that a model's decoder begins with; ``start`` where its configuration defines none."""
     begun = getattr(getattr(model, "config", None), "decoder_start_token_id", None)
     return start if begun is None else int(begun)
 
 
-def generated(
+def generate_ids(
     model: nn.Module,
     batch: Batch,
     *,
@@ -49,7 +49,7 @@ def generated(
 ) -> Tensor:
     """Return what a model generates, (batch, longest), by greedy or beam search, without sampling.
 
-    A function of the weights and these arguments: what a checkpoint brings as its own defaults plays no part, so
+    A function of the weights and these arguments: the defaults that a checkpoint brings are not used, so
     that a model loaded from it and one built from its configuration generate the same. Padding is never chosen.
 
     Args:
@@ -78,7 +78,7 @@ def generated(
     own = [part.generation_config for part in owners]
     generate: Any = model.generate
     try:
-        for part in owners:  # its defaults would fill in all that is not said here
+        for part in owners:  # its defaults would fill in all that is not given here
             part.generation_config = GenerationConfig()
         made: Tensor = generate(
             input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], generation_config=options

@@ -1,4 +1,4 @@
-"""Whether something is a task, and whether JSON values are its fields: found out before anything is called."""
+"""Check that a class is a task and that JSON values are its fields, before anything is called."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ _MEMBERS = tuple(name for name in vars(Task) if not name.startswith("_"))
 
 
 def lacks(found: Any) -> str | None:
-    """Say what an object lacks to be the class of a task; None if nothing.
+    """Return what an object lacks to be the class of a task; None if nothing.
 
     >>> lacks(print)
     'it is no class'
@@ -28,9 +28,9 @@ def lacks(found: Any) -> str | None:
 
 
 def misfit(kind: type[Any], fields: Mapping[str, Any]) -> str | None:
-    """Say why JSON values cannot be the fields of a dataclass; None if they can.
+    """Return why JSON values cannot be the fields of a dataclass; None if they can.
 
-    >>> from fednlp.tasks.classification import TextClassification
+    >>> from fednlp.tasks.text_classification import TextClassification
     >>> misfit(TextClassification, {"labels": ["a", "b"], "padding": "0"})
     'padding must be int'
     """

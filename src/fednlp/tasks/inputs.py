@@ -1,4 +1,4 @@
-"""What tasks that read one text, or a pair, have in common: encoding it, and making a padded batch of it."""
+"""Helpers of tasks that read one text or a pair of texts: encoding it, and making a padded batch of it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,16 +31,16 @@ def encode_texts(
     ]
 
 
-def padded_inputs(features: Features, numbers: np.ndarray, padding: int, device: torch.device) -> Batch:
+def padded_inputs(features: Features, indices: np.ndarray, padding: int, device: torch.device) -> Batch:
     """Return ``input_ids`` and ``attention_mask`` (batch, longest), int64, and ``token_type_ids`` if there are any."""
-    ids, mask = features.padded("input_ids", numbers, padding)
+    ids, mask = features.padded("input_ids", indices, padding)
     batch = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
     if "token_type_ids" in features.offsets:
-        batch["token_type_ids"] = torch.from_numpy(features.padded("token_type_ids", numbers, 0)[0])
-    return moved(batch, device)
+        batch["token_type_ids"] = torch.from_numpy(features.padded("token_type_ids", indices, 0)[0])
+    return to_device(batch, device)
 
 
-def moved(batch: Batch, device: torch.device) -> Batch:
+def to_device(batch: Batch, device: torch.device) -> Batch:
     """Return a batch on a device."""
     return {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
 
@@ -58,7 +58,7 @@ def padding_of(tokenizer: Any) -> int:
     return 0
 
 
-def share(part: np.ndarray | float, whole: np.ndarray | float) -> np.ndarray:
+def ratio(part: np.ndarray | float, whole: np.ndarray | float) -> np.ndarray:
     """Return part / whole, and 0 where there is nothing."""
     part, whole = np.asarray(part, np.float64), np.asarray(whole, np.float64)
     shares: np.ndarray = np.where(whole != 0, part / np.where(whole != 0, whole, 1.0), 0.0)
@@ -66,7 +66,7 @@ def share(part: np.ndarray | float, whole: np.ndarray | float) -> np.ndarray:
 
 
 def class_settings(labels: Sequence[str], padding: int) -> dict[str, Any]:
-    """Return what a model's configuration must say of classes: their names, and the padding that decoders need."""
+    """Return a model's settings for classes: their names, and the padding that decoders need."""
     return {
         "pad_token_id": padding,
         "num_labels": len(labels),

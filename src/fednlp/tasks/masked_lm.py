@@ -11,17 +11,17 @@ import torch
 from fednlp.data.features import Features
 from fednlp.errors import ConfigError
 from fednlp.tasks.base import Batch, Row
-from fednlp.tasks.blocks import cut, laid, vocabulary_of
+from fednlp.tasks.blocks import pad_rows, split_into_rows, vocabulary_of
 from fednlp.tasks.cloze import frame, mask_of
-from fednlp.tasks.inputs import moved, padding_of
-from fednlp.tasks.language import LanguageModelling
+from fednlp.tasks.inputs import padding_of, to_device
+from fednlp.tasks.language_modeling import LanguageModeling
 
 _EVALUATION = 0x6D6C6D
 """Seeds, with the digest of a text's tokens, what is hidden of it in evaluation."""
 
 
 @dataclass(frozen=True)
-class MaskedLM(LanguageModelling):
+class MaskedLM(LanguageModeling):
     """Prediction of hidden tokens with cross-entropy (Devlin et al. 2019, *BERT*, section 3.1, Task 1).
 
     Each token is chosen with probability ``mlm_probability``, special tokens never, and at least one of a
@@ -44,7 +44,7 @@ class MaskedLM(LanguageModelling):
     name: str = "masked-lm"
     metric: str = "accuracy"
     model_class: str = "AutoModelForMaskedLM"
-    own_words_only: bool = False
+    uses_only_input_ids: bool = False
     decoder: ClassVar[bool] = False
 
     @classmethod
@@ -87,27 +87,27 @@ class MaskedLM(LanguageModelling):
         return made
 
     def collate(
-        self, features: Features, numbers: np.ndarray, device: torch.device, *, training: bool = False
+        self, features: Features, indices: np.ndarray, device: torch.device, *, training: bool = False
     ) -> Batch:
         """Return a row a block: ``input_ids``, ``attention_mask``, ``places``, ``labels`` and ``owners``."""
-        words, lengths = features.words(numbers), features.lengths(numbers)
+        words, lengths = features.words(indices), features.lengths(indices)
         draws = torch.rand(len(words)).numpy() if training else _fixed(words, lengths)
         hidden = self._chosen(words, lengths, draws)
         read = self._replaced(words, hidden) if training else np.where(hidden, self.mask, words)
-        starts, widths, owners = cut(lengths, features.values("block")[numbers], overlap=0)
-        ids = laid(read, starts, widths, self.padding)
-        wanted = laid(hidden, starts, widths, 0).astype(bool)
+        starts, widths, owners = split_into_rows(lengths, features.values("block")[indices], overlap=0)
+        ids = pad_rows(read, starts, widths, self.padding)
+        predicted = pad_rows(hidden, starts, widths, 0).astype(bool)
         batch = {
             "input_ids": ids,
             "attention_mask": (np.arange(ids.shape[1]) < widths[:, None]).astype(np.int64),
-            "places": np.flatnonzero(wanted),
-            "labels": laid(words, starts, widths, 0)[wanted],
-            "owners": np.repeat(owners, wanted.sum(1)),
+            "places": np.flatnonzero(predicted),
+            "labels": pad_rows(words, starts, widths, 0)[predicted],
+            "owners": np.repeat(owners, predicted.sum(1)),
         }
-        return moved({name: torch.from_numpy(array) for name, array in batch.items()}, device)
+        return to_device({name: torch.from_numpy(array) for name, array in batch.items()}, device)
 
     def _chosen(self, words: np.ndarray, lengths: np.ndarray, draws: np.ndarray) -> np.ndarray:
-        """Say which tokens are hidden: those with a low draw, and a text's lowest if none is low enough."""
+        """Return the mask of hidden tokens: those with a low draw, and a text's lowest if none is low enough."""
         draws = np.where(np.isin(words, self.special), 2.0, draws)
         chosen = draws < self.mlm_probability
         ends = np.cumsum(lengths)

@@ -67,7 +67,7 @@ def bleu(sums: np.ndarray) -> np.ndarray:
 
     flat = np.rint(np.asarray(sums, np.float64)).astype(np.int64).reshape(-1, 2 * _ORDERS + 2)
     scores = np.zeros(len(flat))
-    for place, (*counts, length, wanted) in enumerate(flat.tolist()):
+    for place, (*counts, length, reference) in enumerate(flat.tolist()):
         right, total = counts[:_ORDERS], counts[_ORDERS:]
-        scores[place] = BLEU.compute_bleu(right, total, length, wanted, smooth_method="exp").score
+        scores[place] = BLEU.compute_bleu(right, total, length, reference, smooth_method="exp").score
     return scores.reshape(np.shape(sums)[:-1])

@@ -13,17 +13,17 @@ from torch import Tensor, nn
 
 from fednlp.data.features import Features
 from fednlp.errors import ConfigError, ModelError
-from fednlp.tasks.base import Batch, Outcome, Row
-from fednlp.tasks.blocks import logits_at, no_cache, pieces, vocabulary_of
+from fednlp.tasks.base import Batch, Predictions, Row
+from fednlp.tasks.blocks import logits_at, no_cache, split_batch, vocabulary_of
 from fednlp.tasks.cloze import frame, plain_ids
-from fednlp.tasks.decoding import generated
-from fednlp.tasks.inputs import moved, padded_inputs, padding_of
-from fednlp.tasks.texts import TextWriting, references_of
-from fednlp.tasks.vocabularies import decoded, tokenizer_of
+from fednlp.tasks.decoding import generate_ids
+from fednlp.tasks.generation_metrics import GenerationMetrics, references_of
+from fednlp.tasks.inputs import padded_inputs, padding_of, to_device
+from fednlp.tasks.target_tokenizers import cached_tokenizer, decode_texts
 
 
 @dataclass(frozen=True)
-class TextGeneration(TextWriting):
+class TextGeneration(GenerationMetrics):
     """Generation with a decoder alone, trained with cross-entropy over the target's tokens.
 
     What is read is one sequence: the source in a template, the target, and the end of text. The prompt is a
@@ -31,7 +31,7 @@ class TextGeneration(TextWriting):
 
     Args:
         tokenizer: Folder or name of the tokenizer.
-        padding: The id to pad with; it may be that of the end, since the mask alone says what is padding.
+        padding: The id to pad with; it may be that of the end, since the mask alone marks the padding.
         end: What ends a target; None where the tokenizer has no such token.
         vocabulary: Tokens that the tokenizer knows.
         template: What stands around ``{source}``; the target comes behind it.
@@ -52,7 +52,7 @@ class TextGeneration(TextWriting):
     scorer: str = "rouge"
     name: str = "text-generation"
     model_class: str = "AutoModelForCausalLM"
-    own_words_only: bool = True
+    uses_only_input_ids: bool = True
 
     @classmethod
     def build(cls, labels: Sequence[str], tokenizer: Any, **options: Any) -> Self:
@@ -121,17 +121,17 @@ class TextGeneration(TextWriting):
         return [*frame(tokenizer)[0], *own[0]], own[1], leads
 
     def collate(
-        self, features: Features, numbers: np.ndarray, device: torch.device, *, training: bool = False
+        self, features: Features, indices: np.ndarray, device: torch.device, *, training: bool = False
     ) -> Batch:
         """Return ``input_ids``, ``attention_mask`` (batch, longest), and ``places`` and ``labels`` of targets."""
-        batch = padded_inputs(features, numbers, self.padding, torch.device("cpu"))
+        batch = padded_inputs(features, indices, self.padding, torch.device("cpu"))
         ids = batch["input_ids"]
         column = torch.arange(ids.shape[1])
-        begin = torch.from_numpy(features.values("prompt")[numbers])[:, None]
-        wanted = (column >= begin) & batch["attention_mask"].bool()
+        begin = torch.from_numpy(features.values("prompt")[indices])[:, None]
+        predicted = (column >= begin) & batch["attention_mask"].bool()
         # Each token is predicted from the place before it; a prompt has one token at least.
-        places = wanted.flatten().nonzero().squeeze(1) - 1
-        return moved(batch | {"places": places, "labels": ids[wanted]}, device)
+        places = predicted.flatten().nonzero().squeeze(1) - 1
+        return to_device(batch | {"places": places, "labels": ids[predicted]}, device)
 
     def _logits(self, model: nn.Module, batch: Batch) -> Tensor:
         if not callable(getattr(model, "generate", None)):
@@ -147,22 +147,22 @@ class TextGeneration(TextWriting):
         return F.cross_entropy(logits, batch["labels"], label_smoothing=self.label_smoothing_factor)
 
     def predict(
-        self, model: nn.Module, features: Features, numbers: np.ndarray, device: torch.device
-    ) -> Outcome:
+        self, model: nn.Module, features: Features, indices: np.ndarray, device: torch.device
+    ) -> Predictions:
         """Return the texts that are generated, and the loss of the targets' tokens."""
-        batch = self.collate(features, numbers, device)
-        lengths = torch.from_numpy(features.values("prompt")[numbers]).to(device)
+        batch = self.collate(features, indices, device)
+        lengths = torch.from_numpy(features.values("prompt")[indices]).to(device)
         batch["prompt"], batch["prompt_mask"] = on_the_left(batch["input_ids"], lengths, self.padding)
         width = batch["input_ids"].shape[1]
         # Logits are made for targets alone; a row has this many of them.
-        logits = self.vocabulary * int((features.lengths(numbers) - features.values("prompt")[numbers]).max())
+        logits = self.vocabulary * int((features.lengths(indices) - features.values("prompt")[indices]).max())
         texts: list[str] = []
         loss = torch.zeros((), dtype=torch.float64)
-        for part in pieces(batch, -(-logits // width), width):
+        for part in split_batch(batch, -(-logits // width), width):
             made = self._logits(model, part).float()
             loss += F.cross_entropy(made, part["labels"], reduction="sum").double().cpu()
             texts += self._written(model, part["prompt"], part["prompt_mask"])
-        return Outcome(numbers.tolist(), texts, float(loss), len(batch["labels"]))
+        return Predictions(indices.tolist(), texts, float(loss), len(batch["labels"]))
 
     def _written(self, model: nn.Module, prompts: Tensor, mask: Tensor) -> list[str]:
         """Return the text that is generated for each prompt.
@@ -180,7 +180,7 @@ class TextGeneration(TextWriting):
             width = int(lengths[chosen].max())
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Position ids are not supported", UserWarning)
-                made = generated(
+                made = generate_ids(
                     model,
                     {"input_ids": prompts[chosen, -width:], "attention_mask": mask[chosen, -width:]},
                     max_new_tokens=self.max_target_length,
@@ -189,19 +189,19 @@ class TextGeneration(TextWriting):
                     padding=self.padding,
                 )
             rows = chosen.nonzero().squeeze(1).tolist()
-            texts |= zip(rows, decoded(tokenizer_of(self.tokenizer), made), strict=True)
+            texts |= zip(rows, decode_texts(cached_tokenizer(self.tokenizer), made), strict=True)
         return [texts[row] for row in range(len(prompts))]
 
     def _target_sizes(self, features: Features, examples: np.ndarray) -> np.ndarray:
         written: np.ndarray = features.lengths(examples) - features.values("prompt")[examples]
         return written - (self.end is not None)
 
-    def _sources(self, features: Features, numbers: np.ndarray, tokenizer: Any) -> Iterator[np.ndarray]:
+    def _sources(self, features: Features, indices: np.ndarray, tokenizer: Any) -> Iterator[np.ndarray]:
         special = np.array(tokenizer.all_special_ids)
         opening, closing, _ = self._around(tokenizer)
-        ends = features.values("prompt")[numbers] - len(closing)
-        for number, end in zip(numbers.tolist(), ends.tolist(), strict=True):
-            ids = features.ragged("input_ids", number)[len(opening) : end]
+        ends = features.values("prompt")[indices] - len(closing)
+        for index, end in zip(indices.tolist(), ends.tolist(), strict=True):
+            ids = features.ragged("input_ids", index)[len(opening) : end]
             yield ids[~np.isin(ids, special)]
 
 

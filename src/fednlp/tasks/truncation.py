@@ -1,4 +1,4 @@
-"""How much of the texts a model does not read because they are too long."""
+"""The part of the texts that a model does not read because they are too long."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from fednlp.data.features import Features, row_batches
 from fednlp.data.textdata import Split, TextData
 from fednlp.tasks.base import Task
 
-CUTTING = frozenset(
+TRUNCATING_TASKS = frozenset(
     {
         "text-classification",
         "text-regression",
@@ -27,7 +27,7 @@ _NO_LIMIT = 1 << 30
 
 @dataclass(frozen=True)
 class Truncation:
-    """What is cut off.
+    """Counts of what is cut off.
 
     Attributes:
         texts: Examples that are cut; estimated where more than 256 of them fill the model.
@@ -51,7 +51,7 @@ class Truncation:
 
 
 def truncation(
-    data: TextData, split: Split, numbers: np.ndarray, features: Features, task: Task, tokenizer: Any
+    data: TextData, split: Split, indices: np.ndarray, features: Features, task: Task, tokenizer: Any
 ) -> Truncation:
     """Return what is cut off of some examples.
 
@@ -61,15 +61,15 @@ def truncation(
     Args:
         data: The data set.
         split: Which table.
-        numbers: Examples of it.
+        indices: Its examples, by number.
         features: Of the table, as ``task.encode`` made them.
-        task: One of :data:`CUTTING`.
+        task: One of :data:`TRUNCATING_TASKS`.
         tokenizer: The model's.
     """
-    if not len(numbers):
+    if not len(indices):
         return Truncation()
-    lengths = _read_lengths(features, task)[numbers]
-    longest = numbers[lengths == lengths.max()]
+    lengths = _read_lengths(features, task)[indices]
+    longest = indices[lengths == lengths.max()]
     sample = longest[np.unique(np.linspace(0, len(longest) - 1, _SAMPLE).astype(np.int64))]
     columns = data.columns_in(split)
     table = (data.train if split == "train" else data.test).take(sample)
@@ -78,7 +78,7 @@ def truncation(
     missing = np.maximum(whole - lengths.max(), 0)
     scale = len(longest) / len(sample)
     cut, tokens = float((missing > 0).sum() * scale), float(missing.sum() * scale)
-    return Truncation(cut, tokens, len(numbers), float(lengths.sum()) + tokens)
+    return Truncation(cut, tokens, len(indices), float(lengths.sum()) + tokens)
 
 
 def _read_lengths(features: Features, task: Task) -> np.ndarray:

@@ -1,101 +1,130 @@
-"""One client's part in a round: read what it kept, train, send, keep what is its own.
+"""The client's half of a round: read what it kept, train, encode what it sends, keep what is its own.
 
 What a client keeps between rounds lies in its record (:mod:`fednlp.federated.store`):
 
-* ``own``: its personal tensors;
-* ``owed``: what compression lost of its updates so far (error feedback);
+* ``personal``: its personal parameters;
+* ``residual``: what compression lost of its updates so far (error feedback);
 * ``model`` and ``sent``: its own model at the end of its last round and which tensors of it were sent,
   for dynamic pulling;
-* ``memory.*``: its optimiser's.
+* ``optimizer.*``: its optimiser's memory;
+* ``method.*``: the vectors that the algorithm's client keeps.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fednlp.data.features import Features
-from fednlp.federated.exchange import Exchange, Sent, bytes_down, send
-from fednlp.federated.lora import LoraPair, fill_products
+from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.client import ClientResult, Result, TrainRequest, Update, failed
+from fednlp.federated.communication import EncodedUpdate, bytes_down, decode_update, encode_update
+from fednlp.federated.lora import fill_products
 from fednlp.federated.params import Layout
-from fednlp.federated.pulling import Pull, choose, distances
-from fednlp.federated.round import Reply, failed
+from fednlp.federated.pulling import choose, distances
 from fednlp.federated.store import ClientStore
-from fednlp.federated.sums import ExactSum, check_finite
-from fednlp.federated.transform_spec import parse_chain
-from fednlp.federated.transforms import Clip, Key, make_chain
+from fednlp.federated.sums import check_finite
+from fednlp.federated.transforms import Key
 from fednlp.tasks.base import Task
-from fednlp.training.local import Begin, Trained, train_client
+from fednlp.training.local import LocalTrainer
 from fednlp.training.optimizers import LocalTraining, memory_sizes
 from fednlp.training.replica import Replica
 
 if TYPE_CHECKING:
-    from fednlp.training.masked import Hidden
+    from fednlp.secure.upload import MaskedUpdate
 
 Record = Mapping[str, Tensor]
-_MEMORY = "memory."
+_OPTIMIZER, _METHOD = "optimizer.", "method."
 
 
-def exchange_from(
-    options: Mapping[str, Any], groups: tuple[str, ...] = (), adapters: Sequence[LoraPair] = ()
-) -> Exchange:
-    """Build how tensors travel from JSON values.
+@dataclass(frozen=True)
+class ClientInit:
+    """What a client has of its own when a round begins.
+
+    Attributes:
+        personal: Its personal parameters, flat; None for the first ones.
+        shared: Its own version of the shared parameters, flat; None for the global model.
+        optimizer: The memory of its optimiser.
+        method: The vectors that the algorithm's client kept.
+    """
+
+    personal: Tensor | None = None
+    shared: Tensor | None = None
+    optimizer: Mapping[str, Tensor] = field(default_factory=dict)
+    method: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def record_fields(replica: Replica, options: LocalTraining, algorithm: Algorithm) -> dict[str, int]:
+    """Return what a client's record holds: names and sizes; nothing for a method whose clients keep nothing.
 
     Args:
-        options: ``up``, ``down``, ``error_feedback`` as in ``[exchange]``, and ``pull`` as in ``[pull]``.
-        groups: The stack of each entry of the layout, for ``pull``.
-        adapters: Those that are averaged exactly.
+        replica: The model.
+        options: Of local training.
+        algorithm: The method.
     """
-    up, down = parse_chain(options["up"], "up"), parse_chain(options["down"], "down")
-    pull = Pull(**options["pull"], groups=groups)
-    chains = make_chain(up), make_chain(down, nearest=True)
-    return Exchange(*chains, options["error_feedback"], pull, tuple(adapters))
-
-
-def record_fields(replica: Replica, options: LocalTraining, exchange: Exchange) -> dict[str, int]:
-    """Return what a client's record holds: names and sizes; nothing for a method without anything personal."""
-    fields = {}
-    shared = replica.layout.numel
+    fields, shared = {}, replica.layout.numel
     if replica.personal.numel:
-        fields["own"] = replica.personal.numel
-    if exchange.feedback:
-        fields["owed"] = shared
-    if exchange.pull.rule != "all":
+        fields["personal"] = replica.personal.numel
+    if algorithm.uplink.error_feedback:
+        fields["residual"] = shared
+    if algorithm.uplink.pull.rule != "all":
         fields |= {"model": shared, "sent": len(replica.layout.entries)}
     if options.keep_memory:
-        groups = replica.groups
-        fields |= {_MEMORY + name: size for name, size in memory_sizes(options, groups).items()}
-    return fields
+        fields |= {_OPTIMIZER + name: size for name, size in memory_sizes(options, replica.groups).items()}
+    return fields | {_METHOD + name: shared for name in algorithm.keeps}
 
 
-def begin_of(record: Record, exchange: Exchange, layout: Layout, x: Tensor) -> Begin:
-    """Return what a client has after a push, by its record, beside the global model ``x``."""
-    memory = {name.removeprefix(_MEMORY): value for name, value in record.items() if name.startswith(_MEMORY)}
-    if exchange.pull.push == "all" or "sent" not in record:
-        return Begin(record.get("own"), None, memory)
+def init_of(record: Record, algorithm: Algorithm, layout: Layout, x: Tensor) -> ClientInit:
+    """Return what a client has after a broadcast, by its record.
+
+    Args:
+        record: Empty where it has not taken part yet.
+        algorithm: The method.
+        layout: Of the shared parameters.
+        x: The global model, flat.
+    """
+    personal, optimizer, method = record.get("personal"), _under(record, _OPTIMIZER), _under(record, _METHOD)
+    if algorithm.uplink.pull.push == "all" or "sent" not in record:
+        return ClientInit(personal, None, optimizer, method)
     mixed = record["model"].clone()
     for entry, sent in zip(layout.entries, record["sent"].tolist(), strict=True):
         if sent:
             mixed[entry.start : entry.stop] = x[entry.start : entry.stop]
-    return Begin(record.get("own"), mixed, memory)
+    return ClientInit(personal, mixed, optimizer, method)
 
 
-class Participant:
-    """Takes the part of one client after the other, in one replica.
+def model_of(init: ClientInit, algorithm: Algorithm, x: Tensor) -> Tensor:
+    """Return the shared parameters of the model that a client uses for itself.
+
+    Args:
+        init: What it has of its own.
+        algorithm: The method; its ``personal_model`` comes first.
+        x: The global model, flat.
+    """
+    if algorithm.personal_model is not None:
+        return init.method.get(algorithm.personal_model, x)
+    return x if init.shared is None else init.shared
+
+
+def _under(record: Record, prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in record.items() if name.startswith(prefix)}
+
+
+class ClientTrainer:
+    """Trains one client after the other, in one replica.
 
     Args:
         replica: Trained in place.
         task: Makes batches and losses.
         features: Of the training set.
         options: Of local training.
-        exchange: How updates travel.
+        algorithm: The method.
         records: The file of the clients' records; None for a run that keeps nothing on disk.
         seed: The experiment's.
-        clip: The norm that every update is cut to as it enters the sum, for differential privacy; None for none.
     """
 
     def __init__(
@@ -104,16 +133,15 @@ class Participant:
         task: Task,
         features: Features,
         options: LocalTraining,
-        exchange: Exchange,
+        algorithm: Algorithm,
         records: Path | None,
         seed: int,
-        clip: float | None = None,
     ) -> None:
         self.replica, self.task, self.features = replica, task, features
-        self.options, self.exchange, self.seed, self.clip = options, exchange, seed, clip
-        fields = record_fields(replica, options, exchange)
+        self.options, self.algorithm, self.seed = options, algorithm, seed
+        fields = record_fields(replica, options, algorithm)
         self.store = ClientStore(records, fields) if fields and records is not None else None
-        self._whole = bytes_down(exchange, replica.layout), len(replica.layout.entries)
+        self._whole = bytes_down(algorithm, replica.layout), len(replica.layout.entries)
 
     def record(self, client: int, saved: int) -> Record:
         """Return what a client kept as of the last saved round; nothing if it has not taken part."""
@@ -124,153 +152,223 @@ class Participant:
         if self.store is not None:
             self.store.sync()
 
-    def begin(self, record: Record, x: Tensor) -> Begin:
-        """Return what a client begins its local steps from, the global model apart."""
-        return begin_of(record, self.exchange, self.replica.layout, x)
+    def init(self, client: int, saved: int, x: Tensor) -> ClientInit:
+        """Return what a client has of its own after a broadcast.
 
-    def take_part(
-        self,
-        client: int,
-        examples: np.ndarray,
-        factor: float,
-        round_number: int,
-        x: Tensor,
-        total: ExactSum,
-        hiding: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """Train one client and add its update; a client that fails is reported, not raised.
+        Args:
+            client: Its id.
+            saved: The last round that is saved.
+            x: The global model, flat.
+        """
+        return init_of(self.record(client, saved), self.algorithm, self.replica.layout, x)
+
+    def local(
+        self, client: int, examples: np.ndarray, round_number: int, x: Tensor, init: ClientInit
+    ) -> LocalTrainer:
+        """Return a client's local trainer.
 
         Args:
             client: Its id.
             examples: Its example numbers.
-            factor: Its weight in the sum.
             round_number: From 1.
-            x: The global model as clients have it, flat.
-            total: What its update is added to.
-            hiding: How it hides its update in a secure sum (:func:`fednlp.training.masked.hide`); None in others.
+            x: The global model, flat.
+            init: What it has of its own.
         """
-        record, key = self.record(client, round_number - 1), Key(self.seed, round_number, client)
-        bytes_got, tensors_got = self._down(record)
-        try:
-            trained = train_client(
-                self.replica,
-                self.task,
-                self.features,
-                examples,
-                self.options,
-                x,
-                self.seed,
-                round_number,
-                client,
-                all_words=self.exchange.pull.rule != "all",
-                begin=self.begin(record, x),
-            )
-            if self.exchange.plain and self.clip is None and hiding is None:
-                self.replica.add_update(total, factor)
-                made = _Made()
-            else:
-                made = self._make(record, x, key, hiding)
-        except Exception as error:
-            if self.store is not None:
-                self.store.forget(client, round_number)
-            return asdict(failed(client, factor, error, bytes_got, tensors_got))
-        self._keep(client, round_number, trained, made)
-        reply = _reply(client, factor, trained, made, bytes_got, tensors_got)
-        return asdict(reply) | self._add(total, factor, made)
+        trainer = LocalTrainer(
+            self.replica, self.task, self.features, examples, self.options, x, self.seed, round_number, client
+        )
+        trainer.personal, trainer.begin, trainer.memory = init.personal, init.shared, init.optimizer
+        return trainer
 
-    def _make(self, record: Record, x: Tensor, key: Key, hiding: dict[str, Any] | None) -> "_Made":
-        """Make what the server gets of the update, and bound what it can change."""
-        update = self.replica.update()
+    def encode(
+        self, request: TrainRequest, local: LocalTrainer, result: Result, record: Record
+    ) -> "SentUpdate":
+        """Encode what a client sends.
+
+        Args:
+            request: What it was told.
+            local: Its trained model.
+            result: What the algorithm's client returned.
+            record: What it had kept.
+
+        Raises:
+            NotFinite: Training ended in NaN, infinity or huge numbers.
+        """
+        uplink, layout = self.algorithm.uplink, self.replica.layout
+        change, key = result.update["model"], Key(self.seed, request.round, request.client)
+        others = {
+            name: value if isinstance(value, Tensor) else value.flat()
+            for name, value in result.update.items()
+            if name != "model"
+        }
+        self.replica.check_own()
+        if uplink.plain and request.masking is None and not isinstance(change, Tensor):
+            plain = change.take()  # in place: the last thing that is done with the trained weights
+            return SentUpdate(model=plain, others=others)
+        update = change if isinstance(change, Tensor) else change.flat()
         check_finite(update)
-        check_finite(self.replica.own())
-        if hiding is not None:
-            from fednlp.training.masked import hide
+        if request.masking is not None:
+            from fednlp.secure.upload import mask_update
 
-            layout, up = self.replica.layout, self.exchange.up
-            whole = layout.flatten(up.encode(layout.views(update), key)) if up.steps else update
-            return _Made(hidden=hide(self._bounded(whole, key), hiding, key))
-        chosen = self._chosen(record, update, x, key)
-        sent = send(self.exchange, self.replica.layout, update, key, chosen.sent, record.get("owed"))
-        fill_products(self.replica.layout, x, sent.update, self.exchange.adapters)
-        check_finite(sent.update)
-        return _Made(chosen, replace(sent, update=self._bounded(sent.update, key)))
+            chain = uplink.chain
+            whole = layout.flatten(chain.encode(layout.views(update), key)) if chain.steps else update
+            return SentUpdate(masked=mask_update(whole, request.masking, key))
+        if uplink.plain:
+            return SentUpdate(model=Update.of(update, layout), others=others)
+        chosen = self._chosen(record, update, local.x, key)
+        encoded = encode_update(uplink, layout, update, key, chosen.sent, record.get("residual"))
+        return SentUpdate(encoded=encoded, others=others, chosen=chosen)
 
-    def _bounded(self, update: Tensor, key: Key) -> Tensor:
-        """Cut an update to the norm that differential privacy speaks of."""
-        return update if self.clip is None else Clip(self.clip).encode({"": update}, key)[""]
-
-    def _add(self, total: ExactSum, factor: float, made: "_Made") -> dict[str, Any]:
-        """Add what was made to the sum; return what the reply says beside the rest."""
-        if made.hidden is not None:
-            return made.hidden.add_to(total)
-        if made.sent is not None:
-            layout = self.replica.layout
-            table = layout.rows(made.sent.update) if layout.table is not None else None
-            total.add(factor, made.sent.update[: layout.dense], None, table)
-        return {}
-
-    def _chosen(self, record: Record, update: Tensor, x: Tensor, key: Key) -> "_Chosen":
+    def _chosen(self, record: Record, update: Tensor, x: Tensor, key: Key) -> "ChosenTensors":
         """Choose which tensors to send, by how far each moved since the client's last round."""
-        if self.exchange.pull.rule == "all":
-            return _Chosen()
+        pull = self.algorithm.uplink.pull
+        if pull.rule == "all":
+            return ChosenTensors()
         model = x + update
-        moved = distances(self.replica.layout, model, record.get("model", x))
-        return _Chosen(model, moved, choose(self.exchange.pull, self.replica.layout, moved, key))
+        norms = distances(self.replica.layout, model, record.get("model", x))
+        return ChosenTensors(model, norms, choose(pull, self.replica.layout, norms, key))
 
-    def _down(self, record: Record) -> tuple[int, int]:
-        """Return the bytes and the tensors that the client gets at the start of a round."""
-        if self.exchange.pull.push == "all" or "sent" not in record:
+    def down(self, record: Record) -> tuple[int, int]:
+        """Return the bytes and the tensors that a client gets at the start of a round."""
+        if self.algorithm.uplink.pull.push == "all" or "sent" not in record:
             return self._whole
         got = record["sent"].numpy() > 0
-        return bytes_down(self.exchange, self.replica.layout, got), int(got.sum())
+        return bytes_down(self.algorithm, self.replica.layout, got), int(got.sum())
 
-    def _keep(self, client: int, round_number: int, trained: Trained, made: "_Made") -> None:
-        """Write a client's record; it counts once the round is saved."""
+    def keep(self, request: TrainRequest, local: LocalTrainer, result: Result, sent: "SentUpdate") -> None:
+        """Write a client's record; it counts once the round is saved.
+
+        Args:
+            request: What it was told.
+            local: Its trained model.
+            result: What the algorithm's client returned.
+            sent: What it sends.
+        """
         if self.store is None:
             return
-        chosen, sent = made.chosen, made.sent
-        kept = {_MEMORY + name: value.reshape(-1) for name, value in trained.memory.items()}
+        kept = {_OPTIMIZER + name: value.reshape(-1) for name, value in local.memory.items()}
+        kept |= {_METHOD + name: value for name, value in result.keep.items()}
         if self.replica.personal.numel:
-            kept["own"] = self.replica.own()
-        if sent is not None and sent.owed is not None:
-            kept["owed"] = sent.owed
-        if chosen.model is not None and chosen.sent is not None:
-            kept |= {"model": chosen.model, "sent": torch.from_numpy(chosen.sent).float()}
-        self.store.write(client, round_number, kept)
+            kept["personal"] = self.replica.own()
+        if sent.encoded is not None and sent.encoded.residual is not None:
+            kept["residual"] = sent.encoded.residual
+        if sent.chosen.model is not None and sent.chosen.sent is not None:
+            kept |= {"model": sent.chosen.model, "sent": torch.from_numpy(sent.chosen.sent).float()}
+        self.store.write(request.client, request.round, kept)
+
+    def forget(self, request: TrainRequest) -> None:
+        """Take back what an earlier attempt at the round kept: the client fails in this one."""
+        if self.store is not None:
+            self.store.forget(request.client, request.round)
+
+    def failure(self, request: TrainRequest, error: Exception, record: Record) -> ClientResult:
+        """Return the result of a client that failed.
+
+        Args:
+            request: What it was told.
+            error: Why.
+            record: What it had kept.
+        """
+        return failed(request, error, *self.down(record))
+
+    def result(
+        self, request: TrainRequest, local: LocalTrainer, result: Result, sent: "SentUpdate", record: Record
+    ) -> ClientResult:
+        """Return what a client reports of its training and of what it sends.
+
+        Args:
+            request: What it was told.
+            local: Its trained model.
+            result: What the algorithm's client returned.
+            sent: What it sends.
+            record: What it had kept.
+        """
+        down, tensors = self.down(record)
+        norms, facts = sent.chosen.norms, {}
+        if norms is not None:
+            facts = {"update_norms": norms.tolist()}
+        if sent.masked is not None:
+            facts = {"masked_weight": int(sent.masked.residues[-1]), "masking_seconds": sent.masked.seconds}
+        return ClientResult(
+            request.client,
+            request.weight,
+            local.total_examples,
+            local.total_steps,
+            local.total_loss,
+            bytes_down=down,
+            tensors_down=tensors,
+            bytes_up=self._bytes_up(sent),
+            entries=None if sent.chosen.sent is None else np.flatnonzero(sent.chosen.sent).tolist(),
+            metrics=dict(result.metrics),
+            facts=facts,
+        )
+
+    def _bytes_up(self, sent: "SentUpdate") -> int | None:
+        """Return the length of what travels; None for the whole model alone, uncompressed."""
+        whole = self.replica.layout.message_bytes
+        extra = len(sent.others) * whole
+        if sent.encoded is not None:
+            return len(sent.encoded.message) + extra
+        return whole + extra if extra else None
 
 
 @dataclass(frozen=True)
-class _Chosen:
-    """What a client sends by dynamic pulling: its whole model, how far each tensor moved, which are sent."""
+class ChosenTensors:
+    """What a client sends by dynamic pulling.
+
+    Attributes:
+        model: Its whole model, flat.
+        norms: How far each tensor moved since its last round.
+        sent: A bool for each entry of the layout.
+    """
 
     model: Tensor | None = None
-    moved: np.ndarray | None = None
+    norms: np.ndarray | None = None
     sent: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
-class _Made:
-    """What became of a client's update; nothing where it was added to the sum as it is."""
+class SentUpdate:
+    """What became of a client's update: one of ``model``, ``encoded`` and ``masked``.
 
-    chosen: _Chosen = _Chosen()
-    sent: Sent | None = None
-    hidden: "Hidden | None" = None
+    Attributes:
+        model: The update as it is: in one process no bytes are made that would say the same.
+        encoded: Compressed, and packed.
+        masked: For secure aggregation.
+        others: The method's other vectors, flat, by name.
+        chosen: By dynamic pulling.
+    """
+
+    model: Update | None = None
+    encoded: EncodedUpdate | None = None
+    masked: "MaskedUpdate | None" = None
+    others: Mapping[str, Tensor] = field(default_factory=dict)
+    chosen: ChosenTensors = field(default_factory=ChosenTensors)
 
 
-def _reply(
-    client: int, factor: float, trained: Trained, made: _Made, bytes_down: int, tensors_down: int
-) -> Reply:
-    """Return what a client says of its training and of what it sends."""
-    chosen, sent = made.chosen, made.sent
-    return Reply(
-        client,
-        factor,
-        trained.examples,
-        trained.steps,
-        trained.loss,
-        bytes_down=bytes_down,
-        tensors_down=tensors_down,
-        bytes_up=None if sent is None else sent.bytes,
-        sent=None if chosen.sent is None else np.flatnonzero(chosen.sent).tolist(),
-        moved=None if chosen.moved is None else chosen.moved.tolist(),
-    )
+def received(
+    sent: SentUpdate, algorithm: Algorithm, layout: Layout, x: Tensor, key: Key
+) -> "Mapping[str, Update] | MaskedUpdate":
+    """Return what the server makes of a client's update: the server's half.
+
+    Args:
+        sent: What arrived.
+        algorithm: The method.
+        layout: Of the vectors.
+        x: The global model that the client had, flat.
+        key: Seed, round, client.
+
+    Raises:
+        NotFinite: It holds NaN, infinity or huge numbers.
+        RunError: The message is not what the layout asks for.
+    """
+    if sent.masked is not None:
+        return sent.masked
+    model = sent.model
+    if sent.encoded is not None:
+        flat = decode_update(algorithm.uplink, layout, sent.encoded, key)
+        fill_products(layout, x, flat, algorithm.uplink.adapters)
+        check_finite(flat)
+        model = Update.of(flat, layout)
+    assert model is not None
+    return {"model": model} | {name: Update.of(value, layout) for name, value in sent.others.items()}

@@ -1,13 +1,13 @@
-"""One client's local training, and a batch of evaluation: plain loops over a task's batches."""
+"""One client's local steps: the one loop over batches in which models are trained."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fednlp.data.features import Features
+from fednlp.federated.client import Gradient, Update
 from fednlp.seeds import generator, torch_stream
 from fednlp.tasks.base import Task
 from fednlp.training.batches import local_batches
@@ -22,90 +22,237 @@ from fednlp.training.optimizers import (
 from fednlp.training.replica import Replica
 
 
-@dataclass(frozen=True)
-class Trained:
-    """What one client's training amounted to; ``loss`` is summed over examples.
-
-    ``memory`` is the optimiser's, at the end.
-    """
-
-    steps: int
-    examples: int
-    loss: float
-    memory: dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Begin:
-    """What a client begins from, beside the global model.
-
-    Attributes:
-        own: Its personal tensors, flat; None for the first ones.
-        shared: Its own version of the shared tensors, flat; None for the global model.
-        memory: Of its optimiser.
-    """
-
-    own: Tensor | None = None
-    shared: Tensor | None = None
-    memory: Mapping[str, Tensor] = field(default_factory=dict)
-
-
-def train_client(
-    replica: Replica,
-    task: Task,
-    features: Features,
-    examples: np.ndarray,
-    options: LocalTraining,
-    x: Tensor,
-    seed: int,
-    round_number: int,
-    client: int,
-    all_words: bool = False,
-    begin: Begin | None = None,
-) -> Trained:
-    """Load the global model into the replica and take one client's local steps from it.
+class LocalTrainer:
+    """One client's data, model and optimiser for the time of a round (:class:`fednlp.federated.client.Local`).
 
     Args:
-        replica: Trained in place; its update is read by ``replica.add_update``.
+        replica: Trained in place.
         task: Makes batches and losses.
         features: The training set's features, by example number.
         examples: The client's example numbers.
         options: Optimiser, schedule, steps.
-        x: The global model, flat.
-        seed: The experiment's seed; with round and client it decides order and dropout.
+        x: The global model, flat: what updates are measured from.
+        seed: The experiment's; with round and client it decides order and dropout.
         round_number: From 1.
         client: Its id.
+
+    Attributes:
+        personal: The client's personal parameters, flat, when :meth:`steps` begins; None for the first ones.
+        begin: Where steps from ``x`` begin in its place: the client's version of the shared tensors; None for ``x``.
+        memory: The optimiser's, before the first call of :meth:`steps`, and then after the last.
         all_words: Load the whole word embedding, so that the trained model can be evaluated as it stands.
-        begin: What the client has of its own.
+        rate: The learning rate is multiplied by this.
+        staleness: How many rounds ago the server had ``x``.
+        batches: Of the next call, in place of the client's epochs.
+        span: The number of the next call's first step, and how many steps the schedule is for; None for the call's own.
+        dropout: The name of the random stream of dropout, and its numbers.
+        num_steps: Of the last call.
+        rate_sum: The learning rates of the last call, summed.
+        total_steps: Of all calls.
+        total_examples: Seen in all calls, once per epoch.
+        total_loss: Sum over all steps of the mean loss of the step's examples, times their number.
     """
-    words = features.words(examples) if replica.by_rows and not all_words else None
-    begin = begin or Begin()
-    replica.load(x, words, begin.own, begin.shared)
-    optimizer = make_optimizer(options, replica.groups)
-    restore(optimizer, begin.memory)
-    steps = options.steps(len(examples))
-    rate = make_schedule(options, steps)
-    order = generator(seed, "batches", round_number, client)
-    batches = local_batches(
-        examples, features.lengths(examples), options.batch_size, steps, order, options.by_length
-    )
-    losses: list[Tensor] = []
-    seen = 0
-    replica.train(True)
-    with replica.recalling(), torch_stream(seed, "dropout", round_number, client):
-        for step, numbers in enumerate(batches):
-            batch = task.collate(features, numbers, replica.device, training=True)
-            loss = task.loss(replica.model, batch)
-            replica.zero_grad()
+
+    def __init__(
+        self,
+        replica: Replica,
+        task: Task,
+        features: Features,
+        examples: np.ndarray,
+        options: LocalTraining,
+        x: Tensor,
+        seed: int,
+        round_number: int,
+        client: int,
+    ) -> None:
+        self.replica, self.task, self.features, self.examples = replica, task, features, examples
+        self.options, self.x, self.seed, self.round, self.client = options, x, seed, round_number, client
+        self.personal: Tensor | None = None
+        self.begin: Tensor | None = None
+        self.memory: Mapping[str, Tensor] = {}
+        self.all_words = False
+        self.rate, self.staleness = 1.0, 0
+        self.batches: list[np.ndarray] | None = None
+        self.span: tuple[int, int] | None = None
+        self.dropout: tuple[str, tuple[int, ...]] = ("dropout", (round_number, client))
+        self.num_steps, self.rate_sum = 0, 0.0
+        self.total_steps, self.total_examples, self.total_loss = 0, 0, 0.0
+        self._calls = 0
+        self._last: TrainedWeights | None = None
+
+    def steps(
+        self,
+        start: Tensor,
+        gradient: Gradient | None = None,
+        *vectors: Tensor,
+        sparse: bool = False,
+        on_step: Callable[[int], None] = lambda done: None,
+    ) -> "TrainedWeights":
+        """Take the client's local steps (see :meth:`fednlp.federated.client.Local.steps`).
+
+        Args:
+            start: Where they start, flat.
+            gradient: Changes the loss's gradient before each step; None leaves it.
+            vectors: Flat vectors that ``gradient`` needs.
+            sparse: Whether ``gradient`` leaves rows of the word embedding alone that the client does not use.
+            on_step: Told how many steps are taken.
+        """
+        replica, options = self.replica, self.options
+        self._load(start, by_rows=gradient is None or sparse)
+        optimizer = make_optimizer(options, replica.groups)
+        restore(optimizer, {} if self._calls else self.memory)
+        batches = self._next_batches()
+        first, last = self.span or (0, len(batches))
+        rate = make_schedule(options, last, self.rate)
+        parts = replica.stretches(vectors)
+        losses: list[Tensor] = []
+        replica.train(True)
+        with (
+            replica.caching_activations(),
+            torch_stream(self.seed, self.dropout[0], *self.dropout[1], *self._again()),
+        ):
+            for step, numbers in enumerate(batches):
+                batch = self.task.collate(self.features, numbers, replica.device, training=True)
+                loss = self.task.loss(replica.model, batch)
+                replica.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                if gradient is not None:
+                    replica.change_gradient(gradient, parts, sparse)
+                if options.max_grad_norm:
+                    torch.nn.utils.clip_grad_norm_(
+                        [g.parameter for g in replica.groups], options.max_grad_norm
+                    )
+                if rate is not None:
+                    set_rate(optimizer, rate(first + step))
+                with replica.unreached_kept():
+                    optimizer.step()
+                losses.append(loss.detach() * len(numbers))
+                on_step(step + 1)
+        self._count(batches, losses, rate, first)
+        self.memory = remember(optimizer) if options.keep_memory or self.span else {}
+        self._last = TrainedWeights(replica, self.x)
+        return self._last
+
+    def gradient(self, at: Tensor) -> Tensor:
+        """Return the gradient of the client's mean loss over all its examples, flat, without dropout."""
+        replica, size = self.replica, self.options.batch_size
+        self._load(at, by_rows=False)
+        replica.train(False)
+        replica.zero_grad()
+        for start in range(0, len(self.examples), size):
+            numbers = self.examples[start : start + size]
+            batch = self.task.collate(self.features, numbers, replica.device, training=True)
+            loss = self.task.loss(replica.model, batch) * (len(numbers) / len(self.examples))
             loss.backward()  # type: ignore[no-untyped-call]
-            if options.mu:
-                replica.pull_back(options.mu)
-            if options.max_grad_norm:
-                torch.nn.utils.clip_grad_norm_([g.parameter for g in replica.groups], options.max_grad_norm)
-            if rate is not None:
-                set_rate(optimizer, rate(step))
-            replica.step(optimizer)
-            losses.append(loss.detach() * len(numbers))
-            seen += len(numbers)
-    memory = remember(optimizer) if options.keep_memory else {}
-    return Trained(steps, seen, float(torch.stack(losses).double().sum()), memory)
+        return replica.gradient()
+
+    def _load(self, start: Tensor, by_rows: bool) -> None:
+        """Load the weights that steps begin with, and let go of those of the call before."""
+        if self._last is not None:
+            self._last.detach()
+            self._last = None
+        if start is not self.x:
+            self.replica.load(self.x, None, self.personal, start)
+            return
+        rows = by_rows and self.replica.by_rows and not self.all_words
+        words = self.features.words(self.examples) if rows else None
+        self.replica.load(self.x, words, self.personal, self.begin)
+
+    def _next_batches(self) -> list[np.ndarray]:
+        if self.batches is not None:
+            return self.batches
+        options, examples = self.options, self.examples
+        order = generator(self.seed, "batches", self.round, self.client, *self._again())
+        lengths, steps = self.features.lengths(examples), options.steps(len(examples))
+        return list(local_batches(examples, lengths, options.batch_size, steps, order, options.by_length))
+
+    def _again(self) -> tuple[int, ...]:
+        """Return what tells the random streams of later calls in a round from those of the first."""
+        return (self._calls,) if self._calls else ()
+
+    def _count(
+        self,
+        batches: list[np.ndarray],
+        losses: list[Tensor],
+        rate: Callable[[int], float] | None,
+        first: int,
+    ) -> None:
+        self._calls += 1
+        self.num_steps = len(batches)
+        self.rate_sum = (
+            len(batches) * self.options.learning_rate
+            if rate is None
+            else sum(rate(first + step) for step in range(len(batches)))
+        )
+        self.total_steps += len(batches)
+        self.total_examples += sum(map(len, batches))
+        self.total_loss += float(torch.stack(losses).double().sum())
+
+
+class TrainedWeights:
+    """The weights that local steps ended with: they lie in the replica until it is loaded anew.
+
+    Args:
+        replica: Holds them.
+        x: The global model that the client got, flat.
+    """
+
+    def __init__(self, replica: Replica, x: Tensor) -> None:
+        self._replica, self.x = replica, x
+        self._flat: Tensor | None = None
+
+    def detach(self) -> None:
+        """Copy the weights out of the replica, which is about to be used for others."""
+        if self._flat is None:
+            self._flat = self._replica.weights(self.x)
+
+    def flat(self) -> Tensor:
+        """Return the weights as a flat vector of their own."""
+        return self._replica.weights(self.x) if self._flat is None else self._flat
+
+    def take(self) -> Update:
+        """Return the change from the global model, in place where the weights are still in the replica."""
+        if self._flat is None:
+            return self._replica.take_update()
+        return Update.of(self._flat - self.x, self._replica.layout)
+
+    def change(self) -> Tensor:
+        """Return the change from the global model, flat."""
+        return self._replica.update() if self._flat is None else self._flat - self.x
+
+    def __sub__(self, other: Tensor) -> "WeightsChange":
+        if other is not self.x:
+            raise TypeError("y - x is for the global model x: for another vector say y.flat() - vector")
+        return WeightsChange(self)
+
+    def __rsub__(self, other: Tensor) -> Tensor:
+        return -self.change() if other is self.x else other - self.flat()
+
+
+class WeightsChange:
+    """``y - x``, computed when it is sent (:class:`fednlp.federated.client.Change`).
+
+    Args:
+        weights: y.
+        divisor: What the change is divided by.
+    """
+
+    def __init__(self, weights: TrainedWeights, divisor: float = 1.0) -> None:
+        self._weights, self._divisor = weights, divisor
+
+    def take(self) -> Update:
+        """Return the update; the trained weights are used up."""
+        update = self._weights.take()
+        if self._divisor != 1.0:
+            update.dense.div_(self._divisor)
+            if update.table is not None:
+                update.table.div_(self._divisor)
+        return update
+
+    def flat(self) -> Tensor:
+        """Return the update as a flat vector of its own."""
+        change = self._weights.change()
+        return change if self._divisor == 1.0 else change / self._divisor
+
+    def __truediv__(self, number: float) -> "WeightsChange":
+        return WeightsChange(self._weights, self._divisor * number)

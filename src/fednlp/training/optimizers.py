@@ -27,7 +27,6 @@ class LocalTraining:
         schedule: Hugging Face's ``lr_scheduler_type``, over the client's local steps of one round.
         warmup_steps: Steps in which the rate rises from 0; below 1, their share of all steps, rounded up.
         max_grad_norm: Gradients are scaled down to this norm; 0 for never.
-        mu: FedProx's pull towards the global model.
         by_length: Batches are made of examples of like length.
         keep_memory: The optimiser's memory stays with the client from one of its rounds to the next.
     """
@@ -42,7 +41,6 @@ class LocalTraining:
     schedule: str = "constant"
     warmup_steps: float = 0
     max_grad_norm: float = 0.0
-    mu: float = 0.0
     by_length: bool = True
     keep_memory: bool = False
 
@@ -74,23 +72,28 @@ def make_optimizer(options: LocalTraining, groups: list[Group]) -> Optimizer:
     raise ValueError(f"unknown client optimiser {options.optimizer}: choose sgd, adam, adamw or adagrad")
 
 
-def make_schedule(options: LocalTraining, steps: int) -> Schedule | None:
-    """Return the learning rate of each of ``steps`` local steps, by its number from 0; None for a constant one.
+def make_schedule(options: LocalTraining, steps: int, factor: float = 1.0) -> Schedule | None:
+    """Return the learning rate of each local step, by its number from 0; None for the one in the options throughout.
+
+    Args:
+        options: Of local training.
+        steps: That the schedule is for.
+        factor: The learning rate is multiplied by this.
 
     >>> rate = make_schedule(LocalTraining(learning_rate=0.1, schedule="linear"), 4)
     >>> [round(rate(step), 3) for step in range(4)]
     [0.1, 0.075, 0.05, 0.025]
     """
     if options.schedule == "constant":
-        return None
+        return None if factor == 1.0 else lambda step: options.learning_rate * factor
     from transformers import get_scheduler
 
     nothing = torch.optim.SGD([torch.zeros(1)], lr=options.learning_rate)
     wanted = options.warmup_steps
     warmup = int(wanted) if wanted >= 1 else math.ceil(wanted * steps)
     scheduler = get_scheduler(options.schedule, nothing, num_warmup_steps=warmup, num_training_steps=steps)
-    (factor,) = scheduler.lr_lambdas
-    return lambda step: options.learning_rate * float(factor(step))
+    (shape,) = scheduler.lr_lambdas
+    return lambda step: options.learning_rate * factor * float(shape(step))
 
 
 def set_rate(optimizer: Optimizer, rate: float) -> None:

@@ -18,18 +18,18 @@ as with the whole table; see tests/training/test_replica.py.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
+from fednlp.federated.client import Gradient, Update
 from fednlp.federated.params import Kind, Layout
-from fednlp.federated.sums import ExactSum, check_finite, count_bad
-from fednlp.training.bottom import frozen_bottom
-from fednlp.training.memory import Memory
+from fednlp.federated.sums import check_finite, count_bad
+from fednlp.training.activation_cache import ActivationCache
+from fednlp.training.frozen_prefix import find_frozen_prefix
 
 Personal = Collection[str]
 """Names of tensors that each client keeps to itself."""
@@ -158,13 +158,13 @@ class Replica:
         by_rows: Whether rows of the word embedding that a client does not use may be left out.
         personal: Names of the parameters and buffers that each client keeps to itself.
         derived: Names of frozen parameters that the server sets.
-        decaying: Whether the optimiser has weight decay, so that :meth:`step` must see what has a gradient.
+        decaying: Whether the optimiser has weight decay, so that :meth:`unreached_kept` must see what has a gradient.
 
     Attributes:
         layout: Of the shared tensors, which the flat global model is made of.
         personal: Of each client's own tensors.
-        bottom: The frozen layers from the embeddings up, if any.
-        memory: Of what these make of texts; None to run them batch by batch.
+        frozen_prefix: The frozen layers from the embeddings up, if any.
+        activation_cache: Of what these compute of texts; None to run them batch by batch.
     """
 
     def __init__(
@@ -176,8 +176,8 @@ class Replica:
         derived: Collection[str] = frozenset(),
         decaying: bool = False,
     ) -> None:
-        self.bottom = frozen_bottom(model)
-        self.memory: Memory | None = None
+        self.frozen_prefix = find_frozen_prefix(model)
+        self.activation_cache: ActivationCache | None = None
         self.layout = layout_of(model, personal, derived)
         self.personal = personal_layout(model, personal)
         self.device = device
@@ -311,31 +311,32 @@ class Replica:
             self._embedding.padding_idx = int(self._numbers[self._padding]) if renumbered else self._padding
 
     def train(self, training: bool) -> None:
-        """Switch dropout and the like on or off, but never in a frozen bottom: it is the same for ever.
+        """Switch dropout and the like on or off, but never in a frozen prefix: its activations never change.
 
         Walking a model's modules takes long, so only at a change.
         """
         if self.model.training is not training:
             self.model.train(training)
-            if self.bottom is not None:
-                self.bottom.still()
+            if self.frozen_prefix is not None:
+                self.frozen_prefix.eval_mode()
 
-    def recalling(self) -> AbstractContextManager[None]:
-        """Let the frozen bottom's output be remembered, and recalled, for the time of a block."""
-        return nullcontext() if self.memory is None else self.memory.listening()
+    def caching_activations(self) -> AbstractContextManager[None]:
+        """Keep and reuse the activations of the frozen prefix inside the ``with`` block."""
+        return nullcontext() if self.activation_cache is None else self.activation_cache.attached()
 
     def _reach(self, tensor: Tensor) -> None:
         self._reached.add(id(tensor))
 
-    def step(self, optimizer: Optimizer) -> None:
-        """Take an optimiser's step, but leave alone the parameters that no gradient has reached.
+    @contextmanager
+    def unreached_kept(self) -> Iterator[None]:
+        """Keep the parameters that no gradient has reached as they are, for the time of an optimiser's step.
 
         PyTorch passes over a parameter without a gradient. In the flat buffer it has one of zeros, and weight decay
         would shrink it.
         """
-        alone = [(t, t.detach().clone()) for t in self._watched if id(t) not in self._reached]
-        optimizer.step()
-        for tensor, before in alone:
+        kept = [(t, t.detach().clone()) for t in self._watched if id(t) not in self._reached]
+        yield
+        for tensor, before in kept:
             tensor.data.copy_(before)
 
     def zero_grad(self) -> None:
@@ -346,15 +347,40 @@ class Replica:
             self._embedding.weight.grad = None
 
     @torch.no_grad()
-    def pull_back(self, mu: float) -> None:
-        """Add the gradient of (mu/2)||x - x_t||^2 (FedProx)."""
+    def change_gradient(
+        self, hook: Gradient, vectors: tuple[Sequence[Tensor], Sequence[Tensor]], sparse: bool
+    ) -> None:
+        """Replace the gradient of the shared parameters by what a method makes of it.
+
+        Args:
+            hook: (g, y, *vectors) -> the new gradient, for one stretch at a time.
+            vectors: From :meth:`stretches`.
+            sparse: Whether the word embedding's gradient may be absent.
+        """
         trained = slice(0, self.layout.buffers.start or self.layout.dense)
-        gap = self._shared[trained] - self._start[trained]
-        self._gradient[trained].add_(gap, alpha=mu)
+        dense, tables = vectors
+        found = hook(self._gradient[trained], self._shared[trained], *dense)
+        if found.data_ptr() != self._gradient.data_ptr():
+            self._gradient[trained].copy_(found)
         self._reached |= self._pulled
-        if self._embedding is not None and self._embedding.weight.grad is not None:
-            assert self._table_start is not None
-            self._embedding.weight.grad.add_(self._embedding.weight - self._table_start, alpha=mu)
+        if self._embedding is None:
+            return
+        weight = self._embedding.weight
+        if weight.grad is None and sparse:
+            return
+        gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad
+        weight.grad = hook(gradient, weight.detach(), *tables)
+
+    def stretches(self, vectors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Return flat vectors of the layout, cut to the trained parameters and to the rows that are loaded."""
+        trained = slice(0, self.layout.buffers.start or self.layout.dense)
+        dense = [vector[trained].to(self.device) for vector in vectors]
+        if self._embedding is None:
+            return dense, []
+        tables = [self.layout.rows(vector) for vector in vectors]
+        if self._rows is not None:
+            tables = [table[self._rows] for table in tables]
+        return dense, [table.to(self.device) for table in tables]
 
     def count_bad(self) -> int:
         """Return how many of the weights as they stand are no numbers, or huge ones."""
@@ -362,20 +388,30 @@ class Replica:
         return count_bad(self._live) + words
 
     @torch.no_grad()
-    def add_update(self, total: ExactSum, factor: float) -> None:
-        """Add factor * (what was trained - what was loaded) to a sum; the replica must be loaded anew after.
-
-        Raises:
-            NotFinite: Training ended in NaN, infinity or huge numbers; nothing was added.
-        """
-        check_finite(self._own)
+    def take_update(self) -> Update:
+        """Return what was trained less what was loaded, in place; the replica must be loaded anew after."""
         dense = self._shared.sub_(self._start).cpu()
         if self._embedding is None:
-            total.add(factor, dense)
-            return
+            return Update(dense)
         assert self._table_start is not None
-        table = self._embedding.weight.sub(self._table_start).cpu()
-        total.add(factor, dense, self._rows, table)
+        return Update(dense, self._rows, self._embedding.weight.sub(self._table_start).cpu())
+
+    def check_own(self) -> None:
+        """Check that the client's personal tensors are numbers.
+
+        Raises:
+            NotFinite: They hold NaN, infinity or huge numbers.
+        """
+        check_finite(self._own)
+
+    @torch.no_grad()
+    def gradient(self) -> Tensor:
+        """Return the gradient of the shared tensors, flat; zero for buffers."""
+        flat = torch.zeros(self.layout.numel)
+        flat[: self.layout.dense] = self._gradient[: self.layout.dense]
+        if self._embedding is not None and self._embedding.weight.grad is not None:
+            self.layout.rows(flat).copy_(self._embedding.weight.grad)
+        return flat
 
     @torch.no_grad()
     def update(self) -> Tensor:
@@ -394,6 +430,16 @@ class Replica:
     def own(self) -> Tensor:
         """Return the client's personal tensors as they stand, flat, copied."""
         return self._own.detach().cpu().clone()
+
+    @torch.no_grad()
+    def weights(self, x: Tensor) -> Tensor:
+        """Return the shared weights as they stand, flat, copied; those of ``x`` in the rows that are not loaded."""
+        flat = x.clone()
+        flat[: self.layout.dense] = self._shared
+        if self._embedding is not None:
+            rows = slice(None) if self._rows is None else self._rows
+            self.layout.rows(flat)[rows] = self._embedding.weight.detach().cpu()
+        return flat
 
     def store(self, x: Tensor) -> None:
         """Write the shared weights as they stand into a flat tensor of the layout (all words must be loaded)."""

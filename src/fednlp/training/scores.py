@@ -7,13 +7,13 @@ import numpy as np
 
 from fednlp.data.features import Features
 from fednlp.partition import Partition
-from fednlp.tasks.base import Outcome, Task
+from fednlp.tasks.base import Predictions, Task
 
 Scores = dict[str, float | None]
 """Values by metric; None where the examples do not define one, since JSON knows no NaN."""
 
 
-def scored(task: Task, features: Features, outcomes: Sequence[Outcome]) -> Scores | None:
+def scored(task: Task, features: Features, outcomes: Sequence[Predictions]) -> Scores | None:
     """Return the task's metrics and the mean loss over outcomes; None where there are no examples."""
     numbers, predictions = joined(outcomes)
     if not len(numbers):
@@ -30,7 +30,7 @@ def defined(metrics: Mapping[str, float]) -> Scores:
     return {name: None if math.isnan(value) else value for name, value in metrics.items()}
 
 
-def mean_loss(outcomes: Sequence[Outcome]) -> float | None:
+def mean_loss(outcomes: Sequence[Predictions]) -> float | None:
     """Return the mean loss over outcomes; None where nothing was to be predicted."""
     weight = sum(outcome.weight for outcome in outcomes)
     return sum(outcome.loss for outcome in outcomes) / weight if weight else None
@@ -47,7 +47,7 @@ def mean_scores(found: Sequence[Scores]) -> Scores:
 
 
 def scores_by_owner(
-    task: Task, features: Features, partition: Partition, outcomes: Sequence[Outcome]
+    task: Task, features: Features, partition: Partition, outcomes: Sequence[Predictions]
 ) -> np.ndarray:
     """Return the score on each client's own test examples, float64; NaN where these do not define one."""
     numbers, predictions = joined(outcomes)
@@ -63,7 +63,7 @@ def scores_by_owner(
     return np.where(predicted, task.score(np.stack(columns, axis=-1)), np.nan)
 
 
-def joined(outcomes: Sequence[Outcome]) -> tuple[np.ndarray, list[object]]:
+def joined(outcomes: Sequence[Predictions]) -> tuple[np.ndarray, list[object]]:
     """Return the examples of all outcomes, and their predictions."""
-    numbers = np.array([n for outcome in outcomes for n in outcome.numbers], dtype=np.int64)
+    numbers = np.array([n for outcome in outcomes for n in outcome.indices], dtype=np.int64)
     return numbers, [p for outcome in outcomes for p in outcome.predictions]

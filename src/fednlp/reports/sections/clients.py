@@ -18,7 +18,7 @@ MOST_CLIENTS = 20
 """Up to so many clients are shown one by one."""
 
 _SIZES = {"train_examples": "Training", "test_examples": "Test"}
-_PARTS = {"scores": "", "final_scores": ", own steps"}
+_PARTS = {"scores": "", "finetuned_scores": ", own steps"}
 
 
 def clients_table(groups: Groups) -> Table | None:

@@ -53,9 +53,9 @@ def read_cross_client(run: Run) -> CrossClientScores | None:
     """Return the scores of all models on all clients' tests, or None where the run did not measure them.
 
     Raises:
-        RunError: ``matrix.json`` is damaged.
+        RunError: ``cross_client_evaluation.json`` is damaged.
     """
-    path = run.folder / "matrix.json"
+    path = run.folder / "cross_client_evaluation.json"
     data = read_file(path)
     if data is None:
         return None
@@ -67,13 +67,14 @@ def read_cross_client(run: Run) -> CrossClientScores | None:
 
 
 def cross_client_tables(groups: Groups) -> dict[str, Table]:
-    """Return ``matrix``: every model on every test; and, of several methods, ``matrix-methods``: a row each.
+    """Return the tables of every model on every test, by the names of their files.
 
-    A table has the mean over the tests, one client counting like another, as its last column. Nothing is
-    returned where no run has a matrix.
+    ``cross-client-evaluation`` has a row a model; of several methods, ``cross-client-evaluation-methods`` has a row
+    each. A table has the mean over the tests, one client counting like another, as its last column. Nothing is
+    returned where no run has one.
 
     Raises:
-        RunError: A ``matrix.json`` is damaged.
+        RunError: A ``cross_client_evaluation.json`` is damaged.
     """
     found = {label: [m for run in runs if (m := read_cross_client(run))] for label, runs in groups.items()}
     found = {label: matrices for label, matrices in found.items() if matrices}
@@ -84,7 +85,9 @@ def cross_client_tables(groups: Groups) -> dict[str, Table]:
     notes = _left_out(found, alike)
     rows = [row for label, every in alike.items() for row in _model_rows(label, every, groups)]
     caption = f"{_WHOLE}: {_unit(first)} after the last round, mean ± standard deviation over seeds."
-    tables = {"matrix": _table(first, rows, f"{caption} Mean: over the tests.", notes, "Model")}
+    tables = {
+        "cross-client-evaluation": _table(first, rows, f"{caption} Mean: over the tests.", notes, "Model")
+    }
     if len(alike) > 1:
         short = [
             _row(label, first.tests, [m.method for m in every], groups[label])
@@ -94,7 +97,9 @@ def cross_client_tables(groups: Groups) -> dict[str, Table]:
         averaged = [label for label, every in alike.items() if every and not _has_server(every)]
         notes += [f"{label}: no common model; the mean of the clients' models" for label in averaged]
         caption = f"The server's model of each method on every client's test: {_unit(first)}."
-        tables["matrix-methods"] = _table(first, short, f"{caption} Mean: over the tests.", notes, "Method")
+        tables["cross-client-evaluation-methods"] = _table(
+            first, short, f"{caption} Mean: over the tests.", notes, "Method"
+        )
     return tables
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PARTS = {"global": "Global test", "personal": "Personal test", "final": "Personal test after own steps"}
+PARTS = {"global": "Global test", "personal": "Personal test", "finetuned": "Personal test after own steps"}
 _WIDE = 50
 
 Flat = Mapping[str, Any]

@@ -1,0 +1,61 @@
+"""FedProx: Li et al. 2020, "Federated Optimization in Heterogeneous Networks"."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from fednlp.federated.algorithm import Algorithm, WeightFunction, by_examples, uniform_cohort
+from fednlp.federated.algorithms import method
+from fednlp.federated.client import ClientFunction, Local, Result
+from fednlp.federated.schedules import RateSchedule
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@method("FedProx")
+def fedprox(
+    clients_per_round: int,
+    mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01,
+    *,
+    weight: WeightFunction = by_examples,
+    min_clients: int = 1,
+    client_rate: RateSchedule = RateSchedule(),
+) -> Algorithm:
+    """Return FedProx (Algorithm 2): FedAvg with (mu/2)||y - x||^2 added to each client's loss.
+
+    Args:
+        clients_per_round: The size of the cohort.
+        mu: The strength of the pull towards the global model x.
+        weight: A client's weight, from its number of examples.
+        min_clients: A round with fewer clients stops the run.
+        client_rate: The clients' learning rate over the rounds.
+    """
+    return Algorithm(
+        "fedprox",
+        uniform_cohort(clients_per_round),
+        weight,
+        client=proximal_client(mu),
+        min_clients=min_clients,
+        client_rate=client_rate,
+    )
+
+
+def proximal_client(mu: float) -> ClientFunction:
+    """Return the client of FedProx; with ``mu`` = 0 it is FedAvg's.
+
+    Args:
+        mu: The strength of the pull.
+    """
+
+    def pull(g: "Tensor", y: "Tensor", x: "Tensor") -> "Tensor":
+        return g.add_(y - x, alpha=mu)
+
+    def client(
+        local: Local, x: "Tensor", server: Mapping[str, "Tensor"], own: Mapping[str, "Tensor"]
+    ) -> Result:
+        y = local.steps(x, pull, x, sparse=True) if mu else local.steps(x)
+        return Result(update={"model": y - x})
+
+    return client

@@ -1,0 +1,236 @@
+"""The client's part of a round: what it is told, what it computes with, and what it returns.
+
+A method's client is a function over one primitive, the local steps::
+
+    def fedprox_client(local, x, server, own):                   # Li et al. 2020
+        y = local.steps(x, lambda g, y, x: g.add_(y - x, alpha=mu), x)
+        return Result(update={"model": y - x})
+
+``x`` is the global model as it arrived, ``server`` holds the server's named vectors that travel with it, and ``own``
+what this client kept after its last round. All are flat float32 tensors of the layout's length.
+
+Nothing here needs torch until a round begins, so that an experiment is checked before anything heavy is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fednlp.federated.params import Layout
+
+Gradient = Callable[..., "Tensor"]
+"""(g, y, *vectors) -> the gradient that the optimiser gets, elementwise.
+
+``g`` is the loss's gradient at ``y``; both, and the vectors, are the same stretch of the model, one-dimensional or
+(rows, width). ``g`` may be changed in place and returned.
+"""
+
+
+@dataclass(frozen=True)
+class Update:
+    """One vector that a client sends: a change of the model, or of a vector of the method's own.
+
+    Attributes:
+        dense: float32 (layout.dense,): everything before the table.
+        rows: int64, the rows of the table that ``table`` holds; None for all of them.
+        table: float32 (rows, width), or None where the layout has no table.
+    """
+
+    dense: Tensor
+    rows: Tensor | None = None
+    table: Tensor | None = None
+
+    @staticmethod
+    def of(flat: Tensor, layout: Layout) -> Update:
+        """Return a flat vector of a layout as an update of all its rows."""
+        table = layout.rows(flat) if layout.table is not None else None
+        return Update(flat[: layout.dense], None, table)
+
+    def flat(self, layout: Layout) -> Tensor:
+        """Return the update as one flat vector, with zeros in the rows that it lacks."""
+        flat = self.dense.new_zeros(layout.numel)
+        flat[: layout.dense] = self.dense
+        if self.table is not None:
+            if self.rows is None:
+                layout.rows(flat).copy_(self.table)
+            else:
+                layout.rows(flat)[self.rows] = self.table
+        return flat
+
+
+class Change(Protocol):
+    """``y - x``: what local steps changed. It is computed when it is sent, in place where that is possible."""
+
+    def take(self) -> Update:
+        """Return the update. The trained weights are used up: nothing else may ask for them afterwards."""
+
+    def flat(self) -> Tensor:
+        """Return the update as a flat vector of its own."""
+
+    def __truediv__(self, number: float) -> Change:
+        """Return the change divided by a number."""
+
+
+class Weights(Protocol):
+    """The weights that local steps ended with. ``y - x`` and ``x - y`` work; ``flat()`` gives a tensor."""
+
+    def flat(self) -> Tensor:
+        """Return the weights as a flat vector of their own."""
+
+    def __sub__(self, other: Tensor) -> Change:
+        """Return the change from the global model."""
+
+    def __rsub__(self, other: Tensor) -> Tensor:
+        """Return ``other`` minus the weights, flat."""
+
+
+class Local(Protocol):
+    """One client's data, model and optimiser, for the time of a round.
+
+    Attributes:
+        client: Its id.
+        round: The number of the round, from 1.
+        staleness: How many rounds ago the server had the model that this client starts from; 0 in synchronous rounds.
+        num_steps: Optimiser steps of the last call of :meth:`steps`.
+        rate_sum: The sum of the learning rates of these steps: ``num_steps * learning_rate`` where it is constant.
+    """
+
+    client: int
+    round: int
+    staleness: int
+    num_steps: int
+    rate_sum: float
+
+    def steps(
+        self, start: Tensor, gradient: Gradient | None = None, *vectors: Tensor, sparse: bool = False
+    ) -> Weights:
+        """Take the client's local steps, with a fresh optimiser.
+
+        Args:
+            start: Where they start, flat.
+            gradient: Changes the loss's gradient before each step; None leaves it.
+            vectors: Flat vectors that ``gradient`` needs: it gets the stretch of each that it looks at.
+            sparse: Whether ``gradient`` is zero where the loss's gradient is zero and the weights are as at the start.
+                Rows of the word embedding that the client does not use are then not loaded.
+        """
+
+    def gradient(self, at: Tensor) -> Tensor:
+        """Return the gradient of the client's mean loss over all its examples, flat, without dropout."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a client computed.
+
+    Attributes:
+        update: The vectors that it sends, by the names in :attr:`Algorithm.sends`.
+        keep: The vectors that it keeps until its next round, by the names in :attr:`Algorithm.keeps`.
+        metrics: Numbers that it reports; the server gets their weighted means.
+    """
+
+    update: Mapping[str, Change | Tensor]
+    keep: Mapping[str, Tensor] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+ClientFunction = Callable[["Local", "Tensor", Mapping[str, "Tensor"], Mapping[str, "Tensor"]], Result]
+"""(local, x, server, own) -> Result."""
+
+
+def average_model(local: Local, x: Tensor, server: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Result:
+    """Take the local steps and send what they changed: the client of FedAvg (McMahan et al. 2017)."""
+    y = local.steps(x)
+    return Result(update={"model": y - x})
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """The server tells a client to train.
+
+    Attributes:
+        client: Its id.
+        round: From 1.
+        weight: Its weight in the sum, over the cohort's :func:`fednlp.federated.sums.weight_unit`; in [0, 1].
+        staleness: How many rounds ago the server had the model that is sent.
+        rate: The client's learning rate is multiplied by this in the round.
+        masking: How the client masks its update for secure aggregation; None without.
+        examples: The training examples to use; None for all that the client has.
+        labels: The labels of ``examples``; None for those of the data set.
+    """
+
+    client: int
+    round: int
+    weight: float
+    staleness: int = 0
+    rate: float = 1.0
+    masking: dict[str, Any] | None = None
+    examples: list[int] | None = None
+    labels: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class ClientResult:
+    """What a client reports along with its update; ``error`` says why it was dropped.
+
+    Attributes:
+        client: Its id.
+        weight: As in the request.
+        examples: Examples seen in local training, once per epoch.
+        steps: Local steps taken.
+        loss: Sum over the steps of the mean training loss of the step's examples, times their number.
+        error: None for a client that came through.
+        bytes_down: Length of the message it got; None for the whole model, uncompressed.
+        tensors_down: Tensors in that message; None for all.
+        bytes_up: Length of its own message; None for the whole model, uncompressed.
+        entries: Numbers of the layout's entries that it sent; None for all.
+        metrics: Numbers of the method's own, for weighted means.
+        facts: What the round's line says of this client: JSON values.
+    """
+
+    client: int
+    weight: float
+    examples: int = 0
+    steps: int = 0
+    loss: float = 0.0
+    error: str | None = None
+    bytes_down: int | None = None
+    tensors_down: int | None = None
+    bytes_up: int | None = None
+    entries: list[int] | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def failed(
+    request: TrainRequest, error: Exception, bytes_down: int | None = None, tensors_down: int | None = None
+) -> ClientResult:
+    """Return the result of a client that is dropped because of an exception.
+
+    Args:
+        request: What it was told.
+        error: Why it failed.
+        bytes_down: Length of the message it got.
+        tensors_down: Tensors in that message.
+    """
+    return ClientResult(
+        request.client,
+        request.weight,
+        error=reason_of(error),
+        bytes_down=bytes_down,
+        tensors_down=tensors_down,
+    )
+
+
+def reason_of(error: Exception) -> str:
+    """Return an exception as one line.
+
+    >>> reason_of(ValueError("too short\\nsee there"))
+    'ValueError: too short'
+    """
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"

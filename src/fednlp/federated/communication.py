@@ -1,0 +1,199 @@
+"""What becomes of tensors between a client and the server: chosen, transformed, packed, and undone.
+
+Up travels a client's update, down the global model. Both are sent as one message
+(:mod:`fednlp.federated.message`), whose true length is what is counted, and the other side works with
+what it unpacked, not with what was meant: a simulation loses to compression what a network would.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fednlp.errors import RunError
+from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.lora import LoraPair, change_shapes
+from fednlp.federated.message import message_bytes, pack, unpack
+from fednlp.federated.params import Entry, Layout
+from fednlp.federated.pulling import Pull
+from fednlp.federated.sums import count_bad
+from fednlp.federated.transforms import Chain, Key, Shapes, feedback
+
+
+@dataclass(frozen=True)
+class Uplink:
+    """How updates travel to the server.
+
+    Attributes:
+        chain: Their transforms.
+        error_feedback: Whether a client adds what compression lost of an update to its next one.
+        pull: Which tensors a client sends.
+        adapters: Low-rank ones whose products are averaged exactly (:mod:`fednlp.federated.lora`).
+    """
+
+    chain: Chain = field(default_factory=Chain)
+    error_feedback: bool = False
+    pull: Pull = field(default_factory=Pull)
+    adapters: tuple[LoraPair, ...] = ()
+
+    @property
+    def plain(self) -> bool:
+        """Whether updates travel as they are, all of them."""
+        return not self.chain.steps and self.pull.rule == "all" and not self.adapters
+
+
+@dataclass(frozen=True)
+class Downlink:
+    """How the global model travels to the clients, by the transforms of ``chain``."""
+
+    chain: Chain = field(default_factory=Chain)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the model travels as it is."""
+        return not self.chain.steps
+
+
+@dataclass(frozen=True)
+class EncodedUpdate:
+    """An update on its way.
+
+    Attributes:
+        message: The bytes that travel; empty where no tensor is sent.
+        entries: Numbers of the layout's entries in it; None for all that are not derived.
+        residual: What was lost, flat, for the client's next update; None without error feedback.
+        decoded: Named tensors that the server will make of the message, where the client knows them already: in one
+            process they need not be decoded again.
+    """
+
+    message: bytes
+    entries: list[int] | None
+    residual: Tensor | None
+    decoded: Mapping[str, Tensor] | None = None
+
+
+def entry_shapes(entries: Sequence[Entry]) -> Shapes:
+    """Return the shapes of some of a layout's entries, as they travel untransformed."""
+    return {entry.name: (entry.shape, torch.float32) for entry in entries}
+
+
+def encode_update(
+    uplink: Uplink,
+    layout: Layout,
+    update: Tensor,
+    key: Key,
+    chosen: np.ndarray | None = None,
+    residual: Tensor | None = None,
+) -> EncodedUpdate:
+    """Encode a client's update: the client's half.
+
+    Args:
+        uplink: How.
+        layout: Of the update.
+        update: Flat float32.
+        key: Seed, round, client: what stochastic rounding and random choices are drawn from.
+        chosen: A bool for each entry of the layout; None to send all.
+        residual: What earlier messages lost, with error feedback; None for nothing.
+    """
+    entries = _transformed(layout, chosen)
+    numbers = None if chosen is None else np.flatnonzero(chosen).tolist()
+    if not entries:
+        return EncodedUpdate(b"", numbers, residual, {})
+    message = b""
+
+    def carry(encoded: dict[str, Tensor]) -> dict[str, Tensor]:
+        nonlocal message
+        message = pack(encoded)
+        return unpack(message, uplink.chain.shapes(entry_shapes(entries)))
+
+    tensors, lost = (
+        {} if flat is None else {e.name: flat[e.start : e.stop].view(e.shape) for e in entries}
+        for flat in (update, residual)
+    )
+    _, decoded, rest = feedback(tensors, lost, uplink.chain, key, carry)
+    still_lost = None
+    if uplink.error_feedback:
+        still_lost = torch.zeros(layout.numel) if residual is None else residual.clone()
+        for e in entries:
+            if e.name in rest:
+                still_lost[e.start : e.stop].view(e.shape).copy_(rest[e.name])
+    return EncodedUpdate(message, numbers, still_lost, decoded)
+
+
+def decode_update(uplink: Uplink, layout: Layout, sent: EncodedUpdate, key: Key) -> Tensor:
+    """Decode a client's update: the server's half.
+
+    Args:
+        uplink: How it was encoded.
+        layout: Of the update.
+        sent: What arrived.
+        key: As the client had it.
+
+    Returns:
+        Flat float32, zero in what was not sent.
+
+    Raises:
+        RunError: The message is not what the layout asks for.
+    """
+    chosen = None
+    if sent.entries is not None:
+        chosen = np.zeros(len(layout.entries), dtype=bool)
+        chosen[sent.entries] = True
+    entries, received = _transformed(layout, chosen), torch.zeros(layout.numel)
+    if not entries:
+        return received
+    decoded = sent.decoded
+    if decoded is None:
+        shapes = entry_shapes(entries)
+        decoded = uplink.chain.decode(unpack(sent.message, uplink.chain.shapes(shapes)), shapes, key)
+    for e in entries:
+        received[e.start : e.stop].view(e.shape).copy_(decoded[e.name])
+    return received
+
+
+def broadcast(downlink: Downlink, layout: Layout, x: Tensor, key: Key) -> Tensor:
+    """Return the global model as clients unpack it: ``x`` itself where nothing is transformed.
+
+    Derived entries arrive as they are: what they changed by travels in full precision (:func:`bytes_down`).
+
+    Raises:
+        RunError: It holds numbers that the transforms cannot.
+    """
+    if downlink.plain or not layout.entries:
+        return x
+    views, shapes = layout.views(x), entry_shapes(_transformed(layout))
+    message = pack(downlink.chain.encode({name: views[name] for name in shapes}, key))
+    arrived = downlink.chain.decode(unpack(message, downlink.chain.shapes(shapes)), shapes, key)
+    flat = layout.flatten(views | arrived)
+    if count_bad(flat) > count_bad(x):
+        raise RunError(
+            "the model holds numbers that exchange.down cannot: say bfloat16 in place of float16, or lower the "
+            "learning rate; the rounds before are saved"
+        )
+    return flat
+
+
+def bytes_down(algorithm: Algorithm, layout: Layout, chosen: np.ndarray | None = None, ranks: int = 0) -> int:
+    """Return the length of the message that a client gets at the start of a round.
+
+    Args:
+        algorithm: Its downlink, its adapters, and which of the server's vectors travel with the model.
+        layout: Of the global model.
+        chosen: Which entries it gets; None for all. Derived ones never travel themselves.
+        ranks: How far the base weights of exactly averaged adapters moved since the client's last message
+            (:func:`fednlp.federated.lora.change_ranks`).
+    """
+    shapes = dict(algorithm.downlink.chain.shapes(entry_shapes(_transformed(layout, chosen))))
+    shapes |= change_shapes(layout, algorithm.uplink.adapters, ranks)
+    return (message_bytes(shapes) if shapes else 0) + len(algorithm.receives) * layout.message_bytes
+
+
+def _transformed(layout: Layout, chosen: np.ndarray | None = None) -> list[Entry]:
+    """Return the entries that are chosen and not derived."""
+    return [
+        entry
+        for number, entry in enumerate(layout.entries)
+        if number not in layout.derived and (chosen is None or chosen[number])
+    ]

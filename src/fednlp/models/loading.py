@@ -1,0 +1,112 @@
+"""Load what Hugging Face stores, quietly and never with code that a model brings along.
+
+What a loader raises becomes an error of one sentence (:func:`explain_load_errors`).
+"""
+
+import importlib
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fednlp.errors import FednlpError, ModelError
+from fednlp.models.registry import ALL_NAMES, LSTM
+
+
+def load_pretrained(auto: Any, source: str, **options: Any) -> Any:
+    """Load a configuration, a tokenizer or a model by an auto class; standard input is never asked for consent.
+
+    Args:
+        auto: ``AutoConfig``, ``AutoTokenizer``, or the auto class of a head.
+        source: A folder or a hub name.
+        options: Further arguments of ``from_pretrained``.
+
+    Raises:
+        ModelError: The configuration asks for kernels of a hub repository.
+        ValueError: The model needs code of its own; :func:`explain_load_errors` reports that in one line.
+    """
+    loaded = auto.from_pretrained(source, trust_remote_code=False, **options)
+    _refuse_kernels(loaded, source)
+    return loaded
+
+
+def empty_model(auto: Any, config: Any, **options: Any) -> Any:
+    """Build a model of a configuration, with fresh weights.
+
+    Raises:
+        ValueError: The model needs code of its own, as for :func:`load_pretrained`.
+    """
+    return auto.from_config(config, trust_remote_code=False, **options)
+
+
+def _needs_own_code(source: str) -> ModelError:
+    """Return the error for a model that works with code of its own alone."""
+    return ModelError(
+        f"the model in {source} needs code of its own (auto_map in its configuration), and fednlp runs no code that "
+        "comes with a model: use a model of an architecture that transformers has"
+    )
+
+
+def _refuse_kernels(config: Any, source: str) -> None:
+    """Refuse attention kernels of a hub repository, which are compiled code that a configuration may name."""
+    from transformers import PretrainedConfig
+
+    if not isinstance(config, PretrainedConfig):
+        return
+    parts = [config, *(part for part in vars(config).values() if isinstance(part, PretrainedConfig))]
+    named = [str(part._attn_implementation) for part in parts if "/" in str(part._attn_implementation)]
+    if named:
+        raise ModelError(
+            f"the model in {source} asks for the attention kernels {named[0]}, and fednlp runs no code that comes with "
+            "a model: take attn_implementation out of its config.json"
+        )
+
+
+def silence_transformers() -> None:
+    """Keep transformers' own banners, bars and reports off the screen."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+
+
+def _register_lstm(source: str) -> None:
+    """Register the LSTM with transformers if the source is one; other models do not need the import."""
+    config = Path(source) / "config.json"
+    if config.is_file() and LSTM in config.read_text(encoding="utf-8", errors="replace"):
+        importlib.import_module("fednlp.models.lstm")
+
+
+@contextmanager
+def explain_load_errors(source: str) -> Iterator[None]:
+    """Replace whatever transformers raises for a missing or unfit model by an error of one sentence.
+
+    Raises:
+        ModelError: The block raised an exception that is not one of fednlp's own.
+    """
+    silence_transformers()
+    try:
+        _register_lstm(source)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except FednlpError:
+        raise
+    except Exception as error:  # the loaders raise exceptions of every kind
+        if "trust_remote_code" in str(error):  # how transformers asks for consent
+            raise _needs_own_code(source) from None
+        first, *more = str(error).strip().splitlines() or [type(error).__name__]
+        reason = f"{first} {more[0].strip()}" if first.endswith(":") and more else first
+        if Path(source).exists():
+            raise ModelError(f"the model in {source} cannot be loaded: {reason}") from None
+        raise ModelError(
+            f'there is no model "{source}" here and the hub did not give it ({reason}): pass one of '
+            f"{', '.join(ALL_NAMES)}, or the folder of a model"
+        ) from None

@@ -1,0 +1,164 @@
+"""The specification of a selection, ``[model] train``: parts of a model and their states. It needs no torch."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from fednlp.errors import ConfigError
+
+ParameterState = Literal["shared", "personal", "frozen"]
+PARAMETER_STATES: tuple[ParameterState, ...] = get_args(ParameterState)
+
+_LONGEST_TERM = 200
+_MOST_TERMS = 1000
+_FORMS = "embeddings, head, layer.3, layer.0-5, layer.0,3, encoder, decoder.layer.0-2, bias, re:PATTERN"
+_SAY = (
+    f'say "all", a part ({_FORMS}), a list of parts, or a table with parts under shared, personal and frozen'
+)
+_LAYERS = re.compile(r"((?:encoder\.|decoder\.)?layer)\.(\d{1,4}(?:-\d{1,4})?(?:,\d{1,4}(?:-\d{1,4})?)*)")
+_PARTS = ("embeddings", "head", "encoder", "decoder", "encoder.embeddings", "decoder.embeddings")
+_BIAS = re.compile(r"(?:^|\.)bias(?:$|_[ih]h_l\d+)")  # the longer names are those of recurrent layers
+
+
+@dataclass(frozen=True)
+class SelectionTerm:
+    """One part of a model by name: parameters of some groups (all if empty) whose names fit a pattern."""
+
+    text: str
+    groups: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None
+
+
+@dataclass(frozen=True)
+class SelectionSpec:
+    """A parsed ``[model] train``; by default everything is shared.
+
+    With ``critical_layer`` (FedSplitBERT) the terms are empty, and ``embeddings`` is the state of these. With
+    ``layers`` it is for a model of so many, and fits no other.
+    """
+
+    shared: tuple[SelectionTerm, ...] = ()
+    personal: tuple[SelectionTerm, ...] = ()
+    frozen: tuple[SelectionTerm, ...] = ()
+    rest: ParameterState = "shared"
+    critical_layer: int | None = None
+    embeddings: ParameterState = "frozen"
+    layers: int | None = None
+
+
+def parse_selection(value: object) -> SelectionSpec:
+    """Read ``[model] train``.
+
+    Args:
+        value: ``"all"``; a term or a list of terms that are shared while the rest is frozen; a table with terms
+            under ``shared``, ``personal`` and ``frozen``, the state of the ``rest`` and, if it is for that alone, of
+            how many ``layers`` the model is; or a table with ``critical_layer`` and the state of the
+            ``embeddings``. docs/methods/freezing.md lists the terms.
+
+    Raises:
+        ConfigError: It cannot be read; the message says what to type.
+
+    >>> parse_selection(["bias", "head"]).rest
+    'frozen'
+    >>> [term.groups for term in parse_selection({"personal": "layer.0,2-3"}).personal]
+    [('layer.0', 'layer.2', 'layer.3')]
+    """
+    if value in ("all", ["all"]):
+        return SelectionSpec()
+    if isinstance(value, Mapping):
+        return _split(value) if "critical_layer" in value else _table(value)
+    return SelectionSpec(shared=_terms(value), rest="frozen")
+
+
+def _split(table: Mapping[str, object]) -> SelectionSpec:
+    _require_known(table, ("critical_layer", "embeddings"))
+    layer = _number("critical_layer", table["critical_layer"], 0, "layers that are shared")
+    return SelectionSpec(
+        critical_layer=layer, embeddings=_state("embeddings", table.get("embeddings", "frozen"))
+    )
+
+
+def _table(table: Mapping[str, object]) -> SelectionSpec:
+    if "embeddings" in table:
+        raise ConfigError('embeddings goes with critical_layer; else say {frozen = "embeddings"}')
+    _require_known(table, (*PARAMETER_STATES, "rest", "layers"))
+    if not table:
+        raise ConfigError(f"the table is empty: {_SAY}")
+    shared, personal, frozen = (_terms(table[state]) if state in table else () for state in PARAMETER_STATES)
+    rest = _state("rest", table.get("rest", "frozen" if shared else "shared"))
+    layers = _number("layers", table["layers"], 1, "the model's layers") if "layers" in table else None
+    return SelectionSpec(shared, personal, frozen, rest, layers=layers)
+
+
+def _number(key: str, value: object, least: int, of: str) -> int:
+    if type(value) is not int or value < least:
+        raise ConfigError(f"{key} = {value!r:.80}: give the number of {of}, from {least}")
+    return value
+
+
+def _require_known(table: Mapping[str, object], known: tuple[str, ...]) -> None:
+    for key in table:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+            shown = str(key)[:80] if str(key).isprintable() else ascii(key)[:80]
+            raise ConfigError(f"unknown key {shown}; {hint}")
+
+
+def _state(key: str, value: object) -> ParameterState:
+    for state in PARAMETER_STATES:
+        if value == state:
+            return state
+    raise ConfigError(f'{key} = {value!r:.80}: say "shared", "personal" or "frozen"')
+
+
+def _terms(value: object) -> tuple[SelectionTerm, ...]:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, (list, tuple)) or not texts or len(texts) > _MOST_TERMS:
+        raise ConfigError(f"{value!r:.80} names no part of a model: {_SAY}")
+    return tuple(_term(text) for text in texts)
+
+
+def _term(text: object) -> SelectionTerm:
+    """Read one term, with or without a suffix that narrows it.
+
+    >>> _term("layer.1-2:bias").groups
+    ('layer.1', 'layer.2')
+    """
+    if not isinstance(text, str) or len(text) > _LONGEST_TERM or not text.isprintable():
+        raise ConfigError(f"{text!r:.80}: a part of a model is a line of at most {_LONGEST_TERM} characters")
+    if text == "bias" or text.startswith("re:"):
+        return SelectionTerm(text, (), _pattern(text, text))
+    part, colon, narrower = text.partition(":")
+    return SelectionTerm(text, _groups(text, part), _pattern(text, narrower) if colon else None)
+
+
+def _pattern(text: str, given: str) -> re.Pattern[str]:
+    if given == "bias":
+        return _BIAS
+    if not given.startswith("re:") or given == "re:":
+        raise ConfigError(f'"{text}": what stands after the colon is bias, or re: and a regular expression')
+    try:
+        return re.compile(given.removeprefix("re:"))
+    except (re.error, OverflowError) as error:
+        raise ConfigError(f'"{text}" is no regular expression: {error}') from None
+
+
+def _groups(text: str, part: str) -> tuple[str, ...]:
+    if part in _PARTS:
+        return (part,)
+    found = _LAYERS.fullmatch(part)
+    if found is None:
+        near = difflib.get_close_matches(part, (*_PARTS, "bias"), n=1)
+        hint = 'write a list, ["bias", "head"]; ' if "," in part and "layer." not in part else ""
+        hint = f"did you mean {near[0]}? " if near and not hint else hint
+        raise ConfigError(f'"{text}" is no part of a model: {hint}there are {_FORMS}')
+    numbers: list[int] = []
+    for span in found[2].split(","):
+        first, _, last = span.partition("-")
+        if last and int(last) < int(first):
+            raise ConfigError(f'"{text}" runs backwards: say {found[1]}.{last}-{first}')
+        numbers += range(int(first), int(last or first) + 1)
+    return tuple(f"{found[1]}.{number}" for number in dict.fromkeys(numbers))

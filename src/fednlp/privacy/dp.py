@@ -1,0 +1,120 @@
+"""The differential privacy mechanism of a run: clipping, fixed-size averaging, noise, and the guarantee that follows.
+
+A client's update is clipped to a norm, the weighted sum is divided by a fixed denominator, and Gaussian noise is added:
+by the server, or by the clients under secure aggregation.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from fednlp.federated.aggregators.noisy_mean import NoisyMean
+from fednlp.federated.algorithm import Algorithm, poisson_cohort
+from fednlp.privacy.accountant import (
+    Sampling,
+    epsilon,
+    epsilon_of_known_cohorts,
+    noise_multiplier_for,
+    statement,
+)
+
+
+@dataclass(frozen=True)
+class DPMechanism:
+    """How a run is differentially private, at the level of clients.
+
+    Attributes:
+        clip: The norm that an update is clipped to.
+        noise_multiplier: Standard deviation of the noise on the sum, over ``clip``.
+        central: Whether the server adds the noise; otherwise the clients do, under secure aggregation.
+        sampling: How cohorts are drawn.
+        clients: Number of clients.
+        cohort: Clients in a round; with Poisson sampling on average.
+        rounds: Rounds of the run.
+        delta: The guarantee's delta.
+        seed: The experiment's.
+        distance: How far the clients' summed noise is from one discrete Gaussian
+            (:func:`fednlp.privacy.noise.sum_distance`); None for the server's noise, which is real-valued.
+        most_rounds: With the clients' noise: the number of rounds of the client that is drawn most often.
+    """
+
+    clip: float
+    noise_multiplier: float
+    central: bool
+    sampling: Sampling
+    clients: int
+    cohort: int
+    rounds: int
+    delta: float
+    seed: int
+    distance: float | None = None
+    most_rounds: int = 0
+
+    def calibrated(self, target: float) -> Self:
+        """Return the mechanism with the least noise that keeps :meth:`epsilon` at or below a target.
+
+        Raises:
+            ConfigError: No noise reaches the target.
+            MissingDependency: dp-accounting is not installed.
+        """
+        clients, rounds = self.clients, self.rounds
+        if (
+            not self.central
+        ):  # the server knows the cohorts: as if all clients were drawn, in most_rounds rounds
+            clients, rounds = self.cohort, self.most_rounds
+        multiplier = noise_multiplier_for(
+            target, self.sampling, clients, self.cohort, rounds, self.delta, distance=self.distance
+        )
+        return replace(self, noise_multiplier=multiplier)
+
+    def apply_to(self, algorithm: Algorithm) -> Algorithm:
+        """Return the algorithm with the sampling that the guarantee needs, and the server's noise if it adds any."""
+        private = algorithm
+        if self.central:
+            deviation = self.noise_multiplier * self.clip / self.cohort
+            noisy = NoisyMean(self.clip, float(self.cohort), deviation, self.seed)
+            private = replace(algorithm, aggregator=noisy)
+        if self.sampling == "poisson":
+            return replace(private, sample=poisson_cohort(self.cohort), min_clients=0)
+        return private
+
+    @property
+    def statement(self) -> str:
+        """The guarantee, as a line for people."""
+        return statement(*self._arguments(), distance=self.distance, most_rounds=self.most_rounds)
+
+    def epsilon(self) -> float:
+        """Return the epsilon of the whole run, against those whom the noise protects from.
+
+        The clients' noise protects from the server, which knows the cohorts; the server's noise protects from whoever
+        sees the models.
+        """
+        return self.models_epsilon() if self.central else self.server_epsilon()
+
+    def models_epsilon(self) -> float:
+        """Return the epsilon against those who see the models and do not know who took part."""
+        return epsilon(*self._arguments(), distance=self.distance)
+
+    def server_epsilon(self) -> float:
+        """Return the epsilon of the client that is drawn most often, against those who know who took part."""
+        return epsilon_of_known_cohorts(
+            self.noise_multiplier, self.sampling, self.most_rounds, self.delta, distance=self.distance
+        )
+
+    def _arguments(self) -> tuple[float, Sampling, int, int, int, float]:
+        return self.noise_multiplier, self.sampling, self.clients, self.cohort, self.rounds, self.delta
+
+    def facts(self) -> dict[str, Any]:
+        """Return the guarantee for the run's summary; an infinite epsilon is None."""
+        found = {"epsilon": self.epsilon(), "epsilon_models": self.models_epsilon()}
+        if not self.central:
+            found["epsilon_server"] = self.server_epsilon()
+        return {
+            **{name: value if math.isfinite(value) else None for name, value in found.items()},
+            **({} if self.central else {"most_rounds": self.most_rounds}),
+            "delta": self.delta,
+            "noise": self.noise_multiplier,
+            "clip": self.clip,
+            "where": "server" if self.central else "clients",
+            "statement": self.statement,
+        }

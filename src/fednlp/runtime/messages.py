@@ -1,0 +1,235 @@
+"""What the server asks of clients and workers, and what they answer: typed, versioned, and plain JSON on the way.
+
+Tensors are not in these messages. In one machine they lie in memory that all workers share; a transport sends them as
+:mod:`fednlp.federated.message` packs them.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fednlp.errors import RunError
+from fednlp.federated.client import ClientResult, TrainRequest
+
+VERSION = 1
+"""Of all messages. A peer of another version is refused."""
+
+Seeds = list[list[Any]]
+"""Masks: a seed in hexadecimal digits and a sign each."""
+
+
+@dataclass(frozen=True)
+class LabelRequest:
+    """Have a client label texts with the model that it has after a broadcast.
+
+    Attributes:
+        client: Its id.
+        round: The number of the round.
+        texts: Numbers of its training examples.
+    """
+
+    client: int
+    round: int
+    texts: list[int]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The likeliest label of each text, and its probability."""
+
+    labels: list[int]
+    confidences: list[float]
+
+
+@dataclass(frozen=True)
+class ProbabilitiesRequest:
+    """Have one batch of training texts classified by the model that is published."""
+
+    texts: list[int]
+
+
+@dataclass(frozen=True)
+class Probabilities:
+    """A row of label probabilities for each text."""
+
+    rows: list[list[float]]
+
+
+@dataclass(frozen=True)
+class UnmaskRequest:
+    """Have masks added to a stretch of the sum of masked updates."""
+
+    start: int
+    stop: int
+    seeds: Seeds
+
+
+@dataclass(frozen=True)
+class EvaluateRequest:
+    """Have one batch of the global test set predicted.
+
+    Attributes:
+        batch: Its number.
+        key: Changes when the published model does: a worker loads it once for each key.
+    """
+
+    batch: int
+    key: int
+
+
+@dataclass(frozen=True)
+class BatchPredictions:
+    """Predictions of some test examples.
+
+    Attributes:
+        indices: The examples.
+        predictions: One each, as JSON.
+        loss: Summed over what is predicted.
+        weight: How much that is.
+    """
+
+    indices: list[int]
+    predictions: list[Any]
+    loss: float
+    weight: float
+
+
+@dataclass(frozen=True)
+class ClientModelRequest:
+    """Have a client's own model evaluated, after some more steps of its own where ``finetune_steps`` is positive.
+
+    Attributes:
+        client: Its id.
+        round: The last round that is saved: whose record counts.
+        on_own: Whether its own test examples are predicted.
+        on_all: Whether the whole test set is.
+        finetune_steps: Local steps before that.
+        save_to: File of client models that the model is written to; None for nowhere.
+        examples: The training examples for these steps; None for all that the client has.
+        labels: The labels of ``examples``; None for those of the data set.
+    """
+
+    client: int
+    round: int
+    on_own: bool
+    on_all: bool
+    finetune_steps: int = 0
+    save_to: str | None = None
+    examples: list[int] | None = None
+    labels: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class ClientModelResult:
+    """How a client's own model did.
+
+    Attributes:
+        client: Its id.
+        error: Why it failed; None if it did not.
+        own: The task's metric on its own test examples.
+        everyone: All metrics on the whole test set.
+        by_owner: The task's metric on each client's test examples.
+    """
+
+    client: int
+    error: str | None = None
+    own: float | None = None
+    everyone: dict[str, float | None] | None = None
+    by_owner: list[float | None] | None = None
+
+
+@dataclass(frozen=True)
+class LocalOnlyRequest:
+    """Have a client train by itself from the start, and its model evaluated.
+
+    Attributes:
+        client: Its id.
+        epochs: Passes over its examples.
+        max_steps: Local steps in place of epochs, if positive.
+        on_own: Whether its own test examples are predicted.
+        on_all: Whether the whole test set is.
+    """
+
+    client: int
+    epochs: int
+    max_steps: int
+    on_own: bool
+    on_all: bool
+
+
+@dataclass(frozen=True)
+class LocalOnlyResult:
+    """How a client did by itself; ``loss`` is summed over the examples seen.
+
+    Attributes:
+        client: Its id.
+        error: Why it failed; None if it did not.
+        examples: Seen in training, once per epoch.
+        steps: Taken.
+        loss: Of training.
+        own: All metrics on its own test examples.
+        everyone: All metrics on the whole test set.
+    """
+
+    client: int
+    error: str | None = None
+    examples: int = 0
+    steps: int = 0
+    loss: float = 0.0
+    own: dict[str, float | None] | None = None
+    everyone: dict[str, float | None] | None = None
+
+
+Request = (
+    TrainRequest
+    | LabelRequest
+    | ProbabilitiesRequest
+    | UnmaskRequest
+    | EvaluateRequest
+    | ClientModelRequest
+    | LocalOnlyRequest
+)
+Answer = ClientResult | Labels | Probabilities | BatchPredictions | ClientModelResult | LocalOnlyResult | None
+
+_KINDS: dict[str, TypeAdapter[Any]] = {
+    kind.__name__: TypeAdapter(kind)
+    for union in (Request, Answer)
+    for kind in union.__args__
+    if kind is not type(None)
+}
+
+
+def to_json(message: Request | Answer) -> dict[str, Any] | None:
+    """Return a message as a JSON value.
+
+    >>> to_json(EvaluateRequest(batch=3, key=1))
+    {'version': 1, 'kind': 'EvaluateRequest', 'batch': 3, 'key': 1}
+    """
+    if message is None:
+        return None
+    return {"version": VERSION, "kind": type(message).__name__, **asdict(message)}
+
+
+def from_json(value: Any) -> Any:
+    """Return the message that a JSON value holds.
+
+    Raises:
+        RunError: It is of another version, or no message of a known kind.
+
+    >>> from_json({"version": 1, "kind": "EvaluateRequest", "batch": 3, "key": 1})
+    EvaluateRequest(batch=3, key=1)
+    """
+    if value is None:
+        return None
+    if not isinstance(value, dict) or value.get("version") != VERSION:
+        raise RunError(f"a message of another version than {VERSION}: install the same fednlp on both sides")
+    adapter = _KINDS.get(str(value.get("kind")))
+    if adapter is None:
+        raise RunError(f"a message of an unknown kind: {str(value.get('kind'))[:40]!r}")
+    try:
+        return adapter.validate_python({k: v for k, v in value.items() if k not in ("version", "kind")})
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise RunError(f"a {value['kind']} that does not fit: {place}: {first['msg']}") from None

@@ -1,0 +1,227 @@
+"""One round of secure aggregation: what clients are told before the upload, and the sum that comes out of it.
+
+The protocol's messages are the session's (:mod:`fednlp.secure.session`). Masked updates are added up wherever they are
+made, and :class:`SecureRound` only counts them in. The masks that are left in their sum are taken out in slices, which
+several workers may share.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fednlp.errors import SecureAbort
+from fednlp.federated.sums import FRACTION_BITS, ExactSum
+from fednlp.secure.masks import MaskSeeds, add_masks, masks_to_json
+from fednlp.secure.messages import HEADER_BYTES
+from fednlp.secure.params import SecAggParams
+from fednlp.secure.session import PHASES, Channel, SecureSession, open_session
+from fednlp.seeds import generator
+
+AddMasks = Callable[[int, int, MaskSeeds], None]
+"""``add_masks(slices, length, seeds)``: have workers add masks to the sum, in so many slices of that length."""
+_SLICE = 1 << 20
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class ClientTraffic:
+    """What one client of the cohort cost in the protocol's messages, and what became of it.
+
+    Attributes:
+        bytes_up: Bytes that it sent, its masked update included.
+        bytes_down: Bytes that it received, the model not included.
+        got_model: Whether it was sent the model.
+        reason: Why its update is not in the sum, as far as the protocol knows; None where it is.
+    """
+
+    bytes_up: int
+    bytes_down: int
+    got_model: bool
+    reason: str | None
+
+
+class SecureRound:
+    """One round under secure aggregation.
+
+    :meth:`begin` comes first, :meth:`add` once for each masked update that is in the sum, and :meth:`finish` last.
+
+    Args:
+        params: The numbers of the run.
+        round_number: The round.
+        weights: Weight of each client of the cohort.
+        parameters: Elements of an update.
+    """
+
+    def __init__(
+        self, params: SecAggParams, round_number: int, weights: Mapping[int, float], parameters: int
+    ) -> None:
+        self.params, self.weights, self.parameters = params, weights, parameters
+        self.dropped_out = _simulated_dropouts(params, round_number, list(weights))
+        self.session: SecureSession = open_session(
+            params.plan,
+            list(weights),
+            Channel(self.dropped_out),
+            run=params.run,
+            round_number=round_number,
+            seed=params.seed,
+            length=parameters + 1,
+        )
+        self._asked: Set[int] = frozenset()
+        self._masked_weights: dict[int, int] = {}
+        self._seconds, self._masking_seconds = 0.0, 0.0
+
+    def begin(self) -> dict[int, dict[str, Any]]:
+        """Go through all phases before the upload.
+
+        Returns:
+            For each client that is still there, how it masks its update, as JSON values: ``encoding``, ``noise_std``,
+            ``weight`` and ``seeds``, as :func:`fednlp.secure.upload.mask_update` takes them.
+
+        Raises:
+            SecureAbort: Too few clients are left.
+        """
+        with self._timed():
+            seeds = self.session.setup()
+        encoding = asdict(self.params.encoding)
+        asked = self.session.channel.present(seeds, "update")
+        self._asked = asked.keys()
+        return {
+            client: {
+                "encoding": encoding,
+                "noise_std": self.params.noise_std,
+                "weight": self.weights[client],
+                "seeds": seeds[client],
+            }
+            for client in asked
+        }
+
+    def add(self, client: int, masked_weight: int, seconds: float = 0.0) -> None:
+        """Count in a client whose masked update was added to the sum.
+
+        Args:
+            client: Its id.
+            masked_weight: The last residue of its masked vector, which the sum of updates has no place for.
+            seconds: What masking took it.
+        """
+        self._masked_weights[client] = masked_weight
+        self._masking_seconds += seconds
+
+    def finish(self, total: ExactSum, unmask: AddMasks) -> tuple[float, float]:
+        """Turn the sum of masked updates into the weighted sum of the updates.
+
+        Args:
+            total: The sum of the masked updates of the clients that were added; overwritten.
+            unmask: Adds masks to ``total``.
+
+        Returns:
+            The unit of the weights, and the sum of the weights over that unit.
+
+        Raises:
+            SecureAbort: Too few clients uploaded or answered, or the unmasked numbers are no sum of their updates.
+        """
+        with self._timed():
+            return self._unmasked(total, unmask)
+
+    def traffic(self) -> dict[int, ClientTraffic]:
+        """Return what each client of the cohort cost so far, by the true lengths of all messages."""
+        channel = self.session.channel
+        found = {}
+        for client in self.weights:
+            uploaded = client in self._masked_weights
+            found[client] = ClientTraffic(
+                bytes_up=channel.bytes_up[client] + (self.upload_bytes() if uploaded else 0),
+                bytes_down=channel.bytes_down[client],
+                got_model=client in self._asked or self.dropped_out.get(client) == "update",
+                reason=None if uploaded else self._reason(client),
+            )
+        return found
+
+    def _reason(self, client: int) -> str:
+        """Return why no update of a client arrived."""
+        if client in self._asked:
+            return "its masked update did not arrive"
+        if client in self.dropped_out:
+            return f"dropped out before its {self.dropped_out[client]} (simulated)"
+        return "did not get as far as training"
+
+    def metrics(self, workers: int) -> dict[str, Any]:
+        """Return what the protocol added to the round.
+
+        Args:
+            workers: How many workers masked updates side by side.
+
+        Returns:
+            ``dropped_out``: who dropped out in simulation, and before which phase. ``bytes``: all messages but the
+            model and 4 bytes for each parameter of an update. ``seconds``: on this machine.
+        """
+        channel = self.session.channel
+        messages = sum(channel.bytes_up.values()) + sum(channel.bytes_down.values())
+        return {
+            "dropped_out": dict(sorted(self.dropped_out.items())),
+            "bytes": messages + len(self._masked_weights) * (self.upload_bytes() - 4 * self.parameters),
+            "seconds": round(self._seconds + self._masking_seconds / workers, 4),
+        }
+
+    def upload_bytes(self) -> int:
+        """Return the length of a masked update: a residue of 4 bytes a parameter, and one for the weight."""
+        return HEADER_BYTES + 4 * (self.parameters + 1)
+
+    def _unmasked(self, total: ExactSum, unmask: AddMasks) -> tuple[float, float]:
+        arrived = len(self._masked_weights)
+        if not arrived:
+            raise SecureAbort("no update arrived")
+        if arrived < self.params.min_updates:
+            raise SecureAbort(
+                f"{arrived} updates arrived, and the noise of differential privacy needs {self.params.min_updates}"
+            )
+        info = self.session.unmask(list(self._masked_weights))
+        block = (
+            self.parameters % 4
+        )  # masks are drawn in blocks of four residues: the last one holds the weight
+        weight = np.zeros(1 + block, dtype=np.uint32)
+        add_masks(weight, info.masks, self.parameters - block)
+        if info.masks:
+            unmask(-(-self.parameters // _SLICE), _SLICE, masks_to_json(info.masks))
+        masked_weight = sum(self._masked_weights.values()) + int(weight[-1])
+        encoding = self.params.encoding
+        sums, share = encoding.decode(self._residues(total, masked_weight, info.residues), arrived)
+        storage = total.storage.numpy()
+        for start in range(0, self.parameters, _CHUNK):
+            storage[start : start + _CHUNK] = np.rint(sums[start : start + _CHUNK] * 2.0**FRACTION_BITS)
+        return encoding.unit, share
+
+    def _residues(
+        self, total: ExactSum, weight: int, subtracted: NDArray[np.uint32] | None
+    ) -> NDArray[np.uint32]:
+        """Return the unmasked sum, the weight last, modulo the protocol's modulus."""
+        modulus, storage = self.params.encoding.modulus, total.storage.numpy()
+        residues = np.empty(self.parameters + 1, dtype=np.uint32)
+        for start in range(0, self.parameters, _CHUNK):
+            chunk = storage[start : start + _CHUNK]
+            if subtracted is not None:
+                chunk = chunk - subtracted[start : min(start + _CHUNK, self.parameters)]
+            residues[start : start + len(chunk)] = chunk % modulus
+        residues[-1] = (weight - (0 if subtracted is None else int(subtracted[-1]))) % modulus
+        return residues
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Count the seconds of a block, whether or not it raises."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds += time.perf_counter() - begun
+
+
+def _simulated_dropouts(params: SecAggParams, round_number: int, clients: list[int]) -> dict[int, str]:
+    """Draw which clients drop out of a round, and before which phase each does."""
+    rng = generator(params.seed, "vanishing", round_number)  # the stream's name decides the draws
+    drops = rng.random(len(clients)) < params.simulated_dropout
+    phases = rng.integers(len(PHASES), size=len(clients))
+    return {client: PHASES[phase] for client, out, phase in zip(clients, drops, phases, strict=True) if out}

@@ -1,0 +1,150 @@
+"""Put differential privacy and secure aggregation around an algorithm, as ``[privacy]`` and ``[secure]`` say."""
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fednlp.config import Experiment
+from fednlp.errors import ConfigError
+from fednlp.federated.algorithm import Algorithm, Population
+from fednlp.partition import Partition
+from fednlp.privacy.dp import DPMechanism
+from fednlp.privacy.noise import sum_distance
+
+if TYPE_CHECKING:
+    from fednlp.secure.params import SecAggParams
+
+
+@dataclass(frozen=True)
+class Protected:
+    """An algorithm with what protects the clients.
+
+    Attributes:
+        algorithm: The method.
+        promises: What is promised, a line each, for people.
+        facts: For the run's summary.
+    """
+
+    algorithm: Algorithm
+    promises: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def protect(algorithm: Algorithm, experiment: Experiment, partition: Partition, parameters: int) -> Protected:
+    """Return an algorithm with the noise and the masks of an experiment.
+
+    The largest weight of all clients is known to everybody; no client's own is.
+
+    Args:
+        algorithm: The method.
+        experiment: Resolved.
+        partition: Whose clients these are.
+        parameters: Elements of an update.
+
+    Raises:
+        ConfigError: No numbers of the protocol withstand what they must, or ``privacy.epsilon`` cannot be kept.
+    """
+    population = Population(np.diff(partition.train_offsets), experiment.seed)
+    mechanism, promises = dp_mechanism(experiment, algorithm, population), []
+    if mechanism is not None:
+        algorithm = mechanism.apply_to(algorithm)
+    if experiment.secure.protocol != "none":
+        from fednlp.secure.aggregator import SecureMean
+
+        noise = 0.0 if mechanism is None else mechanism.noise_multiplier
+        largest = max(algorithm.weight(int(size)) for size in np.unique(population.sizes))
+        params = secagg_params(experiment, len(population), parameters, largest, noise)
+        promises.append(str(params.plan))
+        clip, denominator = (None, None) if mechanism is None else (mechanism.clip, float(mechanism.cohort))
+        algorithm = replace(algorithm, aggregator=SecureMean(params, clip, denominator))
+        if mechanism is not None:
+            distance = sum_distance(params.noise_std, params.noise_clients, parameters)
+            mechanism = replace(mechanism, distance=distance)
+            wanted = experiment.privacy and experiment.privacy.epsilon
+            if wanted and mechanism.epsilon() > wanted:
+                raise ConfigError(
+                    f"privacy.epsilon = {wanted} cannot be kept with so few steps of noise: raise secure.bits, or "
+                    "leave it out"
+                )
+    if mechanism is None:
+        return Protected(algorithm, promises)
+    return Protected(algorithm, [*promises, mechanism.statement], {"privacy": mechanism.facts()})
+
+
+def dp_mechanism(experiment: Experiment, algorithm: Algorithm, population: Population) -> DPMechanism | None:
+    """Return the mechanism of ``[privacy]``; None without the section.
+
+    Args:
+        experiment: The experiment.
+        algorithm: Whose cohorts are counted.
+        population: All clients.
+
+    Raises:
+        ConfigError: No noise reaches ``privacy.epsilon``.
+    """
+    privacy, clients = experiment.privacy, len(population)
+    if privacy is None:
+        return None
+    central = experiment.secure.protocol == "none"
+    mechanism = DPMechanism(
+        clip=privacy.clip,
+        noise_multiplier=privacy.noise or 0.0,
+        central=central,
+        sampling=privacy.sampling,
+        clients=clients,
+        cohort=min(experiment.clients_per_round, clients),
+        rounds=experiment.num_rounds,
+        delta=privacy.delta,
+        seed=experiment.seed,
+        distance=None if central else 0.0,
+        most_rounds=0 if central else _most_rounds(experiment, algorithm, population),
+    )
+    return mechanism if privacy.epsilon is None else mechanism.calibrated(privacy.epsilon)
+
+
+def secagg_params(
+    experiment: Experiment, clients: int, parameters: int, largest_weight: float, noise_multiplier: float
+) -> "SecAggParams":
+    """Return the numbers of ``[secure]``.
+
+    Args:
+        experiment: The experiment, with a protocol.
+        clients: Number of clients of the run.
+        parameters: Elements of an update.
+        largest_weight: No client's weight is larger.
+        noise_multiplier: Standard deviation of the noise on the sum, over ``privacy.clip``; 0 for none.
+
+    Raises:
+        ConfigError: No numbers of the protocol withstand what they must, or the sum has no room.
+    """
+    from fednlp.secure.params import make_params
+
+    secure, privacy = experiment.secure, experiment.privacy
+    return make_params(
+        secure.protocol,
+        min(experiment.clients_per_round, clients),
+        parameters,
+        largest_weight,
+        experiment.seed,
+        clip=secure.clip if privacy is None else privacy.clip,
+        dropout=secure.dropout,
+        max_colluding=secure.max_colluding,
+        malicious_server=secure.malicious_server,
+        bits=secure.bits,
+        stochastic=secure.stochastic,
+        noise_multiplier=noise_multiplier,
+        simulated_dropout=secure.simulated_dropout,
+    )
+
+
+def _most_rounds(experiment: Experiment, algorithm: Algorithm, population: Population) -> int:
+    """Return how many rounds draw the client that is drawn most often, whatever happens in those rounds.
+
+    A client that drops out is counted, and so is a round without a sum: it may be refused after it was unmasked.
+    """
+    drawn: Counter[int] = Counter()
+    for round_number in range(1, experiment.num_rounds + 1):
+        drawn.update(algorithm.sample(population, round_number).clients)
+    return max(drawn.values())

@@ -1,0 +1,151 @@
+"""Text classification: one text or a pair of texts, one label."""
+
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fednlp.data.features import Features
+from fednlp.tasks.base import Batch, Predictions, Row
+from fednlp.tasks.inputs import class_settings, encode_texts, model_inputs, padded_inputs, padding_of, ratio
+from fednlp.tasks.label_scores import LabelScores, class_scores
+
+
+@dataclass(frozen=True)
+class TextClassification:
+    """Sequence classification with cross-entropy.
+
+    Args:
+        labels: Label names in the order of their ids (sorted, so that ids are stable across processes).
+        padding: The tokenizer's padding id.
+        label_smoothing_factor: Share of the target that is spread over all labels in training, in [0, 1).
+    """
+
+    labels: tuple[str, ...]
+    padding: int = 0
+    label_smoothing_factor: float = 0.0
+    name: str = "text-classification"
+    metric: str = "accuracy"
+    model_class: str = "AutoModelForSequenceClassification"
+    uses_only_input_ids: bool = True
+
+    @classmethod
+    def build(cls, labels: Sequence[str], tokenizer: Any, **options: Any) -> Self:
+        """Make the task for a data set's labels."""
+        return cls(tuple(labels), padding_of(tokenizer), **options)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the head's size and its label names, and the padding that decoders must know of."""
+        return class_settings(self.labels, self.padding)
+
+    def encode(self, rows: Iterable[Row], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
+        """Return each row's ``input_ids`` (at most ``max_length``) and ``label`` (-1 where unknown)."""
+        rows = list(rows)
+        ids = {name: i for i, name in enumerate(self.labels)}
+        return [
+            {**encoded, "label": ids.get(row["label"] or "", -1)}
+            for encoded, row in zip(
+                encode_texts(rows, tokenizer, max_length, self.padding), rows, strict=True
+            )
+        ]
+
+    def collate(
+        self, features: Features, indices: np.ndarray, device: torch.device, *, training: bool = False
+    ) -> Batch:
+        """Return ``input_ids`` and ``attention_mask`` (batch, longest) and ``labels`` (batch), int64."""
+        labels = torch.from_numpy(features.values("label")[indices]).to(device, non_blocking=True)
+        return padded_inputs(features, indices, self.padding, device) | {"labels": labels}
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the mean cross-entropy."""
+        logits = self.logits(model, batch)
+        return F.cross_entropy(logits, batch["labels"], label_smoothing=self.label_smoothing_factor)
+
+    def logits(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return each label's logit (batch, labels)."""
+        logits: Tensor = model(**model_inputs(batch)).logits
+        return logits
+
+    def predict(
+        self, model: nn.Module, features: Features, indices: np.ndarray, device: torch.device
+    ) -> Predictions:
+        """Return the likeliest label of each text. The loss is that of the texts whose label is known."""
+        batch = self.collate(features, indices, device)
+        return _outcome(indices, self.logits(model, batch).float(), batch["labels"])
+
+    def predict_with_probabilities(
+        self, model: nn.Module, features: Features, indices: np.ndarray, device: torch.device
+    ) -> tuple[Predictions, np.ndarray]:
+        """Return what :meth:`predict` does, and each label's probability, float32 (texts, labels)."""
+        batch = self.collate(features, indices, device)
+        logits = self.logits(model, batch).float()
+        return _outcome(indices, logits, batch["labels"]), torch.softmax(logits, dim=1).cpu().numpy()
+
+    def probabilities(
+        self, model: nn.Module, features: Features, indices: np.ndarray, device: torch.device
+    ) -> np.ndarray:
+        """Return each label's probability for each text, float32 (texts, labels); no label is read."""
+        logits = self.logits(model, self.collate(features, indices, device))
+        probabilities: np.ndarray = torch.softmax(logits.float(), dim=1).cpu().numpy()
+        return probabilities
+
+    def metrics(
+        self, predictions: Sequence[Any], features: Features, indices: np.ndarray
+    ) -> dict[str, float]:
+        """Return accuracy, macro-F1 and Matthews correlation (scikit-learn), over the whole set.
+
+        A text with an unknown label is predicted wrongly. It has no class, so macro-F1 and Matthews correlation
+        are those of the other texts, and NaN where there are none.
+        """
+        from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+        truth, guess = features.values("label")[indices], np.asarray(predictions)
+        known = truth >= 0
+        accuracy = float(accuracy_score(truth, guess)) if len(indices) else 0.0
+        if not known.any():
+            return {"accuracy": accuracy, "macro_f1": math.nan, "mcc": math.nan}
+        truth, guess = truth[known], guess[known]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a client with one label is nothing unusual here
+            return {
+                "accuracy": accuracy,
+                "macro_f1": float(f1_score(truth, guess, average="macro", zero_division=0)),
+                "mcc": float(matthews_corrcoef(truth, guess)),
+            }
+
+    def by_label(self, predictions: Sequence[Any], features: Features, indices: np.ndarray) -> LabelScores:
+        """Return precision, recall, F1 and support of each label, and the confusion matrix."""
+        truth, guess = features.values("label")[indices], np.asarray(predictions, np.int64)
+        return class_scores(self.labels, truth, guess)
+
+    def statistics(self, predictions: Sequence[Any], features: Features, indices: np.ndarray) -> np.ndarray:
+        """Return 1 for each right label and 0 for each wrong one, and a count of 1."""
+        right = features.values("label")[indices] == np.asarray(predictions)
+        return np.stack([right, np.ones(len(indices))], axis=1).astype(np.float64)
+
+    def score(self, sums: np.ndarray) -> np.ndarray:
+        """Return the share of right labels."""
+        return ratio(sums[..., 0], sums[..., 1])
+
+    def baseline(
+        self, train: Features, examples: np.ndarray, test: Features, indices: np.ndarray
+    ) -> tuple[str, list[Any]]:
+        """Predict the label that most training examples have."""
+        counts = np.bincount(train.values("label")[examples], minlength=len(self.labels))
+        return "the most frequent label", [int(counts.argmax())] * len(indices)
+
+    def format_prediction(self, prediction: Any) -> str:
+        """Return the label's name."""
+        label: str = self.labels[prediction]
+        return label
+
+
+def _outcome(indices: np.ndarray, logits: Tensor, labels: Tensor) -> Predictions:
+    loss = F.cross_entropy(logits, labels, reduction="sum", ignore_index=-1)
+    return Predictions(indices.tolist(), logits.argmax(1).tolist(), float(loss), int((labels >= 0).sum()))

@@ -1,0 +1,480 @@
+"""A worker: the clients whose texts lie on this machine, one model, and what is done with them on request."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fednlp.data.features import Features, open_features
+from fednlp.errors import RunError
+from fednlp.federated.aggregators.base import Room
+from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.client import ClientResult, TrainRequest, reason_of
+from fednlp.federated.lora import LoraPair
+from fednlp.federated.params import Layout
+from fednlp.federated.round import MODEL
+from fednlp.federated.store import ClientStore
+from fednlp.federated.sums import BURST, NotFinite, count_bad
+from fednlp.federated.transforms import Key
+from fednlp.hubs.cache import cache_dir
+from fednlp.models import new_model, pretrained_model
+from fednlp.models.adapters import lora_pairs
+from fednlp.models.groups import groups_of
+from fednlp.models.peft_options import averaging_of
+from fednlp.models.selection import apply_selection
+from fednlp.models.selection_spec import parse_selection
+from fednlp.partition import Partition
+from fednlp.runtime.messages import (
+    BatchPredictions,
+    ClientModelRequest,
+    ClientModelResult,
+    EvaluateRequest,
+    LabelRequest,
+    Labels,
+    LocalOnlyRequest,
+    LocalOnlyResult,
+    Probabilities,
+    ProbabilitiesRequest,
+    UnmaskRequest,
+)
+from fednlp.runtime.pool import Handler, Vectors
+from fednlp.tasks import task_from
+from fednlp.tasks.base import Predictions
+from fednlp.tasks.label_scores import LabelScores, by_label
+from fednlp.training.activation_cache import ActivationCache, activation_cache_folder
+from fednlp.training.batches import evaluation_batches
+from fednlp.training.client import ClientInit, ClientTrainer, init_of, model_of, received
+from fednlp.training.local import LocalTrainer
+from fednlp.training.optimizers import LocalTraining
+from fednlp.training.replica import Replica
+from fednlp.training.scores import Scores, joined, scored, scores_by_owner
+
+_UNLABELLED = -1
+"""The label of a text that has none yet."""
+_DRAWN = {"masked-lm"}
+"""Tasks whose inputs are drawn anew each time, so that there is nothing to cache of them."""
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """All that a worker needs to know of a run besides its algorithm: JSON values and paths of files on this machine.
+
+    Attributes:
+        source: The model's folder or hub name.
+        model_config: Settings laid over the model's own.
+        peft: Adapters, as in ``[model.peft]``.
+        train: Which parameters are shared, personal or frozen, as ``model.train``.
+        task: The task's name, or ``"module:Class"``.
+        task_fields: The task's attributes.
+        train_features: Folder of the training set's features.
+        test_features: Folder of the test set's features.
+        test_numbers: File of the numbers of the global test set's examples.
+        partition: File of the partition.
+        options: Of local training (:class:`fednlp.training.optimizers.LocalTraining`).
+        federated: Whether clients exchange anything.
+        records: File of the clients' records.
+        unlabelled: Whether training examples have only the labels that come with a request.
+        seed: The experiment's.
+        device: ``"auto"``, ``"cpu"``, ``"cuda"``, ...
+        cache_activations: Whether what frozen layers compute is kept on disk.
+        evaluation_batch: Test examples a batch.
+        longest: Tokens that the model reads of a text at most; 0 where it is not known.
+    """
+
+    source: str
+    model_config: dict[str, Any]
+    peft: dict[str, Any] | None
+    train: Any
+    task: str
+    task_fields: dict[str, Any]
+    train_features: str
+    test_features: str
+    test_numbers: str
+    partition: str
+    options: dict[str, Any]
+    federated: bool
+    records: str
+    unlabelled: bool
+    seed: int
+    device: str
+    cache_activations: bool
+    evaluation_batch: int
+    longest: int = 0
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device by name; ``"auto"`` is the GPU where there is one.
+
+    Raises:
+        RunError: There is no such device.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise RunError(f'there is no device "{name}" here: say runtime.device = "cpu" or "auto"') from None
+    return device
+
+
+def load_model(spec: WorkerSpec) -> nn.Module:
+    """Load the architecture in a worker process; shared weights come with the first broadcast."""
+    task = task_from(spec.task, spec.task_fields)
+    # No broadcast fills in frozen and personal weights.
+    load = new_model if spec.train == "all" else pretrained_model
+    return load(spec.source, task.model_class, task.settings(), spec.model_config, spec.seed, spec.peft)
+
+
+def personal_names(model: nn.Module, train: Any, federated: bool) -> frozenset[str]:
+    """Freeze what the selection freezes, and return the names of what each client keeps to itself.
+
+    Outside a federation nobody exchanges anything, and personal tensors are trained like all others.
+    """
+    if train == "all":
+        return frozenset()
+    selection = apply_selection(model, parse_selection(train))
+    return selection.personal if federated else frozenset()
+
+
+def exact_adapters(model: nn.Module, peft: dict[str, Any] | None, federated: bool) -> list[LoraPair]:
+    """Return the low-rank adapters whose products are averaged exactly; none by default."""
+    return lora_pairs(model) if federated and averaging_of(peft) == "exact" else []
+
+
+def model_fields(replica: Replica) -> dict[str, int]:
+    """Return what the record of a client's whole model holds: names and numbers of float32 values."""
+    return {"shared": replica.layout.numel, "personal": replica.personal.numel}
+
+
+class ClientWorker:
+    """Trains and evaluates clients whose texts lie on this machine, one after the other, in one model.
+
+    Args:
+        spec: Where everything is.
+        model: The architecture; its weights are overwritten.
+        algorithm: The method. What depends on the model is filled in: the groups and adapters of its uplink.
+    """
+
+    def __init__(self, spec: WorkerSpec, model: nn.Module, algorithm: Algorithm) -> None:
+        self.spec = spec
+        self.task = task_from(spec.task, spec.task_fields)
+        self.options = LocalTraining(**spec.options)
+        by_rows = self.options.leaves_zero_gradients_alone and self.task.uses_only_input_ids
+        personal = personal_names(model, spec.train, spec.federated)
+        adapters = exact_adapters(model, spec.peft, spec.federated)
+        derived = [pair.base for pair in adapters]
+        decaying = self.options.weight_decay > 0
+        groups = groups_of(model) if algorithm.uplink.pull.rule != "all" else {}
+        self.replica = Replica(model, pick_device(spec.device), by_rows, personal, derived, decaying)
+        self.layout: Layout = self.replica.layout
+        if self.replica.frozen_prefix is not None and self.task.name not in _DRAWN:
+            folder = (
+                activation_cache_folder(self.replica.frozen_prefix, cache_dir())
+                if spec.cache_activations
+                else None
+            )
+            self.replica.activation_cache = ActivationCache(self.replica.frozen_prefix, folder, 0)
+        stacks = _stacks([groups.get(e.name, "") for e in self.layout.entries])
+        pull = replace(algorithm.uplink.pull, groups=stacks)
+        uplink = replace(algorithm.uplink, pull=pull, adapters=tuple(adapters))
+        self.algorithm = replace(algorithm, uplink=uplink)
+        self.train_features = _opened(spec.train_features)
+        same = spec.test_features == spec.train_features
+        self.test_features = self.train_features if same else _opened(spec.test_features)
+        if spec.unlabelled:
+            self.train_features = _without_labels(self.train_features)
+        self.partition = Partition.load(Path(spec.partition))
+        self.trainer = ClientTrainer(
+            self.replica,
+            self.task,
+            self.train_features,
+            self.options,
+            self.algorithm,
+            Path(spec.records) if spec.federated else None,
+            spec.seed,
+        )
+        self.receives = algorithm.receives
+        self.handlers: Mapping[type, Handler] = {
+            TrainRequest: self.train,
+            LabelRequest: self.label,
+            ProbabilitiesRequest: self.probabilities,
+            UnmaskRequest: self.unmask,
+            EvaluateRequest: self.evaluate,
+            ClientModelRequest: self.client_model,
+            LocalOnlyRequest: self.local_only,
+        }
+        self._loaded: int | None = None
+        self._global_batches: list[np.ndarray] = []
+
+    @property
+    def personalised(self) -> bool:
+        """Whether clients have models of their own after a round."""
+        algorithm = self.algorithm
+        own = self.replica.personal.numel > 0 or algorithm.personal_model is not None
+        return own or algorithm.uplink.pull.push != "all"
+
+    def new_total(self, room: Room) -> Any:
+        """Return an empty total of updates."""
+        return self.algorithm.aggregator.init(self.layout, self.algorithm.sends, room)
+
+    def merge(self, total: Any, other: Any) -> None:
+        """Add another worker's total to one, and empty the other."""
+        self.algorithm.aggregator.merge(total, other)
+        self.algorithm.aggregator.clear(other)
+
+    def begin(self) -> None:
+        """Look at what other workers have cached."""
+        if self.replica.activation_cache is not None:
+            self.replica.activation_cache.refresh()
+
+    def train(self, request: TrainRequest, vectors: Vectors, total: Any) -> ClientResult:
+        """Let one client take its part in a round, and add its update to the total.
+
+        A client that fails is reported, not raised.
+        """
+        self._loaded = None
+        trainer, algorithm, x = self.trainer, self.algorithm, vectors[MODEL]
+        record = trainer.record(request.client, request.round - 1)
+        with self._labelled(request.client, request.examples, request.labels) as examples:
+            init = init_of(record, algorithm, self.layout, x)
+            local = trainer.local(request.client, examples, request.round, x, init)
+            local.rate, local.staleness = request.rate, request.staleness
+            local.all_words = algorithm.uplink.pull.rule != "all"
+            try:
+                result = algorithm.client(local, x, vectors, init.method)
+                sent = trainer.encode(request, local, result, record)
+                key = Key(self.spec.seed, request.round, request.client)
+                algorithm.aggregator.add(total, request, received(sent, algorithm, self.layout, x, key))
+            except Exception as error:
+                trainer.forget(request)
+                return trainer.failure(request, error, record)
+        trainer.keep(request, local, result, sent)
+        return trainer.result(request, local, result, sent, record)
+
+    @contextmanager
+    def _labelled(
+        self, client: int, examples: list[int] | None, labels: list[int] | None
+    ) -> Iterator[np.ndarray]:
+        """Yield the examples that a client trains on; labels of a request hold for the time of a block.
+
+        Args:
+            client: Its id.
+            examples: Of the request; None for all that the client has.
+            labels: Theirs; None for those of the data set.
+        """
+        if examples is None:
+            yield self.partition.train(client)
+            return
+        numbers = np.array(examples, dtype=np.int64)
+        if labels is None:
+            yield numbers
+            return
+        known = self.train_features.values("label")
+        known[numbers] = np.array(labels, dtype=np.int64)
+        try:
+            yield numbers
+        finally:
+            known[numbers] = _UNLABELLED
+
+    def label(self, request: LabelRequest, vectors: Vectors, total: Any) -> Labels:
+        """Return the likeliest label of each text of a client, and its probability, by the model that it has."""
+        x = vectors[MODEL]
+        init = self.trainer.init(request.client, request.round - 1, x)
+        self.replica.load_for_evaluation(model_of(init, self.algorithm, x), init.personal)
+        found = self._probabilities(request.texts)
+        return Labels(found.argmax(1).tolist(), found.max(1).astype(float).tolist())
+
+    def probabilities(self, request: ProbabilitiesRequest, vectors: Vectors, total: Any) -> Probabilities:
+        """Return what the published model gives every label for some training texts."""
+        self.replica.load_for_evaluation(vectors[MODEL])
+        return Probabilities(self._probabilities(request.texts).astype(float).tolist())
+
+    def unmask(self, request: UnmaskRequest, vectors: Vectors, total: Any) -> None:
+        """Add masks to a stretch of the sum of masked updates."""
+        from fednlp.secure.upload import unmask
+
+        unmask(total["model"], request.start, request.stop, request.seeds)
+
+    def _probabilities(self, numbers: list[int]) -> np.ndarray:
+        """Return what the model that is loaded gives every label for some training texts, (texts, labels)."""
+        self._loaded = None
+        examples = np.array(numbers, dtype=np.int64)
+        lengths = self.train_features.lengths(examples)
+        places = np.argsort(-lengths, kind="stable")
+        probabilities = np.empty((len(examples), len(self.task.labels)), dtype=np.float32)  # type: ignore[attr-defined]
+        self.replica.train(False)
+        with torch.inference_mode(), self.replica.caching_activations():
+            for start in range(0, len(places), self.spec.evaluation_batch):
+                some = places[start : start + self.spec.evaluation_batch]
+                arguments = self.replica.model, self.train_features, examples[some], self.replica.device
+                probabilities[some] = self.task.probabilities(*arguments)  # type: ignore[attr-defined]
+        return probabilities
+
+    def forget(self) -> None:
+        """Say that the replica's weights were changed by hand, so that the next job loads them anew."""
+        self._loaded = None
+
+    def test_batches(self, client: int | None = None) -> list[np.ndarray]:
+        """Return the batches of the global test set, or of one client's own, the longest first."""
+        if client is None and self._global_batches:
+            return self._global_batches
+        numbers = np.load(self.spec.test_numbers) if client is None else self.partition.test(client)
+        lengths = self.test_features.lengths(numbers)
+        batches = evaluation_batches(numbers, lengths, self.spec.evaluation_batch)
+        if client is None:
+            self._global_batches = batches
+        return batches
+
+    def evaluate(self, request: EvaluateRequest, vectors: Vectors, total: Any) -> BatchPredictions:
+        """Predict one batch of the test set with the published model."""
+        if self._loaded != request.key:
+            self.replica.load_for_evaluation(vectors[MODEL])
+            self._loaded = request.key
+        found = self.predict(self.test_batches()[request.batch])
+        return BatchPredictions(**asdict(found))
+
+    def predict(self, numbers: np.ndarray) -> Predictions:
+        """Predict one batch of test examples with the weights as they stand."""
+        self.replica.train(False)
+        with torch.inference_mode(), self.replica.caching_activations():
+            return self.task.predict(self.replica.model, self.test_features, numbers, self.replica.device)
+
+    def client_model(self, request: ClientModelRequest, vectors: Vectors, total: Any) -> ClientModelResult:
+        """Evaluate the model that one client has after a round, or after some more steps by itself.
+
+        A client that fails in these steps is reported, not raised.
+        """
+        client, x = request.client, vectors[MODEL]
+        self._loaded = None
+        init = self.trainer.init(client, request.round, x)
+        init = replace(init, shared=model_of(init, self.algorithm, x))
+        if request.finetune_steps:
+            error = self._finetune(request, x, init)
+            if error is not None:
+                return ClientModelResult(client, error)
+        else:
+            assert init.shared is not None
+            self.replica.load_for_evaluation(init.shared, init.personal)
+        if not request.on_all:
+            own = self.scored(self._predicted(client)) if request.on_own else None
+            return ClientModelResult(client, own=None if own is None else own[self.task.metric])
+        everyone = self._predicted()
+        found = scores_by_owner(self.task, self.test_features, self.partition, everyone)
+        by_owner = [None if np.isnan(score) else float(score) for score in found]  # JSON knows no NaN
+        return ClientModelResult(
+            client, own=by_owner[client], everyone=self.scored(everyone), by_owner=by_owner
+        )
+
+    def _finetune(self, request: ClientModelRequest, x: Tensor, init: ClientInit) -> str | None:
+        """Let a client train on by itself, with nothing but its loss, and keep its model if configured.
+
+        Returns:
+            Why it failed; None if it did not.
+        """
+        options = replace(self.options, max_steps=request.finetune_steps)
+        try:
+            with self._labelled(request.client, request.examples, request.labels) as examples:
+                self._train_alone(request.client, examples, options, request.round + 1, x, init)
+        except Exception as error:
+            return reason_of(error)
+        if request.save_to is not None:
+            shared = torch.empty(self.layout.numel)
+            self.replica.store(shared)
+            with closing(ClientStore(Path(request.save_to), model_fields(self.replica))) as store:
+                own = {"shared": shared, "personal": self.replica.own()}
+                store.write(request.client, request.round, own)
+        return None
+
+    def _predicted(self, client: int | None = None) -> list[Predictions]:
+        """Predict the whole test set, or a client's own, with the weights as they stand."""
+        return [self.predict(batch) for batch in self.test_batches(client)]
+
+    def _train_alone(
+        self,
+        client: int,
+        examples: np.ndarray,
+        options: LocalTraining,
+        round_number: int,
+        x: Tensor,
+        init: ClientInit,
+    ) -> LocalTrainer:
+        """Train one client for itself, so that its model can be evaluated as it stands.
+
+        Args:
+            client: Its id.
+            examples: Its example numbers.
+            options: Of its training.
+            round_number: What its random streams are drawn by.
+            x: The global model, flat.
+            init: What it has of its own.
+
+        Raises:
+            NotFinite: Training ended in NaN, infinity or huge numbers.
+        """
+        local = self.trainer.local(client, examples, round_number, x, init)
+        local.options, local.all_words = options, True
+        local.steps(x)
+        if self.replica.count_bad() > count_bad(x):
+            raise NotFinite(BURST)
+        return local
+
+    def local_only(self, request: LocalOnlyRequest, vectors: Vectors, total: Any) -> LocalOnlyResult:
+        """Train one client by itself from the start; evaluate its model on its own and the global test set."""
+        client = request.client
+        self._loaded = None
+        options = replace(self.options, epochs=request.epochs, max_steps=request.max_steps)
+        examples = self.partition.train(client)
+        try:
+            local = self._train_alone(client, examples, options, 0, vectors[MODEL], ClientInit())
+        except Exception as error:
+            return LocalOnlyResult(client, reason_of(error))
+        own = self._predicted(client) if request.on_own else []
+        everyone = self._predicted() if request.on_all else []
+        return LocalOnlyResult(
+            client,
+            None,
+            local.total_examples,
+            local.total_steps,
+            local.total_loss,
+            self.scored(own),
+            self.scored(everyone),
+        )
+
+    def scored(self, outcomes: list[Predictions]) -> Scores | None:
+        """Return the task's metrics and the mean loss over outcomes; None where there are no examples."""
+        return scored(self.task, self.test_features, outcomes)
+
+    def by_label(self, outcomes: list[Predictions]) -> LabelScores | None:
+        """Return the scores by label over outcomes; None where there are no examples, or no labels."""
+        numbers, predictions = joined(outcomes)
+        return by_label(self.task, predictions, self.test_features, numbers) if len(numbers) else None
+
+
+def _stacks(groups: list[str]) -> tuple[str, ...]:
+    """Return for each tensor which half of an encoder-decoder it belongs to; nothing for other models.
+
+    >>> _stacks(["embeddings", "encoder.layer.0", "decoder.layer.0", "head"])
+    ('encoder', 'encoder', 'decoder', 'decoder')
+    """
+    if not any(group.startswith("decoder.") for group in groups):
+        return ()
+    return tuple("decoder" if group.startswith(("decoder.", "head")) else "encoder" for group in groups)
+
+
+def _without_labels(features: Features) -> Features:
+    """Return features in which no example has a label: those that are known come with a job."""
+    hidden = np.full(len(features), _UNLABELLED, dtype=np.int64)
+    return replace(features, arrays={**features.arrays, "label": hidden})
+
+
+def _opened(folder: str) -> Features:
+    features = open_features(Path(folder))
+    if features is None:
+        raise RunError(f"the features in {folder} are gone: start the run again, they are made anew")
+    return features
