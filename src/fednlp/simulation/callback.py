@@ -55,9 +55,11 @@ class NullCallback:
             )
 
     def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
-        """Warn of clients that failed in their final steps."""
-        for failed in summary.get("final_failed", []):
-            logger.warning("client %d failed in its final steps: %s", failed["client"], failed["reason"])
+        """Warn of clients that failed in their fine-tuning steps."""
+        for failed in summary.get("finetune_failed", []):
+            logger.warning(
+                "client %d failed in its fine-tuning steps: %s", failed["client"], failed["reason"]
+            )
 
 
 def default_callback() -> Callback:
