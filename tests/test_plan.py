@@ -87,7 +87,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
                 scores = [score * n / self.experiment.num_rounds for n in range(self.experiment.num_rounds)]
                 return [sent | {"evaluation": {"global": {"accuracy": s}}} for s in [*scores[1:], score]]
 
-        def run(experiment: Any, out: Path, *, listener: Any) -> Run:
+        def run(experiment: Any, out: Path, *, callback: Any) -> Run:
             seen.append(experiment.resolved())
             return Run(experiment)
 
@@ -260,7 +260,7 @@ def test_less_with_more_is_told(
         (["--target", "0.8", "--rounds", "0"], "rounds = 0"),
         (["--target", "0.8", "--bandwidth", "0"], "bandwidth = 0"),
         (["--target", "0.8", "--memory", "0"], "memory = 0"),
-        (["--target", "0.8", "--memory", "1000"], "fits 1 kB of memory, the smallest takes"),
+        (["--target", "0.8", "--memory", "1000"], "fits 1 kB of memory, the smallest requires"),
         (["--target", "0.8", "--device", "pixel-4"], "pixel-4 does not say how long"),
         (["--target", "0.8", "--device", "pixel-5"], "did you mean pixel-4?"),
         (["--target", "0.8", "--set", "algorithm.name=centralised"], "sends nothing"),

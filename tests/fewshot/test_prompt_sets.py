@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 import fednlp.fewshot.prompt_sets as module
-from fednlp.cli.prompts import app, check
+from fednlp.cli.prompts import app
 from fednlp.data import load_data
 from fednlp.data.catalogue import CATALOGUE
 from fednlp.errors import ConfigError, FednlpError, FetchError, ModelError
@@ -28,6 +28,7 @@ from fednlp.fewshot.prompt_sets import (
     with_prompt,
     words_for,
 )
+from fednlp.inference.zero_shot import check_prompts
 from fednlp.models import load_tokenizer, resolve_model
 from fednlp.tasks.cloze import filled, parts_of
 from fednlp.tasks.prompt_classification import PromptClassification
@@ -365,7 +366,7 @@ def test_the_score_is_that_of_the_words_at_the_mask(
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
     prompts = load_prompts(mine(words=[{"neg": "bad", "pos": "good"}]))
-    (found,) = check(prompts, PromptChoice("mine", 0), str(masked), path=str(reviews))
+    (found,) = check_prompts(prompts, PromptChoice("mine", 0), str(masked), path=str(reviews))
     assert found.score is not None
     tokenizer, model = (
         AutoTokenizer.from_pretrained(masked),
@@ -386,10 +387,10 @@ def test_the_score_is_that_of_the_words_at_the_mask(
     guess = [answers[row["text"]] for row in taken]
     assert (found.score.examples, count) == (500, 520)
     assert found.score.accuracy == pytest.approx(sum(map(int.__eq__, truth, guess)) / 500)
-    assert 0.45 < found.score.said_true < 0.55  # files sorted by label give both labels
+    assert 0.45 < found.score.true_share < 0.55  # files sorted by label give both labels
     said = int(sum(guess) > 250)
-    assert found.score.said == ("neg", "pos")[said]
-    assert found.score.said_share == pytest.approx(guess.count(said) / 500)
+    assert found.score.predicted_most == ("neg", "pos")[said]
+    assert found.score.predicted_share == pytest.approx(guess.count(said) / 500)
     assert found.score.mistaken == ("pos", "neg")[said]
 
 
@@ -419,12 +420,14 @@ def test_data_are_opened_once_for_the_same_columns(
     monkeypatch: pytest.MonkeyPatch, masked: Path, mine: Callable[..., Path], columns: dict[str, str] | None
 ) -> None:
     opened = []
-    monkeypatch.setattr("fednlp.data.load_data", lambda *_, **options: opened.append(options["columns"]))
+    monkeypatch.setattr(
+        "fednlp.inference.zero_shot.load_data", lambda *_, **options: opened.append(options["columns"])
+    )
     texts = ["{mask} {text}", "{mask} {text} {text_pair}"]
     prompts = load_prompts(
         mine(patterns=[*texts, *(f"It {text}" for text in texts)], data=["agnews"], columns=columns)
     )
-    found = check(prompts, PromptChoice("mine"), str(masked), data="agnews")
+    found = check_prompts(prompts, PromptChoice("mine"), str(masked), data="agnews")
     assert [one.pattern for one in found] == list(prompts.patterns)
     assert opened == ([None] if columns is None else [None, columns])
 

@@ -101,7 +101,7 @@ def informed(
 
 
 def _is_known(sources: Sequence[str], known: Collection[str]) -> bool:
-    """Say whether the source is a name of the catalogue, or can be nothing else and is to be refused as one."""
+    """Return whether the source is a name of the catalogue, or can be nothing else and is to be refused as one."""
     source = sources[0]
     return len(sources) == 1 and (source in known or not ("/" in source or _is_path(source, {})))
 
@@ -207,7 +207,7 @@ def partition(
         "partition": _given(options),
     }
     settings = config.parse(document, "fednlp partition")
-    report = partition_source(settings, out, plots, lambda said: print(clean(said), file=sys.stderr))
+    report = partition_source(settings, out, plots, lambda text: print(clean(text), file=sys.stderr))
     print(json.dumps(report, indent=1) if as_json else clean_lines(describe(report)))
 
 

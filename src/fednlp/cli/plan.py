@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fednlp.cli.console import Terminal
+    from fednlp.cli.console import Console
     from fednlp.simulation.training_plan import PlanSearchResult
 
 
@@ -44,24 +44,24 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print what is found as JSON.")] = False,
 ) -> None:
     """Search how deep to train, and how much of that in full: the least simulated time to an accuracy."""
-    from rich.console import Console
+    from rich.console import Console as RichConsole
 
     from fednlp import config
-    from fednlp.cli.console import Terminal
+    from fednlp.cli.console import Console
     from fednlp.disk import atomic
     from fednlp.errors import RunError
     from fednlp.simulation.training_plan import PlanLimits, find_training_plan, selection_text
 
-    wanted = config.load(experiment, changes or [], full)
+    settings = config.load(experiment, changes or [], full)
     if variant is not None:
-        wanted = config.with_method(wanted, variant, wanted.seed)
+        settings = config.with_method(settings, variant, settings.seed)
     limits = PlanLimits(target, rounds, device, bandwidth, memory)
-    console = Console(stderr=as_json, highlight=False)
-    with Terminal(again="type the command again", console=console) as terminal:
-        terminal.begin()
-        found = find_training_plan(wanted, limits, terminal.say, terminal.step)
-        terminal.close()
-        _show(found, terminal, as_json)
+    output = RichConsole(stderr=as_json, highlight=False)
+    with Console(again="type the command again", output=output) as console:
+        console.begin()
+        found = find_training_plan(settings, limits, console.log, console.on_progress)
+        console.close()
+        _show(found, console, as_json)
         if found.chosen is None:
             raise RunError(_why(found))
         text = selection_text(found)
@@ -70,17 +70,17 @@ def plan(
         if out is not None:
             with atomic(out, "name a file elsewhere") as file:
                 file.write(text.encode())
-            terminal.say(f"written {out}: put its table into an experiment on the same model")
+            console.log(f"written {out}: put its table into an experiment on the same model")
 
 
-def _show(found: "PlanSearchResult", terminal: "Terminal", as_json: bool) -> None:
+def _show(found: "PlanSearchResult", console: "Console", as_json: bool) -> None:
     """Print all plans that were tried: as JSON, or as a table and a sentence for each that is odd."""
     if as_json:
         print(json.dumps(_document(found), indent=1))
     elif found.decisions:
-        terminal.console.print(_table(found))
+        console.output.print(_table(found))
         for line in _violations(found):
-            terminal.say(line)
+            console.log(line)
 
 
 def _document(found: "PlanSearchResult") -> dict[str, Any]:
@@ -153,13 +153,13 @@ def _short(one: Any) -> str:
 
 
 def _why(found: "PlanSearchResult") -> str:
-    """Say why there is no plan, and what to do."""
+    """Return why there is no plan, and what to do."""
     from fednlp.formatting.units import human_bytes, plural
 
     if not found.decisions:
         assert found.budget is not None
         return (
-            f"no plan for {found.model} fits {human_bytes(found.budget)} of memory, the smallest takes "
+            f"no plan for {found.model} fits {human_bytes(found.budget)} of memory, the smallest requires "
             f"{human_bytes(found.least)}: lower model.max_length or client.per_device_train_batch_size, or raise "
             "--memory"
         )

@@ -23,8 +23,9 @@ from fednlp.fewshot.depth_capacity import (
     monotonicity_violations,
     search_plans,
 )
+from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.resource_estimation import Log, PlanCost, PlanEstimator
-from fednlp.simulation.run import Silent, run
+from fednlp.simulation.run import run
 
 OnProgress = Callable[[int, int, str], None]
 
@@ -169,8 +170,8 @@ def find_training_plan(
             nonlocal metric
             place = Path(folder) / f"{candidate.depth}-{candidate.capacity}"
             one = _trial(experiment, limits, estimator.selection(candidate), costs)
-            listener = _Listener(Silent().say if runs else log, on_progress)
-            done = run(one, place, listener=listener)
+            callback = _ForwardProgress(NullCallback().log if runs else log, on_progress)
+            done = run(one, place, callback=callback)
             metric = done.read_json("summary.json")["metric"]
             found = runs[candidate] = _read(done.round_lines(), metric, limits.target)
             log(_trial_text(candidate, found, metric, limits))
@@ -267,14 +268,14 @@ def _trial_text(candidate: TrainingPlan, found: PlanTrial, metric: str, limits: 
     return f"{what}, target after {human_seconds(found.seconds_to_target)}"
 
 
-class _Listener(Silent):
-    """Passes on the messages of the first run, and the progress of all."""
+class _ForwardProgress(NullCallback):
+    """A callback that passes on what the first run logs, and the progress of the rounds."""
 
     def __init__(self, log: Log, on_progress: OnProgress) -> None:
         self._log, self._on_progress = log, on_progress
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         self._log(text)
 
-    def step(self, done: int, of: int, what: str) -> None:
+    def on_progress(self, done: int, of: int, what: str) -> None:
         self._on_progress(done, of, what)

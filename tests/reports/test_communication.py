@@ -1,4 +1,4 @@
-"""Dynamic pulling in a report: norms are drawn where they belong, and shares are counted."""
+"""Dynamic pulling in a report: norms are drawn where they belong, and sent_shares are counted."""
 
 import json
 from collections.abc import Callable
@@ -10,8 +10,15 @@ import pytest
 from safetensors.numpy import save_file
 
 from fednlp.reports.document import Grid, Picture
-from fednlp.reports.pulled import last_moved, norm_histograms, pulled_blocks, read_layout, shares, sides
 from fednlp.reports.read import Run, read_run
+from fednlp.reports.sections.communication import (
+    communication_blocks,
+    encoder_decoder_split,
+    last_update_norms,
+    norm_histograms,
+    read_shared_tensors,
+    sent_shares,
+)
 from fednlp.reports.style import svg
 
 NewRun = Callable[..., Path]
@@ -49,7 +56,7 @@ def _heights(figure: Any) -> list[list[float]]:
 
 def test_the_layout_is_read_from_the_checkpoint(new_run: NewRun) -> None:
     run = _pulled(new_run(), HALVES)
-    assert read_layout(run) == (
+    assert read_shared_tensors(run) == (
         *(("shared.weight", 20), ("encoder.layers.0.fc.weight", 4), ("encoder.layers.0.fc.bias", 2)),
         *(("decoder.layers.0.fc.weight", 4), ("decoder.layers.0.fc.bias", 2)),
     )
@@ -61,7 +68,7 @@ def test_without_a_readable_checkpoint_there_is_no_layout(new_run: NewRun, conte
     if content is not None:
         (folder / "checkpoint").mkdir()
         (folder / "checkpoint" / "state.safetensors").write_bytes(content)
-    assert read_layout(read_run(folder)) is None
+    assert read_shared_tensors(read_run(folder)) is None
 
 
 @pytest.mark.parametrize(
@@ -76,7 +83,7 @@ def test_without_a_readable_checkpoint_there_is_no_layout(new_run: NewRun, conte
     ],
 )
 def test_an_encoder_decoder_is_told_by_its_names(names: list[str], decoder: list[int] | None) -> None:
-    found = sides(names)
+    found = encoder_decoder_split(names)
     assert found.get("decoder") == decoder
     assert sorted(number for part in found.values() for number in part) == list(range(len(names)))
 
@@ -99,39 +106,39 @@ def test_histograms_count_every_tensor_of_every_client_on_its_side() -> None:
 
 def test_the_last_round_with_a_choice_is_shown(new_run: NewRun) -> None:
     run = _pulled(new_run(), HALVES, rounds=2)
-    number, moved = last_moved(run) or (0, {})
+    number, moved = last_update_norms(run) or (0, {})
     assert number == 2
     assert moved["1"] == [2.0, 2.1, 2.2, 2.3, 2.4]
-    assert last_moved(read_run(new_run("other"))) is None
+    assert last_update_norms(read_run(new_run("other"))) is None
 
 
 def test_shares_are_means_over_clients_of_tensors_and_of_parameters(new_run: NewRun) -> None:
     run = _pulled(new_run(), HALVES)
-    found = shares(run, read_layout(run))
+    found = sent_shares(run, read_shared_tensors(run))
     assert [share.round for share in found] == [1, 2, 3]
     for share in found:
         assert share.tensors == pytest.approx((1 / 5 + 2 / 5) / 2)
         assert share.parameters == pytest.approx((20 / 32 + 24 / 32) / 2)
-    assert {share.parameters for share in shares(run, None)} == {None}
+    assert {share.parameters for share in sent_shares(run, None)} == {None}
 
 
 def test_a_page_has_table_and_figure_and_others_have_neither(new_run: NewRun) -> None:
     run = _pulled(new_run(), PLAIN, clients=9)
-    grid, picture = pulled_blocks({"A": [run]})
+    grid, picture = communication_blocks({"A": [run]})
     assert isinstance(grid, Grid)
     assert isinstance(picture, Picture)
     assert [row[0] for row in grid.rows] == ["Round 1", "Round 2", "Round 3", "All rounds"]
     assert "the first 6 of 9 clients" in picture.caption
     assert len(picture.figure.axes) == 1
     other = read_run(new_run("other", algorithm="fedavg"))
-    assert list(pulled_blocks({"B": [other]})) == []
-    grid, *_ = pulled_blocks({"A": [run], "B": [other]})
+    assert list(communication_blocks({"B": [other]})) == []
+    grid, *_ = communication_blocks({"A": [run], "B": [other]})
     assert [row[0] for row in getattr(grid, "rows", [])] == ["A"]
 
 
 def test_many_rounds_are_a_dozen_with_the_first_and_the_last(new_run: NewRun) -> None:
     run = _pulled(new_run(rounds=100), None, rounds=100)
-    grid, *_ = pulled_blocks({"A": [run]})
+    grid, *_ = communication_blocks({"A": [run]})
     rows = [row[0] for row in getattr(grid, "rows", [])]
     assert len(rows) == 13
     assert (rows[0], rows[-2]) == ("Round 1", "Round 100")
@@ -152,7 +159,7 @@ def test_odd_lines_cost_no_report(new_run: NewRun, moved: Any, sent: Any) -> Non
     folder = new_run(rounds=1)
     line = json.loads((folder / "rounds.jsonl").read_text()) | {"moved": moved, "sent": sent}
     (folder / "rounds.jsonl").write_text(json.dumps(line) + "\n")
-    for block in pulled_blocks({"A": [read_run(folder)]}):
+    for block in communication_blocks({"A": [read_run(folder)]}):
         if isinstance(block, Picture):
             assert "<svg" in svg(block.figure, "moved", block.caption)
         else:

@@ -19,10 +19,10 @@ from fednlp.reports import plots
 from fednlp.reports.charts import Chart, draw
 from fednlp.reports.document import Block, Grid, Picture, Text
 from fednlp.reports.groups import Groups, group_reference, metric_of
-from fednlp.reports.parts import shown_parts
+from fednlp.reports.plots import shown_parts
 from fednlp.reports.read import Run, curve, running_total
 from fednlp.reports.render import cell_text
-from fednlp.reports.table import Column, Stat, client_memory, stat_of
+from fednlp.reports.table import Stat, TableColumn, client_memory, stat_of
 
 SHARES = (0.5, 0.8, 0.9, 0.95)
 """Which shares of the best final figure are asked for where no target is given."""
@@ -98,7 +98,7 @@ def _check_target(metric: str, target: float | None) -> None:
 
 def _pictures(groups: Groups, metric: str) -> Iterator[Block]:
     sent = any(run.total("bytes_up") + run.total("bytes_down") for runs in groups.values() for run in runs)
-    said = capital(metric_title(metric))
+    title = capital(metric_title(metric))
     drawn: list[tuple[str, str, Callable[[Groups, str], Chart | None]]] = [
         ("cost-simulated", "the time that the rounds would have taken", plots.against_simulated_seconds),
         ("cost-time", "the time spent", plots.against_seconds),
@@ -110,7 +110,7 @@ def _pictures(groups: Groups, metric: str) -> Iterator[Block]:
             chart = chart_of(groups, f"{part}.{metric}")
             if chart is not None:
                 name = file if part == "global" else f"{file}-{part}"
-                yield Picture(name, f"{said} {where}, against {against}.", draw(chart), chart)
+                yield Picture(name, f"{title} {where}, against {against}.", draw(chart), chart)
 
 
 def _totals(groups: Groups) -> Iterator[Block]:
@@ -124,9 +124,9 @@ def _totals(groups: Groups) -> Iterator[Block]:
         for label, runs in groups.items()
         for run in runs
     ]
-    notes = [said] if (said := _priced(everyone)) else []
+    notes = [note] if (note := _cost_model_note(everyone)) else []
     if any(_knows(run, _MEMORY) for run in everyone):
-        notes.append("Memory: what a client takes at its peak, predicted; the libraries come on top.")
+        notes.append("Memory: what a client requires at its peak, predicted; the libraries come on top.")
     folders = [run.folder for run in everyone]
     yield Grid(["Algorithm", "Seed", *(head for head, _ in columns)], rows, notes, folders=folders)
 
@@ -170,16 +170,16 @@ _COLUMNS: tuple[tuple[str, str | None, Callable[[Run], str]], ...] = (
 )
 
 
-def _priced(runs: Sequence[Run]) -> str:
-    """Say what simulated time was priced with, where all runs agree on it."""
-    told = {
+def _cost_model_note(runs: Sequence[Run]) -> str:
+    """Return the rates behind the simulated time, where all runs agree on them."""
+    rates = {
         (run.setting("costs.bandwidth_up"), run.setting("costs.bandwidth_down"), _devices(run))
         for run in runs
         if run.counted(_SIMULATED)
     }
-    if len(told) != 1:
+    if len(rates) != 1:
         return ""
-    up, down, device = told.pop()
+    up, down, device = rates.pop()
     parts = [f"{rate:g} MB/s {way}" for rate, way in ((up, "up"), (down, "down")) if rate is not None]
     parts += [device] if device else []
     return f"Simulated time: every round as long as its slowest client; {', '.join(parts)}." if parts else ""
@@ -210,11 +210,11 @@ def _reached(federated: Groups, key: str, where: str, target: float | None) -> I
         label: runs for label, runs in federated.items() if any(_final(run, key) is not None for run in runs)
     }
     shares = [f" ({100 * share:g} % of the best)" for share in SHARES]
-    wanted = dict(zip(targets(measured, key), shares, strict=False)) if target is None else {target: ""}
-    if not measured or not wanted:
+    goals = dict(zip(targets(measured, key), shares, strict=False)) if target is None else {target: ""}
+    if not measured or not goals:
         return
     timed = any(run.counted(_SIMULATED) for runs in measured.values() for run in runs)
-    rows = [row for value, of in wanted.items() for row in _target_rows(measured, key, value, of, timed)]
+    rows = [row for value, of in goals.items() for row in _target_rows(measured, key, value, of, timed)]
     gain = ["Gain"] if len(measured) > 1 else []
     heads = ["Algorithm", f"{capital(metric_title(metric))} reached", "Seeds", "Sent", *gain, "Rounds"]
     which = (
@@ -241,11 +241,11 @@ def _target_rows(groups: Groups, key: str, target: float, of: str, timed: bool) 
             label,
             metric_value(key.split(".")[-1], target) + of,
             f"{len(ones)} of {len(found[label])}",
-            cell_text(Column("sent", "", "bytes"), stat),
+            cell_text(TableColumn("sent", "", "bytes"), stat),
             *([digits(most / stat.mean) if stat and stat.mean else DASH] if len(groups) > 1 else []),
-            cell_text(Column("rounds", "", "count"), _stat([float(one.rounds) for one in ones])),
+            cell_text(TableColumn("rounds", "", "count"), _stat([float(one.rounds) for one in ones])),
         ]
-        yield cells + [cell_text(Column("simulated", "", "seconds"), _stat(seconds))] * timed
+        yield cells + [cell_text(TableColumn("simulated", "", "seconds"), _stat(seconds))] * timed
 
 
 def _stat(values: Sequence[float]) -> Stat | None:

@@ -111,14 +111,14 @@ def _others(
     """Draw the rest, in one part."""
     dashes = [(0, (6, 3)), (0, (2, 2)), (0, (6, 2, 1, 2)), (0, (1, 1))]
     for number, (label, value) in enumerate(others.items()):
-        stat, said = stats[label], f"{label}, {part}"
+        stat, name = stats[label], f"{label}, {part}"
         if stat is None:
             continue
         if value is None:
             style: Any = dashes[number % len(dashes)]
-            axes.axhline(scale * stat.mean, color=MUTED, linestyle=style, linewidth=1.6, label=said)
+            axes.axhline(scale * stat.mean, color=MUTED, linestyle=style, linewidth=1.6, label=name)
         else:
-            axes.plot([value], [scale * stat.mean], "sD^vP"[number % 5], color=MUTED, label=said)
+            axes.plot([value], [scale * stat.mean], "sD^vP"[number % 5], color=MUTED, label=name)
 
 
 def _final(runs: Sequence[Run], part: str, metric: str) -> Stat | None:

@@ -7,18 +7,23 @@ from typing import Any
 import pytest
 
 from fednlp.reports.content import _all_metrics
+from fednlp.reports.describe import (
+    communication_summary,
+    describe_method,
+    frozen_summary,
+    keeps_tensors,
+    own_models,
+)
 from fednlp.reports.document import Grid
 from fednlp.reports.modelcard import model_card
 from fednlp.reports.read import read_run
 from fednlp.reports.table import compare_table
-from fednlp.reports.travel import frozen_words, keeps_tensors, own_models, travel_words
-from fednlp.reports.words import method_words
 
 NewRun = Callable[..., Path]
 
 
 @pytest.mark.parametrize(
-    ("train", "said"),
+    ("train", "expected"),
     [
         ("all", ""),
         (["all"], ""),
@@ -41,12 +46,12 @@ NewRun = Callable[..., Path]
         ("re:q_proj", "What fits q_proj shared, the rest frozen."),
     ],
 )
-def test_a_selection_is_said(train: Any, said: str) -> None:
-    assert travel_words({"model": {"train": train}}) == said
+def test_a_selection_is_described(train: Any, expected: str) -> None:
+    assert communication_summary({"model": {"train": train}}) == expected
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "expected"),
     [
         ({"exchange": {"up": [], "down": [], "error_feedback": False}, "pull": {"rule": "all"}}, ""),
         (
@@ -60,18 +65,18 @@ def test_a_selection_is_said(train: Any, said: str) -> None:
         ),
         (
             {"pull": {"rule": "random", "share": 0.25, "of": "parameters", "push": "selected"}},
-            "Each client sends 25 % of the parameters, in tensors drawn anew each time, and gets these alone back.",
+            "Each client sends 25 % of the parameters, in tensors drawn again each time, and gets these alone back.",
         ),
     ],
 )
-def test_exchange_and_pulling_are_said(config: Any, said: str) -> None:
-    assert travel_words(config) == said
+def test_exchange_and_pulling_are_described(config: Any, expected: str) -> None:
+    assert communication_summary(config) == expected
 
 
 @pytest.mark.parametrize("odd", [3, "x", [], None, ["topk:"], {"up": 5}, {"up": ["topk:x\n"]}, {"rule": []}])
 def test_odd_configurations_are_said_somehow(odd: Any) -> None:
     config = {"model": {"train": odd}, "exchange": odd, "pull": odd}
-    assert "\n" not in travel_words(config) + frozen_words(config)
+    assert "\n" not in communication_summary(config) + frozen_summary(config)
     assert keeps_tensors(config) is False
 
 
@@ -80,9 +85,9 @@ def test_references_say_what_stays_frozen_and_nothing_else() -> None:
         "algorithm": {"name": "local"},
         "model": {"train": {"personal": "head", "frozen": "embeddings"}},
     }
-    assert method_words(config).endswith("(a reference point). Frozen: embeddings.")
-    assert "All but biases stays frozen." in method_words({**config, "model": {"train": "bias"}})
-    assert method_words({**config, "model": {"train": "all"}}).endswith("(a reference point).")
+    assert describe_method(config).endswith("(a reference point). Frozen: embeddings.")
+    assert "All but biases stays frozen." in describe_method({**config, "model": {"train": "bias"}})
+    assert describe_method({**config, "model": {"train": "all"}}).endswith("(a reference point).")
 
 
 def test_a_method_says_what_travels_and_the_steps_at_the_end() -> None:
@@ -91,9 +96,9 @@ def test_a_method_says_what_travels_and_the_steps_at_the_end() -> None:
         "model": {"train": "bias"},
         "client": {"finetune_steps": 100},
     }
-    said = method_words(config)
+    text = describe_method(config)
     assert (
-        "Biases shared, the rest frozen. At the end each client takes 100 local steps more by itself" in said
+        "Biases shared, the rest frozen. At the end each client takes 100 local steps more by itself" in text
     )
 
 
@@ -135,7 +140,7 @@ def _card(config: dict[str, Any], **summary: Any) -> str:
 
 def test_a_card_says_what_stands_in_the_personal_places() -> None:
     card = _card({**SPLIT, "variant": "c1"}, evaluation={"global": {"accuracy": 0.5}}, parameters=12)
-    for said in (
+    for expected in (
         "and in the personal places the first ones",
         "fednlp export RUN --client NAME --out FOLDER",
         "with some clients' own models",
@@ -143,7 +148,7 @@ def test_a_card_says_what_stands_in_the_personal_places() -> None:
         "12 shared parameters",
         "layers 0 ",
     ):
-        assert said.replace("layers 0 ", "ayer 0 shared") in card.replace("\\", "")
+        assert expected.replace("layers 0 ", "ayer 0 shared") in card.replace("\\", "")
     pulled = _card({"pull": {"rule": "low", "push": "selected"}})
     assert "each has a model of its own" in pulled
     assert "personal places" not in pulled
@@ -161,14 +166,14 @@ def test_a_card_of_a_common_model_says_nothing_of_the_kind(config: Any, summary:
 
 def test_the_best_round_is_told_by_the_tests_it_was_found_with(new_run: NewRun) -> None:
     best = {"round": 3, "accuracy": 0.8}
-    told = "Round 3 reached accuracy 80.0 % on the clients' own tests"
-    assert told in _card(SPLIT, personalised=True, rounds=6, best=best).replace("\\", "")
+    expected = "Round 3 reached accuracy 80.0 % on the clients' own tests"
+    assert expected in _card(SPLIT, personalised=True, rounds=6, best=best).replace("\\", "")
     assert "80.0 % on the test set" in _card(SPLIT, personalised=False, rounds=6, best=best)
-    for personalised, said in ((True, "Best personal test"), (False, "Best global test")):
+    for personalised, expected in ((True, "Best personal test"), (False, "Best global test")):
         folder = new_run(str(personalised), config=SPLIT, summary={"personalised": personalised})
         (table,) = _all_metrics([read_run(folder)])
         assert isinstance(table, Grid)
-        assert any(row[0].startswith(said) for row in table.rows)
+        assert any(row[0].startswith(expected) for row in table.rows)
 
 
 def test_a_client_s_own_adapters_are_exported_too() -> None:

@@ -1,4 +1,4 @@
-"""Dynamic pulling in a report: how far the tensors of the clients moved, and how much of them was sent."""
+"""The section "What was sent" of a report: which tensors dynamic pulling sent, and how far they had moved."""
 
 import json
 import math
@@ -29,12 +29,12 @@ _SIDES = ("encoder", "decoder")
 _BLOCK = re.compile(r"(?:^|\.)decoder\.(?:[^.]+\.)*\d+\.")
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|final_logits_bias|generator)(?:\.|$)")
 
-Layout = tuple[tuple[str, int], ...]
+SharedTensors = tuple[tuple[str, int], ...]
 """Of each shared tensor its name and its number of elements, in the order of ``moved`` and ``sent``."""
 
 
 @dataclass(frozen=True)
-class Share:
+class SentShare:
     """How much of the shared tensors, and of their parameters, a client sent in a round: a mean over clients."""
 
     round: int
@@ -42,7 +42,7 @@ class Share:
     parameters: float | None
 
 
-def read_layout(run: Run) -> Layout | None:
+def read_shared_tensors(run: Run) -> SharedTensors | None:
     """Return the shared tensors of a run by its checkpoint; None where there is none that can be read."""
     from safetensors import safe_open
 
@@ -54,14 +54,15 @@ def read_layout(run: Run) -> Layout | None:
         return None
 
 
-def sides(names: Sequence[str]) -> dict[str, list[int]]:
+def encoder_decoder_split(names: Sequence[str]) -> dict[str, list[int]]:
     """Return the numbers of the tensors of encoder and decoder, or of all where a model is not made of the two.
 
     As for the choice of what is sent, the head belongs to the decoder, and what both use to the encoder.
 
-    >>> sides(["shared.weight", "encoder.layers.0.fc.weight", "decoder.layers.0.fc.weight", "lm_head.weight"])
+    >>> names = ["shared.weight", "encoder.layers.0.fc.weight", "decoder.layers.0.fc.weight", "lm_head.weight"]
+    >>> encoder_decoder_split(names)
     {'encoder': [0, 1], 'decoder': [2, 3]}
-    >>> sides(["bert.encoder.layer.0.bias", "cls.predictions.decoder.bias"])
+    >>> encoder_decoder_split(["bert.encoder.layer.0.bias", "cls.predictions.decoder.bias"])
     {'': [0, 1]}
     """
     side = [next((part for part in name.split(".") if part in _SIDES), "") for name in names]
@@ -72,7 +73,7 @@ def sides(names: Sequence[str]) -> dict[str, list[int]]:
     return {s: [i for i, one in enumerate(of) if one == s] for s in _SIDES}
 
 
-def last_moved(run: Run) -> tuple[int, dict[str, list[float]]] | None:
+def last_update_norms(run: Run) -> tuple[int, dict[str, list[float]]] | None:
     """Return the last round in which tensors were chosen, and of each client how far each of them had moved."""
     for line in reversed(run.rounds):
         moved = line.get("moved")
@@ -82,7 +83,7 @@ def last_moved(run: Run) -> tuple[int, dict[str, list[float]]] | None:
     return None
 
 
-def shares(run: Run, layout: Layout | None) -> list[Share]:
+def sent_shares(run: Run, layout: SharedTensors | None) -> list[SentShare]:
     """Return how much was sent in each round in which tensors were chosen."""
     found = []
     for line in run.rounds:
@@ -94,19 +95,20 @@ def shares(run: Run, layout: Layout | None) -> list[Share]:
             if parts:
                 weights = [part for _, part in parts if part is not None]
                 share = fmean(weights) if weights else None
-                found.append(Share(int(line["round"]), fmean(tensors for tensors, _ in parts), share))
+                found.append(SentShare(int(line["round"]), fmean(tensors for tensors, _ in parts), share))
     return found
 
 
-def pulled_blocks(groups: Groups) -> Iterator[Block]:
+def communication_blocks(groups: Groups) -> Iterator[Block]:
     """Yield what was sent of the tensors, and how far they moved; nothing where all were sent."""
     known = {
-        label: [(run, read_layout(run)) for run in runs if last_moved(run)] for label, runs in groups.items()
+        label: [(run, read_shared_tensors(run)) for run in runs if last_update_norms(run)]
+        for label, runs in groups.items()
     }
     known = {label: runs for label, runs in known.items() if runs}
     if not known:
         return
-    found = {label: [shares(run, layout) for run, layout in runs] for label, runs in known.items()}
+    found = {label: [sent_shares(run, layout) for run, layout in runs] for label, runs in known.items()}
     yield _shares_grid(found, compared=len(groups) > 1)
     for number, (label, runs) in enumerate(known.items()):
         figure, caption = _moved(*runs[0])
@@ -126,7 +128,9 @@ def norm_histograms(norms: Mapping[str, Sequence[float]], names: Sequence[str] |
     """
     from matplotlib.figure import Figure
 
-    parts = sides(names) if names else {"": list(range(max(map(len, norms.values()), default=0)))}
+    parts = (
+        encoder_decoder_split(names) if names else {"": list(range(max(map(len, norms.values()), default=0)))}
+    )
     drawn = {
         side: [np.array([n[i] for i in at if i < len(n) and math.isfinite(n[i])]) for n in norms.values()]
         for side, at in parts.items()
@@ -161,8 +165,8 @@ def _numbers(values: Any) -> list[float]:
     return [float(v) if isinstance(v, int | float) else math.nan for v in given]
 
 
-def _share(tensors: int, sent: Any, layout: Layout | None) -> tuple[float, float | None]:
-    """Return the share of tensors, and of parameters, that one client sent; everything where nothing is said."""
+def _share(tensors: int, sent: Any, layout: SharedTensors | None) -> tuple[float, float | None]:
+    """Return the share of tensors, and of parameters, that one client sent; everything where nothing is recorded."""
     chosen = set(range(tensors))
     if isinstance(sent, list):
         chosen &= {number for number in sent if isinstance(number, int)}
@@ -172,7 +176,7 @@ def _share(tensors: int, sent: Any, layout: Layout | None) -> tuple[float, float
     return part, sum(layout[number][1] for number in chosen) / sum(size for _, size in layout)
 
 
-def _shares_grid(found: Mapping[str, Sequence[Sequence[Share]]], compared: bool) -> Grid:
+def _shares_grid(found: Mapping[str, Sequence[Sequence[SentShare]]], compared: bool) -> Grid:
     """Return the mean over all rounds of each method, and of one alone also some of its rounds."""
     rows = []
     if not compared:
@@ -180,23 +184,23 @@ def _shares_grid(found: Mapping[str, Sequence[Sequence[Share]]], compared: bool)
         places = sorted({round(i) for i in np.linspace(0, len(one) - 1, min(_MOST_ROUNDS, len(one)))})
         rows = [_share_row(f"Round {one[i].round}", [one[i]]) for i in places]
     for label, seeds in found.items():
-        said = label if compared else "All rounds"
-        rows.append(_share_row(said, [share for every in seeds for share in every]))
+        heading = label if compared else "All rounds"
+        rows.append(_share_row(heading, [share for every in seeds for share in every]))
     note = "What a client sent of the shared tensors and of their parameters, mean over clients."
     return Grid(
         ["Algorithm" if compared else "Dynamic pulling", "Tensors sent", "Parameters sent"], rows, [note]
     )
 
 
-def _share_row(label: str, every: Sequence[Share]) -> list[str]:
+def _share_row(label: str, every: Sequence[SentShare]) -> list[str]:
     tensors = [share.tensors for share in every]
     parameters = [share.parameters for share in every if share.parameters is not None]
     return [label, *(f"{100 * fmean(v):.1f} %" if v else DASH for v in (tensors, parameters))]
 
 
-def _moved(run: Run, layout: Layout | None) -> "tuple[Figure | None, str]":
+def _moved(run: Run, layout: SharedTensors | None) -> "tuple[Figure | None, str]":
     """Draw the norms of a run's last round, of as many clients as there are colours."""
-    number, moved = last_moved(run) or (0, {})
+    number, moved = last_update_norms(run) or (0, {})
     shown = dict(list(moved.items())[: len(SERIES)])
     names = None if layout is None else [name for name, _ in layout]
     if names is not None and any(len(norms) != len(names) for norms in shown.values()):

@@ -8,12 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fednlp.checked_json import damaged
-from fednlp.reports.best import leaders
 from fednlp.reports.document import Block, Fold, Grid, Heat
 from fednlp.reports.groups import Groups, group_reference
 from fednlp.reports.read import Run, read_file
-from fednlp.reports.render import cell_text
-from fednlp.reports.table import Column, Stat
+from fednlp.reports.render import cell_text, leaders
+from fednlp.reports.table import Stat, TableColumn
 
 MOST_SQUARE = 30
 """Of so many labels at most the confusion is a square; of more, its largest cells are a list."""
@@ -22,11 +21,11 @@ MOST_ROWS = 60
 MOST_PAIRS = 20
 
 _SCORES = ("precision", "recall", "f1")
-_SHARE = Column("", "", "share")
+_SHARE = TableColumn("", "", "share")
 
 
 @dataclass(frozen=True, eq=False)
-class ByLabel:
+class LabelReport:
     """Scores of each of K labels on the whole test set, over the seeds of one method.
 
     Attributes:
@@ -68,7 +67,7 @@ def label_blocks(groups: Groups) -> Iterator[Block]:
             yield block if len(alike) == 1 else Fold(title, [block])
 
 
-def by_label(runs: Sequence[Run]) -> ByLabel | None:
+def by_label(runs: Sequence[Run]) -> LabelReport | None:
     """Return the scores by label of the runs of one method; None where none has them.
 
     Seeds with other labels than the first are left out.
@@ -81,7 +80,7 @@ def by_label(runs: Sequence[Run]) -> ByLabel | None:
     if not same:
         return None
     squares = [one.confusion for one in same if one.confusion is not None]
-    return ByLabel(
+    return LabelReport(
         same[0].labels,
         {key: np.concatenate([one.scores[key] for one in same]) for key in _SCORES},
         same[0].support,
@@ -90,7 +89,7 @@ def by_label(runs: Sequence[Run]) -> ByLabel | None:
     )
 
 
-def _read(run: Run) -> ByLabel | None:
+def _read(run: Run) -> LabelReport | None:
     path = run.folder / "by_label.json"
     data = read_file(path)
     if data is None:
@@ -105,10 +104,10 @@ def _read(run: Run) -> ByLabel | None:
             raise ValueError("there must be a support for each label")
     except ValueError as error:
         raise damaged(path, error) from error
-    return ByLabel(labels, scores, tuple(data["support"]), confusion, 1)
+    return LabelReport(labels, scores, tuple(data["support"]), confusion, 1)
 
 
-def _one_method(one: ByLabel) -> Grid:
+def _one_method(one: LabelReport) -> Grid:
     order, notes = _shown(one, [one])
     rows = [
         [one.labels[i], *(_percent(one.stat(key, i)) for key in _SCORES), f"{one.support[i]:,}"]
@@ -119,7 +118,7 @@ def _one_method(one: ByLabel) -> Grid:
     )
 
 
-def _several(alike: Mapping[str, ByLabel], methods: Sequence[str]) -> Grid:
+def _several(alike: Mapping[str, LabelReport], methods: Sequence[str]) -> Grid:
     first = next(iter(alike.values()))
     order, notes = _shown(first, list(alike.values()))
     rows, best = [], set()
@@ -133,37 +132,37 @@ def _several(alike: Mapping[str, ByLabel], methods: Sequence[str]) -> Grid:
     return Grid(["Label", "Support", *alike], rows, ["F1 in %" + notes[0], *notes[1:]], best=best)
 
 
-def _shown(first: ByLabel, every: Sequence[ByLabel]) -> tuple[list[int], list[str]]:
-    """Return which labels have a row, of very many the hardest, and what is said of it."""
+def _shown(first: LabelReport, every: Sequence[LabelReport]) -> tuple[list[int], list[str]]:
+    """Return which labels have a row, of very many the hardest, and the notes on them."""
     spread = ", mean ± standard deviation over seeds" if any(one.seeds > 1 for one in every) else ""
-    told = (
+    note = (
         f" by label on the whole test set, after the last round{spread}. Support: test examples of the label."
     )
     count = len(first.labels)
     if count <= MOST_ROWS:
-        return list(range(count)), [told]
+        return list(range(count)), [note]
     hardness = np.nan_to_num(np.mean([one.scores["f1"].mean(axis=0) for one in every], axis=0))
     order = np.argsort(hardness, kind="stable")[:MOST_ROWS].tolist()
-    return order, [told, f"The {MOST_ROWS} labels with the lowest F1 of {count:,}; all are in by_label.json."]
+    return order, [note, f"The {MOST_ROWS} labels with the lowest F1 of {count:,}; all are in by_label.json."]
 
 
 def _percent(stat: Stat) -> str:
     return cell_text(_SHARE, stat if math.isfinite(stat.mean) else None)
 
 
-def _confusion(one: ByLabel) -> Block | None:
+def _confusion(one: LabelReport) -> Block | None:
     if one.confusion is None:
         return None
     sums = f", summed over {one.seeds} seeds" if one.seeds > 1 else ""
     if len(one.labels) <= MOST_SQUARE:
-        told = "Test examples by true label (rows) and predicted label (columns)"
+        note = "Test examples by true label (rows) and predicted label (columns)"
         return Heat(
-            one.labels, one.confusion.tolist(), f"{told}{sums}; shaded by the share of the true label."
+            one.labels, one.confusion.tolist(), f"{note}{sums}; shaded by the share of the true label."
         )
     return _pairs(one, sums)
 
 
-def _pairs(one: ByLabel, sums: str) -> Block | None:
+def _pairs(one: LabelReport, sums: str) -> Block | None:
     """Return the labels most often taken for each other."""
     square = np.array(one.confusion)
     totals = square.sum(axis=1)

@@ -12,7 +12,7 @@ from fednlp.reports.document import Block, Grid
 from fednlp.reports.groups import Groups
 from fednlp.reports.read import Run, read_file
 from fednlp.reports.render import grid
-from fednlp.reports.table import Column, Kind, Row, Stat, Table
+from fednlp.reports.table import ColumnKind, Stat, Table, TableColumn, TableRow
 
 SERVER = "server"
 _MEAN = "mean"
@@ -20,19 +20,19 @@ _WIDEST = 20
 _LONGEST = 60
 _WHOLE = "Every model on every client's test"
 
-Scores = tuple[float | None, ...]
+ScoreRow = tuple[float | None, ...]
 
 
 @dataclass(frozen=True)
-class Matrix:
+class CrossClientScores:
     """Scores of models (rows) on the clients' tests; None where a client has no test examples."""
 
     metric: str
     tests: tuple[str, ...]
-    rows: tuple[tuple[str, Scores], ...]
+    rows: tuple[tuple[str, ScoreRow], ...]
 
     @property
-    def method(self) -> Scores:
+    def method(self) -> ScoreRow:
         """The row that stands for the method: the server's, or the mean of the clients' where there is none."""
         for model, scores in self.rows:
             if model == SERVER:
@@ -50,7 +50,7 @@ def mean_of(scores: Sequence[float | None]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def read_cross_client(run: Run) -> Matrix | None:
+def read_cross_client(run: Run) -> CrossClientScores | None:
     """Return the scores of all models on all clients' tests, or None where the run did not measure them.
 
     Raises:
@@ -64,7 +64,7 @@ def read_cross_client(run: Run) -> Matrix | None:
     rows = tuple((row["model"], tuple(map(_score, row["scores"]))) for row in data["rows"])
     if any(len(scores) != len(tests) for _, scores in rows):
         raise damaged(path, ValueError("a row is not as long as there are tests"))
-    return Matrix(data["metric"], tests, rows)
+    return CrossClientScores(data["metric"], tests, rows)
 
 
 def cross_client_tables(groups: Groups) -> dict[str, Table]:
@@ -121,44 +121,46 @@ def _score(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
 
 
-def _columns(matrix: Matrix) -> tuple[str, tuple[str, ...]]:
+def _columns(matrix: CrossClientScores) -> tuple[str, tuple[str, ...]]:
     return matrix.metric, matrix.tests
 
 
-def _unit(matrix: Matrix) -> str:
+def _unit(matrix: CrossClientScores) -> str:
     return metric_title(matrix.metric) + (" in %" if is_share(matrix.metric) else "")
 
 
-def _has_server(matrices: Sequence[Matrix]) -> bool:
+def _has_server(matrices: Sequence[CrossClientScores]) -> bool:
     return any(model == SERVER for model, _ in matrices[0].rows)
 
 
-def _left_out(found: dict[str, list[Matrix]], alike: dict[str, list[Matrix]]) -> list[str]:
+def _left_out(
+    found: dict[str, list[CrossClientScores]], alike: dict[str, list[CrossClientScores]]
+) -> list[str]:
     gone = {label: len(every) - len(alike[label]) for label, every in found.items()}
     return [f"{label}: {count} left out, with other clients" for label, count in gone.items() if count]
 
 
-def _model_rows(label: str, matrices: Sequence[Matrix], groups: Groups) -> Iterator[Row]:
+def _model_rows(label: str, matrices: Sequence[CrossClientScores], groups: Groups) -> Iterator[TableRow]:
     """Yield a row for every model of a method, and where there is no common one the mean of the clients'."""
     prefix, tests = f"{label}, " if len(groups) > 1 else "", matrices[0].tests if matrices else ()
     for number, (model, _) in enumerate(matrices[0].rows if matrices else ()):
         of_seeds = [m.rows[number][1] for m in matrices if len(m.rows) > number]
-        said = f"{prefix}{model}" if model != SERVER else prefix + (SERVER if prefix else capital(SERVER))
-        yield _row(said, tests, of_seeds, groups[label])
+        heading = f"{prefix}{model}" if model != SERVER else prefix + (SERVER if prefix else capital(SERVER))
+        yield _row(heading, tests, of_seeds, groups[label])
     if matrices and not _has_server(matrices):
-        said = "mean of the clients' models"
+        heading = "mean of the clients' models"
         means = [m.method for m in matrices]
-        yield _row(prefix + said if prefix else capital(said), tests, means, groups[label])
+        yield _row(prefix + heading if prefix else capital(heading), tests, means, groups[label])
 
 
-def _row(label: str, tests: Sequence[str], of_seeds: Sequence[Scores], runs: Sequence[Run]) -> Row:
+def _row(label: str, tests: Sequence[str], of_seeds: Sequence[ScoreRow], runs: Sequence[Run]) -> TableRow:
     """Return one model's row over the seeds, its mean over the tests last."""
     whole = [(*scores, mean_of(scores)) for scores in of_seeds]
     cells = {}
     for number, key in enumerate(_keys(tests)):
         values = tuple(value for row in whole if (value := row[number]) is not None)
         cells[key] = Stat(values) if values else None
-    return Row(label, runs[0].reference, len(whole), cells)
+    return TableRow(label, runs[0].reference, len(whole), cells)
 
 
 def _keys(tests: Sequence[str]) -> list[str]:
@@ -168,8 +170,10 @@ def _keys(tests: Sequence[str]) -> list[str]:
     return [*(f"{key}[{i}]" if key in twice else key for i, key in enumerate(keys)), _MEAN]
 
 
-def _table(matrix: Matrix, rows: Sequence[Row], caption: str, notes: Sequence[str], head: str) -> Table:
-    kind: Kind = "share" if is_share(matrix.metric) else "plain"
+def _table(
+    matrix: CrossClientScores, rows: Sequence[TableRow], caption: str, notes: Sequence[str], head: str
+) -> Table:
+    kind: ColumnKind = "share" if is_share(matrix.metric) else "plain"
     headings = [*matrix.tests, "Mean"]
-    columns = tuple(Column(k, h, kind) for k, h in zip(_keys(matrix.tests), headings, strict=True))
+    columns = tuple(TableColumn(k, h, kind) for k, h in zip(_keys(matrix.tests), headings, strict=True))
     return Table(columns, tuple(rows), caption, tuple(notes), head)

@@ -1,4 +1,4 @@
-"""The YAML header of a model card, which the Hugging Face Hub reads."""
+"""What the Hugging Face Hub reads of a model card: the YAML header, and its names of metrics and tasks."""
 
 import json
 import math
@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fednlp.formatting.safe_text import clean
-from fednlp.reports.hub import HUB_METRICS, TASKS
 from fednlp.reports.read import lookup
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-Table = Mapping[str, Any]
+Values = Mapping[str, Any]
 
 
 def front_matter(
-    summary: Table, config: Table, metrics: Sequence[tuple[str, float]], tests: str, usable: bool = True
+    summary: Values, config: Values, metrics: Sequence[tuple[str, float]], tests: str, usable: bool = True
 ) -> str:
     """Return the YAML header; every string is quoted as JSON, which YAML reads as it stands.
 
@@ -50,7 +49,7 @@ def front_matter(
     return "\n".join([*lines, "---", ""])
 
 
-def hub_metrics(results: Table | None) -> list[tuple[str, float]]:
+def hub_metrics(results: Values | None) -> list[tuple[str, float]]:
     """Return the scores of which the Hub has a name, under that name."""
     results = results or {}
     return [
@@ -60,14 +59,14 @@ def hub_metrics(results: Table | None) -> list[tuple[str, float]]:
     ]
 
 
-def data_name(summary: Table, config: Table) -> str:
+def data_name(summary: Values, config: Values) -> str:
     """Return the name of a run's data set, or its path."""
     known = lookup(summary, "data.name") or lookup(config, "data.name") or lookup(config, "data.path")
     return str(known or "unknown data")
 
 
-def task_of(summary: Table) -> str:
-    """Return the run's task; one of the user's own is told by its name."""
+def task_of(summary: Values) -> str:
+    """Return the run's task; a task of the user's own is given by its name."""
     return str(summary.get("task", "text-classification"))
 
 
@@ -77,3 +76,56 @@ def _slug(text: str) -> str:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
+
+
+HUB_METRICS = {
+    "accuracy": "accuracy",
+    "macro_f1": "f1",
+    "mcc": "matthews_correlation",
+    "f1": "f1",
+    "exact_match": "exact_match",
+    "pearson": "pearsonr",
+    "spearman": "spearmanr",
+    "rouge_l": "rouge",
+    "bleu": "bleu",
+    "perplexity": "perplexity",
+}
+"""The Hub's name of each metric that it knows."""
+
+TASKS = {
+    "text-classification": ("text-classification", "SequenceClassification", "to tell {labels} labels apart"),
+    "text-regression": ("text-classification", "SequenceClassification", "to give a score"),
+    "token-classification": (
+        "token-classification",
+        "TokenClassification",
+        "to give each word one of {labels} tags",
+    ),
+    "question-answering": (
+        "question-answering",
+        "QuestionAnswering",
+        "to find the answers to questions in a text",
+    ),
+    "sequence-to-sequence": ("text-generation", "Seq2SeqLM", "to make a text from a text"),
+    "text-generation": ("text-generation", "CausalLM", "to make a text from a text"),
+    "causal-lm": ("text-generation", "CausalLM", "to go on with a text"),
+    "masked-lm": ("fill-mask", "MaskedLM", "to fill in masked words"),
+    "prompt-classification": ("fill-mask", "MaskedLM", "to tell {labels} labels apart by a word in a cloze"),
+}
+"""Of each task: what the Hub calls it, its auto class, and what it was fine-tuned to do."""
+
+_PIPELINES = ("text-classification", "token-classification")
+
+
+def use(task: str) -> str:
+    """Return Python that loads a model of a task."""
+    if task in _PIPELINES:
+        return (
+            "from transformers import pipeline\n\n"
+            f'ask = pipeline("{task}", model="path/to/this/folder")\nprint(ask("Some text"))'
+        )
+    head = TASKS.get(task, ("", "", ""))[1]
+    return (
+        f"from transformers import AutoModel{f'For{head}' if head else ''}, AutoTokenizer\n\n"
+        f'model = AutoModel{f"For{head}" if head else ""}.from_pretrained("path/to/this/folder")\n'
+        'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")'
+    )
