@@ -13,7 +13,8 @@ from torch import nn
 
 from fednlp import ServerOptimizer, fedavg, federate, fedopt, fedprox
 from fednlp.errors import ConfigError, RunError, TooFewClients
-from fednlp.federated.algorithm import Algorithm, equally, poisson_cohort
+from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.cohort import equally, poisson_cohort
 from fednlp.federated.params import Layout
 
 Data = tuple[torch.Tensor, torch.Tensor]

@@ -22,8 +22,9 @@ from fednlp.data.textdata import Split
 from fednlp.disk import writing
 from fednlp.errors import ConfigError, DataError, PartitionError
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
-from fednlp.federated.algorithm import Algorithm, by_examples, equally
+from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.algorithms import find
+from fednlp.federated.cohort import by_examples, equally
 from fednlp.federated.communication import Downlink, Uplink
 from fednlp.federated.pulling import Pull
 from fednlp.federated.schedules import RateSchedule

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fednlp.errors import ConfigError
-from fednlp.federated.algorithm import Algorithm, Cohort, Population
+from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import TrainRequest
-from fednlp.federated.round import MODEL, RoundReport, publish
+from fednlp.federated.cohort import Cohort, Population
+from fednlp.federated.round import RoundReport, publish
+from fednlp.federated.runtime import MODEL
 from fednlp.federated.transforms import Key
 from fednlp.fewshot.gold import GoldLabels
 from fednlp.fewshot.noisy_labels import find_noisy_clients

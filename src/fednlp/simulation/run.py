@@ -18,7 +18,7 @@ from fednlp.config.sections import GIVEN
 from fednlp.data.schema import SCHEMAS
 from fednlp.errors import ConfigError, RunError, TooFewClients
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.round import MODEL
+from fednlp.federated.runtime import MODEL
 from fednlp.federated.state import State
 from fednlp.models import save_model
 from fednlp.partition import Partition
