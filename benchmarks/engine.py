@@ -275,8 +275,8 @@ def measure_padding(name: str | None, path: str | None, rounds: int) -> dict[str
     import torch
     from transformers import AutoTokenizer
 
-    from fednlp.data import named_model
     from fednlp.data.features import Features
+    from fednlp.hubs.package_index import named_model
     from fednlp.models import pretrained_model
     from fednlp.tasks.text_classification import TextClassification
     from fednlp.training.local import train_client

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fednlp import errors
-from fednlp.federated.algorithm import Algorithm, by_examples
+from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.cohort import by_examples
 from fednlp.federated.params import Layout
 from fednlp.federated.round import Gathered, Reply, run_round
 from fednlp.federated.state import State

@@ -15,7 +15,7 @@ from fednlp.config import Experiment
 from fednlp.errors import RunError, TooFewClients
 from fednlp.inference.score import evaluate_run
 from fednlp.simulation import final
-from fednlp.simulation.run import Silent
+from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.run_dir import RunDir
 from fednlp.training import client as client_module
 from fednlp.training.worker import ClientWorker
@@ -200,16 +200,16 @@ def test_finetune_steps_are_not_pulled_to_the_global_model(experiment: Make, tmp
 def test_models_that_the_disk_has_no_room_for_are_not_kept(
     experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Said(Silent):
+    class Said(NullCallback):
         text = ""
 
-        def say(self, text: str) -> None:
+        def log(self, text: str) -> None:
             self.text += text
 
-    listener = Said()
+    callback = Said()
     monkeypatch.setattr(final, "_LEAVE_FREE", 2 * shutil.disk_usage(tmp_path).total)
-    run = fednlp.run(experiment(SHORT), tmp_path / "run", listener=listener)
-    assert "the models of 8 clients are not kept" in listener.text
+    run = fednlp.run(experiment(SHORT), tmp_path / "run", callback=callback)
+    assert "the models of 8 clients are not kept" in callback.text
     assert run.finished
     assert not run.client_models.exists()
 

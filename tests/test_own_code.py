@@ -177,6 +177,6 @@ def test_own_code_goes_on_where_the_user_gives_its_experiment(
 ) -> None:
     own = experiment({"num_rounds": 2, "algorithm.name": "my_own:equal", "exchange.up": "my_own:Whole"})
     whole = fednlp.run(own, tmp_path / "whole")
-    with stopping(rounds=1) as listener:
-        fednlp.run(own, tmp_path / "cut", listener=listener)
+    with stopping(rounds=1) as callback:
+        fednlp.run(own, tmp_path / "cut", callback=callback)
     assert weights(fednlp.resume(tmp_path / "cut", expected=own)) == weights(whole)

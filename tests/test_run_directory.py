@@ -135,8 +135,8 @@ def test_a_class_of_ones_own_is_named_to_go_on_and_to_predict(
     settings_of_mine: Experiment, stopping: Stopping, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    with stopping(rounds=1) as listener:
-        fednlp.run(settings_of_mine, folder, listener=listener)
+    with stopping(rounds=1) as callback:
+        fednlp.run(settings_of_mine, folder, callback=callback)
     with pytest.raises(RunError, match=f"add --task {CLASS}"):
         fednlp.resume(folder)
     fednlp.resume(folder, task=CLASS)

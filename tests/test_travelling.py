@@ -20,7 +20,7 @@ from fednlp.errors import ConfigError, RunError
 from fednlp.inference.score import evaluate_run
 from fednlp.models import pretrained_model
 from fednlp.simulation.build import gather, local_training, recipe, share_out
-from fednlp.simulation.run import Listener
+from fednlp.simulation.callback import Callback
 from fednlp.simulation.run_dir import RunDir
 from fednlp.training.local import Begin, train_client
 from fednlp.training.replica import flat_weights
@@ -28,7 +28,7 @@ from fednlp.training.worker import ClientWorker, personal_names
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
-Stopping = Callable[..., AbstractContextManager[Listener]]
+Stopping = Callable[..., AbstractContextManager[Callback]]
 
 METHODS: dict[str, dict[str, Any]] = {
     "frozen": {"model.train": {"frozen": ["embeddings", "layer.0"]}},
@@ -87,8 +87,8 @@ def test_stopped_within_a_round_and_resumed_with_two_workers(
 ) -> None:
     """Bit for bit what one worker makes without a stop; records of the round that was cut short do not count."""
     pieces = 4 + 3 if "evaluation" in lines_of(whole(method))[0] else 6
-    with stopping(pieces=pieces + 5) as listener:
-        fednlp.run(experiment(METHODS[method]), tmp_path / "run", listener=listener)
+    with stopping(pieces=pieces + 5) as callback:
+        fednlp.run(experiment(METHODS[method]), tmp_path / "run", callback=callback)
     resumed = fednlp.resume(tmp_path / "run", workers=2)
     assert outcome(resumed) == outcome(whole(method))
 
@@ -248,8 +248,8 @@ def test_the_matrix_holds_every_model_on_every_client_s_test(whole: Callable[[st
 def test_the_matrix_outlives_a_stop_after_the_last_round(
     whole: Callable[[str], RunDir], experiment: Make, stopping: Stopping, tmp_path: Path
 ) -> None:
-    with stopping(rounds=4) as listener:
-        fednlp.run(experiment(METHODS["all at once"]), tmp_path / "run", listener=listener)
+    with stopping(rounds=4) as callback:
+        fednlp.run(experiment(METHODS["all at once"]), tmp_path / "run", callback=callback)
     assert not (tmp_path / "run" / "cross_client_evaluation.json").exists()
     resumed = fednlp.resume(tmp_path / "run")
     expected = (whole("all at once").folder / "cross_client_evaluation.json").read_bytes()

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednlp.errors import RunError
-from fednlp.federated.algorithm import Algorithm, uniform_cohort
 from fednlp.federated.communication import (
     Downlink,
     Uplink,
@@ -123,6 +122,6 @@ def test_a_model_that_is_not_finite_already_is_no_fault_of_the_transforms() -> N
 
 
 def test_the_server_s_vectors_that_travel_are_counted() -> None:
-    plain = Algorithm("plain", uniform_cohort(1))
-    more = replace(plain, receives=("control", "momentum"))
-    assert bytes_down(more, LAYOUT) == bytes_down(plain, LAYOUT) + 2 * LAYOUT.message_bytes
+    for downlink in (Downlink(), HALF):
+        more = bytes_down(downlink, LAYOUT, vectors=2)
+        assert more == bytes_down(downlink, LAYOUT) + 2 * LAYOUT.message_bytes

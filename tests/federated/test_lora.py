@@ -10,8 +10,7 @@ from torch import Tensor
 
 from fednlp.errors import ConfigError
 from fednlp.federated.aggregators.base import Mean
-from fednlp.federated.algorithm import Algorithm, uniform_cohort
-from fednlp.federated.communication import Downlink, Uplink, broadcast, bytes_down, entry_shapes
+from fednlp.federated.communication import Downlink, broadcast, bytes_down, entry_shapes
 from fednlp.federated.lora import LoraPair, change_ranks, check_exact, exact_step, fill_products
 from fednlp.federated.message import message_bytes
 from fednlp.federated.params import Layout
@@ -178,17 +177,16 @@ def test_bytes(down: list[str]) -> None:
     """A and B as they are transformed, and in float32 what W changed by, as two factors or as W itself."""
     there = wide()
     downlink = Downlink(make_chain(parse_chain(down, "down"), nearest=True))
-    uplink = Uplink(adapters=(LoraPair("a", "b", "w", 1.0),))
-    algorithm = Algorithm("exact", uniform_cohort(1), uplink=uplink, downlink=downlink)
+    pairs = (LoraPair("a", "b", "w", 1.0),)
     adapters = dict(downlink.chain.shapes(entry_shapes(there.entries[:2])))
 
-    assert bytes_down(algorithm, there) == message_bytes(adapters)
+    assert bytes_down(downlink, there, adapters=pairs) == message_bytes(adapters)
     factors = {"w.B": ((30, 6), torch.float32), "w.A": ((6, 40), torch.float32)}
-    assert bytes_down(algorithm, there, ranks=3) == message_bytes(adapters | factors)
-    assert bytes_down(algorithm, there, ranks=50) == message_bytes(
+    assert bytes_down(downlink, there, adapters=pairs, ranks=3) == message_bytes(adapters | factors)
+    assert bytes_down(downlink, there, adapters=pairs, ranks=50) == message_bytes(
         adapters | {"w": ((30, 40), torch.float32)}
     )
-    lengths = [bytes_down(algorithm, there, ranks=ranks) for ranks in range(30)]
+    lengths = [bytes_down(downlink, there, adapters=pairs, ranks=ranks) for ranks in range(30)]
     assert lengths == sorted(lengths)
 
 

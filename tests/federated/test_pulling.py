@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.federated.aggregators.weighted_mean import WeightedMean
-from fednlp.federated.algorithm import Algorithm, Cohort, Population
+from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult, TrainRequest, Update
+from fednlp.federated.cohort import Cohort, Population
 from fednlp.federated.params import Layout
 from fednlp.federated.pulling import Pull, choose, distances
 from fednlp.federated.round import run_round

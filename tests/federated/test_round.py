@@ -17,8 +17,9 @@ from torch import nn
 from fednlp import ServerOptimizer, fedavg, federate, fedopt, fedprox
 from fednlp.errors import ConfigError, RunError, TooFewClients
 from fednlp.federated.aggregators.base import requests_of
-from fednlp.federated.algorithm import Algorithm, Cohort, Population, equally, poisson_cohort, uniform_cohort
+from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import Result
+from fednlp.federated.cohort import Cohort, Population, equally, poisson_cohort, uniform_cohort
 from fednlp.federated.params import Layout
 from fednlp.federated.round import plan_round
 from fednlp.federated.schedules import RateSchedule

@@ -14,7 +14,7 @@ from torch import nn
 from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES, Client, Server
 from fednlp.config.sections import Partition as PartitionOptions
-from fednlp.costs import Plan, Prices, prices
+from fednlp.costs import Fleet, TrainingDepth, make_fleet
 from fednlp.data import TextData, load_data
 from fednlp.data.features import Features, open_features, row_batches, write_features
 from fednlp.data.schema import SCHEMAS
@@ -22,8 +22,9 @@ from fednlp.data.textdata import Split
 from fednlp.disk import writing
 from fednlp.errors import ConfigError, DataError, PartitionError
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
-from fednlp.federated.algorithm import Algorithm, by_examples, equally
+from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.algorithms import find
+from fednlp.federated.cohort import by_examples, equally
 from fednlp.federated.communication import Downlink, Uplink
 from fednlp.federated.pulling import Pull
 from fednlp.federated.schedules import RateSchedule
@@ -156,7 +157,7 @@ def make_task(place: str, data: TextData, tokenizer: Any, options: dict[str, Any
             "classification needs two or more"
         )
     if "prompt" in options:
-        from fednlp.fewshot.prompts import with_prompt
+        from fednlp.fewshot.prompt_sets import with_prompt
 
         options = with_prompt(options, data.label_names, tokenizer)
     wanted = task_class(place)
@@ -402,16 +403,18 @@ def server_optimizer(experiment: Experiment) -> ServerOptimizer:
     return ServerOptimizer(section.optimizer, **numbers, rate=rate_schedule(section, experiment.num_rounds))
 
 
-def prices_of(experiment: Experiment, model: nn.Module) -> Prices | None:
-    """Return what bytes and examples take; None where ``[costs]`` prices nothing."""
+def fleet_of(experiment: Experiment, model: nn.Module, num_clients: int) -> Fleet | None:
+    """Return the clients' devices and what they take; None where ``[costs]`` prices nothing."""
     costs, depth = experiment.costs, trainable_depth(model)
-    return prices(
+    return make_fleet(
         costs.bandwidth_up,
         costs.bandwidth_down,
         costs.device,
         model=experiment.model.name_or_path,
         parameters=sum(p.numel() for p in model.parameters()),
-        plan=None if depth is None else Plan(*depth, remembered=experiment.runtime.cache_activations),
+        num_clients=num_clients,
+        seed=experiment.seed,
+        depth=None if depth is None else TrainingDepth(*depth, cached=experiment.runtime.cache_activations),
     )
 
 

@@ -17,7 +17,7 @@ from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult, TrainRequest, reason_of
 from fednlp.federated.lora import LoraPair
 from fednlp.federated.params import Layout
-from fednlp.federated.round import MODEL
+from fednlp.federated.runtime import MODEL
 from fednlp.federated.store import ClientStore
 from fednlp.federated.sums import BURST, NotFinite, count_bad
 from fednlp.federated.transforms import Key
