@@ -50,7 +50,8 @@ from fednlp.simulation.partition_file import read_partition_file
 from fednlp.tasks import TASKS, task_class
 from fednlp.tasks.base import Task
 from fednlp.training.optimizers import LocalTraining
-from fednlp.training.worker import ClientWorker, WorkerSpec, load_model
+from fednlp.training.worker import ClientWorker
+from fednlp.training.worker_spec import WorkerSpec, load_model
 
 Say = Callable[[str], None]
 _ROWS_AT_ONCE = 4096

@@ -44,9 +44,9 @@ def evaluate(context: RunContext, last: bool = False) -> dict[str, dict[str, Any
         context.client_scores = own_scores(context, results)
     else:
         outcomes = predict_globally(context)
-        scores["global"] = context.worker.scored(outcomes) or {}
+        scores["global"] = context.worker.evaluator.scored(outcomes) or {}
         if last:
-            context.by_label = context.worker.by_label(outcomes)
+            context.by_label = context.worker.evaluator.by_label(outcomes)
         context.client_scores = scores_of_clients(context, outcomes)
     if options.personal:
         scores["personal"] = personal_scores(context, context.client_scores)
@@ -70,7 +70,7 @@ def drawn_clients(context: RunContext) -> list[int]:
 def predict_globally(context: RunContext) -> list[Predictions]:
     """Predict the whole test set with the common model."""
     worker, state = context.worker, context.state
-    batches = len(worker.test_batches())
+    batches = len(worker.evaluator.test_batches())
     context.pool.publish(MODEL, state.params)
     requests = [EvaluateRequest(batch, state.round) for batch in range(batches)]
     found: list[BatchPredictions] = context.pool.do(
