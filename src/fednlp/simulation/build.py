@@ -370,14 +370,15 @@ def build_algorithm(experiment: Experiment, given: Algorithm | None = None) -> A
     wanted, exchange = experiment.algorithm, experiment.exchange
     if given is None:
         weight = by_examples if wanted.weighting == "examples" else equally
-        common = {
+        common: dict[str, Any] = {
             "weight": weight,
             "min_clients": experiment.min_clients,
             "client_rate": rate_schedule(experiment.client, experiment.num_rounds),
-            "server": server_optimizer(experiment),
         }
-        name = "fedavg" if wanted.name in BASELINES else wanted.name
-        given = find(name).make(experiment.clients_per_round, common, wanted.method_options)
+        method = find("fedavg" if wanted.name in BASELINES else wanted.name)
+        if method.server is not None:
+            common["server"] = server_optimizer(experiment)
+        given = method.make(experiment.clients_per_round, common, wanted.method_options)
     pull = Pull(**experiment.pull.model_dump())
     uplink = Uplink(make_chain(parse_chain(exchange.up, "up")), exchange.error_feedback, pull)
     downlink = Downlink(make_chain(parse_chain(exchange.down, "down"), nearest=True))
