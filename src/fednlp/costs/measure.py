@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -218,7 +219,6 @@ def _short(number: float) -> float:
 
 
 def _source(models: list[str], batch: int, length: int) -> str:
-    from importlib.metadata import version
 
     import torch
     import transformers
