@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fednlp.reports.costs import cost_blocks
 
 import fednlp
 from fednlp import config
@@ -15,7 +16,6 @@ from fednlp.costs import assign_kinds
 from fednlp.errors import ConfigError
 from fednlp.partition import Partition
 from fednlp.reports import group_runs, read_run
-from fednlp.reports.costs import cost_blocks
 from fednlp.reports.document import Grid
 
 Make = Callable[..., config.Experiment]

@@ -21,7 +21,7 @@ import fednlp
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, MissingDependency, ModelError, RunError
-from fednlp.federated.algorithm import uniform_cohort
+from fednlp.federated.cohort import uniform_cohort
 from fednlp.inference.predict import predict_texts
 from fednlp.models import load_tokenizer, longest_text
 from fednlp.partition import Partition

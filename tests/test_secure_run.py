@@ -66,7 +66,7 @@ def lines_of(run: RunDir) -> list[dict[str, Any]]:
 
 
 def x_of(run: RunDir) -> torch.Tensor:
-    return load_file(run.state)["x"]
+    return load_file(run.state)["params"]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -128,7 +128,7 @@ def test_clients_drop_out_in_every_phase_and_the_run_goes_on(
 
     class Watch(NullCallback):
         def on_round(self, line: dict[str, Any], left: float | None) -> None:
-            models.append(load_file(tmp_path / "run" / "checkpoint" / "state.safetensors")["x"])
+            models.append(load_file(tmp_path / "run" / "checkpoint" / "state.safetensors")["params"])
 
     run = fednlp.run(experiment(settings), tmp_path / "run", callback=Watch())
     lines = lines_of(run)

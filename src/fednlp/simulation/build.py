@@ -22,8 +22,9 @@ from fednlp.data.textdata import Split
 from fednlp.disk import writing
 from fednlp.errors import ConfigError, DataError, PartitionError
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
-from fednlp.federated.algorithm import Algorithm, by_examples, equally
+from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.algorithms import find
+from fednlp.federated.cohort import by_examples, equally
 from fednlp.federated.communication import Downlink, Uplink
 from fednlp.federated.pulling import Pull
 from fednlp.federated.schedules import RateSchedule
@@ -49,7 +50,8 @@ from fednlp.simulation.partition_file import read_partition_file
 from fednlp.tasks import TASKS, task_class
 from fednlp.tasks.base import Task
 from fednlp.training.optimizers import LocalTraining
-from fednlp.training.worker import ClientWorker, WorkerSpec, load_model
+from fednlp.training.worker import ClientWorker
+from fednlp.training.worker_spec import WorkerSpec, load_model
 
 Say = Callable[[str], None]
 _ROWS_AT_ONCE = 4096
@@ -368,14 +370,15 @@ def build_algorithm(experiment: Experiment, given: Algorithm | None = None) -> A
     wanted, exchange = experiment.algorithm, experiment.exchange
     if given is None:
         weight = by_examples if wanted.weighting == "examples" else equally
-        common = {
+        common: dict[str, Any] = {
             "weight": weight,
             "min_clients": experiment.min_clients,
             "client_rate": rate_schedule(experiment.client, experiment.num_rounds),
-            "server": server_optimizer(experiment),
         }
-        name = "fedavg" if wanted.name in BASELINES else wanted.name
-        given = find(name).make(experiment.clients_per_round, common, wanted.method_options)
+        method = find("fedavg" if wanted.name in BASELINES else wanted.name)
+        if method.server is not None:
+            common["server"] = server_optimizer(experiment)
+        given = method.make(experiment.clients_per_round, common, wanted.method_options)
     pull = Pull(**experiment.pull.model_dump())
     uplink = Uplink(make_chain(parse_chain(exchange.up, "up")), exchange.error_feedback, pull)
     downlink = Downlink(make_chain(parse_chain(exchange.down, "down"), nearest=True))

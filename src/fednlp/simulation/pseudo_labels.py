@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fednlp.errors import ConfigError
-from fednlp.federated.algorithm import Algorithm, Cohort, Population
+from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import TrainRequest
-from fednlp.federated.round import MODEL, RoundReport, publish
+from fednlp.federated.cohort import Cohort, Population
+from fednlp.federated.round import RoundReport, publish
+from fednlp.federated.runtime import MODEL
 from fednlp.federated.transforms import Key
 from fednlp.fewshot.gold import GoldLabels
 from fednlp.fewshot.noisy_labels import find_noisy_clients
@@ -49,7 +51,7 @@ def with_pseudo_labels(
     def sample(population: Population, round_number: int) -> Cohort:
         able = np.flatnonzero(population.sizes)
         if not len(able):
-            return Cohort([])
+            return Cohort([], reason="no client has a label yet, and some get theirs now")
         among = replace(population, sizes=population.sizes[able])
         drawn = algorithm.sample(among, stream(round_number))
         return replace(drawn, clients=[int(able[place]) for place in drawn.clients])
@@ -167,8 +169,6 @@ class PseudoLabels:
         ):  # no client was trained: nobody has a label, or a secure sum gave up
             answers = self._alone(report.round)
             self._found = dict(zip(self._labelling, answers, strict=True))
-        if not report.cohort:
-            line["aborted"] = "no client has a label yet, and some get theirs now"
         self._take_over()
         line["labelling"] = self._labelling
         if self._flagged:

@@ -10,15 +10,18 @@ from numpy.typing import NDArray
 
 from fednlp.costs import ClientCost, merge, round_line
 from fednlp.federated.aggregators.weighted_mean import sent_entries
-from fednlp.federated.algorithm import Algorithm, Population
+from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult
+from fednlp.federated.cohort import Population
 from fednlp.federated.communication import bytes_down
 from fednlp.federated.lora import change_ranks
 from fednlp.federated.params import Layout
-from fednlp.federated.round import RoundReport, Runtime, run_round
+from fednlp.federated.round import RoundReport, run_round
+from fednlp.federated.runtime import Runtime
 from fednlp.federated.sums import count_bad
 from fednlp.simulation.build import fleet_of
-from fednlp.simulation.context import RunContext, evaluated, require_finite
+from fednlp.simulation.context import RunContext, require_finite
+from fednlp.simulation.evaluate import evaluated
 from fednlp.simulation.pseudo_labels import PseudoLabels
 from fednlp.simulation.resource_estimation import memory_of_run
 
@@ -96,11 +99,22 @@ class FederatedTraining:
         layout = self.context.state.layout
         costs = {r.client: spent(layout, self.algorithm, self._with_factors(r)) for r in results}
         for client, labelled in (self.labels.texts_seen if self.labels is not None else {}).items():
-            whole, tensors = bytes_down(self.algorithm, layout), len(layout.entries)
+            whole, tensors = self._length(0), len(layout.entries)
             got = ClientResult(client, 0.0, bytes_up=0, entries=[], bytes_down=whole, tensors_down=tensors)
             more = replace(spent(layout, self.algorithm, self._with_factors(got)), labelled=labelled)
             costs[client] = merge(costs[client], more) if client in costs else more
         return costs
+
+    def _length(self, ranks: int) -> int:
+        """Return the length of what a client gets at the start of a round."""
+        algorithm = self.algorithm
+        return bytes_down(
+            algorithm.downlink,
+            self.context.state.layout,
+            vectors=len(algorithm.receives),
+            adapters=algorithm.uplink.adapters,
+            ranks=ranks,
+        )
 
     def _with_factors(self, result: ClientResult) -> ClientResult:
         """Count what a client gets of the changes of the base weights, as factors where these are shorter."""
@@ -114,8 +128,7 @@ class FederatedTraining:
         ]
         missed, lossy = context.lines[max(seen, default=1) - 1 :], not self.algorithm.downlink.plain
         ranks = sum(change_ranks(_averaged(line), lossy) for line in missed)
-        down = bytes_down(self.algorithm, layout, ranks=ranks)
-        return replace(result, bytes_down=down, tensors_down=len(layout.entries))
+        return replace(result, bytes_down=self._length(ranks), tensors_down=len(layout.entries))
 
 
 def _progress(context: RunContext, work: int, done: int) -> None:

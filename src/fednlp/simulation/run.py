@@ -18,7 +18,7 @@ from fednlp.config.sections import GIVEN
 from fednlp.data.schema import SCHEMAS
 from fednlp.errors import ConfigError, RunError, TooFewClients
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.round import MODEL
+from fednlp.federated.runtime import MODEL
 from fednlp.federated.state import State
 from fednlp.models import save_model
 from fednlp.partition import Partition
@@ -46,7 +46,8 @@ from fednlp.simulation.start_model import check_start, start_fingerprints, start
 from fednlp.simulation.summary import summary_of
 from fednlp.tasks import require_trusted
 from fednlp.training.replica import flat_weights
-from fednlp.training.worker import ClientWorker, exact_adapters, personal_names, pick_device
+from fednlp.training.worker import ClientWorker
+from fednlp.training.worker_spec import exact_adapters, personal_names, pick_device
 
 
 def run(
