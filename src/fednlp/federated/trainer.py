@@ -290,6 +290,7 @@ def federate(
     *,
     num_rounds: int = 10,
     seed: int = 0,
+    seconds: Sequence[float] | None = None,
     test_data: Any = None,
     on_round: Callable[[RoundReport, dict[str, float]], None] = lambda report, metrics: None,
 ) -> Federation:
@@ -301,12 +302,13 @@ def federate(
         algorithm: From :func:`fednlp.fedavg`, :func:`fednlp.fedopt`, ...
         num_rounds: Rounds.
         seed: Draws the cohorts.
+        seconds: How long each client takes for a round, for a method that goes by a simulated clock.
         test_data: If given, ``trainer.test(test_data)`` with the global model after each round.
         on_round: Called after each round with its report and its metrics.
 
     Raises:
-        ConfigError: ``algorithm`` is none, a client's data has no length, no value is floating-point, or a
-            method meets a trainer that lacks what it needs.
+        ConfigError: ``algorithm`` is none, a client's data has no length, ``seconds`` are not one for each client, no
+            value is floating-point, or a method meets a trainer that lacks what it needs.
         TooFewClients: Fewer than ``algorithm.min_clients`` clients came through a round.
 
     >>> class Mean:
@@ -330,10 +332,13 @@ def federate(
         raise ConfigError("a client's data must have a length: it is the client's weight") from None
     if not values:
         raise ConfigError("there are no clients: give at least one client's data")
+    if seconds is not None and len(seconds) != len(values):
+        raise ConfigError(f"seconds has {len(seconds)} entries for {len(values)} clients: give one for each")
     start = _start(trainer.get_model_params())
     runtime = _Trainers(trainer, values, algorithm, start)
     state = State(0, runtime.layout, runtime.layout.flatten(start), algorithm.server.init(runtime.layout))
-    population = Population(np.array(sizes, dtype=np.int64), seed)
+    clock = None if seconds is None else np.array(seconds, dtype=np.float64)
+    population = Population(np.array(sizes, dtype=np.int64), seed, clock)
     reports, tests = [], {}
     for _ in range(num_rounds):
         report = run_round(algorithm, state, population, runtime)
