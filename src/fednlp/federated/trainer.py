@@ -33,10 +33,12 @@ class Trainer(Protocol):
     """What a user writes: one model, one client's data at a time, no word of federation.
 
     Optional attributes: ``buffer_names``, the names that are statistics rather than parameters (they are
-    averaged and not moved by the server optimiser); ``learning_rate``, for methods that need it.
+    averaged and not moved by the server optimiser); ``learning_rate`` and ``momentum`` of its SGD, for methods that
+    need them.
 
-    A method that changes the gradient of every local step, such as FedProx or SCAFFOLD, needs ``train(data, adjust)``:
-    call ``adjust(params)`` before every step of the optimiser, with the named parameters and their ``.grad``.
+    A method that changes the gradient of every local step, such as FedProx or SCAFFOLD, or that counts the steps, such
+    as FedNova, needs ``train(data, adjust)``: call ``adjust(params)`` before every step of the optimiser, with the
+    named parameters and their ``.grad``.
     """
 
     def get_model_params(self) -> Params:
@@ -134,7 +136,7 @@ class _Trainers:
             request.client,
             request.weight,
             local.examples,
-            local.num_steps,
+            max(1, local.adjusted),
             local.loss,
             metrics=dict(result.metrics),
         )
@@ -158,13 +160,36 @@ class _TrainerLocal:
     def __init__(self, runtime: _Trainers, request: TrainRequest) -> None:
         self._runtime = runtime
         self.client, self.round, self.staleness = request.client, request.round, request.staleness
-        self.num_steps, self.rate_sum, self.examples, self.loss = 0, 0.0, 0, 0.0
+        self.adjusted, self.examples, self.loss = 0, 0, 0.0
+
+    @property
+    def momentum(self) -> float:
+        return float(getattr(self._runtime.trainer, "momentum", 0.0))
+
+    @property
+    def num_steps(self) -> int:
+        if not self.adjusted:
+            raise ConfigError(
+                f"{self._runtime.algorithm.name} needs to know how many local steps a client takes: give train a "
+                "second parameter, train(data, adjust), and call adjust(params) before every step of the optimiser"
+            )
+        return self.adjusted
+
+    @property
+    def rate_sum(self) -> float:
+        rate = getattr(self._runtime.trainer, "learning_rate", None)
+        if rate is None:
+            raise ConfigError(
+                f"{self._runtime.algorithm.name} needs to know the clients' learning rate: give your trainer an "
+                "attribute learning_rate"
+            )
+        return self.num_steps * float(rate)
 
     def steps(
         self, start: Tensor, gradient: Gradient | None = None, *vectors: Tensor, sparse: bool = False
     ) -> "_Weights":
         """Have the trainer train on the client's data."""
-        runtime, self.num_steps = self._runtime, 0
+        runtime, self.adjusted = self._runtime, 0
         data = runtime.clients[self.client]
         if gradient is not None and not runtime.adjusts:
             raise ConfigError(
@@ -175,7 +200,7 @@ class _TrainerLocal:
         runtime.trainer.set_model_params(runtime.params(start))
 
         def adjust(params: Mapping[str, Tensor]) -> None:
-            self.num_steps += 1
+            self.adjusted += 1
             if gradient is None:
                 return
             for entry in runtime.layout.entries:
@@ -187,8 +212,6 @@ class _TrainerLocal:
                         parameter.grad = gradient(grad, parameter.detach(), *parts)
 
         reported = runtime.trainer.train(data, adjust) if runtime.adjusts else runtime.trainer.train(data)
-        self.num_steps = max(1, self.num_steps)
-        self.rate_sum = self.num_steps * float(getattr(runtime.trainer, "learning_rate", float("nan")))
         self.examples += len(data)
         self.loss += _mean_loss(reported) * len(data)
         flat = runtime.layout.flatten(named_tensors(runtime.trainer.get_model_params()))
