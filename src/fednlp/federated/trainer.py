@@ -6,7 +6,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -60,11 +60,14 @@ class Federation:
         params: Final named tensors, with the types the trainer gave.
         rounds: One report a round.
         tests: ``{round: metrics}`` on ``test_data``, if it was given.
+        personal: The clients' own models, by the clients' places from 0, where the method gives them any; a client that
+            was never drawn has none.
     """
 
     params: dict[str, Tensor]
     rounds: list[RoundReport]
     tests: dict[int, dict[str, float]]
+    personal: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<Federation after {len(self.rounds):,} rounds: {len(self.params):,} tensors>"
@@ -96,6 +99,13 @@ class _Trainers:
             name: views[name].clone().to(value.dtype) if name in views else value.clone()
             for name, value in self.start.items()
         }
+
+    def personal(self) -> dict[int, dict[str, Tensor]]:
+        """Return the clients' own models; none for a method that gives them none."""
+        name = self.algorithm.personal_model
+        if name is None:
+            return {}
+        return {client: self.params(self._kept[client][name]) for client in sorted(self._kept)}
 
     def __len__(self) -> int:
         return 1
@@ -134,7 +144,7 @@ class _Trainers:
             request.client,
             request.weight,
             local.examples,
-            local.num_steps,
+            local.total_steps,
             local.loss,
             metrics=dict(result.metrics),
         )
@@ -158,7 +168,8 @@ class _TrainerLocal:
     def __init__(self, runtime: _Trainers, request: TrainRequest) -> None:
         self._runtime = runtime
         self.client, self.round, self.staleness = request.client, request.round, request.staleness
-        self.num_steps, self.rate_sum, self.examples, self.loss = 0, 0.0, 0, 0.0
+        self.num_steps, self.rate_sum = 0, 0.0
+        self.total_steps, self.examples, self.loss = 0, 0, 0.0
 
     def steps(
         self, start: Tensor, gradient: Gradient | None = None, *vectors: Tensor, sparse: bool = False
@@ -188,6 +199,7 @@ class _TrainerLocal:
 
         reported = runtime.trainer.train(data, adjust) if runtime.adjusts else runtime.trainer.train(data)
         self.num_steps = max(1, self.num_steps)
+        self.total_steps += self.num_steps
         self.rate_sum = self.num_steps * float(getattr(runtime.trainer, "learning_rate", float("nan")))
         self.examples += len(data)
         self.loss += _mean_loss(reported) * len(data)
@@ -345,4 +357,4 @@ def federate(
             tests[report.round] = metrics
         reports.append(report)
         on_round(report, metrics)
-    return Federation(runtime.params(state.params), reports, tests)
+    return Federation(runtime.params(state.params), reports, tests, runtime.personal())
