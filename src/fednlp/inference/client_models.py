@@ -90,10 +90,10 @@ def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: s
     federated = experiment.algorithm.name not in BASELINES
     personal = personal_names(model, experiment.model.train, federated)
     algorithm, partition = _algorithm_of(experiment), Partition.load(run.partition)
-    own = bool(personal) or algorithm.personal_model is not None
-    personalised = own or algorithm.uplink.pull.push != "all"
+    has_global = not personal and algorithm.uplink.pull.push == "all"
+    personalised = not has_global or algorithm.personal_model is not None
     if client is None:
-        if personalised:
+        if not has_global:
             example = shlex.quote(client_name(partition, 0))
             raise RunError(
                 f"the clients of {run.folder} have models of their own: say whose, with --client {example} "

@@ -12,11 +12,7 @@ from fednlp.reports.read import Run
 
 Groups = Mapping[str, Sequence[Run]]
 
-_TITLES = {
-    "centralised": "Centralised",
-    "chained": "Chained",
-    "local": "Local only",
-}
+_BASELINES = {"centralised": "Centralised", "chained": "Chained", "local": "Local only"}
 # What names a run or changes its speed, never its result.
 _APART = ("name", "variant", "variants", "runtime", "report", "evaluation", "min_clients")
 _EXPERIMENT = ("data", "partition", "model")
@@ -34,7 +30,7 @@ def algorithm_title(name: str) -> str:
     """
     if name in algorithms.names():
         return algorithms.find(name).title
-    return _TITLES.get(name) or clean(name.rpartition(":")[2])
+    return _BASELINES.get(name) or clean(name.rpartition(":")[2])
 
 
 def method_title(run: Run) -> str:
