@@ -26,7 +26,15 @@ from fednlp.partition import Partition
 from fednlp.plugins import name_of, require_typed
 from fednlp.reports.trackers import open_trackers, require_trackers, round_numbers
 from fednlp.runtime.pool import Pool
-from fednlp.simulation.build import Pieces, build_algorithm, gather, share_out, worker_spec
+from fednlp.simulation.build import (
+    Pieces,
+    attacked,
+    attackers_of,
+    build_algorithm,
+    gather,
+    share_out,
+    worker_spec,
+)
 from fednlp.simulation.context import RunContext, Training
 from fednlp.simulation.evaluate import write_clients
 from fednlp.simulation.final import evaluate_final, is_due
@@ -318,7 +326,8 @@ def _open(
     personal = personal_names(model, spec.train, spec.federated)
     adapters = exact_adapters(model, spec.peft, spec.federated)
     weights = flat_weights(model, personal, [pair.base for pair in adapters])
-    protected = protect(build_algorithm(experiment, algorithm), experiment, partition, weights.numel())
+    method = attacked(build_algorithm(experiment, algorithm), experiment, partition.num_clients)
+    protected = protect(method, experiment, partition, weights.numel())
     worker = ClientWorker(spec, model, protected.algorithm)
     pool.start(worker, {"spec": asdict(spec), "experiment": experiment.model_dump(exclude_none=True)})
     state = directory.load_state(worker.layout)
@@ -330,6 +339,8 @@ def _open(
         state.params = pool.vectors[MODEL]
     texts = partial(pieces.data.input_texts, "train")
     context = RunContext(experiment, partition, pool, worker, state, listener.step, listener.say, texts)
+    if experiment.attack is not None:
+        context.facts["attackers"] = attackers_of(experiment, partition.num_clients)
     return _OpenRun(directory, context, training_of(context, protected), pieces, listener)
 
 
