@@ -121,7 +121,7 @@ def measure(what: str, batch: int, rounds: int) -> dict[str, Any]:
     """Alternate rounds with the cache and without; return the median ratio."""
     import torch
 
-    from fednlp.data import named_model
+    from fednlp.hubs.package_index import named_model
     from fednlp.models import pretrained_model
 
     torch.set_num_threads(1)

@@ -110,8 +110,10 @@ def _stopped_and_resumed(experiment: str, out: Path, settings: tuple[str, ...]) 
 class _Stop:
     """A callback that stops the run after its first round."""
 
-    def round(self, line: dict[str, Any], left: float | None) -> None:
+    def on_round(self, line: dict[str, Any], left: float | None) -> None:
         raise KeyboardInterrupt
+
+    round = on_round  # of a fednlp whose callbacks have this name
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *arguments: None

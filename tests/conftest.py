@@ -219,34 +219,34 @@ def outcome() -> Callable[[Path | RunDir], dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def stopping() -> Callable[..., AbstractContextManager[Any]]:
-    """Return contexts that give a listener, and expect that it stops a run as Ctrl-C would.
+    """Return contexts that give a callback, and expect that it stops a run as Ctrl-C would.
 
     ``stopping(rounds=2)`` stops it once its second round is saved, ``stopping(rounds=2, pieces=1)`` after one more
     piece of work, within the third, and ``stopping(pieces=9)`` after nine pieces. With ``early=False`` the run is
     expected to end before that.
     """
-    from fednlp.simulation.run import Silent
+    from fednlp.simulation.callback import NullCallback
 
     class Stop(Exception):
-        """What the listener raises."""
+        """What the callback raises."""
 
-    class Stopper(Silent):
+    class Stopper(NullCallback):
         def __init__(self, rounds: int, pieces: int) -> None:
             self.rounds, self.pieces = rounds, pieces
 
-        def round(self, line: dict[str, Any], left: float | None) -> None:
+        def on_round(self, line: dict[str, Any], left: float | None) -> None:
             self.rounds -= 1
             if self.rounds == self.pieces == 0:
                 raise Stop
 
-        def step(self, done: int, of: int, what: str) -> None:
+        def on_progress(self, done: int, of: int, what: str) -> None:
             if self.rounds <= 0:
                 self.pieces -= 1
                 if self.pieces == 0:
                     raise Stop
 
     @contextmanager
-    def context(rounds: int = 0, pieces: int = 0, early: bool = True) -> Iterator[Silent]:
+    def context(rounds: int = 0, pieces: int = 0, early: bool = True) -> Iterator[NullCallback]:
         with pytest.raises(Stop) if early else nullcontext():
             yield Stopper(rounds, pieces)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fednlp.data import named_model
 from fednlp.errors import FetchError
+from fednlp.hubs.package_index import named_model
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 

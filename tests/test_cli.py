@@ -67,12 +67,12 @@ def refused(fednlp: Type) -> Callable[..., str]:
     """Type a command that must fail: exit code 1, one line that begins with "error:", nothing else."""
 
     def type_it(*words: object) -> str:
-        said = fednlp(*words)
-        assert said.code == 1, said
-        message = [line for line in said.err.splitlines() if line]
-        assert len(message) == 1, said
+        result = fednlp(*words)
+        assert result.code == 1, result
+        message = [line for line in result.err.splitlines() if line]
+        assert len(message) == 1, result
         assert message[0].startswith("error: ")
-        assert "Traceback" not in said.out
+        assert "Traceback" not in result.out
         return message[0]
 
     return type_it
@@ -96,16 +96,16 @@ def toml(here: Path, document: Document) -> Path:
 
 def test_run(fednlp: Type, toml: Path) -> None:
     """A line a round, a closing table, a curve and the path; the folder given is the run directory."""
-    said = fednlp("run", toml, "--out", "out")
-    assert (said.code, said.err) == (0, "")
-    rounds = [line for line in said.out.splitlines() if line.startswith("round ")]
+    result = fednlp("run", toml, "--out", "out")
+    assert (result.code, result.err) == (0, "")
+    rounds = [line for line in result.out.splitlines() if line.startswith("round ")]
     assert [line.split()[1] for line in rounds] == ["1/2", "2/2"]
     for line in rounds:
         for part in ("loss", "accuracy", "up", "down", "left"):
             assert part in line.split()
     for part in ("test accuracy", "test macro F1", "clients' own tests", "best round", "run directory: out"):
-        assert part in said.out
-    assert "┤" in said.out
+        assert part in result.out
+    assert "┤" in result.out
     assert RunDir(Path("out")).finished
 
 
@@ -163,10 +163,10 @@ def test_resume_goes_on_where_it_was(fednlp: Type, toml: Path) -> None:
     assert 2 <= done < 4000
     text = Path("out/resolved.toml").read_text()
     Path("out/resolved.toml").write_text(text.replace("num_rounds = 4000", f"num_rounds = {done + 2}"))
-    said = fednlp("run", "--resume", "out", "--workers", 1)
-    assert said.code == 0
+    result = fednlp("run", "--resume", "out", "--workers", 1)
+    assert result.code == 0
     # Between the line of a round and its checkpoint the round does not count yet.
-    assert f"{done} done" in said.out or f"{done - 1} done" in said.out
+    assert f"{done} done" in result.out or f"{done - 1} done" in result.out
     assert [line["round"] for line in RunDir(Path("out")).round_lines()] == list(range(1, done + 3))
 
 
@@ -239,9 +239,9 @@ def test_sigterm_is_a_clean_end(toml: Path) -> None:
 def test_resuming_what_is_finished_does_nothing(fednlp: Type, toml: Path) -> None:
     fednlp("run", toml, "--out", "out")
     before = {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")}
-    said = fednlp("run", "--resume", "out")
-    assert said.code == 0
-    assert "finished already" in said.out
+    result = fednlp("run", "--resume", "out")
+    assert result.code == 0
+    assert "finished already" in result.out
     assert {path: path.stat().st_mtime_ns for path in Path("out").rglob("*")} == before
 
 
@@ -250,9 +250,9 @@ def test_resume_with_another_number_of_workers_by_set(
 ) -> None:
     assert fednlp("run", toml, "--out", "out", "--set", "num_rounds=1").code == 0
     assert "runtime.workers = two" in refused("run", "--resume", "out", "--set", "runtime.workers=two")
-    said = fednlp("run", "--resume", "out", "--set", "runtime.workers=1")
-    assert said.code == 0
-    assert "finished already" in said.out
+    result = fednlp("run", "--resume", "out", "--set", "runtime.workers=1")
+    assert result.code == 0
+    assert "finished already" in result.out
 
 
 def test_a_name_that_no_file_system_takes(refused: Callable[..., str], toml: Path) -> None:
@@ -286,14 +286,14 @@ def test_nothing_of_the_libraries_is_heard(toml: Path) -> None:
 
 def test_compare(fednlp: Type, toml: Path) -> None:
     """Every run once; a second time nothing is run again, and more methods run only what is missing."""
-    said = fednlp(
+    result = fednlp(
         "compare", toml, "--algorithms", "fedavg,fedopt", "--references", "centralised,local", "--out", "cmp"
     )
-    assert said.code == 0, said
+    assert result.code == 0, result
     runs = {path.parent.name for path in Path("cmp").glob("*/summary.json")}
     assert runs == {f"{name}-seed0" for name in ("fedavg", "fedopt", "centralised", "local")}
     for name in ("fedavg", "fedopt", "centralised", "local"):
-        assert name in said.out.lower()
+        assert name in result.out.lower()
     suffixes = {path.suffix for path in Path("cmp/report").rglob("*") if path.is_file()}
     assert {".html", ".md", ".csv", ".tex", ".png"} <= suffixes
 
@@ -310,7 +310,7 @@ def test_compare(fednlp: Type, toml: Path) -> None:
     ]
     again = fednlp("compare", toml, *options)
     assert again.code == 0, again
-    assert said.out.count("data: texts read as") == again.out.count("data: texts read as") == 1
+    assert result.out.count("data: texts read as") == again.out.count("data: texts read as") == 1
     assert "3 of 8 runs are done already" in again.out
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert len(list(Path("cmp").glob("*/summary.json"))) == 9
@@ -325,8 +325,8 @@ def test_compare_goes_on_with_what_was_begun(fednlp: Type, toml: Path) -> None:
     whole = Path("cmp/fedavg-seed0/model/model.safetensors").read_bytes()
     Path("cmp/fedavg-seed0/summary.json").unlink()
     lines = Path("cmp/fedavg-seed0/rounds.jsonl").read_text()
-    said = fednlp("compare", toml, "--algorithms", "fedavg", "--out", "cmp")
-    assert said.code == 0
+    result = fednlp("compare", toml, "--algorithms", "fedavg", "--out", "cmp")
+    assert result.code == 0
     assert Path("cmp/fedavg-seed0/rounds.jsonl").read_text() == lines
     assert Path("cmp/fedavg-seed0/model/model.safetensors").read_bytes() == whole
     assert Path("cmp/fedavg-seed0/summary.json").is_file()
@@ -343,7 +343,7 @@ def test_compare_goes_on_after_a_kill_before_the_first_round(fednlp: Type, toml:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--algorithms", "fedavgg"], "did you mean fedavg?"),
         (["--algorithms", "centralised"], "--references centralised"),
@@ -353,8 +353,8 @@ def test_compare_goes_on_after_a_kill_before_the_first_round(fednlp: Type, toml:
         (["--set", "client.lr=3"], "client.lr"),
     ],
 )
-def test_compare_refuses(options: list[str], said: str, refused: Callable[..., str], toml: Path) -> None:
-    assert said in refused("compare", toml, "--out", "cmp", *options)
+def test_compare_refuses(options: list[str], message: str, refused: Callable[..., str], toml: Path) -> None:
+    assert message in refused("compare", toml, "--out", "cmp", *options)
     assert not Path("cmp").exists()
 
 
@@ -396,9 +396,11 @@ def test_partition(method: str, fednlp: Type, here: Path, texts: Path, encoder: 
     Path("shares.csv").write_text(
         "client,arts,economy,science,sports\n0,0.5,0.5,0,0\n1,0,0,0.5,0.5\n2,0.25,0.25,0.25,0.25\n"
     )
-    said = fednlp("partition", texts, "--method", method, *PARTITIONS[method], "--out", "part.npz", "--json")
-    assert said.code == 0, said
-    figures = json.loads(said.out)
+    result = fednlp(
+        "partition", texts, "--method", method, *PARTITIONS[method], "--out", "part.npz", "--json"
+    )
+    assert result.code == 0, result
+    figures = json.loads(result.out)
     partition = Partition.load("part.npz")
     with np.load("part.npz", allow_pickle=False) as arrays:
         for name in ("train_offsets", "train_indices", "test_offsets", "test_indices", "client_ids"):
@@ -420,9 +422,9 @@ def test_partition(method: str, fednlp: Type, here: Path, texts: Path, encoder: 
 
 
 def test_partition_for_people(fednlp: Type, here: Path, texts: Path) -> None:
-    said = fednlp("partition", texts, "--method", "label", "--clients", 4, "--alpha", 1, "--plots", "plots")
-    assert said.code == 0
-    assert "4 clients, 160 training and 40 test examples" in said.out
+    result = fednlp("partition", texts, "--method", "label", "--clients", 4, "--alpha", 1, "--plots", "plots")
+    assert result.code == 0
+    assert "4 clients, 160 training and 40 test examples" in result.out
     assert len(list(Path("plots").glob("*.png"))) == 4
 
 
@@ -435,7 +437,7 @@ def test_the_partition_of_a_run_is_that_of_the_command(fednlp: Type, toml: Path,
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--method", "labels", "--clients", 3], "did you mean 'label'?"),
         (["--method", "label", "--clients", 3], "alpha"),
@@ -455,9 +457,9 @@ def test_the_partition_of_a_run_is_that_of_the_command(fednlp: Type, toml: Path,
     ],
 )
 def test_partition_refuses(
-    options: list[object], said: str, refused: Callable[..., str], here: Path, texts: Path
+    options: list[object], message: str, refused: Callable[..., str], here: Path, texts: Path
 ) -> None:
-    assert said in refused("partition", texts, *options)
+    assert message in refused("partition", texts, *options)
 
 
 # ------------------------------------------------------------------------------------------- report
@@ -466,9 +468,9 @@ def test_partition_refuses(
 def test_report(fednlp: Type, toml: Path) -> None:
     fednlp("run", toml, "--out", "one")
     fednlp("run", toml, "--out", "two", "--set", "algorithm.name=fedopt")
-    said = fednlp("report", "one", "two", "--out", "report")
-    assert said.code == 0
-    written = [Path(line) for line in said.out.splitlines()]
+    result = fednlp("report", "one", "two", "--out", "report")
+    assert result.code == 0
+    written = [Path(line) for line in result.out.splitlines()]
     assert {".html", ".md"} <= {path.suffix for path in written}
     page = next(path for path in written if path.suffix == ".html").read_text()
     assert "<svg" in page
@@ -500,16 +502,16 @@ BAD_FILES: dict[str, tuple[bytes, list[str]]] = {
 @pytest.mark.parametrize("kind", BAD_FILES)
 def test_a_file_that_is_unfit(kind: str, refused: Callable[..., str], toml: Path) -> None:
     """File and line are named, and no run directory is begun."""
-    content, said = BAD_FILES[kind]
+    content, message = BAD_FILES[kind]
     Path("own.csv").write_bytes(content)
     message = refused("run", toml, "--out", "out", "--set", "data.path=own.csv")
-    for part in said:
+    for part in message:
         assert part in message
     assert not Path("out").exists()
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--set", "num_round=3"], "did you mean num_rounds?"),
         (["--set", "partition.alpha=0"], "partition.alpha = 0"),
@@ -530,8 +532,8 @@ def test_a_file_that_is_unfit(kind: str, refused: Callable[..., str], toml: Path
         (["--resume", "."], "no run directory"),
     ],
 )
-def test_run_refuses(options: list[str], said: str, refused: Callable[..., str], toml: Path) -> None:
-    assert said in refused("run", toml, *options)
+def test_run_refuses(options: list[str], message: str, refused: Callable[..., str], toml: Path) -> None:
+    assert message in refused("run", toml, *options)
 
 
 def test_unknown_data_set(refused: Callable[..., str], here: Path) -> None:
@@ -549,11 +551,11 @@ def test_no_data_at_all(refused: Callable[..., str], here: Path) -> None:
 
 def test_all_mistakes_in_one_message(fednlp: Type, toml: Path) -> None:
     wrong = ["--set", "num_round=3", "--set", "client.learning_rate=-1", "--set", "algorithm.name=fedavgg"]
-    said = fednlp("run", toml, *wrong)
-    assert said.code == 1
-    assert said.err.count("error:") == 1
-    assert "3 mistakes" in said.err
-    assert len(said.err.splitlines()) == 4
+    result = fednlp("run", toml, *wrong)
+    assert result.code == 1
+    assert result.err.count("error:") == 1
+    assert "3 mistakes" in result.err
+    assert len(result.err.splitlines()) == 4
 
 
 @pytest.mark.parametrize(
@@ -584,14 +586,14 @@ def test_a_model_folder_that_is_damaged(
 def test_a_model_folder_without_weights_begins_from_the_seed(
     fednlp: Type, toml: Path, tiny_model: Path
 ) -> None:
-    """A configuration alone is an architecture; that nothing is pretrained is said."""
+    """A configuration alone is an architecture; that nothing is pretrained is reported."""
     Path("model").mkdir()
     for path in tiny_model.iterdir():
         if path.name != "model.safetensors":
             (Path("model") / path.name).write_bytes(path.read_bytes())
-    said = fednlp("run", toml, "--out", "out", "--model", "./model")
-    assert said.code == 0
-    assert "has no weights" in said.out
+    result = fednlp("run", toml, "--out", "out", "--model", "./model")
+    assert result.code == 0
+    assert "has no weights" in result.out
 
 
 def test_no_network_and_nothing_cached(fednlp: Type, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -601,10 +603,10 @@ def test_no_network_and_nothing_cached(fednlp: Type, here: Path, monkeypatch: py
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     Path("e.toml").write_text("[data]\nname = '20news'\n")
-    said = fednlp("run", "e.toml", "--out", "out")
-    assert said.code == 1
-    assert said.err.splitlines()[-1].startswith("error: 20 Newsgroups is not in the cache")
-    assert said.err.count("error:") == 1
+    result = fednlp("run", "e.toml", "--out", "out")
+    assert result.code == 1
+    assert result.err.splitlines()[-1].startswith("error: 20 Newsgroups is not in the cache")
+    assert result.err.count("error:") == 1
 
 
 def test_a_cached_feature_file_that_was_cut_short_is_made_again(
@@ -676,9 +678,9 @@ def test_usage_errors_are_no_tracebacks(fednlp: Type, here: Path) -> None:
         ["report"],
         ["partition", "x.csv", "--clients", "many"],
     ):
-        said = fednlp(*words)
-        assert said.code == 2, said
-        assert "Error" in said.err
+        result = fednlp(*words)
+        assert result.code == 2, result
+        assert "Error" in result.err
 
 
 def test_help_needs_no_heavy_library() -> None:
@@ -689,10 +691,10 @@ def test_help_needs_no_heavy_library() -> None:
 
 
 def test_data_lists_the_names(fednlp: Type) -> None:
-    said = fednlp("data")
-    assert said.code == 0
+    result = fednlp("data")
+    assert result.code == 0
     for name in ("20news", "agnews", "sst2", "trec", "bbc"):
-        assert name in said.out
+        assert name in result.out
 
 
 def test_several_experiments_are_one_table(fednlp: Type, toml: Path) -> None:
@@ -710,10 +712,10 @@ def test_several_experiments_are_one_table(fednlp: Type, toml: Path) -> None:
         "--out",
         "out",
     )
-    said = fednlp(*words)
-    assert said.code == 0
+    result = fednlp(*words)
+    assert result.code == 0
     for part in ("one, accuracy", "other, accuracy", "Baseline", "across-global.csv", "across-personal.tex"):
-        assert part in said.out
+        assert part in result.out
     with (Path("out") / "across-global.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["experiment"] for row in rows] == ["one, accuracy", "other, accuracy"]
@@ -737,11 +739,11 @@ def test_what_nobody_foresaw_is_one_line(fednlp: Type, toml: Path, monkeypatch: 
 
     monkeypatch.setattr("fednlp.config.load", fail)
     monkeypatch.delenv("FEDNLP_TRACEBACK", raising=False)
-    said = fednlp("run", toml)
-    assert said.code == 70
-    assert said.err.startswith("error: KeyError: ")
-    assert "a fault of fednlp, please report it; set FEDNLP_TRACEBACK=1" in said.err
-    assert len(said.err.splitlines()) == 1
+    result = fednlp("run", toml)
+    assert result.code == 70
+    assert result.err.startswith("error: KeyError: ")
+    assert "a fault of fednlp, please report it; set FEDNLP_TRACEBACK=1" in result.err
+    assert len(result.err.splitlines()) == 1
     monkeypatch.setenv("FEDNLP_TRACEBACK", "1")
     with pytest.raises(KeyError):
         fednlp("run", toml)
@@ -788,12 +790,12 @@ def test_evaluate(fednlp: Type, refused: Callable[..., str], here: Path, trained
     assert scores == pytest.approx(summary["evaluation"]["global"])
     assert by_label == json.loads((trained / "by_label.json").read_text())
     assert unknown == {}
-    said = fednlp("evaluate", trained, "--data", texts, "--out", "predictions.jsonl")
-    assert "test accuracy" in said.out
+    result = fednlp("evaluate", trained, "--data", texts, "--out", "predictions.jsonl")
+    assert "test accuracy" in result.out
     lines = [json.loads(line) for line in Path("predictions.jsonl").read_text().splitlines()]
     assert len(lines) == 200
     right = sum(line["prediction"] == line["label"] for line in lines)
-    assert f"test accuracy  {right / 200:.4f}\n" in said.out
+    assert f"test accuracy  {right / 200:.4f}\n" in result.out
     assert lines[3]["site"] == "site3"
     assert all(0.25 <= line["probability"] <= 1 for line in lines)
     assert fednlp("evaluate", trained, "--data", texts, "--out", "predictions.csv").code == 0
@@ -808,22 +810,22 @@ def test_evaluate(fednlp: Type, refused: Callable[..., str], here: Path, trained
 
 def test_evaluate_shows_labels(fednlp: Type, trained: Path) -> None:
     """A row a label, and the confusion matrix, whose columns go by number; no line ends in blanks."""
-    said = fednlp("evaluate", trained).out
+    result = fednlp("evaluate", trained).out
     found = json.loads((trained / "by_label.json").read_text())
     for place, label in enumerate(found["labels"]):
         values = [f"{found[part][place]:.4f}" for part in ("precision", "recall", "f1")]
-        rows = [line.split() for line in said.splitlines()]
+        rows = [line.split() for line in result.splitlines()]
         assert [label, *values, str(found["support"][place])] in rows
         assert [str(place + 1), label, *map(str, found["confusion"][place])] in rows
-    assert all(line == line.rstrip() for line in said.splitlines())
+    assert all(line == line.rstrip() for line in result.splitlines())
 
 
 def test_a_label_that_the_model_does_not_know(fednlp: Type, here: Path, trained: Path) -> None:
     (here / "rare.csv").write_text("text,label\nword1 arts1,arts\nword2,rheuma\nword3,rheuma\n")
-    said = fednlp("evaluate", trained, "--data", "rare.csv", "--json")
-    assert "2 rows with a label that the model does not know ('rheuma')" in said.err
-    assert json.loads(said.out)["unknown_labels"] == {"rheuma": 2}
-    assert sum(json.loads(said.out)["by_label"]["support"]) == 1
+    result = fednlp("evaluate", trained, "--data", "rare.csv", "--json")
+    assert "2 rows with a label that the model does not know ('rheuma')" in result.err
+    assert json.loads(result.out)["unknown_labels"] == {"rheuma": 2}
+    assert sum(json.loads(result.out)["by_label"]["support"]) == 1
 
 
 def test_predict_texts(fednlp: Type, refused: Callable[..., str], trained: Path) -> None:
@@ -853,7 +855,7 @@ def test_predict_what_is_piped(
     assert "there is no text to predict" in refused("predict", trained)
     pipe(b"word1\n\xff\n")
     assert "standard input:2: byte 0xff" in refused("predict", trained)
-    monkeypatch.setattr("fednlp.data.lines.LONGEST_LINE", 100)
+    monkeypatch.setattr("fednlp.data.readers.text_io.LONGEST_LINE", 100)
     pipe(b"word1\n" + b"a" * 101)
     assert "standard input:2: the line is longer" in refused("predict", trained)
     monkeypatch.setattr(sys, "stdin", None)  # as the shell's <&- has it
@@ -879,11 +881,11 @@ def test_predict_a_file(fednlp: Type, refused: Callable[..., str], here: Path, t
     assert "no column 'text'" in refused("predict", trained, "--in", "notes.csv")
     wrong = refused("predict", trained, "--in", "notes.csv", "--text", "nte")
     assert "no column 'nte': did you mean 'note'?" in wrong
-    said = fednlp(
+    result = fednlp(
         "predict", trained, "--in", "notes.csv", "--text", "note", "--out", "p.csv", "--probabilities"
     )
-    assert "1 row without a text, the first is notes.csv:3" in said.err
-    assert "written p.csv: 3 rows" in said.err
+    assert "1 row without a text, the first is notes.csv:3" in result.err
+    assert "written p.csv: 3 rows" in result.err
     rows = csv_of(here / "p.csv")
     labels = ("arts", "economy", "science", "sports")
     assert list(rows[0]) == ["id", "note", "prediction", *(f"probability_{label}" for label in labels)]
@@ -929,8 +931,8 @@ def test_data_list_and_info(fednlp: Type, refused: Callable[..., str]) -> None:
 
 def test_data_info_of_a_file(fednlp: Type, refused: Callable[..., str], here: Path, texts: Path) -> None:
     """How it is read, figures and oddities; other columns, a test file and settings as they are typed elsewhere."""
-    said = fednlp("data", "info", texts)
-    assert (said.code, said.err) == (0, "")
+    result = fednlp("data", "info", texts)
+    assert (result.code, result.err) == (0, "")
     for part in (
         "text-classification",
         "160 training and 40 test examples",
@@ -938,7 +940,7 @@ def test_data_info_of_a_file(fednlp: Type, refused: Callable[..., str], here: Pa
         "Latin 100 %",
         "site",
     ):
-        assert part in said.out
+        assert part in result.out
     made_of = (here / "pairs.csv", here / "test.csv")
     for path in made_of:
         path.write_text("a,b\n" + "".join(f"one {n},other {n}\n" for n in range(20)))
@@ -957,15 +959,15 @@ def test_data_info_of_a_known_data_set_with_its_files(fednlp: Type, here: Path) 
         (here / name).write_text(
             "".join(f"{'DESC' if n % 2 else 'HUM'} who is {name} {n}\n" for n in range(20))
         )
-    said = fednlp("data", "info", "trec", "--path", here).out
-    assert "TREC question types" in said
-    assert "20 training and 20 test examples" in said
+    result = fednlp("data", "info", "trec", "--path", here).out
+    assert "TREC question types" in result
+    assert "20 training and 20 test examples" in result
 
 
 def test_run_and_partition_say_how_the_data_were_read(fednlp: Type, toml: Path, texts: Path) -> None:
     """A run says it once, before its rounds, and keeps it; going on does not say it again."""
-    said = fednlp("run", toml, "--out", "out", "--set", "model.max_length=8")
-    lines = said.out.splitlines()
+    result = fednlp("run", toml, "--out", "out", "--set", "model.max_length=8")
+    lines = result.out.splitlines()
     first = next(
         n for n, line in enumerate(lines) if line.startswith("data: texts read as text-classification")
     )

@@ -14,11 +14,16 @@ from typer.testing import CliRunner
 import fednlp
 from fednlp.cli import app
 from fednlp.config import Experiment
-from fednlp.costs import Plan, Shape, Sizes, client_memory, load_profile, peak_memory
-from fednlp.fewshot.planning import Candidate
+from fednlp.costs import LayerSizes, ModelSizes, TrainingDepth, client_memory, load_profile, peak_memory
+from fednlp.fewshot.depth_capacity import TrainingPlan
 from fednlp.models.selection import apply_selection, parse_selection
 from fednlp.models.trainable_depth import backward_depth, trainable_depth
-from fednlp.simulation.resource_estimation import Priced, _tied, memory_of_run, sizes_of
+from fednlp.simulation.resource_estimation import (
+    PlanEstimator,
+    _tied,
+    memory_of_run,
+    model_sizes,
+)
 from fednlp.simulation.run_dir import RunDir
 
 Make = Callable[..., Experiment]
@@ -32,14 +37,14 @@ def summary_of(run: RunDir) -> dict[str, Any]:
     return found
 
 
-def by_hand(folder: Path, plan: Plan, trained: int | None = None, **other: Any) -> int:
+def by_hand(folder: Path, plan: TrainingDepth, trained: int | None = None, **other: Any) -> int:
     """Return the prediction for the tiny model with 32 tokens, from the sizes in its files."""
     from transformers import AutoModelForSequenceClassification
 
     model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=4)
     whole = sum(parameter.numel() for parameter in model.parameters())
     config = model.config
-    shape = Shape(config.hidden_size, config.num_attention_heads, config.intermediate_size)
+    shape = LayerSizes(config.hidden_size, config.num_attention_heads, config.intermediate_size)
     length = min(32, config.max_position_embeddings)
     return peak_memory(
         whole, whole if trained is None else trained, shape, plan, **{"batch": 8, "length": length} | other
@@ -48,19 +53,19 @@ def by_hand(folder: Path, plan: Plan, trained: int | None = None, **other: Any) 
 
 def test_a_run_says_what_training_takes(experiment: Make, tiny_model: Path, tmp_path: Path) -> None:
     run = fednlp.run(experiment(ONE), tmp_path / "run")
-    assert summary_of(run)["client_memory_bytes"] == by_hand(tiny_model, Plan(2, 2))
+    assert summary_of(run)["client_memory_bytes"] == by_hand(tiny_model, TrainingDepth(2, 2))
     sgd = ONE | {
         "client.optimizer": "sgd",
         "client.per_device_train_batch_size": 3,
         "algorithm.name": "fedopt",
     }
     run = fednlp.run(experiment(sgd), tmp_path / "sgd")
-    said = by_hand(tiny_model, Plan(2, 2), optimizer="sgd", batch=3)
+    said = by_hand(tiny_model, TrainingDepth(2, 2), optimizer="sgd", batch=3)
     assert summary_of(run)["client_memory_bytes"] == said
     frozen = ONE | {"model.train": {"shared": ["layer.1", "head"], "rest": "frozen"}}
     run = fednlp.run(experiment(frozen), tmp_path / "frozen")
     summary = summary_of(run)
-    assert summary["client_memory_bytes"] == by_hand(tiny_model, Plan(2, 1), summary["parameters"])
+    assert summary["client_memory_bytes"] == by_hand(tiny_model, TrainingDepth(2, 1), summary["parameters"])
 
 
 def test_a_client_that_labels_takes_the_larger_of_the_two(
@@ -71,8 +76,8 @@ def test_a_client_that_labels_takes_the_larger_of_the_two(
         memory: int = summary_of(run)["client_memory_bytes"]
         return memory
 
-    training, labels = by_hand(tiny_model, Plan(2, 2)), {"evaluation.batch_size": 2000}
-    labelling = by_hand(tiny_model, Plan(2, 2), 0, batch=2000)
+    training, labels = by_hand(tiny_model, TrainingDepth(2, 2)), {"evaluation.batch_size": 2000}
+    labelling = by_hand(tiny_model, TrainingDepth(2, 2), 0, batch=2000)
     assert labelling > training
     assert took("labels", fewshot=FEW, **labels) == labelling
     assert took("few", fewshot=FEW, **{"evaluation.batch_size": 1}) == training
@@ -95,38 +100,38 @@ def test_nothing_is_said_where_nothing_is_known(
 def test_a_run_and_the_plan_it_follows_say_the_same(experiment: Make, tmp_path: Path) -> None:
     few = ONE | {"fewshot": FEW, "evaluation.every": 1}
     whole = experiment(few)
-    priced = Priced(whole.resolved(), load_profile("jetson-tx2"), lambda text: None)
-    for candidate in (Candidate(0, 0), Candidate(2, 1)):
+    estimator = PlanEstimator(whole.resolved(), load_profile("jetson-tx2"), lambda text: None)
+    for candidate in (TrainingPlan(0, 0), TrainingPlan(2, 1)):
         run = fednlp.run(
-            experiment(few | {"model.train": priced.train(candidate)}), tmp_path / str(candidate)
+            experiment(few | {"model.train": estimator.selection(candidate)}), tmp_path / str(candidate)
         )
-        assert summary_of(run)["client_memory_bytes"] == priced.price(candidate).memory
+        assert summary_of(run)["client_memory_bytes"] == estimator.cost(candidate).memory
 
 
 def test_layers_are_counted_as_the_prices_count_them_and_embeddings_reach_all(experiment: Make) -> None:
-    model = Priced(experiment().resolved(), load_profile("jetson-tx2"), lambda text: None).model
+    model = PlanEstimator(experiment().resolved(), load_profile("jetson-tx2"), lambda text: None).model
     assert backward_depth(model) == (2, 2, 0)
 
-    def kept(train: Any) -> tuple[Plan | None, Any]:
+    def kept(train: Any) -> tuple[TrainingDepth | None, Any]:
         apply_selection(model, parse_selection(train))
         passed, trained = backward_depth(model), trainable_depth(model)
         model.requires_grad_(True)
-        return None if passed is None else Plan(*passed), trained
+        return None if passed is None else TrainingDepth(*passed), trained
 
     for train, plan in (
-        ({"shared": ["head"], "rest": "frozen"}, Plan(2, 0)),
-        ({"shared": ["layer.1", "head"], "rest": "frozen"}, Plan(2, 1)),
-        ({"shared": ["layer.1", "layer.0:bias", "head"], "rest": "frozen"}, Plan(2, 1, 1)),
+        ({"shared": ["head"], "rest": "frozen"}, TrainingDepth(2, 0)),
+        ({"shared": ["layer.1", "head"], "rest": "frozen"}, TrainingDepth(2, 1)),
+        ({"shared": ["layer.1", "layer.0:bias", "head"], "rest": "frozen"}, TrainingDepth(2, 1, 1)),
     ):
         found, depth = kept(train)
         assert found == plan
         assert depth is not None
-        assert Plan(*depth) == plan
-    assert kept({"shared": ["layer.0", "head"], "rest": "frozen"})[0] == Plan(
+        assert TrainingDepth(*depth) == plan
+    assert kept({"shared": ["layer.0", "head"], "rest": "frozen"})[0] == TrainingDepth(
         2, 1, 1
     )  # gradients pass layer 1
-    assert kept({"shared": ["embeddings", "head"], "rest": "frozen"})[0] == Plan(2, 0, 2)
-    assert kept({"frozen": ["layer.1"]})[0] == Plan(2, 1, 1)
+    assert kept({"shared": ["embeddings", "head"], "rest": "frozen"})[0] == TrainingDepth(2, 0, 2)
+    assert kept({"frozen": ["layer.1"]})[0] == TrainingDepth(2, 1, 1)
 
 
 def test_two_stacks_and_layers_that_run_several_times_are_not_counted() -> None:
@@ -145,11 +150,11 @@ def test_a_side_without_a_length_with_longer_texts_or_without_attention_says_not
     import numpy as np
 
     whole = experiment().resolved()
-    model = Priced(whole, load_profile("jetson-tx2"), lambda text: None).model
+    model = PlanEstimator(whole, load_profile("jetson-tx2"), lambda text: None).model
 
     def side(longest: int, texts: int) -> Any:
         return SimpleNamespace(
-            recipe=SimpleNamespace(longest=longest),
+            spec=SimpleNamespace(longest=longest),
             replica=SimpleNamespace(model=model),
             train_features=SimpleNamespace(lengths=lambda numbers: np.array([3, texts])),
             partition=SimpleNamespace(train_indices=np.array([0, 1])),
@@ -171,8 +176,8 @@ def test_a_head_that_is_the_word_embedding_has_the_gradients_of_both() -> None:
         vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
     )
     model = BertForMaskedLM(config)
-    sizes = sizes_of(SimpleNamespace(model_class="AutoModelForMaskedLM"), model, 32)  # type: ignore[arg-type]
-    plan = Plan(1, 1)
+    sizes = model_sizes(SimpleNamespace(model_class="AutoModelForMaskedLM"), model, 32)  # type: ignore[arg-type]
+    plan = TrainingDepth(1, 1)
     apart = client_memory(sizes, plan, 100, batch=8)
     assert _tied(model) == 50 * 16
     assert client_memory(sizes, plan, 100, batch=8, tied=50 * 16) - apart == 8 * 50 * 16
@@ -199,19 +204,19 @@ def test_logits_over_the_vocabulary_count_where_they_are_made(
     config = SimpleNamespace(hidden_size=16, num_attention_heads=2, intermediate_size=32, vocab_size=2**20)
     model: Any = nn.Linear(3, 4)
     model.config = config
-    sizes = sizes_of(SimpleNamespace(**task), model, 32)  # type: ignore[arg-type]
-    assert sizes == Sizes(16, Shape(16, 2, 32), 32, logits * 2**20, 4 if logits else None, pieces)
+    sizes = model_sizes(SimpleNamespace(**task), model, 32)  # type: ignore[arg-type]
+    assert sizes == ModelSizes(16, LayerSizes(16, 2, 32), 32, logits * 2**20, 4 if logits else None, pieces)
 
 
 def test_rows_that_are_read_in_pieces_count_once() -> None:
-    whole = Sizes(1000, Shape(16, 2, 32), 32, logits=100)
+    whole = ModelSizes(1000, LayerSizes(16, 2, 32), 32, logits=100)
     cut = replace(whole, rows=4)
 
-    def took(sizes: Sizes, **other: Any) -> int:
-        return client_memory(sizes, Plan(2, 2), 1000, batch=8, **other)
+    def took(sizes: ModelSizes, **other: Any) -> int:
+        return client_memory(sizes, TrainingDepth(2, 2), 1000, batch=8, **other)
 
     assert took(cut) == took(whole)  # training reads the whole batch
-    assert took(replace(cut, pieces=True)) == client_memory(whole, Plan(2, 2), 1000, batch=4)
+    assert took(replace(cut, recompute=True)) == client_memory(whole, TrainingDepth(2, 2), 1000, batch=4)
     assert took(cut, labelled=10**6) == took(cut, labelled=4) < took(whole, labelled=10**6)
 
 

@@ -1,12 +1,16 @@
-"""Which paths are files to be read."""
+"""Files are read only where they are regular files, and written whole or not at all."""
 
+import errno
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from fednlp.disk import regular
+from fednlp.disk import atomic, locked, regular, sha256_of
+from fednlp.errors import RunError
 
 
 def test_pipes_sockets_and_devices_are_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,3 +29,85 @@ def test_files_and_links_to_them_are(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("file")
     assert regular(tmp_path / "link") == tmp_path / "link"
+
+
+def test_atomic_makes_its_folder_and_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b"
+    with atomic(path) as file:
+        file.write(b"new")
+        assert not path.exists()
+    assert path.read_bytes() == b"new"
+    assert os.listdir(path.parent) == ["b"]
+
+
+def test_who_may_read_is_the_umask_of_the_user(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        with atomic(tmp_path / "b") as file:
+            file.write(b"new")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "b").stat().st_mode & 0o777 == 0o640
+
+
+def test_atomic_keeps_the_old_file_when_the_block_raises(tmp_path: Path) -> None:
+    path = tmp_path / "b"
+    path.write_bytes(b"old")
+
+    def interrupted() -> None:
+        with atomic(path) as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["b"]
+
+
+def test_full_disk_is_one_line_that_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunError) as caught, atomic(tmp_path / "b") as file:
+        file.write(b"new")
+    assert str(caught.value) == (
+        f"no space left on the disk that holds {tmp_path}: free some, or set FEDNLP_CACHE to a folder elsewhere"
+    )
+    assert os.listdir(tmp_path) == []
+
+
+def test_unwritable_folder_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    expected = r"cannot write in .*file/cache \(Not a directory\): use another disk$"
+    with (
+        pytest.raises(RunError, match=expected),
+        atomic(tmp_path / "file" / "cache" / "b", "use another disk"),
+    ):
+        pass
+
+
+def test_lock_is_exclusive_between_processes(tmp_path: Path) -> None:
+    lock, log = tmp_path / "lock", tmp_path / "log"
+    script = (
+        "import sys, pathlib\nfrom fednlp.disk import locked\n"
+        "print('started', flush=True)\n"
+        "with locked(pathlib.Path(sys.argv[1])), open(sys.argv[2], 'a') as log: log.write('other\\n')\n"
+    )
+    command = [sys.executable, "-c", script, str(lock), str(log)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        with locked(lock):
+            assert other.stdout.readline() == "started\n"
+            with pytest.raises(subprocess.TimeoutExpired):
+                other.wait(0.3)
+            log.write_text("first\n")
+    assert other.returncode == 0
+    assert log.read_text() == "first\nother\n"
+
+
+def test_sha256_is_that_of_the_bytes(tmp_path: Path) -> None:
+    (tmp_path / "abc").write_bytes(b"abc")  # FIPS 180-2, appendix B.1
+    expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert sha256_of(tmp_path / "abc") == expected

@@ -215,16 +215,16 @@ def test_a_missing_score_is_said_and_nothing_fails(
     made: Callable[[str], Path], tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Scores that are all the same have no correlation with anything; here all of the test set."""
-    from rich.console import Console
+    from rich.console import Console as RichConsole
 
-    from fednlp.cli.console import Terminal
+    from fednlp.cli.console import Console
     from fednlp.reports import write_report
 
     rows = [json.loads(line) | {"score": 2.5} for line in made("regression").read_text().splitlines()[:20]]
     (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     document = settings_of("regression", made("regression"), tiny_model)
     document["data"] |= {"test_path": str(tmp_path / "test.jsonl")}
-    run = fednlp.run(parse(document), tmp_path / "run", listener=Terminal(console=Console(width=120)))
+    run = fednlp.run(parse(document), tmp_path / "run", callback=Console(output=RichConsole(width=120)))
     assert "test Pearson" in (said := capsys.readouterr().out)
     assert "not defined" in said
     summary = run.read_json("summary.json")

@@ -16,12 +16,12 @@ from fednlp.config import Experiment
 from fednlp.errors import ConfigError, ModelError
 from fednlp.partition import Partition
 from fednlp.simulation.build import open_data
-from fednlp.simulation.run import Listener, Silent
+from fednlp.simulation.callback import Callback, NullCallback
 from fednlp.simulation.run_dir import RunDir
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
-Stopping = Callable[..., AbstractContextManager[Listener]]
+Stopping = Callable[..., AbstractContextManager[Callback]]
 FEW: dict[str, Any] = {"gold": 24, "gamma": 1.0, "f": 1, "n": 3, "k": 20.0}
 METHODS: dict[str, dict[str, Any]] = {
     "gold alone": {"fewshot": FEW | {"pacing": "none"}},
@@ -60,8 +60,8 @@ def test_stopped_and_resumed_with_two_workers(
 ) -> None:
     changes = METHODS[method]
     whole = fednlp.run(experiment(changes), tmp_path / "whole")
-    with stopping(rounds=3, pieces=1) as listener:
-        fednlp.run(experiment(changes), tmp_path / "run", listener=listener)
+    with stopping(rounds=3, pieces=1) as callback:
+        fednlp.run(experiment(changes), tmp_path / "run", callback=callback)
     assert outcome(fednlp.resume(tmp_path / "run", workers=2)) == outcome(whole)
 
 
@@ -95,17 +95,16 @@ def test_hidden_labels_change_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """To the bit: whatever the labels are that nobody has, the run is the same."""
-    from fednlp.simulation import gold_labels as known
+    from fednlp.simulation.gold_labels import gold_labels_of
 
     seen: set[int] = set()
-    original = known.known_labels
 
     def spied(course: Any) -> Any:
-        found = original(course)
-        seen.update([*found.numbers.tolist(), *found.validation[0].tolist()])
+        found = gold_labels_of(course)
+        seen.update([*found.examples.tolist(), *found.validation[0].tolist()])
         return found
 
-    monkeypatch.setattr("fednlp.simulation.pseudo_labels.known_labels", spied)
+    monkeypatch.setattr("fednlp.simulation.pseudo_labels.gold_labels_of", spied)
     with texts.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     test = write(tmp_path / "test.csv", rows[160:])
@@ -175,12 +174,12 @@ def test_texts_with_numbers_for_labels_are_refused(
 def test_a_class_without_a_gold_label_is_said(experiment: Make, tmp_path: Path) -> None:
     said: list[str] = []
 
-    class Listen(Silent):
-        def say(self, text: str) -> None:
+    class Listen(NullCallback):
+        def log(self, text: str) -> None:
             said.append(text)
 
     run = fednlp.run(
-        experiment({"fewshot": FEW | {"gold": 2}, "num_rounds": 1}), tmp_path / "run", listener=Listen()
+        experiment({"fewshot": FEW | {"gold": 2}, "num_rounds": 1}), tmp_path / "run", callback=Listen()
     )
     missing = json.loads((run.folder / "summary.json").read_text())["fewshot"]["classes_without_gold"]
     assert len(missing) >= 2
@@ -266,7 +265,9 @@ def test_every_trial_of_a_search_begins_with_the_same_trusted_clients(
     experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome, stopping: Stopping
 ) -> None:
     """What a trial flags is put back with the model; here each check flags the first client that is left."""
-    monkeypatch.setattr("fednlp.simulation.pseudo_labels.suspects", lambda clients, *rest: clients[:1])
+    monkeypatch.setattr(
+        "fednlp.simulation.pseudo_labels.find_noisy_clients", lambda clients, *rest: clients[:1]
+    )
     few = METHODS["search"]["fewshot"] | {"detect_label_noise": True, "gold": 40}
     changes = METHODS["search"] | {"fewshot": few, "num_rounds": 13, "evaluation.every": 13}
     whole = fednlp.run(experiment(changes), tmp_path / "whole")
@@ -279,8 +280,8 @@ def test_every_trial_of_a_search_begins_with_the_same_trusted_clients(
     assert first[0]
     assert others == [first] * len(others)
     assert len(others) >= 1
-    with stopping(rounds=3, pieces=1) as listener:
-        fednlp.run(experiment(changes), tmp_path / "run", listener=listener)
+    with stopping(rounds=3, pieces=1) as callback:
+        fednlp.run(experiment(changes), tmp_path / "run", callback=callback)
     assert outcome(fednlp.resume(tmp_path / "run")) == outcome(whole)
 
 
@@ -325,8 +326,8 @@ def test_without_any_gold_label_what_the_model_says_is_the_beginning(
     assert len(first["labelling"]) == FEW["n"]
     assert set(second["cohort"]) == set(first["labelling"])
     assert second["examples"] == first["labels"]["pseudo"] > 0
-    with stopping(rounds=1, pieces=0) as listener:
-        fednlp.run(experiment(changes), tmp_path / "run", listener=listener)
+    with stopping(rounds=1, pieces=0) as callback:
+        fednlp.run(experiment(changes), tmp_path / "run", callback=callback)
     assert outcome(fednlp.resume(tmp_path / "run", workers=2)) == outcome(whole)
 
 

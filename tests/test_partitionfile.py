@@ -10,7 +10,8 @@ import pytest
 
 import fednlp
 from fednlp.config import parse
-from fednlp.data import export_data, load_data
+from fednlp.data import load_data
+from fednlp.data.fednlp_h5 import export_data
 from fednlp.errors import FednlpError, PartitionError
 from fednlp.partition import Partition, make_partition
 from fednlp.partition.make import PartitionSpec

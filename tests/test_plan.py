@@ -1,6 +1,7 @@
 """fednlp plan: what it tries, what that is priced with, and that a run takes what it writes."""
 
 import json
+import re
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,13 +15,13 @@ import fednlp
 from fednlp import config
 from fednlp.cli.inspect import inspect
 from fednlp.cli.plan import plan
-from fednlp.costs import Plan, load_profile
+from fednlp.costs import TrainingDepth, load_profile
 from fednlp.errors import ConfigError, RunError
-from fednlp.fewshot.planning import Candidate
+from fednlp.fewshot.depth_capacity import TrainingPlan
 from fednlp.formatting.units import human_bytes
 from fednlp.models.selection import apply_selection, parse_selection
 from fednlp.models.trainable_depth import trainable_depth
-from fednlp.simulation.resource_estimation import Priced, train_of
+from fednlp.simulation.resource_estimation import PlanEstimator, plan_selection
 
 Document = Callable[..., dict[str, Any]]
 Type = Callable[..., Result]
@@ -86,11 +87,11 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
                 scores = [score * n / self.experiment.num_rounds for n in range(self.experiment.num_rounds)]
                 return [sent | {"evaluation": {"global": {"accuracy": s}}} for s in [*scores[1:], score]]
 
-        def run(experiment: Any, out: Path, *, listener: Any) -> Run:
+        def run(experiment: Any, out: Path, *, callback: Any) -> Run:
             seen.append(experiment.resolved())
             return Run(experiment)
 
-        monkeypatch.setattr("fednlp.simulation.plan.run", run)
+        monkeypatch.setattr("fednlp.simulation.training_plan.run", run)
         return seen
 
     return put
@@ -116,7 +117,7 @@ def test_a_real_plan_is_one_that_a_run_takes(typed: Type, toml: Callable[..., Pa
     chosen = next(line for line in tried if "chosen" in line)
     layers = int(chosen[1])
     train = tomllib.loads(text)["model"]["train"]
-    assert train == train_of(2, Candidate(layers, int(chosen[2])))
+    assert train == plan_selection(2, TrainingPlan(layers, int(chosen[2])))
     whole = config.load(few)
     model = whole.model.model_copy(update={"train": train})
     run = fednlp.run(whole.model_copy(update={"model": model, "num_rounds": 1}), here / "run")
@@ -124,7 +125,7 @@ def test_a_real_plan_is_one_that_a_run_takes(typed: Type, toml: Callable[..., Pa
     sent = line["bytes_up"] + line["bytes_down"]
     assert f" {human_bytes(sent)} " in result.output
 
-    plan = train_of(2, Candidate(1, 1))
+    plan = plan_selection(2, TrainingPlan(1, 1))
     deep = ", ".join(f"{key} = {json.dumps(value)}" for key, value in plan.items())
     for layers in (1, 3):
         other = f"model.config={{num_hidden_layers={layers}}}"
@@ -156,27 +157,27 @@ def test_seconds_by_hand(typed: Type, toml: Callable[..., Path]) -> None:
 def test_a_plan_trains_what_it_says(toml: Callable[..., Path]) -> None:
     """Every plan of the tiny model: which parameters its terms select, and that memory grows with them."""
     experiment = config.load(toml()).resolved()
-    priced = Priced(experiment, load_profile("mine.toml"), lambda text: None)
-    flags = [parameter.requires_grad for parameter in priced.model.parameters()]
-    assert priced.layers == 2
-    assert priced.all_there
+    estimator = PlanEstimator(experiment, load_profile("mine.toml"), lambda text: None)
+    flags = [parameter.requires_grad for parameter in estimator.model.parameters()]
+    assert estimator.layers == 2
+    assert estimator.has_every_plan
     for depth, capacity in [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2)]:
-        candidate = Candidate(depth, capacity)
-        price = priced.price(candidate)
-        assert [parameter.requires_grad for parameter in priced.model.parameters()] == flags
+        candidate = TrainingPlan(depth, capacity)
+        price = estimator.cost(candidate)
+        assert [parameter.requires_grad for parameter in estimator.model.parameters()] == flags
         expected = {
             name
-            for name, _ in priced.model.named_parameters()
+            for name, _ in estimator.model.named_parameters()
             if "classifier" in name or "pooler" in name or _trained(name, depth, capacity)
         }
-        selection = apply_selection(priced.model, parse_selection(priced.train(candidate)))
+        selection = apply_selection(estimator.model, parse_selection(estimator.selection(candidate)))
         assert selection.shared == expected
-        assert price.parameters == sum(p.numel() for p in priced.model.parameters() if p.requires_grad)
-        for parameter in priced.model.parameters():
+        assert price.parameters == sum(p.numel() for p in estimator.model.parameters() if p.requires_grad)
+        for parameter in estimator.model.parameters():
             parameter.requires_grad_(True)
-    memory = [priced.price(Candidate(*plan)).memory for plan in ((0, 0), (1, 0), (1, 1), (2, 2))]
+    memory = [estimator.cost(TrainingPlan(*plan)).memory for plan in ((0, 0), (1, 0), (1, 1), (2, 2))]
     assert memory == sorted(memory)
-    assert priced.least() == memory[0]
+    assert estimator.least_memory() == memory[0]
 
 
 def _trained(name: str, depth: int, capacity: int) -> bool:
@@ -190,17 +191,17 @@ def _trained(name: str, depth: int, capacity: int) -> bool:
 def test_a_run_is_priced_as_its_plan_says(toml: Callable[..., Path]) -> None:
     """How deep a model is trained is read off what is frozen in it."""
     experiment = config.load(toml()).resolved()
-    priced = Priced(experiment, load_profile("mine.toml"), lambda text: None)
-    assert trainable_depth(priced.model) is None  # with its embeddings
+    estimator = PlanEstimator(experiment, load_profile("mine.toml"), lambda text: None)
+    assert trainable_depth(estimator.model) is None  # with its embeddings
     for depth in range(3):
         for capacity in range(depth + 1):
-            candidate = Candidate(depth, capacity)
-            apply_selection(priced.model, parse_selection(priced.train(candidate)))
-            found = trainable_depth(priced.model)
-            for parameter in priced.model.parameters():
+            candidate = TrainingPlan(depth, capacity)
+            apply_selection(estimator.model, parse_selection(estimator.selection(candidate)))
+            found = trainable_depth(estimator.model)
+            for parameter in estimator.model.parameters():
                 parameter.requires_grad_(True)
             assert found is not None
-            assert Plan(*found, experiment.runtime.cache_activations) == priced.plan(candidate)
+            assert TrainingDepth(*found, experiment.runtime.cache_activations) == estimator.depth(candidate)
 
 
 def test_runs_that_try_plans(
@@ -225,6 +226,19 @@ def test_runs_that_try_plans(
         assert experiment.costs.bandwidth_up == experiment.costs.bandwidth_down == 2
 
 
+def test_a_plan_is_for_one_device_of_a_mix(
+    typed: Type, toml: Callable[..., Path], made_up: Callable[..., list[Any]]
+) -> None:
+    seen = made_up(lambda shared: 0.9)
+    wanted = toml({"costs.device": {"mine.toml": 0.5, "jetson-tx2": 0.5}})
+    refused = typed(wanted, "--target", "0.8")
+    assert isinstance(refused.exception, ConfigError)
+    assert re.search(r"say for which, with --device .*mine.toml or jetson-tx2", str(refused.exception))
+    assert not seen
+    assert typed(wanted, "--target", "0.8", "--device", "mine.toml").exit_code == 0
+    assert {Path(one.costs.device).name for one in seen} == {"mine.toml"}
+
+
 def test_less_with_more_is_told(
     typed: Type, toml: Callable[..., Path], made_up: Callable[..., list[Any]]
 ) -> None:
@@ -246,7 +260,7 @@ def test_less_with_more_is_told(
         (["--target", "0.8", "--rounds", "0"], "rounds = 0"),
         (["--target", "0.8", "--bandwidth", "0"], "bandwidth = 0"),
         (["--target", "0.8", "--memory", "0"], "memory = 0"),
-        (["--target", "0.8", "--memory", "1000"], "fits 1 kB of memory, the smallest takes"),
+        (["--target", "0.8", "--memory", "1000"], "fits 1 kB of memory, the smallest requires"),
         (["--target", "0.8", "--device", "pixel-4"], "pixel-4 does not say how long"),
         (["--target", "0.8", "--device", "pixel-5"], "did you mean pixel-4?"),
         (["--target", "0.8", "--set", "algorithm.name=centralised"], "sends nothing"),

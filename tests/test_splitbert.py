@@ -13,7 +13,7 @@ from fednlp import config
 from fednlp.config.files import canonical
 from fednlp.data import load_data
 from fednlp.data.catalogue import entry
-from fednlp.data.readers.pairs import GLUE
+from fednlp.data.readers.glue import GLUE
 from fednlp.errors import PartitionError
 from fednlp.partition import Partition, PartitionSpec, make_partition
 from fednlp.partition.proportion_tables import read_proportions

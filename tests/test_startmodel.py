@@ -13,12 +13,12 @@ from safetensors.torch import load_file, save_file
 import fednlp
 from fednlp.config import Experiment
 from fednlp.errors import RunError
-from fednlp.simulation.run import Listener, Silent
+from fednlp.simulation.callback import Callback, NullCallback
 from fednlp.simulation.run_dir import RunDir
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
-Stopping = Callable[..., AbstractContextManager[Listener]]
+Stopping = Callable[..., AbstractContextManager[Callback]]
 FROZEN = {"model.train": ["layer.1", "head"]}
 PERSONAL = {"model.train": {"personal": "layer.1"}}
 
@@ -73,8 +73,8 @@ def test_another_model_than_the_run_began_with(
     """It is refused, unless what changed lies in the checkpoint: then the result is the same."""
     model = shutil.copytree(tiny_model, tmp_path / "model")
     settings = experiment(changes | {"model.name_or_path": str(model), "num_rounds": 2})
-    with stopping(rounds=1) as listener:
-        fednlp.run(settings, tmp_path / "run", listener=listener)
+    with stopping(rounds=1) as callback:
+        fednlp.run(settings, tmp_path / "run", callback=callback)
     if said is None:
         fednlp.run(settings, tmp_path / "whole")
         change(model)
@@ -94,18 +94,18 @@ def test_another_model_than_the_run_began_with(
 def test_a_run_directory_that_does_not_say_what_it_began_with(
     experiment: Make, stopping: Stopping, tmp_path: Path
 ) -> None:
-    class Said(Silent):
+    class Said(NullCallback):
         text = ""
 
-        def say(self, text: str) -> None:
+        def log(self, text: str) -> None:
             self.text += text
 
-    with stopping(rounds=1) as listener:
-        fednlp.run(experiment({"num_rounds": 2}), tmp_path / "run", listener=listener)
+    with stopping(rounds=1) as callback:
+        fednlp.run(experiment({"num_rounds": 2}), tmp_path / "run", callback=callback)
     path = tmp_path / "run" / "environment.json"
     known = json.loads(path.read_text())
     del known["start"]
     path.write_text(json.dumps(known))
     heard = Said()
-    assert fednlp.resume(tmp_path / "run", listener=heard).finished
+    assert fednlp.resume(tmp_path / "run", callback=heard).finished
     assert "does not say which model it began with" in heard.text

@@ -1,4 +1,4 @@
-"""What the terminal shows: the curve, the bar, tables that can be piped, the clients by name."""
+"""What the console shows: the curve, the bar, tables that can be piped, the clients by name."""
 
 import io
 from pathlib import Path
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
+from rich.console import Console as RichConsole
 from rich.table import Table
 
-from fednlp.cli.console import Terminal, curve
+from fednlp.cli.console import Console, curve
 from fednlp.cli.tables import clients_table, label_tables, show
 from fednlp.reports.read import ClientTable
 from fednlp.tasks.label_scores import LabelScores, class_scores
@@ -20,7 +20,7 @@ from fednlp.tasks.label_scores import LabelScores, class_scores
 def shown(table: Table | None, width: int = 80) -> list[str]:
     assert table is not None
     text = io.StringIO()
-    show(Console(file=text, width=width), table)
+    show(RichConsole(file=text, width=width), table)
     return text.getvalue().splitlines()
 
 
@@ -40,16 +40,16 @@ def test_the_axis_stays_within_the_values(values: list[float]) -> None:
 
 def test_the_bar_counts_only_what_it_knows() -> None:
     text = io.StringIO()
-    terminal = Terminal(console=Console(file=text, force_terminal=True, width=100))
-    terminal.begin()
-    terminal._progress.refresh()
+    console = Console(output=RichConsole(file=text, force_terminal=True, width=100))
+    console.begin()
+    console._progress.refresh()
     assert "None" not in text.getvalue()
-    terminal.step(3, 7, "clients")
-    terminal._progress.refresh()
+    console.on_progress(3, 7, "clients")
+    console._progress.refresh()
     assert "3/7" in text.getvalue()
-    terminal.step(1200, None, "rows")
-    terminal._progress.refresh()
-    terminal.close()
+    console.on_progress(1200, None, "rows")
+    console._progress.refresh()
+    console.close()
     assert "1,200" in text.getvalue()
     assert "None" not in text.getvalue()
 
@@ -133,15 +133,15 @@ def test_a_run_ends_with_its_clients(tmp_path: Path, experiment: Any) -> None:
 
     text = io.StringIO()
     changes = {"num_rounds": 1, "clients_per_round": 1, "client.finetune_steps": 1}
-    run(experiment(changes), tmp_path / "run", listener=Terminal(console=Console(file=text, width=80)))
-    said = text.getvalue()
-    assert "1 round ->" in said
-    assert "client  training  test  test accuracy  after own steps" in said
-    assert "worst decile" in said
+    run(experiment(changes), tmp_path / "run", callback=Console(output=RichConsole(file=text, width=80)))
+    output = text.getvalue()
+    assert "1 round ->" in output
+    assert "client  training  test  test accuracy  after own steps" in output
+    assert "worst decile" in output
     rows = (tmp_path / "run" / "clients.csv").read_text().splitlines()
     assert rows[0].split(",")[4:] == ["accuracy", "accuracy_finetuned"]
     for row in rows[1:]:
         client, _, train, test, own, final = row.split(",")
-        line = next(line.split() for line in said.splitlines() if line.split()[:3] == [client, train, test])
+        line = next(line.split() for line in output.splitlines() if line.split()[:3] == [client, train, test])
         assert line[3:5] == [f"{float(score):.4f}" for score in (own, final) if score]
-    assert [line for line in said.splitlines() if line != line.rstrip()] == []
+    assert [line for line in output.splitlines() if line != line.rstrip()] == []

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from fednlp.config import load as load_experiment
     from fednlp.data import TextData, load_data
     from fednlp.errors import FednlpError
-    from fednlp.federated.algorithm import Algorithm, Cohort, Population
+    from fednlp.federated.algorithm import Algorithm
     from fednlp.federated.algorithms.fedavg import fedavg
     from fednlp.federated.algorithms.fedopt import fedopt
     from fednlp.federated.algorithms.fedprox import fedprox
     from fednlp.federated.client import Local, Result
+    from fednlp.federated.cohort import Cohort, Population
     from fednlp.federated.round import run_round
     from fednlp.federated.server import ServerOptimizer
     from fednlp.federated.trainer import federate
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Algorithm": ("fednlp.federated.algorithm", "Algorithm"),
-    "Cohort": ("fednlp.federated.algorithm", "Cohort"),
+    "Cohort": ("fednlp.federated.cohort", "Cohort"),
     "Experiment": ("fednlp.config", "Experiment"),
     "FednlpError": ("fednlp.errors", "FednlpError"),
     "Local": ("fednlp.federated.client", "Local"),
     "Partition": ("fednlp.partition", "Partition"),
     "PartitionSpec": ("fednlp.partition", "PartitionSpec"),
-    "Population": ("fednlp.federated.algorithm", "Population"),
+    "Population": ("fednlp.federated.cohort", "Population"),
     "Result": ("fednlp.federated.client", "Result"),
     "ServerOptimizer": ("fednlp.federated.server", "ServerOptimizer"),
     "TextData": ("fednlp.data", "TextData"),

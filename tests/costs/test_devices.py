@@ -9,7 +9,7 @@ import tomli_w
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from fednlp.costs import Device, Speed, load_profile, profile_names
+from fednlp.costs import DeviceProfile, Speed, load_profile, profile_names
 from fednlp.errors import ConfigError
 
 LARGE = 355_000_000
@@ -97,7 +97,7 @@ def test_what_a_profile_states_is_read_back(
         "watts": {} if watts is None else {"computing": watts},
     }
     path = _write(tmp_path, tomli_w.dumps({key: value for key, value in table.items() if value is not None}))
-    expected = Device(
+    expected = DeviceProfile(
         "mine",
         "measured",
         Speed(training, million, depths, None, bias),

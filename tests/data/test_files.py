@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fednlp.data import lines as lines_module
 from fednlp.data.checks import row_check
 from fednlp.data.columns import check_columns, columns_of
 from fednlp.data.files import file_rows
 from fednlp.data.folders import folder_rows
-from fednlp.data.lines import lines
+from fednlp.data.readers import text_io
+from fednlp.data.readers.text_io import lines
 from fednlp.data.store import Fault, Rows
 from fednlp.errors import DataError
 
@@ -36,7 +36,7 @@ def read(rows: Rows, text: str = "text", label: str = "label") -> list[dict[str,
     for place, row in iterator:
         passed = row if isinstance(row, Fault) else check(row)
         if isinstance(passed, Fault):
-            raise DataError(f"{place}: {passed.said}")
+            raise DataError(f"{place}: {passed.message}")
         read.append(dict(zip(columns, passed, strict=True)))
     return read
 
@@ -274,7 +274,7 @@ def test_every_fault_is_one_line_with_its_place(tmp_path: Path, fault: str) -> N
 def test_a_file_without_line_breaks_does_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines_module, "LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr(text_io, "LONGEST_LINE", 1 << 20)
     path = written(tmp_path, "a.csv", b"a" * (1 << 20) + b"b")
     with pytest.raises(DataError, match=r"a.csv:1: the line is longer than 1 MiB: is this a text file\?"):
         list(lines(path))

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.data import load_data
-from fednlp.data.csvfile import find_delimiter
 from fednlp.data.files import file_rows
-from fednlp.data.parquet import rows_at_once
+from fednlp.data.readers.csv_files import find_delimiter
+from fednlp.data.readers.parquet import rows_at_once
 from fednlp.errors import DataError, MissingDependency
 
 USUAL = {",": ".csv", "\t": ".tsv"}
@@ -192,7 +192,7 @@ def test_faults_of_workbooks(tmp_path: Path) -> None:
 
 
 def test_a_workbook_that_unpacks_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fednlp.data.excel.LARGEST_DOCUMENT", 1 << 20)
+    monkeypatch.setattr("fednlp.data.readers.excel.LARGEST_DOCUMENT", 1 << 20)
     with zipfile.ZipFile(tmp_path / "a.xlsx", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("xl/worksheets/sheet1.xml", b"0" * (2 << 20))
     with pytest.raises(DataError, match=r"a.xlsx: unpacks to more than 1 MiB: save it as CSV"):
@@ -226,7 +226,7 @@ def test_a_small_workbook_does_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str, said: str
 ) -> None:
     """What a workbook claims of places far down or far to the right costs neither time nor memory."""
-    monkeypatch.setattr("fednlp.data.excel._MOST_CELLS", 10_000)
+    monkeypatch.setattr("fednlp.data.readers.excel._MOST_CELLS", 10_000)
     honest = excel(tmp_path / "honest.xlsx", {"one": [["text", "label"]]})
     with (
         zipfile.ZipFile(honest) as old,
@@ -246,7 +246,7 @@ def test_a_parquet_file_that_unpacks_to_more_than_any_text_is_refused(
     plain: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A value that is repeated in a thousand rows is stored once."""
-    monkeypatch.setattr("fednlp.data.readers.opening._UNPACKED_FLOOR", 1 << 20)
+    monkeypatch.setattr("fednlp.data.readers.text_io._UNPACKED_FLOOR", 1 << 20)
     texts = pa.DictionaryArray.from_arrays(pa.array([0] * 1000), pa.array(["x" * 20_000]))
     made = pa.table({"text": texts.dictionary_decode() if plain else texts, "label": ["a", "b"] * 500})
     pq.write_table(made, tmp_path / "a.parquet", compression="zstd")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fednlp.data import TextData, load, load_data
 from fednlp.data.store import Rows
 from fednlp.errors import DataError
-from fednlp.formatting.names import sort_labels
+from fednlp.formatting.sorting import sort_labels
 
 CSV = "text,label,author\n" + "".join(f"text {n},{'yes' if n % 3 else 'no'},a{n % 2}\n" for n in range(30))
 

@@ -247,7 +247,7 @@ def test_what_is_known_of_a_data_set_is_a_dictionary_that_json_holds(cache: Path
         known = info(entry.name)
         assert json.loads(json.dumps(known)) == known
         assert known["name"] == entry.name
-        assert known["cached"] is (False if entry.sources else None)
+        assert known["cached"] is (False if entry.archives else None)
         assert known["counts"] is None
     assert not cache.exists()
     with pytest.raises(DataError, match=r"^unknown data set 'squat': did you mean 'squad'"):

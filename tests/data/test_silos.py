@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.data import TextData, load_data, patterns
+from fednlp.data import TextData, load_data
 from fednlp.data.files import SUFFIXES
-from fednlp.data.patterns import fitting
-from fednlp.data.pooled import PART, SILO, split_silos
+from fednlp.data.silos.paths import matching_paths
+from fednlp.data.silos.pooling import PART, SILO, split_silos
 from fednlp.errors import DataError
 
 HOSPITALS = ("Mitte", "Nord", "Ost", "Süd", "West")
@@ -340,7 +340,7 @@ def test_patterns_fit_what_glob_says(tmp_path: Path) -> None:
         ".*/*",
     ):
         expected = sorted({Path(text) for text in glob.glob(f"{tmp_path}/{pattern}", recursive=True)})
-        assert sorted(fitting(tmp_path / pattern)) == expected, pattern
+        assert sorted(matching_paths(tmp_path / pattern)) == expected, pattern
 
 
 def test_a_pattern_that_goes_through_too_much_is_refused(
@@ -348,8 +348,8 @@ def test_a_pattern_that_goes_through_too_much_is_refused(
 ) -> None:
     for name in "abc":
         (tmp_path / name).symlink_to(tmp_path)
-    assert sorted(fitting(tmp_path / "**")) == [tmp_path, *(tmp_path / name for name in "abc")]
-    monkeypatch.setattr(patterns, "MOST_ENTRIES", 1000)
+    assert sorted(matching_paths(tmp_path / "**")) == [tmp_path, *(tmp_path / name for name in "abc")]
+    monkeypatch.setattr("fednlp.data.silos.paths.MOST_ENTRIES", 1000)
     for pattern in ("*/" * 40, "**/a/" * 40 + "**/x"):
         with pytest.raises(DataError, match="more than 1,000 files and folders to look at") as caught:
             load_data(path=f"{tmp_path}/{pattern}")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednlp.data import store
-from fednlp.data.store import Fault, Placed, Row, Rows, Stored, View
+from fednlp.data.store import Fault, Located, Row, Rows, Stored, View
 from fednlp.errors import DataError, RunError
 
 CONTENT: list[Row] = [("one", "a"), ("two", None), ("", "ü\n\t\"'")]
@@ -36,7 +36,7 @@ class Counted:
         self.content, self.reads = content, 0
         self.rows = Rows((what,), identity, what, lambda: NAMES, self._read)
 
-    def _read(self, roles: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Placed]]:
+    def _read(self, roles: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Located]]:
         self.reads += 1
         return NAMES, ((f"x:{number}", row) for number, row in enumerate(self.content, 1))
 
@@ -133,8 +133,8 @@ def test_a_large_table_is_read_through_only_when_it_was_touched(
 
 
 def test_a_fault_of_the_rows_leaves_nothing_behind(cache: Path) -> None:
-    def read(roles: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Placed]]:
-        def rows() -> Iterator[Placed]:
+    def read(roles: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Located]]:
+        def rows() -> Iterator[Located]:
             yield "line 1", ("one", "a")
             raise DataError("line 2: broken")
 
@@ -188,7 +188,7 @@ def test_at_least_one_row_must_be_left() -> None:
 
 
 def test_a_fault_of_the_reader_counts_as_a_row_that_does_not_pass() -> None:
-    def read(roles: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Placed]]:
+    def read(roles: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Located]]:
         return NAMES, iter([("x:1", Fault("too few cells")), ("x:2", ("one", "a"))])
 
     rows = Rows(("x",), "1", "x", lambda: NAMES, read)

@@ -426,7 +426,7 @@ def test_scores_are_for_a_task_that_has_them(tmp_path: Path) -> None:
 
 def test_files_of_the_original_say_their_task_and_their_split(tmp_path: Path) -> None:
     pytest.importorskip("h5py")
-    from fednlp.data.exchange import write_data
+    from fednlp.data.fednlp_h5 import write_data
 
     path = tmp_path / "mine_data.h5"
     rows = [("a", "x"), ("b", "y"), ("c", "x")]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from fednlp.errors import ConfigError, RunError
 from fednlp.fewshot.pacing import Pace
 from fednlp.fewshot.search import ask, begin, tell
-from fednlp.fewshot.search_rules import Rules, initial_list, laptop_list
-from fednlp.fewshot.search_state import Search, from_json, to_json
+from fednlp.fewshot.search_rules import PaceSearchRules, initial_list, laptop_list
+from fednlp.fewshot.search_state import PaceSearch, from_json, to_json
 
 Round = tuple[Pace, int, int, float]  # what the world is told of a round: pace, iteration, labelling, reached
 Model = tuple[float, tuple[Round, ...]]  # its accuracy, and every round that made it
@@ -42,7 +42,7 @@ START: Model = (0.3, ())
 
 
 def straight(
-    world: World, paces: list[Pace], rules: Rules, rounds: int
+    world: World, paces: list[Pace], rules: PaceSearchRules, rounds: int
 ) -> tuple[list[Round], list[Pace], Model]:
     """Algorithm 1 (FeS, section 3.1), line by line, with models as plain values."""
     log: list[Round] = []
@@ -107,8 +107,8 @@ def straight(
 
 
 def live(
-    world: World, paces: list[Pace], rules: Rules, rounds: int, saved: bool = False
-) -> tuple[list[Round], list[dict[str, Any]], Model, Search]:
+    world: World, paces: list[Pace], rules: PaceSearchRules, rounds: int, saved: bool = False
+) -> tuple[list[Round], list[dict[str, Any]], Model, PaceSearch]:
     """A run that obeys the search; where saved, all that it remembers goes through JSON before every round."""
     search, model, kept = begin(paces, rules, START[0]), START, {}
     log, lines = [], []
@@ -131,7 +131,7 @@ def live(
 
 
 rules_of = st.builds(
-    Rules,
+    PaceSearchRules,
     trial_rounds=st.integers(2, 4),
     candidates=st.integers(1, 4),
     threshold=st.sampled_from([-0.001, 0.0, 0.001]),
@@ -148,10 +148,12 @@ lists = st.lists(
 
 @settings(deadline=None)
 @example(
-    -70, [Pace(1, 1, 1), Pace(1, 1, 2), Pace(1, 2, 1), Pace(1, 2, 2)], Rules(2, 3, -0.001, 4, 0.1, 1.0, 2)
+    -70,
+    [Pace(1, 1, 1), Pace(1, 1, 2), Pace(1, 2, 1), Pace(1, 2, 2)],
+    PaceSearchRules(2, 3, -0.001, 4, 0.1, 1.0, 2),
 )
 @given(st.integers(), lists, rules_of)
-def test_the_search_is_algorithm_1(seed: int, paces: list[Pace], rules: Rules) -> None:
+def test_the_search_is_algorithm_1(seed: int, paces: list[Pace], rules: PaceSearchRules) -> None:
     paces, world = list(dict.fromkeys(paces)), World(seed)
     log, chosen, model = straight(world, paces, rules, 60)
     found, lines, ended, _ = live(world, paces, rules, 60)
@@ -168,7 +170,7 @@ def test_the_search_is_algorithm_1(seed: int, paces: list[Pace], rules: Rules) -
 @settings(deadline=None, max_examples=30)
 @given(st.integers(), lists, rules_of)
 def test_a_search_saved_before_every_round_decides_the_same(
-    seed: int, paces: list[Pace], rules: Rules
+    seed: int, paces: list[Pace], rules: PaceSearchRules
 ) -> None:
     paces, world = list(dict.fromkeys(paces)), World(seed)
     plain, saved = live(world, paces, rules, 40), live(world, paces, rules, 40, saved=True)
@@ -181,7 +183,9 @@ def test_a_search_saved_before_every_round_decides_the_same(
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(), lists, rules_of, st.sampled_from([0.25, 8.0]))
-def test_eta_scales_aug_e_and_nothing_else(seed: int, paces: list[Pace], rules: Rules, scale: float) -> None:
+def test_eta_scales_aug_e_and_nothing_else(
+    seed: int, paces: list[Pace], rules: PaceSearchRules, scale: float
+) -> None:
     paces, world = list(dict.fromkeys(paces)), World(seed)
     log, lines, _, _ = live(world, paces, rules, 60)
     scaled = replace(rules, eta=scale * rules.eta, threshold=scale * rules.threshold)
@@ -193,8 +197,8 @@ def test_eta_scales_aug_e_and_nothing_else(seed: int, paces: list[Pace], rules: 
 
 
 def _tell(
-    search: Search, accuracies: list[float], seconds: float = 0.0
-) -> tuple[Search, list[dict[str, Any]]]:
+    search: PaceSearch, accuracies: list[float], seconds: float = 0.0
+) -> tuple[PaceSearch, list[dict[str, Any]]]:
     lines = []
     for accuracy in accuracies:
         inference = 1.0 if ask(search).labelling else None
@@ -206,7 +210,7 @@ def _tell(
 def test_theta_says_whether_labelling_or_training_is_dear() -> None:
     little_training, little_labelling = Pace(1, 4, 1), Pace(2, 1, 4)
     for theta, better in ((0.01, little_labelling), (100.0, little_training)):
-        rules = Rules(trial_rounds=2, theta=theta)
+        rules = PaceSearchRules(trial_rounds=2, theta=theta)
         _, lines = _tell(begin([little_training, little_labelling], rules, 0.5), [0.5, 0.6] * 2)
         assert lines[-1]["chosen"] == [better.f, better.n, better.k]
 
@@ -214,7 +218,7 @@ def test_theta_says_whether_labelling_or_training_is_dear() -> None:
 def test_a_whole_search_by_hand() -> None:
     """Two trials, of which the first is better; then a fall, and the two are searched again."""
     slow, fast = Pace(2, 1, 1), Pace(1, 1, 3)
-    rules = Rules(trial_rounds=2, window=2, max_searches=1)
+    rules = PaceSearchRules(trial_rounds=2, window=2, max_searches=1)
     search = begin([slow, fast], rules, 0.5)
     asked = []
     lines = []
@@ -263,7 +267,7 @@ def test_a_whole_search_by_hand() -> None:
 
 
 def test_models_are_kept_only_while_a_search_needs_them() -> None:
-    search = begin([Pace(1, 1, k) for k in (1, 2, 3)], Rules(trial_rounds=2), 0.5)
+    search = begin([Pace(1, 1, k) for k in (1, 2, 3)], PaceSearchRules(trial_rounds=2), 0.5)
     kept = []
     for accuracy in (0.5, 0.5, 0.5, 0.6, 0.5, 0.5, 0.7):
         order = ask(search)
@@ -283,16 +287,16 @@ def test_models_are_kept_only_while_a_search_needs_them() -> None:
 
 def test_of_paces_that_gain_nothing_the_cheapest_wins_and_then_the_earliest() -> None:
     paces = [Pace(1, 4, 1), Pace(2, 4, 2), Pace(1, 3, 1), Pace(2, 6, 1), Pace(1, 1, 4)]
-    _, lines = _tell(begin(paces, Rules(trial_rounds=2, candidates=3), 0.5), [0.5] * 10)
+    _, lines = _tell(begin(paces, PaceSearchRules(trial_rounds=2, candidates=3), 0.5), [0.5] * 10)
     assert lines[-1]["candidates"] == [[2, 4, 2], [1, 3, 1], [2, 6, 1]]  # 4 seconds each; the others 5
 
 
 def test_a_search_that_would_not_end_before_the_run_is_not_begun() -> None:
     paces = [Pace(1, 1, 1), Pace(1, 1, 2)]
     with pytest.raises(ConfigError, match=r"take 4 rounds, and the run has 4"):
-        begin(paces, Rules(trial_rounds=2, rounds=4), 0.5)
+        begin(paces, PaceSearchRules(trial_rounds=2, rounds=4), 0.5)
     for rounds, low in ((9, "too few rounds are left"), (10, "the candidates are searched again")):
-        rules = Rules(trial_rounds=2, window=1, rounds=rounds)
+        rules = PaceSearchRules(trial_rounds=2, window=1, rounds=rounds)
         _, lines = _tell(begin(paces, rules, 0.5), [0.6, 0.7, 0.6, 0.7, 0.5])
         assert lines[-1]["low"] == low
 
@@ -313,7 +317,7 @@ def test_lists() -> None:
 @pytest.mark.parametrize("paces", [[], [Pace(1, 1, 1)] * 2])
 def test_paces_that_cannot_be_tried_are_refused(paces: list[Pace]) -> None:
     with pytest.raises(ConfigError, match="paces to try"):
-        begin(paces, Rules(), 0.5)
+        begin(paces, PaceSearchRules(), 0.5)
 
 
 @pytest.mark.parametrize(
@@ -332,7 +336,7 @@ def test_paces_that_cannot_be_tried_are_refused(paces: list[Pace]) -> None:
 )
 def test_rules_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
-        Rules(**wrong)
+        PaceSearchRules(**wrong)
 
 
 @pytest.mark.parametrize(
@@ -348,11 +352,11 @@ def test_rules_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
 )
 def test_what_cannot_be_is_not_taken_in(accuracy: float, inference: float, training: float | None) -> None:
     with pytest.raises(RunError, match="the pacing search needs"):
-        tell(begin([Pace(1, 1, 1)], Rules(), 0.5), accuracy, inference, training)
+        tell(begin([Pace(1, 1, 1)], PaceSearchRules(), 0.5), accuracy, inference, training)
 
 
 def _broken(name: str, value: object) -> dict[str, Any]:
-    search, _ = _tell(begin([Pace(1, 1, 1), Pace(1, 1, 2)], Rules(), 0.5), [0.5] * 6)
+    search, _ = _tell(begin([Pace(1, 1, 1), Pace(1, 1, 2)], PaceSearchRules(), 0.5), [0.5] * 6)
     return {**to_json(search), name: value}
 
 
@@ -381,14 +385,14 @@ def test_a_broken_state_is_refused_in_one_line(state: object) -> None:
 
 def test_a_thousand_paces_at_most() -> None:
     paces = [Pace(number, 1, 1) for number in range(1, 1002)]
-    assert len(begin(paces[:1000], Rules(), 0.5).paces) == 1000
+    assert len(begin(paces[:1000], PaceSearchRules(), 0.5).paces) == 1000
     with pytest.raises(ConfigError, match="1001 paces to try: give 1 to 1000"):
-        begin(paces, Rules(), 0.5)
+        begin(paces, PaceSearchRules(), 0.5)
 
 
 @pytest.mark.parametrize(("rounds", "fits"), [(3, False), (4, False), (5, True)])
 def test_a_search_must_end_before_the_run(rounds: int, fits: bool) -> None:
-    paces, rules = [Pace(1, 1, 1), Pace(2, 1, 1)], Rules(trial_rounds=2, rounds=rounds)
+    paces, rules = [Pace(1, 1, 1), Pace(2, 1, 1)], PaceSearchRules(trial_rounds=2, rounds=rounds)
     if fits:
         assert begin(paces, rules, 0.5).paces == tuple(paces)
         return

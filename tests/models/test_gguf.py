@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fednlp.errors import MissingDependency, ModelError
+from fednlp.hubs.checksums import SMOLLM2
 from fednlp.models import load_tokenizer, longest_text, new_model, pretrained_model, resolve_model
-from fednlp.models.registry import SMOLLM2
 from fednlp.training.replica import layout_of
 
 WORDS = ["<unk>", "<s>", "</s>", *(chr(code) for code in range(97, 123)), "Ġ", "ab", "Ġa"]

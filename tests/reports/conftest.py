@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tomli_w
 
-from fednlp.costs import Prices, Spent, round_line, totals
+from fednlp.costs import ClientCost, CostModel, round_line, totals, uniform_fleet
 
 MakeRun = Callable[..., Path]
 
@@ -118,15 +118,15 @@ def _line(
 
 def _count(rng: np.random.Generator, lines: list[dict[str, Any]]) -> dict[str, Any]:
     """Add to each line what odd numbers of bytes its clients sent; return the totals."""
-    at = Prices(bandwidth_up=1e6, bandwidth_down=4e6, training=0.01, latency=0.125)
+    model = CostModel(bandwidth_up=1e6, bandwidth_down=4e6, training=0.01, latency=0.125)
     for line in lines:
         up, down, examples = (
             rng.integers(1, 20_000_000, size=len(line["cohort"])).tolist() for _ in range(3)
         )
         spent = [
-            Spent(u, d, 19, 38, u // 4, n // 100_000) for u, d, n in zip(up, down, examples, strict=True)
+            ClientCost(u, d, 19, 38, u // 4, n // 100_000) for u, d, n in zip(up, down, examples, strict=True)
         ]
-        line |= round_line(spent, at)
+        line |= round_line(dict(enumerate(spent)), uniform_fleet(model, len(spent)))
     return totals(lines)
 
 

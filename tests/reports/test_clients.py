@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from fednlp.reports import group_runs, read_run
-from fednlp.reports.client_table import MOST_CLIENTS, clients_table
-from fednlp.reports.clients import client_blocks
 from fednlp.reports.document import Grid, Picture
 from fednlp.reports.groups import Groups
+from fednlp.reports.sections.clients import MOST_CLIENTS, client_blocks, clients_table
 
 NewRun = Callable[..., Path]
 HEAD = "client,name,train_examples,test_examples"

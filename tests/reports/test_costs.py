@@ -11,9 +11,9 @@ import pytest
 from fednlp.costs import COUNTED, totals
 from fednlp.errors import RunError
 from fednlp.reports import compare_table, group_runs, plots, read_run, write_report
-from fednlp.reports.costs import Reached, cost_blocks, first_reached, targets
 from fednlp.reports.document import Grid, Picture
 from fednlp.reports.read import Run, running_total
+from fednlp.reports.sections.costs import Reached, cost_blocks, first_reached, targets
 from fednlp.reports.style import SERIES
 
 NewRun = Callable[..., Path]
@@ -177,8 +177,8 @@ def test_without_a_target_every_share_has_a_row_an_algorithm(new_run: NewRun) ->
     for table, part in ((whole, "global"), (own, "personal")):
         best = max(group[0].scores(part)["accuracy"] for group in groups.values())
         shares = (50, 80, 90, 95)
-        wanted = [f"{share * best:.1f} % ({share} % of the best)" for share in shares for _ in groups]
-        assert _column(table, "Accuracy reached") == wanted
+        expected = [f"{share * best:.1f} % ({share} % of the best)" for share in shares for _ in groups]
+        assert _column(table, "Accuracy reached") == expected
     assert "1 of 1" in _column(whole, "Seeds")
     assert len(_grids({"x": [read_run(new_run("x", personal=False))]})) == 2
 

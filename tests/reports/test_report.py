@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from fednlp.errors import RunError
 from fednlp.reports import write_report
 from fednlp.reports.charts import Chart, Line, draw
-from fednlp.reports.document import Code, Document, Facts, Fold, Grid, Heat, Picture, Section, Text
+from fednlp.reports.document import Code, Document, Fold, Grid, Heat, KeyValues, Picture, ReportSection, Text
 from fednlp.reports.html import to_html
 from fednlp.reports.markdown import to_markdown
 
@@ -104,7 +104,7 @@ def test_a_comparison_is_one_page_that_stands_alone(folders: list[Path], tmp_pat
     assert "http" not in markup.replace("http-equiv", "")
     assert re.search(r"@import|url\((?!#)", markup) is None
     text = " ".join(page.text)
-    for said in (
+    for expected in (
         "FedAvg",
         "FedProx",
         "FedOpt",
@@ -114,7 +114,7 @@ def test_a_comparison_is_one_page_that_stands_alone(folders: list[Path], tmp_pat
         "label shift",
         "What differs",
     ):
-        assert said in text
+        assert expected in text
     for title in ("Results", "Learning curves", "Clients", "Bytes and time", "Partition", "Configuration"):
         assert title in page.text
     for folder in folders:
@@ -134,8 +134,8 @@ def test_a_report_of_one_run_shows_every_metric_and_its_clients(new_run: NewRun,
     folder = new_run(rounds=3, clients=30, environment={"platform": "Linux-test"})
     paths = write_report([folder], tmp_path / "out")
     text = " ".join(Page(paths[0].read_text(encoding="utf-8")).text)
-    for said in ("Global test macro F1", "Global test MCC", "Linux-test", "0.0005", "4,388,756", "AdamW"):
-        assert said in text
+    for expected in ("Global test macro F1", "Global test MCC", "Linux-test", "0.0005", "4,388,756", "AdamW"):
+        assert expected in text
     names = {path.name for path in paths}
     assert {
         "report.html",
@@ -184,7 +184,7 @@ def test_a_chart_whose_names_are_hostile_is_data(tmp_path: Path) -> None:
     look = {"color": "#0072b2", "marker": "o", "linewidth": 2.0}
     lines = [Line(name, look, (0.5, float("nan")), (1, 2), (1, 2)), Line("b", look, (1.0,))]
     chart = Chart(name, name, lines)
-    section = Section("s", [Picture("p", name, draw(chart), chart)])
+    section = ReportSection("s", [Picture("p", name, draw(chart), chart)])
     page = Page(to_html(Document("t", "l", "", [], [section])))
     check_alone(page)
     data = json.loads(page.scripts[0])
@@ -281,13 +281,13 @@ def _document(names: Sequence[str]) -> Document:
     a, b, c = names
     blocks = (
         Text(a),
-        Facts([(a, b), (c, a)]),
+        KeyValues([(a, b), (c, a)]),
         Grid([a, b], [[b, c], [c, a]], [c]),
         Grid([a, b], [[b, c]], words=True, best=[(0, 1)]),
         Heat([a, b], [[1, 2], [3, 0]], c),
         Fold(c, [Code(f"{a}\n{b}", "toml")]),
     )
-    return Document(a, b, f"{c}.", [(b, c)], [Section(c, blocks)])
+    return Document(a, b, f"{c}.", [(b, c)], [ReportSection(c, blocks)])
 
 
 names = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), min_size=3, max_size=3)

@@ -10,7 +10,7 @@ import pytest
 from fednlp.reports import write_report
 from fednlp.reports.groups import group_runs
 from fednlp.reports.read import Run, read_run
-from fednlp.reports.sweep import find_sweep, sweep_blocks, sweep_figure
+from fednlp.reports.sections.sweep import find_sweep, sweep_blocks, sweep_figure
 
 NewRun = Callable[..., Path]
 

@@ -142,7 +142,7 @@ def test_memory_has_a_column_where_devices_or_labels_are_few(
     groups = {"a": runs("a", 300_000_000, 500_000_000), "b": [read_run(new_run("old", config=config))]}
     table = compare_table(groups)
     assert ("memory" in [column.key for column in table.columns]) is shown
-    assert ("Memory: what a client takes at its peak, predicted." in table.caption) is shown
+    assert ("Memory: what a client requires at its peak, predicted." in table.caption) is shown
     if shown:
         assert [column.heading for column in table.columns].count("Memory") == 1
         cell = table.rows[0].cells["memory"]

@@ -36,8 +36,8 @@ app.add_typer(prompts.app, name="prompts")
 app.add_typer(device.app, name="device")
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         print(f"fednlp {__version__}")
         raise typer.Exit
 
@@ -64,12 +64,12 @@ def main() -> None:
         sys.exit(_failed(f"{where}{error.strerror or error}"))
     except KeyboardInterrupt:
         sys.exit(130)
-    except Exception as error:  # what nobody foresaw
+    except Exception as error:  # an error that fednlp does not foresee
         if os.environ.get("FEDNLP_TRACEBACK"):
             raise
         what = " ".join(f"{type(error).__name__}: {error}".split())
-        told = "this is a fault of fednlp, please report it; set FEDNLP_TRACEBACK=1 to see where it happened"
-        sys.exit(_failed(f"{what:.300}: {told}", _FAULT))
+        hint = "this is a fault of fednlp, please report it; set FEDNLP_TRACEBACK=1 to see where it happened"
+        sys.exit(_failed(f"{what:.300}: {hint}", _FAULT))
 
 
 def _failed(message: str, code: int = 1) -> int:

@@ -1,11 +1,11 @@
-"""What the terminal shows of a run: a line a round, a closing table, a learning curve."""
+"""The console of a run: a line a round, a closing table, a learning curve."""
 
 import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
@@ -42,42 +42,36 @@ def curve(values: list[float], height: int = 6) -> list[str]:
     return lines
 
 
-def in_notebook() -> bool:
-    """Return whether this is the process of a notebook's kernel."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return type(shell).__name__ == "ZMQInteractiveShell"
+class Console:
+    """A callback that writes to the terminal, or to the output of a notebook's cell.
 
-
-class Terminal:
-    """A listener that writes to the terminal.
-
-    As a context it takes Ctrl-C: what is done is saved, and the last line says how to go on.
+    As a context it handles Ctrl-C: what is done is saved, and the last line tells how to continue.
 
     Args:
-        again: What to do to go on; by default resume the run directory.
-        console: Where to write; standard output if left out.
+        again: What to type to continue; by default the command that resumes the run directory.
+        output: Where to write; standard output if left out.
     """
 
-    def __init__(self, again: str | None = None, console: Console | None = None) -> None:
+    def __init__(self, again: str | None = None, output: RichConsole | None = None) -> None:
         self._again = again
         self._folder: Path | None = None
-        self.console = console or Console(stderr=False, highlight=False)
+        self.output = output or RichConsole(stderr=False, highlight=False)
         self._progress = Progress(
             TextColumn("[dim]{task.description}"),
             BarColumn(bar_width=24),
             TextColumn("[dim]{task.fields[count]}"),
-            console=self.console,
+            console=self.output,
             transient=True,
-            disable=not (self.console.is_terminal or self.console.is_jupyter),
+            disable=not (self.output.is_terminal or self.output.is_jupyter),
         )
         self._task: TaskID | None = None
         self._rounds = 0
         self._metric = "accuracy"
         self._curve: list[tuple[int, float]] = []
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Print a sentence."""
-        self.console.print(clean(text), style="dim", markup=False, soft_wrap=True)
+        self.output.print(clean(text), style="dim", markup=False, soft_wrap=True)
 
     def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
         """Print what is about to be run."""
@@ -85,7 +79,7 @@ class Terminal:
         data, path = run.read_json("environment.json")["data"], experiment.data.path
         self._curve, self._metric = [], data.get("metric", "accuracy")
         known = experiment.data.name or (path if isinstance(path, str) else data["name"])
-        self.console.print(
+        self.output.print(
             clean(
                 f"{experiment.name}: {experiment.algorithm.name} on {known}, {experiment.model.name_or_path}, "
                 f"{plural(rounds, 'round')}{f', {done} done' if done else ''} -> {run.folder}"
@@ -97,17 +91,17 @@ class Terminal:
         self.begin()
 
     def begin(self) -> None:
-        """Show a bar, which :meth:`step` moves."""
+        """Show a bar, which :meth:`on_progress` moves."""
         self._progress.start()
         self._task = self._progress.add_task("", total=None, count="")
 
-    def step(self, done: int, of: int | None, what: str) -> None:
+    def on_progress(self, done: int, of: int | None, what: str) -> None:
         """Move the bar of what is in progress; ``of`` is None where its end is not known."""
         if self._task is not None:
             count = f"{done:,}" if of is None else f"{done}/{of}"
             self._progress.update(self._task, completed=done, total=of, description=what, count=count)
 
-    def round(self, line: dict[str, Any], left: float | None) -> None:
+    def on_round(self, line: dict[str, Any], left: float | None) -> None:
         """Print the round's line."""
         parts = [f"round {line['round']:>{len(str(self._rounds))}}/{self._rounds}"]
         if line["train_loss"] is not None:
@@ -145,19 +139,19 @@ class Terminal:
         """Print the closing table, the curve and where everything is."""
         self.close()
         if len(self._curve) > 1:
-            self.console.print(f"\ntest {metric_title(self._metric)} by round")
+            self.output.print(f"\ntest {metric_title(self._metric)} by round")
             stretch = max(1, 60 // len(self._curve))
             for text in curve([value for _, value in self._curve for _ in range(stretch)]):
-                self.console.print("  " + text, markup=False)
+                self.output.print("  " + text, markup=False)
             first, last = str(self._curve[0][0]), str(self._curve[-1][0])
             width = stretch * len(self._curve)
-            self.console.print(" " * 8 + first + last.rjust(max(1, width - len(first) + 1)))
+            self.output.print(" " * 8 + first + last.rjust(max(1, width - len(first) + 1)))
         table = clients_table(read_run(run.folder).clients, self._metric)
         if table is not None:
-            show(self.console, table)
-            self.console.print()
-        show(self.console, closing_table(summary))
-        self.console.print(f"run directory: {run.folder}", markup=False, soft_wrap=True)
+            show(self.output, table)
+            self.output.print()
+        show(self.output, closing_table(summary))
+        self.output.print(f"run directory: {run.folder}", markup=False, soft_wrap=True)
 
     def close(self) -> None:
         """Take the bar away."""
@@ -187,9 +181,9 @@ class Terminal:
 
 def show_table(table: ComparisonTable) -> None:
     """Print a comparison: framed on a terminal, plain text into a pipe, where nothing may cut a line."""
-    console = Console()
-    if console.is_terminal:
-        console.print(to_rich(table))
+    output = RichConsole()
+    if output.is_terminal:
+        output.print(to_rich(table))
     else:
         print(to_text(table))
 
@@ -204,14 +198,14 @@ def closing_table(summary: dict[str, Any]) -> Table:
     baseline = summary["baseline"]
     table.add_row("baseline", f"{four_digits(baseline[summary['metric']])} ({baseline['name']})")
     metric = summary["metric"]
-    for part, said in (("personal", "clients' own tests"), ("finetuned", "after own steps")):
+    for part, heading in (("personal", "clients' own tests"), ("finetuned", "after own steps")):
         own = scores.get(part, {})
         if own.get(metric) is not None:
-            table.add_row(said, decile_text(own, metric))
+            table.add_row(heading, decile_text(own, metric))
     best = summary["best"]
     if best:
-        said = "best round, own tests" if summary.get("personalised") else "best round"
-        table.add_row(said, f"{best['round']} ({best[metric]:.4f})")
+        heading = "best round, own tests" if summary.get("personalised") else "best round"
+        table.add_row(heading, f"{best['round']} ({best[metric]:.4f})")
     table.add_row(
         "sent up / down", f"{human_bytes(summary['bytes_up'])} / {human_bytes(summary['bytes_down'])}"
     )
@@ -232,12 +226,12 @@ def closing_table(summary: dict[str, Any]) -> Table:
 def _privacy_text(promise: dict[str, Any]) -> str:
     """Return what differential privacy promises, and against whom."""
 
-    def said(name: str) -> str:
+    def bound(name: str) -> str:
         return "infinite" if promise[name] is None else f"{promise[name]:.3g}"
 
-    found = said("epsilon")
+    found = bound("epsilon")
     if "epsilon_server" in promise:
-        server, models = said("epsilon_server"), said("epsilon_models")
+        server, models = bound("epsilon_server"), bound("epsilon_models")
         found = f"{server} against the server, {models} against whoever sees the models,"
     return f"epsilon {found} at delta {promise['delta']:.3g}"
 

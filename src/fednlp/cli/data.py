@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from fednlp.data.look import Look
+    from fednlp.data.profiling import DataProfile
 from fednlp.errors import ConfigError
 from fednlp.formatting.safe_text import clean, clean_lines
 
@@ -88,7 +88,7 @@ def informed(
         section = _data(
             sources, path, text, label, columns, test_path, test_fraction, delimiter, on_invalid_row
         )
-        found = _look({"data": section, "task": _given({"name": task})}, set_ or ())
+        found = _profile({"data": section, "task": _given({"name": task})}, set_ or ())
     if as_json:
         print(json.dumps(known | (found.values() if found else {}), indent=1, ensure_ascii=False))
         return
@@ -101,17 +101,17 @@ def informed(
 
 
 def _is_known(sources: Sequence[str], known: Collection[str]) -> bool:
-    """Say whether the source is a name of the catalogue, or can be nothing else and is to be refused as one."""
+    """Return whether the source is a name of the catalogue, or can be nothing else and is to be refused as one."""
     source = sources[0]
     return len(sources) == 1 and (source in known or not ("/" in source or _is_path(source, {})))
 
 
-def _look(document: dict[str, Any], overrides: Sequence[str]) -> "Look":
+def _profile(document: dict[str, Any], overrides: Sequence[str]) -> "DataProfile":
     from fednlp import config
-    from fednlp.data.look import look
+    from fednlp.data.profiling import profile
     from fednlp.simulation.build import open_data
 
-    return look(open_data(config.parse(document, "fednlp data info", overrides)))
+    return profile(open_data(config.parse(document, "fednlp data info", overrides)))
 
 
 @app.command("export")
@@ -128,9 +128,9 @@ def exported(
     on_invalid_row: Annotated[str, _ON_INVALID_ROW] = "refuse",
     task: Annotated[str | None, _TASK] = None,
 ) -> None:
-    """Write a data set as the original FedNLP's exchange file."""
+    """Write a data set as a data file of the original FedNLP (HDF5)."""
     from fednlp import config
-    from fednlp.data import export_data
+    from fednlp.data.fednlp_h5 import export_data
     from fednlp.formatting.units import plural
     from fednlp.simulation.build import open_data
 
@@ -207,7 +207,7 @@ def partition(
         "partition": _given(options),
     }
     settings = config.parse(document, "fednlp partition")
-    report = partition_source(settings, out, plots, lambda said: print(clean(said), file=sys.stderr))
+    report = partition_source(settings, out, plots, lambda text: print(clean(text), file=sys.stderr))
     print(json.dumps(report, indent=1) if as_json else clean_lines(describe(report)))
 
 
@@ -263,7 +263,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
 def _is_path(source: str, columns: dict[str, str]) -> bool:
     from fednlp.data.files import SUFFIXES, parallel_files, suffix_of
-    from fednlp.data.silos import languages_of
+    from fednlp.data.silos.paths import languages_of
 
     path, languages = Path(source), languages_of(columns)
     return (

@@ -22,13 +22,13 @@ def device(context: typer.Context) -> None:
 @app.command("list")
 def listed() -> None:
     """List the profiles that come with fednlp, and where their figures come from."""
-    from rich.console import Console
+    from rich.console import Console as RichConsole
     from rich.table import Table
 
     from fednlp.costs import load_profile, profile_names
     from fednlp.formatting.units import DASH, human_bytes
 
-    console = Console(highlight=False)
+    output = RichConsole(highlight=False)
     table = Table(
         "name",
         "training, s an example",
@@ -43,17 +43,17 @@ def listed() -> None:
         watts = [f"{w:g}" for w in (profile.watts_computing, profile.watts_sending) if w is not None]
         table.add_row(
             profile.name,
-            _said(profile.training.models),
-            _said(profile.inference.models),
+            _seconds(profile.training.models),
+            _seconds(profile.inference.models),
             ", ".join(watts) or DASH,
             DASH if profile.memory is None else human_bytes(profile.memory),
         )
-    console.print(table)
+    output.print(table)
     for profile in profiles:
-        console.print(f"\n{profile.name}: {profile.source}", style="dim", markup=False)
+        output.print(f"\n{profile.name}: {profile.source}", style="dim", markup=False)
 
 
-def _said(models: Any) -> str:
+def _seconds(models: Any) -> str:
     from fednlp.formatting.units import DASH
 
     return ", ".join(f"{model} {seconds:g}" for model, seconds in models.items()) or DASH
@@ -74,21 +74,23 @@ def measure(
 ) -> None:
     """Measure this machine: make a profile with seconds an example, by how deep a model is trained."""
     import tomli_w
-    from rich.console import Console
+    from rich.console import Console as RichConsole
 
-    from fednlp.cli.console import Terminal
-    from fednlp.costs.measure import measured
+    from fednlp.cli.console import Console
+    from fednlp.costs.measure import measure_device
     from fednlp.disk import atomic
 
-    console = Console(stderr=True, highlight=False)
-    with Terminal(again="type the command again", console=console) as terminal:
-        terminal.begin()
-        table = measured(model or ["bert-tiny"], name, batch=batch, length=length, step=terminal.step)
+    output = RichConsole(stderr=True, highlight=False)
+    with Console(again="type the command again", output=output) as console:
+        console.begin()
+        table = measure_device(
+            model or ["bert-tiny"], name, batch=batch, length=length, on_progress=console.on_progress
+        )
         text = tomli_w.dumps(table)
-        terminal.close()
+        console.close()
         if out is None:
             print(text, end="")
             return
         with atomic(out, "name a file elsewhere") as file:
             file.write(text.encode())
-        terminal.say(f'{out} is a profile: use it with [costs] device = "{out}"')
+        console.log(f'{out} is a profile: use it with [costs] device = "{out}"')

@@ -20,16 +20,16 @@ def export(
     task: Annotated[str | None, TASK] = None,
 ) -> None:
     """Write a model of a run as a Hugging Face folder: the shared one, or clients' own."""
-    from fednlp.cli.console import Terminal
+    from fednlp.cli.console import Console
     from fednlp.inference import export as exporting
 
     if every and client is not None:
         raise ConfigError("--client and --all do not go together: leave one out")
-    with Terminal(again="type the command again") as terminal:
+    with Console(again="type the command again") as console:
         made = (
-            exporting.export_clients(run, out, limit, terminal.say, task)
+            exporting.export_clients(run, out, limit, console.log, task)
             if every
             else [exporting.export(run, out, client, task)]
         )
         for folder in made:
-            terminal.say(f"written {folder}")
+            console.log(f"written {folder}")

@@ -9,7 +9,6 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fednlp.config import Experiment
     from fednlp.models.parameter_table import ParameterRow
 
 
@@ -32,40 +31,24 @@ def inspect(
 ) -> None:
     """Show which parameters of an experiment's model are trained and sent, and how many bytes that is."""
     from fednlp import config
-    from fednlp.cli.console import Terminal
+    from fednlp.cli.console import Console
     from fednlp.models.parameter_table import total
+    from fednlp.simulation.inspect import inspect_model
 
     overrides = [*(changes or []), *([f"model.name_or_path={json.dumps(model)}"] if model else [])]
-    with Terminal(again="type the command again") as terminal:
-        rows, message = _counted(config.load(experiment, overrides, full).resolved(), terminal, as_json)
+    with Console(again="type the command again") as console:
+        rows, message = inspect_model(
+            config.load(experiment, overrides, full).resolved(),
+            (lambda text: None) if as_json else console.log,
+        )
         if as_json:
             print(json.dumps(_document(rows, message), indent=1))
             return
         whole = total(rows)
-        terminal.console.print(_table(rows))
+        console.output.print(_table(rows))
         for state in ("tunable", "shared", "personal", "frozen"):
-            terminal.console.print(f"{state:<9} {getattr(whole, state):>14,}")
-        terminal.console.print(f"message   {message:>14,} bytes each way, a client and round", soft_wrap=True)
-
-
-def _counted(experiment: "Experiment", terminal: Any, silent: bool) -> tuple[list["ParameterRow"], int]:
-    """Build the model as a run does; return its parts, and the length in bytes of the message of its shared ones."""
-    from fednlp.models import load_tokenizer, pretrained_model
-    from fednlp.models.parameter_table import parameter_table
-    from fednlp.models.selection import apply_selection, parse_selection
-    from fednlp.simulation.build import make_task, model_source, open_data
-    from fednlp.training.replica import layout_of
-
-    wanted = experiment.model
-    data = open_data(experiment)
-    source = model_source(experiment, data, (lambda text: None) if silent else terminal.say)
-    task = make_task(experiment.task.name or data.task, data, load_tokenizer(source), experiment.task.given())
-    built = pretrained_model(
-        source, task.model_class, task.settings(), wanted.config, experiment.seed, wanted.peft
-    )
-    selection = apply_selection(built, parse_selection(wanted.train))
-    message = layout_of(built, selection.personal).message_bytes if selection.shared else 0
-    return parameter_table(built, selection), message
+            console.output.print(f"{state:<9} {getattr(whole, state):>14,}")
+        console.output.print(f"message   {message:>14,} bytes each way, a client and round", soft_wrap=True)
 
 
 def _document(rows: list["ParameterRow"], message: int) -> dict[str, Any]:
@@ -91,8 +74,8 @@ def _table(rows: list["ParameterRow"]) -> "Table":
     table.add_column("each way", justify="right")
     for row in rows:
         many = len(row.states) > 1
-        said = ", ".join(f"{state} {getattr(row, state):,}" if many else state for state in row.states)
-        table.add_row(row.group, f"{row.parameters:,}", said or DASH, _sent(row))
+        states = ", ".join(f"{state} {getattr(row, state):,}" if many else state for state in row.states)
+        table.add_row(row.group, f"{row.parameters:,}", states or DASH, _sent(row))
     table.add_row("total", f"{sum(row.parameters for row in rows):,}", "", _sent(total(rows)))
     return table
 

@@ -10,8 +10,8 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fednlp.cli.console import Terminal
-    from fednlp.simulation.plan import Planned
+    from fednlp.cli.console import Console
+    from fednlp.simulation.training_plan import PlanSearchResult
 
 
 def plan(
@@ -44,25 +44,24 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print what is found as JSON.")] = False,
 ) -> None:
     """Search how deep to train, and how much of that in full: the least simulated time to an accuracy."""
-    from rich.console import Console
+    from rich.console import Console as RichConsole
 
     from fednlp import config
-    from fednlp.cli.console import Terminal
+    from fednlp.cli.console import Console
     from fednlp.disk import atomic
     from fednlp.errors import RunError
-    from fednlp.simulation.plan import Limits, selection_text
-    from fednlp.simulation.plan import plan as planned_for
+    from fednlp.simulation.training_plan import PlanLimits, find_training_plan, selection_text
 
-    wanted = config.load(experiment, changes or [], full)
+    settings = config.load(experiment, changes or [], full)
     if variant is not None:
-        wanted = config.with_method(wanted, variant, wanted.seed)
-    limits = Limits(target, rounds, device, bandwidth, memory)
-    console = Console(stderr=as_json, highlight=False)
-    with Terminal(again="type the command again", console=console) as terminal:
-        terminal.begin()
-        found = planned_for(wanted, limits, terminal.say, terminal.step)
-        terminal.close()
-        _show(found, terminal, as_json)
+        settings = config.with_method(settings, variant, settings.seed)
+    limits = PlanLimits(target, rounds, device, bandwidth, memory)
+    output = RichConsole(stderr=as_json, highlight=False)
+    with Console(again="type the command again", output=output) as console:
+        console.begin()
+        found = find_training_plan(settings, limits, console.log, console.on_progress)
+        console.close()
+        _show(found, console, as_json)
         if found.chosen is None:
             raise RunError(_why(found))
         text = selection_text(found)
@@ -71,36 +70,38 @@ def plan(
         if out is not None:
             with atomic(out, "name a file elsewhere") as file:
                 file.write(text.encode())
-            terminal.say(f"written {out}: put its table into an experiment on the same model")
+            console.log(f"written {out}: put its table into an experiment on the same model")
 
 
-def _show(found: "Planned", terminal: "Terminal", as_json: bool) -> None:
+def _show(found: "PlanSearchResult", console: "Console", as_json: bool) -> None:
     """Print all plans that were tried: as JSON, or as a table and a sentence for each that is odd."""
     if as_json:
         print(json.dumps(_document(found), indent=1))
     elif found.decisions:
-        terminal.console.print(_table(found))
-        for line in _falls(found):
-            terminal.say(line)
+        console.output.print(_table(found))
+        for line in _violations(found):
+            console.log(line)
 
 
-def _document(found: "Planned") -> dict[str, Any]:
+def _document(found: "PlanSearchResult") -> dict[str, Any]:
     """Return all that was found as JSON values."""
     tried = [
         asdict(one.candidate)
         | {"step": one.step, "reached": one.reached}
-        | asdict(found.prices[one.candidate])
+        | asdict(found.costs[one.candidate])
         | asdict(found.runs[one.candidate])
         for one in found.decisions
     ]
-    fell = [[asdict(one.candidate), asdict(other.candidate)] for one, other in found.falls()]
+    fell = [
+        [asdict(one.candidate), asdict(other.candidate)] for one, other in found.monotonicity_violations()
+    ]
     chosen = None if found.chosen is None else asdict(found.chosen)
     own = {"model": found.model, "layers": found.layers, "metric": found.metric, "least_memory": found.least}
     asked = asdict(found.limits) | {"device": found.device, "memory": found.budget}
     return own | asked | {"candidates": tried, "falls": fell, "chosen": chosen, "train": found.train}
 
 
-def _table(found: "Planned") -> "Table":
+def _table(found: "PlanSearchResult") -> "Table":
     """Return one line a plan that was tried, in order, with the chosen one marked."""
     from rich.table import Table
 
@@ -114,7 +115,7 @@ def _table(found: "Planned") -> "Table":
         table.add_column(name, justify="right")
     table.add_column("")
     for one in found.decisions:
-        price, done = found.prices[one.candidate], found.runs[one.candidate]
+        price, done = found.costs[one.candidate], found.runs[one.candidate]
         taken = done.seconds_to_target
         table.add_row(
             one.step,
@@ -132,10 +133,10 @@ def _table(found: "Planned") -> "Table":
     return table
 
 
-def _falls(found: "Planned") -> list[str]:
+def _violations(found: "PlanSearchResult") -> list[str]:
     """Return a sentence for each plan that trains more than another and came to less."""
     lines = []
-    for less, more in found.falls():
+    for less, more in found.monotonicity_violations():
         missed = less.reached and not more.reached
         lines.append(
             f"training more gave less: {_short(more)} than {_short(less)}"
@@ -151,14 +152,14 @@ def _short(one: Any) -> str:
     return f"{score:.3f} with {plural(plan.depth, 'layer')}, {plan.capacity} in full"
 
 
-def _why(found: "Planned") -> str:
-    """Say why there is no plan, and what to do."""
+def _why(found: "PlanSearchResult") -> str:
+    """Return why there is no plan, and what to do."""
     from fednlp.formatting.units import human_bytes, plural
 
     if not found.decisions:
         assert found.budget is not None
         return (
-            f"no plan for {found.model} fits {human_bytes(found.budget)} of memory, the smallest takes "
+            f"no plan for {found.model} fits {human_bytes(found.budget)} of memory, the smallest requires "
             f"{human_bytes(found.least)}: lower model.max_length or client.per_device_train_batch_size, or raise "
             "--memory"
         )

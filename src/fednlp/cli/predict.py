@@ -12,7 +12,7 @@ from fednlp.cli.runs import TASK
 from fednlp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fednlp.cli.console import Terminal
+    from fednlp.cli.console import Console
     from fednlp.inference.predict import Prediction
 
 _RUN = typer.Argument(help="A run directory.")
@@ -36,28 +36,28 @@ def evaluate(
     from fednlp.cli.tables import label_tables, score_table, show
     from fednlp.inference.score import evaluate_run
 
-    with _terminal(as_json) as terminal:
-        terminal.begin()
-        scores = evaluate_run(run, data, out, terminal.say, terminal.step, client, task)
-        terminal.close()
+    with _console(as_json) as console:
+        console.begin()
+        scores = evaluate_run(run, data, out, console.log, console.on_progress, client, task)
+        console.close()
         if as_json:
             print(json.dumps(scores.as_json(), indent=1, ensure_ascii=False))
         else:
-            show(terminal.console, score_table(scores.metrics))
+            show(console.output, score_table(scores.metrics))
             for table in label_tables(scores.labels) if scores.labels else []:
-                terminal.console.print()
-                show(terminal.console, table)
+                console.output.print()
+                show(console.output, table)
         if out is not None:
-            terminal.say(f"written {out}")
+            console.log(f"written {out}")
 
 
-def _terminal(aside: bool) -> "Terminal":
-    """Return a terminal; it writes to standard error where standard output is for something else."""
-    from rich.console import Console
+def _console(aside: bool) -> "Console":
+    """Return a console; with ``aside`` it writes to standard error, since standard output carries data."""
+    from rich.console import Console as RichConsole
 
-    from fednlp.cli.console import Terminal
+    from fednlp.cli.console import Console
 
-    return Terminal("type the command again", Console(stderr=aside, highlight=False))
+    return Console("type the command again", RichConsole(stderr=aside, highlight=False))
 
 
 def predict(
@@ -82,7 +82,7 @@ def predict(
         int | None, typer.Option(min=1, help="Give the probabilities of so many labels, the likeliest.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each text.")] = False,
-    beside: Annotated[
+    columns: Annotated[
         list[str] | None,
         typer.Option("--with", help="A further column, e.g. --with context='...' for a question."),
     ] = None,
@@ -94,7 +94,7 @@ def predict(
         raise ConfigError("--in and texts do not go together: leave out one of them")
     if table is None and text is not None:
         raise ConfigError("--text names a column of a file: give the file with --in")
-    further = _further(beside or [])
+    further = _further(columns or [])
     if table is None and not texts and sys.stdin is not None and sys.stdin.isatty():
         raise ConfigError("there is no text: type one, pipe some in, or give a file with --in")
     from fednlp.formatting.units import plural
@@ -102,30 +102,30 @@ def predict(
     from fednlp.inference.model import open_trained
     from fednlp.inference.predict import predictions, write_predictions
 
-    with _terminal(True) as terminal:
+    with _console(True) as console:
         trained = open_trained(run, client, task)
         if table is None:
             asked = asked_of_texts(trained, _typed(texts or ["-"]), further)
         else:
-            asked = asked_of_file(trained, table, text, further, terminal.say)
-        wanted = probabilities or top is not None
+            asked = asked_of_file(trained, table, text, further, console.log)
+        with_probabilities = probabilities or top is not None
         if out is None:
-            for one in predictions(trained, asked, probabilities=wanted, top=top):
+            for one in predictions(trained, asked, probabilities=with_probabilities, top=top):
                 print(_json(one) if as_json else _shown(one))
             return
-        terminal.begin()
+        console.begin()
 
         def done(rows: int) -> None:
-            terminal.step(rows, None, "rows")
+            console.on_progress(rows, None, "rows")
 
-        count = write_predictions(out, trained, asked, probabilities=wanted, top=top, done=done)
-        terminal.close()
-        terminal.say(f"written {out}: {plural(count, 'row')}")
+        count = write_predictions(out, trained, asked, probabilities=with_probabilities, top=top, done=done)
+        console.close()
+        console.log(f"written {out}: {plural(count, 'row')}")
 
 
-def _further(beside: list[str]) -> dict[str, str]:
+def _further(columns: list[str]) -> dict[str, str]:
     further = {}
-    for one in beside:
+    for one in columns:
         key, equals, value = one.partition("=")
         if not equals:
             raise ConfigError(f"--with {one}: write column=text, for example --with context='...'")
@@ -143,14 +143,14 @@ def _typed(texts: list[str]) -> Iterator[str]:
 
 
 def _piped() -> Iterator[str]:
-    from fednlp.data.lines import LONGEST_LINE, decoded, without_mark
+    from fednlp.data.readers.text_io import LONGEST_LINE, decode_line, without_bom
 
     if sys.stdin is None:  # closed: predict RUN - <&-
         return
     where = Path("standard input")
     for number, line in enumerate(iter(lambda: sys.stdin.buffer.readline(LONGEST_LINE + 1), b""), 1):
-        text = decoded(
-            without_mark(line, where) if number == 1 else line, where, number, latin1=False
+        text = decode_line(
+            without_bom(line, where) if number == 1 else line, where, number, latin1=False
         ).strip()
         if text:
             yield text
@@ -163,7 +163,7 @@ def _json(one: "Prediction") -> str:
 
 def _shown(one: "Prediction") -> str:
     """Return a line for a person: the prediction, or the labels with their probabilities."""
-    from fednlp.formatting.units import clean
+    from fednlp.formatting.safe_text import clean
 
     if one.probabilities is None:
         return clean(one.text)

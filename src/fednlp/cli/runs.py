@@ -33,7 +33,7 @@ def run(
 ) -> None:
     """Run an experiment, or go on with one that was stopped."""
     from fednlp import config
-    from fednlp.cli.console import Terminal
+    from fednlp.cli.console import Console
     from fednlp.simulation import run as runs
 
     short = {"model.name_or_path": model, "seed": seed, "runtime.workers": workers}
@@ -41,8 +41,8 @@ def run(
     named = [] if task is None else [f"task.name={json.dumps(task)}"]
     if resume is None:
         overrides += named
-        with Terminal() as terminal:
-            runs.run(config.load(experiment, overrides, full), out, listener=terminal)
+        with Console() as console:
+            runs.run(config.load(experiment, overrides, full), out, callback=console)
         return
     if out is not None:
         raise ConfigError("--out and --resume do not go together: a resumed run stays in its folder")
@@ -54,9 +54,11 @@ def run(
     if typed is not None and typed.name == "COMMANDLINE":
         expected = config.load(experiment, [*settings, *named], full)
     elif settings:
-        raise ConfigError(f"a resumed run keeps its settings: leave out {', '.join(settings)}, or start anew")
-    with Terminal() as terminal:
-        runs.resume(resume, expected=expected, task=task, workers=workers, listener=terminal)
+        raise ConfigError(
+            f"a resumed run keeps its settings: leave out {', '.join(settings)}, or start again"
+        )
+    with Console() as console:
+        runs.resume(resume, expected=expected, task=task, workers=workers, callback=console)
 
 
 def _number(key: str, change: str) -> int:
@@ -94,25 +96,25 @@ def compare(
     Several experiments, of one task or of several, give a table each and one of all.
     """
     from fednlp import config
-    from fednlp.cli.console import Terminal, show_table
+    from fednlp.cli.console import Console, show_table
     from fednlp.reports import across_table, compare_table, read_run, write_report, write_table
-    from fednlp.reports.client_table import clients_table
     from fednlp.reports.groups import algorithm_title
+    from fednlp.reports.sections.clients import clients_table
     from fednlp.simulation.compare import compare as compare_runs
     from fednlp.simulation.compare import plan
 
     overrides = [*(changes or []), *([f"model.name_or_path={json.dumps(model)}"] if model else [])]
-    wanted = [config.load(one, overrides, full) for one in experiments or ["experiments/quickstart.toml"]]
-    _require_different([one.name for one in wanted])
-    folders = [_comparison_folder(one.name, out, len(wanted)) for one in wanted]
-    how = [(_methods(one, algorithms), _names(references), seeds) for one in wanted]
-    for settings, folder, which in zip(wanted, folders, how, strict=True):
+    loaded = [config.load(one, overrides, full) for one in experiments or ["experiments/quickstart.toml"]]
+    _require_different([one.name for one in loaded])
+    folders = [_comparison_folder(one.name, out, len(loaded)) for one in loaded]
+    how = [(_methods(one, algorithms), _names(references), seeds) for one in loaded]
+    for settings, folder, which in zip(loaded, folders, how, strict=True):
         plan(settings, *which, folder if out else None)  # all mistakes before the first run
     found: dict[str, dict[str, list[Any]]] = {}
     pages: list[Path] = []
-    for settings, folder, which in zip(wanted, folders, how, strict=True):
-        with Terminal(again="run the same command again") as terminal:
-            runs = compare_runs(settings, *which, folder if out else None, terminal)
+    for settings, folder, which in zip(loaded, folders, how, strict=True):
+        with Console(again="run the same command again") as console:
+            runs = compare_runs(settings, *which, folder if out else None, console)
         groups: dict[str, list[Any]] = {}
         for planned in runs:
             groups.setdefault(algorithm_title(planned.method), []).append(read_run(planned.folder))

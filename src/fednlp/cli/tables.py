@@ -4,13 +4,14 @@ import io
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from rich.console import Console
+from rich.console import Console as RichConsole
 from rich.table import Table
 from rich.text import Text
 
-from fednlp.formatting.units import clean, metric_title, plural
-from fednlp.reports.client_table import MOST_CLIENTS, client_names, marks_of
+from fednlp.formatting.safe_text import clean
+from fednlp.formatting.units import metric_title, plural
 from fednlp.reports.read import ClientTable
+from fednlp.reports.sections.clients import MOST_CLIENTS, client_names, marks_of
 from fednlp.tasks.label_scores import LabelScores
 
 _MOST_LABELS = 40
@@ -19,15 +20,15 @@ _PAIRS = 10
 _LONGEST_NAME = 32
 
 
-def show(console: Console, table: Table) -> None:
+def show(output: RichConsole, table: Table) -> None:
     """Print a table: as wide as the terminal; into a pipe as wide as it is, without blanks at the ends of lines."""
-    if console.is_terminal:
-        console.print(table)
+    if output.is_terminal:
+        output.print(table)
         return
     text = io.StringIO()
-    Console(file=text, width=100_000, color_system=None).print(table)
+    RichConsole(file=text, width=100_000, color_system=None).print(table)
     for line in text.getvalue().splitlines():
-        console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
+        output.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
 
 
 def score_table(scores: Mapping[str, float | None]) -> Table:
@@ -99,8 +100,8 @@ def _pairs(labels: Sequence[str], confusion: np.ndarray) -> list[Table]:
     table = _columns("true label, most often taken for", "examples")
     for true, predicted in zip(*np.unravel_index(order, wrong.shape), strict=True):
         if wrong[true, predicted]:
-            said = Text.assemble(_name(labels[true]), " → ", _name(labels[predicted]))
-            table.add_row(said, f"{wrong[true, predicted]:,}")
+            pair = Text.assemble(_name(labels[true]), " → ", _name(labels[predicted]))
+            table.add_row(pair, f"{wrong[true, predicted]:,}")
     return [table] if table.row_count else []
 
 
@@ -111,11 +112,11 @@ def clients_table(clients: ClientTable, metric: str) -> Table | None:
         clients: What ``clients.csv`` says.
         metric: The metric of their scores.
     """
-    finetuned = bool(np.isfinite(clients.finetuned_scores).any())
-    last = clients.finetuned_scores if finetuned else clients.scores
+    final = bool(np.isfinite(clients.finetuned_scores).any())
+    last = clients.finetuned_scores if final else clients.scores
     if not 0 < len(clients) <= MOST_CLIENTS or not np.isfinite(last).any():
         return None
-    more = [("after own steps", clients.finetuned_scores)] if finetuned else []
+    more = [("after own steps", clients.finetuned_scores)] if final else []
     columns = [(f"test {metric_title(metric)}", clients.scores), *more]
     table = _columns("client", "training", "test", *(head for head, _ in columns))
     table.add_column("")

@@ -144,5 +144,11 @@ def _anchored_model(model: Model) -> dict[str, str | list[str]]:
     return {} if model.name_or_path in ALL_NAMES else _anchored(model, "name_or_path")
 
 
-def _anchored_device(costs: Costs) -> dict[str, str | list[str]]:
-    return {} if costs.device in profile_names() else _anchored(costs, "device")
+def _anchored_device(costs: Costs) -> dict[str, Any]:
+    if not isinstance(costs.device, dict):
+        return {} if costs.device in profile_names() else _anchored(costs, "device")
+    mix: dict[str, float] = {}
+    for name, share in costs.device.items():
+        path = name if name in profile_names() else str(_absolute(name))
+        mix[path] = mix.get(path, 0.0) + share
+    return {"device": mix}

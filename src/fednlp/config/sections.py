@@ -4,6 +4,7 @@ import difflib
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, PlainValidator, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from fednlp.errors import PartitionError
 from fednlp.federated.aggregators import AGGREGATORS
@@ -368,12 +369,26 @@ class Fewshot(Section):
     detect_label_noise: bool = False
 
 
+def _one_or_mixed(value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, dict) and value and all(type(name) is str for name in value):
+        shares = [1.0 if type(share) is int and share == 1 else share for share in value.values()]
+        if all(type(share) is float for share in shares):
+            return dict(zip(value, shares, strict=True))
+    wanted = 'give a profile, or a mix with its shares: { "jetson-tx2" = 0.5, "raspberry-pi-4b" = 0.5 }'
+    raise PydanticCustomError("device_type", wanted)
+
+
 class Costs(Section):
-    """What time and bytes are priced with: bandwidths in MB/s (10^6 bytes), and a device's profile."""
+    """What time and bytes are priced with: bandwidths in MB/s (10^6 bytes), and a device's profile.
+
+    ``device`` is one profile for all clients, or a mix: shares of the clients by profile.
+    """
 
     bandwidth_up: PositiveFloat | None = None
     bandwidth_down: PositiveFloat | None = None
-    device: str | None = None
+    device: Annotated[str | dict[str, float] | None, PlainValidator(_one_or_mixed)] = None
 
 
 class Runtime(Section):

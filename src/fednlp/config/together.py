@@ -18,7 +18,8 @@ from fednlp.config.sections import (
     Server,
 )
 from fednlp.costs.devices import load_profile
-from fednlp.data.silos import names_silos
+from fednlp.costs.fleet import check_mix
+from fednlp.data.silos.paths import names_silos
 from fednlp.errors import ConfigError, ModelError, PartitionError
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.server import ServerOptimizer, default_server
@@ -347,8 +348,11 @@ def _fewshot_problems(experiment: "Experiment") -> list[str]:
 
 def _costs_problems(experiment: "Experiment") -> list[str]:
     try:
-        if experiment.costs.device is not None:
-            load_profile(experiment.costs.device)
+        device = experiment.costs.device
+        if isinstance(device, dict):
+            check_mix(device)
+        for name in [device] if isinstance(device, str) else device or ():
+            load_profile(name)
     except ConfigError as error:
         return [f"costs.device: {error}"]
     return []

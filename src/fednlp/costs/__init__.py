@@ -1,43 +1,52 @@
-"""Bytes, time, energy and memory: what a round cost, priced with bandwidths and the profile of a device."""
+"""Bytes, time, energy and memory: what a round cost, by bandwidths and the profiles of the clients' devices."""
 
-from fednlp.costs.devices import Device, Speed, load_profile, profile_names
-from fednlp.costs.ledger import (
-    COUNTED,
-    Prices,
-    Spent,
-    both,
-    client_joules,
+from fednlp.costs.accounting import COUNTED, ClientCost, merge, round_line, round_seconds, totals
+from fednlp.costs.cost_model import CostModel, device_cost_model
+from fednlp.costs.devices import DeviceProfile, Speed, load_profile, profile_names
+from fednlp.costs.fleet import (
+    Fleet,
+    assign_kinds,
     client_seconds,
-    prices,
-    round_line,
-    round_seconds,
-    totals,
+    local_examples,
+    make_fleet,
+    uniform_fleet,
 )
-from fednlp.costs.memory import HELD, Shape, Sizes, client_memory, peak_memory, shape_of
-from fednlp.costs.plans import BACKWARD, Plan, seconds_per_example
+from fednlp.costs.memory_estimate import (
+    ALLOCATOR_OVERHEAD,
+    LayerSizes,
+    ModelSizes,
+    client_memory,
+    layer_sizes,
+    peak_memory,
+)
+from fednlp.costs.training_time import BACKWARD, TrainingDepth, seconds_per_example
 
 __all__ = [
+    "ALLOCATOR_OVERHEAD",
     "BACKWARD",
     "COUNTED",
-    "HELD",
-    "Device",
-    "Plan",
-    "Prices",
-    "Shape",
-    "Sizes",
+    "ClientCost",
+    "CostModel",
+    "DeviceProfile",
+    "Fleet",
+    "LayerSizes",
+    "ModelSizes",
     "Speed",
-    "Spent",
-    "both",
-    "client_joules",
+    "TrainingDepth",
+    "assign_kinds",
     "client_memory",
     "client_seconds",
+    "device_cost_model",
+    "layer_sizes",
     "load_profile",
+    "local_examples",
+    "make_fleet",
+    "merge",
     "peak_memory",
-    "prices",
     "profile_names",
     "round_line",
     "round_seconds",
     "seconds_per_example",
-    "shape_of",
     "totals",
+    "uniform_fleet",
 ]

@@ -1,6 +1,6 @@
-"""Profiles of devices: how long one takes for an example, and what else is known of it.
+"""Profiles of devices: how long each takes for an example, its power and its memory.
 
-A profile is a TOML file. ``name`` and ``source`` must be there; a figure that nobody stated is left out::
+A profile is a TOML file. ``name`` and ``source`` must be there; a figure that no source states is left out::
 
     name = "my-phone"
     source = "measured on ... with ..."
@@ -57,7 +57,7 @@ class Speed:
         models: By model, of which everything is trained.
         per_million_parameters: Of a model that is not named, seconds per million parameters.
         depths: By model and number of layers from the top that are at work, with the head, while the frozen ones
-            below are remembered.
+            below are cached.
         backward: Of training: time of a layer's backward pass over that of its forward pass.
         bias: Of training: time of a layer whose biases alone are trained, over one that is trained whole.
     """
@@ -89,7 +89,7 @@ class Speed:
 
 
 def of_model(table: Mapping[str, _T], model: str) -> _T | None:
-    """Return what a table says of a model: of its name, else of the last part of it.
+    """Return a model's entry of a table: by its name, else by the last part of the name.
 
     >>> of_model({"b": 1}, "hub/b")
     1
@@ -98,7 +98,7 @@ def of_model(table: Mapping[str, _T], model: str) -> _T | None:
 
 
 @dataclass(frozen=True)
-class Device:
+class DeviceProfile:
     """One device; None stands for a figure that is not known.
 
     Attributes:
@@ -131,7 +131,7 @@ def profile_names() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
-def load_profile(name_or_path: str | Path) -> Device:
+def load_profile(name_or_path: str | Path) -> DeviceProfile:
     """Read the profile of a device.
 
     Args:
@@ -164,14 +164,14 @@ def load_profile(name_or_path: str | Path) -> Device:
     return _device(path, table)
 
 
-def _device(path: Path, table: Mapping[str, Any]) -> Device:
+def _device(path: Path, table: Mapping[str, Any]) -> DeviceProfile:
     _known_keys(path, "", table)
     for key in ("name", "source"):
         if not isinstance(table.get(key), str) or not table[key].strip():
             raise ConfigError(f'{path}: {key} is missing: add {key} = "..."')
     watts = _section(path, table, "watts")
     memory = _figure(path, "memory", table.get("memory"))
-    return Device(
+    return DeviceProfile(
         name=table["name"],
         source=" ".join(table["source"].split()),
         training=_speed(path, table, "training"),

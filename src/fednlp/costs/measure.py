@@ -1,4 +1,4 @@
-"""Measuring the machine at hand: seconds an example of a model at some depths, as the profile of a device."""
+"""Measuring this machine: seconds an example of a model at several depths, as the profile of a device."""
 
 import os
 import platform
@@ -20,28 +20,29 @@ BATCH, LENGTH = 8, 64
 _SECONDS = 1.5
 _STEPS = 30
 
-Progress = Callable[[int, int, str], None]
+OnProgress = Callable[[int, int, str], None]
 
 
-def measured(
+def measure_device(
     models: list[str],
     name: str,
     *,
     batch: int = BATCH,
     length: int = LENGTH,
-    step: Progress = lambda done, of, what: None,
+    on_progress: OnProgress = lambda done, of, what: None,
 ) -> dict[str, Any]:
     """Measure this machine; return its profile as a table, which is TOML that ``load_profile`` reads.
 
     Each model is trained with AdamW on batches of random tokens: whole, by its biases, and with some of its layers
-    frozen and remembered, the median over the steps of about a second each. The GPU is measured where there is one.
+    frozen and their outputs cached; the seconds are the median over the steps of about a second. The GPU is measured
+    where there is one.
 
     Args:
         models: Names, folders or hub names of Transformer encoders or decoders.
-        name: What the profile is to be called.
+        name: The profile's name.
         batch: Examples a batch.
         length: Tokens an example.
-        step: Told how many measurements are done, of how many, and which is next.
+        on_progress: Called with the number of measurements done, of how many, and the name of the next.
 
     Raises:
         ConfigError: A model is no classifier of texts, or the sizes do not fit it.
@@ -51,7 +52,7 @@ def measured(
     inference: dict[str, Any] = {"models": {}, "depths": {}}
     shares = []
     for model in models:
-        for kind, depth, seconds in _measurements(model, batch, length, step):
+        for kind, depth, seconds in _measurements(model, batch, length, on_progress):
             table = inference if kind == "inference" else training
             if kind == "bias":
                 shares.append(seconds)
@@ -71,7 +72,7 @@ def _called(model: str) -> str:
 
 
 def _measurements(
-    name: str, batch: int, length: int, step: Progress
+    name: str, batch: int, length: int, on_progress: OnProgress
 ) -> Iterator[tuple[str, int | None, float]]:
     """Yield kind (training, bias, inference), depth (None for the whole model) and seconds an example."""
     layers, build = _builder(name)
@@ -80,16 +81,16 @@ def _measurements(
     jobs += [(["head", *([f"layer.{layers - d}-{layers - 1}"] if d else [])], d) for d in depths]
     for number, (train, depth) in enumerate(jobs):
         what = "biases" if number == 1 else "whole" if depth is None else f"{depth} of {layers} layers"
-        step(number, len(jobs), f"{_called(name)}, {what}")
+        on_progress(number, len(jobs), f"{_called(name)}, {what}")
         model = build(train)
-        with _remembered(model, depth, batch, length) as batches:
+        with _cached_states(model, depth, batch, length) as batches:
             if batches is None:
                 continue
             kind = "bias" if number == 1 else "training"
             yield kind, depth, _timed(_trainer(model, batches), batch)
             if number != 1:
                 yield "inference", depth, _timed(_labeller(model, batches), batch)
-    step(len(jobs), len(jobs), _called(name))
+    on_progress(len(jobs), len(jobs), _called(name))
 
 
 def _depths(layers: int) -> list[int]:
@@ -103,7 +104,7 @@ def _depths(layers: int) -> list[int]:
 
 
 def _builder(name: str) -> tuple[int, Callable[[Any], "nn.Module"]]:
-    """Return a model's number of layers, and what builds it with some of its parts trained."""
+    """Return a model's number of layers, and a function that builds it with some of its parts trained."""
     from fednlp.models import new_model, resolve_model
     from fednlp.models.groups import groups_of
     from fednlp.models.selection import apply_selection, parse_selection
@@ -132,10 +133,10 @@ def _device() -> "torch.device":
 
 
 @contextmanager
-def _remembered(
+def _cached_states(
     model: "nn.Module", depth: int | None, batch: int, length: int
 ) -> "Iterator[Callable[[], dict[str, Any]] | None]":
-    """Give what makes a batch, with what frozen layers make of it already there; None where they cannot be left out."""
+    """Yield a function that makes a batch, frozen layers' outputs cached; None where these cannot be skipped."""
     import torch
 
     from fednlp.training.frozen_prefix import find_frozen_prefix
@@ -164,7 +165,7 @@ def _remembered(
 
 
 def _trainer(model: "nn.Module", batches: Callable[[], dict[str, Any]]) -> Callable[[], None]:
-    """Return one local step."""
+    """Return a function that takes one local step."""
     import torch
 
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -183,7 +184,7 @@ def _trainer(model: "nn.Module", batches: Callable[[], dict[str, Any]]) -> Calla
 
 
 def _labeller(model: "nn.Module", batches: Callable[[], dict[str, Any]]) -> Callable[[], None]:
-    """Return one batch of labelling."""
+    """Return a function that labels one batch."""
     import torch
 
     def run() -> None:
@@ -232,7 +233,7 @@ def _source(models: list[str], batch: int, length: int) -> str:
 
 
 def _processor() -> str:
-    """Return what the processor is called, as far as the system says."""
+    """Return the processor's name, as far as the system states it."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             named = next(

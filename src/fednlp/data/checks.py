@@ -1,18 +1,20 @@
-"""Whether a row can be an example of a task: one check per kind of target, called as rows are read."""
+"""Checks of rows: whether a row can be an example of a task, one check for each kind of target."""
 
 import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from fednlp.data.columns import LISTS
-from fednlp.data.readers.checks import answers_fault, tags_fault
+from fednlp.data.columns import LISTS, check_columns, columns_of
 from fednlp.data.schema import SCHEMAS
-from fednlp.data.store import Check, Fault, Row
+from fednlp.data.store import Check, Fault, Row, Rows, View
+
+OnInvalidRow = Literal["refuse", "drop"]
+"""What to do with a row that cannot be an example: refuse the file, or drop the row."""
 
 _SHOWN = 40
-# What any reader of numbers takes; other ways to write one are written anew.
+# What any parser of numbers accepts; a number in another notation is rewritten.
 _PLAIN_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
 # Only JSON with such an escape can hold half a surrogate pair, which no file can store.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -29,7 +31,7 @@ def row_check(task: str, columns: Mapping[str, str], names: Sequence[str]) -> Ch
     >>> check = row_check("text-regression", {"text": "text", "score": "score"}, ["text", "score"])
     >>> check(["a", "0.5"])
     ['a', '0.5']
-    >>> check(["a", "high"]).said
+    >>> check(["a", "high"]).message
     "'high' in 'score' is no number: write one such as 3.5"
     """
     schema = SCHEMAS[task]
@@ -53,7 +55,7 @@ def row_check(task: str, columns: Mapping[str, str], names: Sequence[str]) -> Ch
 
 
 Judge = Callable[[Row], str | Row | None]
-"""Says what is wrong with a row, or how it is to be written, or nothing where it is well."""
+"""Returns what is wrong with a row, or the row rewritten, or None where it is valid as it is."""
 
 
 def _class(columns: Mapping[str, str], places: Mapping[str, int]) -> Judge:
@@ -190,3 +192,104 @@ _JUDGES: Mapping[str, Callable[[Mapping[str, str], Mapping[str, int]], Judge]] =
     "text": _text,
     "none": _none,
 }
+
+
+def answers_fault(context: str, answers: str) -> str | None:
+    """Return what is wrong with a row's answers, or None: each must occur in the context at its position.
+
+    Args:
+        context: The text.
+        answers: JSON as in :mod:`fednlp.data.schema`.
+
+    >>> answers_fault("built in 1912", '[{"text": "in 1912", "start": 6}]')
+    >>> answers_fault("built in 1912", '[{"text": "1912", "start": 8}]')
+    "the answer '1912' does not stand at character 8 of its context"
+    >>> answers_fault("built in 1912", "[]")
+    'there is no answer'
+    """
+    found = _list(answers)
+    if not found:
+        return "there is no answer" if found == [] else "the answers are not a JSON list"
+    for answer in found:
+        text, start = (answer.get("text"), answer.get("start")) if isinstance(answer, dict) else (None, None)
+        if not isinstance(text, str) or type(start) is not int:
+            return 'an answer is not {"text": "...", "start": number}'
+        if not text.strip():
+            return "an answer is empty"
+        if start < 0 or not context.startswith(text, start):
+            return f"the answer {text[:60]!r} does not stand at character {start} of its context"
+    return None
+
+
+def valid_answers(context: str, answers: str) -> tuple[str, int]:
+    """Return the answers that occur in the context at their positions, and the number of the others.
+
+    >>> valid_answers("built in 1912", '[{"text": "1912", "start": 9}, {"text": "1912", "start": 8}]')
+    ('[{"text": "1912", "start": 9}]', 1)
+    """
+    found = _list(answers) or []
+    kept = [item for item in found if answers_fault(context, json.dumps([item])) is None]
+    return json.dumps(kept, ensure_ascii=False), len(found) - len(kept)
+
+
+def tags_fault(words: str, tags: str) -> str | None:
+    """Return what is wrong with a row's words and tags, or None: two JSON lists of strings, one tag a word.
+
+    >>> tags_fault('["EU", "rejects"]', '["B-ORG"]')
+    '2 words and 1 tags: there must be one tag a word'
+    """
+    both = _list(words), _list(tags)
+    for name, found in zip(("words", "tags"), both, strict=True):
+        if found is None or not all(isinstance(item, str) for item in found):
+            return f"the {name} are not a JSON list of strings"
+    assert both[0] is not None
+    assert both[1] is not None
+    if len(both[0]) != len(both[1]):
+        return f"{len(both[0])} words and {len(both[1])} tags: there must be one tag a word"
+    if not both[0]:
+        return "there is no word"
+    return None
+
+
+def _list(value: str) -> list[Any] | None:
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, list) else None
+
+
+def named_columns(rows: Rows) -> tuple[str, Sequence[str]]:
+    """Return the location of the column names, for messages, and the names.
+
+    Raises:
+        DataError: A name occurs twice.
+    """
+    where, names = rows.names_at or rows.shown, rows.names()
+    check_columns(where, names)
+    return where, names
+
+
+def view_of(rows: Rows, task: str, configured: Mapping[str, str], on_invalid_row: OnInvalidRow) -> View:
+    """Return how rows are read for a task.
+
+    Args:
+        rows: The rows of the data set.
+        task: Its task.
+        configured: The user's own names of columns, by the canonical ones.
+        on_invalid_row: Whether an invalid row is refused or dropped.
+
+    Raises:
+        DataError: A column is missing.
+    """
+    where, names = named_columns(rows)
+    optional = SCHEMAS[task].optional
+    # One that is not needed may be in one of the files only.
+    configured = {name: own for name, own in configured.items() if name not in optional or own in names}
+    found = columns_of(where, names, task, configured)
+    return View(
+        task,
+        {own: canonical for canonical, own in found.items()},
+        lambda columns: row_check(task, found, columns),
+        on_invalid_row == "drop",
+    )

@@ -1,10 +1,10 @@
-"""Which column of a file is what: from what the user says, from a task's schema, and from the names there are."""
+"""The roles of the columns of a file, from the user's settings, a task's schema and the names in the file."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from fednlp.data.schema import SCHEMAS
 from fednlp.errors import DataError
-from fednlp.formatting.names import did_you_mean
+from fednlp.formatting.suggestions import did_you_mean
 
 CANONICAL: tuple[str, ...] = tuple(
     dict.fromkeys(name for schema in SCHEMAS.values() for name in (*schema.needed, *schema.optional))
@@ -32,8 +32,10 @@ _GUESSED = (
 _LONGEST_NAME = 40
 
 
-def wanted_columns(columns: Mapping[str, str], text: str = "text", label: str = "label") -> dict[str, str]:
-    """Return what the user says about columns: the column's own name by the canonical one.
+def configured_columns(
+    columns: Mapping[str, str], text: str = "text", label: str = "label"
+) -> dict[str, str]:
+    """Return the columns that the user configured: own names by canonical ones.
 
     Args:
         columns: Own names by canonical ones.
@@ -41,9 +43,9 @@ def wanted_columns(columns: Mapping[str, str], text: str = "text", label: str = 
         label: Short for ``columns["label"]``.
 
     Raises:
-        DataError: A name is not canonical, or two say different things.
+        DataError: A name is not canonical, or two settings contradict each other.
 
-    >>> wanted_columns({"source": "dialogue"}, label="topic")
+    >>> configured_columns({"source": "dialogue"}, label="topic")
     {'source': 'dialogue', 'label': 'topic'}
     """
     found = dict(columns)
@@ -60,13 +62,13 @@ def wanted_columns(columns: Mapping[str, str], text: str = "text", label: str = 
     return found
 
 
-def check_columns(where: str, columns: Sequence[str], *wanted: str) -> None:
-    """Refuse columns that lack a wanted one, with the nearest there is.
+def check_columns(where: str, columns: Sequence[str], *required: str) -> None:
+    """Refuse columns that lack a required one; the message names the nearest one.
 
     Raises:
-        DataError: A column is missing or stands there twice.
+        DataError: A column is missing or occurs twice.
     """
-    for name in wanted:
+    for name in required:
         if name not in columns:
             raise DataError(
                 f"{where}: no column {name!r}: {did_you_mean(name, columns)}{_there_are(columns)}"
@@ -76,13 +78,13 @@ def check_columns(where: str, columns: Sequence[str], *wanted: str) -> None:
         raise DataError(f"{where}: the column {twice!r} stands there twice: rename one")
 
 
-def infer_task(where: str, names: Sequence[str], wanted: Mapping[str, str]) -> str:
+def infer_task(where: str, names: Sequence[str], configured: Mapping[str, str]) -> str:
     """Return the one task that the columns of a file fit, a language model's where there are texts alone.
 
     Args:
         where: The file, for messages.
         names: Its columns.
-        wanted: As :func:`wanted_columns` gives it; a task that has no use for one of these does not fit.
+        configured: The result of :func:`configured_columns`; a task that does not use one of these does not fit.
 
     Raises:
         DataError: No task fits, or more than one, or a column that the user names is missing.
@@ -90,9 +92,9 @@ def infer_task(where: str, names: Sequence[str], wanted: Mapping[str, str]) -> s
     >>> infer_task("a.csv", ["id", "dialogue", "target"], {"source": "dialogue"})
     'sequence-to-sequence'
     """
-    if wanted:
-        check_columns(where, names, *(own for name, own in wanted.items() if name in _NEEDED))
-    fitting = [task for task in _GUESSED if _fits(task, names, wanted)]
+    if configured:
+        check_columns(where, names, *(own for name, own in configured.items() if name in _NEEDED))
+    fitting = [task for task in _GUESSED if _fits(task, names, configured)]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
@@ -100,8 +102,8 @@ def infer_task(where: str, names: Sequence[str], wanted: Mapping[str, str]) -> s
             f"{where}: the columns fit {' and '.join(fitting)} alike: say which, such as "
             f'task.name = "{fitting[0]}"'
         )
-    if _fits("causal-lm", names, wanted):
-        others = [name for name in names if name != wanted.get("text", "text")]
+    if _fits("causal-lm", names, configured):
+        others = [name for name in names if name != configured.get("text", "text")]
         near = [name for name in ("label", "score") if did_you_mean(name, others)]
         if not near:
             return "causal-lm"
@@ -113,22 +115,22 @@ def infer_task(where: str, names: Sequence[str], wanted: Mapping[str, str]) -> s
     )
 
 
-def columns_of(where: str, names: Sequence[str], task: str, wanted: Mapping[str, str]) -> dict[str, str]:
+def columns_of(where: str, names: Sequence[str], task: str, configured: Mapping[str, str]) -> dict[str, str]:
     """Return a task's columns that a file has: its own names by the canonical ones, in the schema's order.
 
     Raises:
-        DataError: One that the task needs, or that the user names, is missing; or the task has no use for it.
+        DataError: One that the task needs, or that the user names, is missing; or the task does not use it.
     """
     schema = SCHEMAS[task]
     known = (*schema.needed, *schema.optional)
-    for name in wanted:
+    for name in configured:
         if name not in known:
             raise DataError(
                 f"{task} has no column {name!r}: {did_you_mean(name, known)}it reads {', '.join(known)}"
             )
-    check_columns(where, names, *(wanted.get(name, name) for name in schema.needed))
-    check_columns(where, names, *wanted.values())
-    found = {name: own for name in known if (own := wanted.get(name, name)) in names}
+    check_columns(where, names, *(configured.get(name, name) for name in schema.needed))
+    check_columns(where, names, *configured.values())
+    found = {name: own for name in known if (own := configured.get(name, name)) in names}
     for name, own in found.items():
         other = next(one for one in found if found[one] == own)
         if other != name:
@@ -136,10 +138,10 @@ def columns_of(where: str, names: Sequence[str], task: str, wanted: Mapping[str,
     return found
 
 
-def _fits(task: str, names: Iterable[str], wanted: Mapping[str, str]) -> bool:
+def _fits(task: str, names: Iterable[str], configured: Mapping[str, str]) -> bool:
     schema = SCHEMAS[task]
-    return all(wanted.get(name, name) in names for name in schema.needed) and all(
-        name in (*schema.needed, *schema.optional) for name in wanted
+    return all(configured.get(name, name) in names for name in schema.needed) and all(
+        name in (*schema.needed, *schema.optional) for name in configured
     )
 
 

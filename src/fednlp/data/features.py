@@ -5,25 +5,27 @@ bytes of its UTF-8; a plain column is one int64 array (labels) or float64 (score
 last and states every file's type and length, so a folder that was cut short counts as absent.
 """
 
+import ctypes
 import json
+import mmap
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from fednlp.data.pages import let_go
 from fednlp.disk import locked
 
 _VERSION = 2
 _TYPES = {"int32": np.int32, "uint8": np.uint8, "int64": np.int64, "float64": np.float64}
 _ROWS_AT_ONCE = 2048
+_PAGE_OUT = 21  # MADV_PAGEOUT of Linux 5.4 and later, madvise(2)
 
 
 @dataclass(frozen=True)
@@ -206,8 +208,36 @@ def row_batches(table: Any, columns: Mapping[str, str]) -> Iterator[list[dict[st
     names = list(columns)
     for batch in table.select(list(columns.values())).to_batches(max_chunksize=_ROWS_AT_ONCE):
         yield batch.rename_columns(names).to_pylist()
-        let_go(buffer for column in batch.columns for buffer in column.buffers())
+        release_pages(buffer for column in batch.columns for buffer in column.buffers())
 
 
 def _mapped(path: Path, dtype: type) -> np.ndarray:
     return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype)
+
+
+def release_pages(buffers: Iterable[Any]) -> None:
+    """Tell the system that the pages of some Arrow buffers are not needed for now.
+
+    Nothing is lost, whatever the buffers are: a page of a file is read again when it is touched. A system that
+    cannot do so goes on holding them.
+
+    Args:
+        buffers: With an ``address`` and a ``size`` in bytes; None stands for no buffer.
+    """
+    advise = _madvise()
+    if advise is None:
+        return
+    for buffer in buffers:
+        if buffer is not None and buffer.size:
+            start = buffer.address // mmap.PAGESIZE * mmap.PAGESIZE
+            advise(start, buffer.address + buffer.size - start, _PAGE_OUT)
+
+
+@cache
+def _madvise() -> Any:
+    try:
+        function = ctypes.CDLL(None).madvise
+    except (OSError, AttributeError, TypeError):  # no such function: not a Unix
+        return None
+    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return function

@@ -11,17 +11,17 @@ from types import MappingProxyType
 from typing import Literal
 
 from fednlp.data.columns import check_columns
-from fednlp.data.csvfile import DELIMITERS, csv_names, csv_rows, delimiter_name, find_delimiter
-from fednlp.data.excel import EXCEL, excel_names, excel_rows
-from fednlp.data.jsonl import JSON_LINES, json_names, json_rows
-from fednlp.data.parquet import PARQUET, parquet_names, parquet_rows
+from fednlp.data.fednlp_h5.reader import read_data
 from fednlp.data.readers import conll, parallel, squad
-from fednlp.data.readers.exchange import read_data
-from fednlp.data.readers.opening import chunks, filled, reading
-from fednlp.data.store import Fault, Placed, Row, Rows
+from fednlp.data.readers.csv_files import DELIMITERS, csv_names, csv_rows, delimiter_name, find_delimiter
+from fednlp.data.readers.excel import EXCEL, excel_names, excel_rows
+from fednlp.data.readers.json_files import JSON_LINES, json_names, json_rows
+from fednlp.data.readers.parquet import PARQUET, parquet_names, parquet_rows
+from fednlp.data.readers.text_io import data_errors, filled_lines, read_chunks
+from fednlp.data.store import Fault, Located, Row, Rows, file_identity
 from fednlp.disk import regular
 from fednlp.errors import DataError
-from fednlp.formatting.names import did_you_mean
+from fednlp.formatting.suggestions import did_you_mean
 
 CONLL = (".conll", ".bio", ".iob", ".iob2")
 TABLES = (*DELIMITERS, *JSON_LINES, *PARQUET, *EXCEL, *CONLL)
@@ -52,7 +52,7 @@ def file_rows(path: Path, delimiter: str | None = None) -> Rows:
     Raises:
         DataError: It is no such file; or, when the rows are read, what is wrong in which line.
     """
-    with reading(path):
+    with data_errors(path):
         regular(path)  # whatever library opens it
     suffix = suffix_of(path)
     if suffix in DELIMITERS:
@@ -78,7 +78,7 @@ def _csv(path: Path, usual: str, given: str | None) -> Rows:
     delimiter = given or find_delimiter(path, usual)
     return Rows(
         ("csv", str(path.resolve()), delimiter),
-        identity([path]),
+        file_identity([path]),
         str(path),
         lambda: csv_names(path, delimiter),
         lambda roles: csv_rows(path, delimiter),
@@ -91,21 +91,15 @@ def _table(
     path: Path,
     kind: str,
     names: Callable[[Path], Sequence[str]],
-    read: Callable[[Path, Mapping[str, str]], tuple[Sequence[str], Iterator[Placed]]],
+    read: Callable[[Path, Mapping[str, str]], tuple[Sequence[str], Iterator[Located]]],
 ) -> Rows:
     return Rows(
         (kind, str(path.resolve())),
-        identity([path]),
+        file_identity([path]),
         str(path),
         lambda: names(path),
         lambda roles: read(path, roles),
     )
-
-
-def identity(paths: Sequence[Path]) -> str:
-    """Return what changes when a file of these is written: their sizes and times."""
-    statuses = [path.stat() for path in paths]
-    return " ".join(f"{status.st_size}:{status.st_mtime_ns}" for status in statuses)
 
 
 def reader_rows(
@@ -121,7 +115,7 @@ def reader_rows(
 
     Args:
         path: The file.
-        reader: Called with the path, those beside it, and the options.
+        reader: Called with the path, the paths ``also``, and the options.
         columns: What it yields.
         known: SHA-256 of the content where it is pinned; else sizes and times stand for it.
         also: Further files that belong to it.
@@ -135,14 +129,14 @@ def reader_rows(
             *(str(one.resolve()) for one in paths),
             json.dumps(sorted(options.items())),
         ),
-        known or identity(paths),
+        known or file_identity(paths),
         shown,
         lambda: columns,
-        lambda roles: (columns, placed(path, partial(reader, *paths, **options))),
+        lambda roles: (columns, located(path, partial(reader, *paths, **options))),
     )
 
 
-def placed(path: Path, read: Callable[[], Iterator[Row]]) -> Iterator[Placed]:
+def located(path: Path, read: Callable[[], Iterator[Row]]) -> Iterator[Located]:
     """Yield a reader's rows with their numbers; there is at least one.
 
     Raises:
@@ -156,24 +150,24 @@ def placed(path: Path, read: Callable[[], Iterator[Row]]) -> Iterator[Placed]:
 
 
 def _texts(path: Path) -> Iterator[Row]:
-    for _, line in filled(path):
+    for _, line in filled_lines(path):
         yield (line,)
 
 
 def _is_tagged(path: Path) -> bool:
     """Say whether a text file has words and tags in columns: its first line ends in a tag."""
-    _, line = next(filled(path), (0, ""))
+    _, line = next(filled_lines(path), (0, ""))
     cells = line.split()
     return len(cells) > 1 and (_TAG.fullmatch(cells[-1]) is not None or cells[0] == "-DOCSTART-")
 
 
 def _is_squad(path: Path) -> bool:
     """Say whether a JSON file is SQuAD's: one object with articles, which hold paragraphs."""
-    head = next(chunks(path, _HEAD), b"").lstrip()
+    head = next(read_chunks(path, _HEAD), b"").lstrip()
     return head.startswith(b"{") and all(key.search(head) for key in _SQUAD)
 
 
-def exchange_rows(path: Path) -> tuple[Rows, Rows | None, str]:
+def h5_rows(path: Path) -> tuple[Rows, Rows | None, str]:
     """Return the training and test rows of a data file of the original FedNLP, and its task.
 
     Raises:
@@ -185,10 +179,10 @@ def exchange_rows(path: Path) -> tuple[Rows, Rows | None, str]:
     def rows(split: Literal["train", "test"]) -> Rows:
         return Rows(
             ("exchange", str(path.resolve()), split),
-            identity([path]),
+            file_identity([path]),
             f"{path}, {split}",
             lambda: data.columns,
-            lambda roles: (data.columns, placed(path, partial(data.rows, split))),
+            lambda roles: (data.columns, located(path, partial(data.rows, split))),
         )
 
     return rows("train"), rows("test") if data.test is not None else None, data.task
@@ -226,7 +220,7 @@ def joined_rows(parts: Sequence[tuple[str, Rows]], field: str | None = None) -> 
 
     Args:
         parts: Of each its name and its rows.
-        field: A further column that says which part a row is of; none if left out.
+        field: A further column with the name of the part that a row is of; none if left out.
 
     Raises:
         DataError: When the rows are read: a part lacks a column of another.
@@ -234,7 +228,7 @@ def joined_rows(parts: Sequence[tuple[str, Rows]], field: str | None = None) -> 
     added = [field] if field else []
     first, last = parts[0][1].shown, parts[-1][1].shown
 
-    def read(roles: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Placed]]:
+    def read(roles: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Located]]:
         opened = parts[0][1].read(roles)
         names = opened[0]  # a file of JSON may have further ones than at a glance
         rest = (part.read(roles) for _, part in parts[1:])
@@ -253,10 +247,10 @@ def joined_rows(parts: Sequence[tuple[str, Rows]], field: str | None = None) -> 
 
 def _one_after_the_other(
     parts: Sequence[tuple[str, Rows]],
-    opened: Iterable[tuple[Sequence[str], Iterator[Placed]]],
+    opened: Iterable[tuple[Sequence[str], Iterator[Located]]],
     names: Sequence[str],
     named: bool,
-) -> Iterator[Placed]:
+) -> Iterator[Located]:
     for (name, part), (columns, rows) in zip(parts, opened, strict=True):
         _require_same_columns(parts[0][1], names, part, columns)
         places = [columns.index(column) for column in names]
@@ -268,8 +262,8 @@ def _one_after_the_other(
 def _require_same_columns(first: Rows, names: Sequence[str], part: Rows, columns: Sequence[str]) -> None:
     check_columns(part.names_at or part.shown, columns)
     both = (part, columns), (first, names)
-    for (one, there), (other, wanted) in (both, both[::-1]):
-        lacking = next((column for column in wanted if column not in there), None)
+    for (one, there), (other, needed) in (both, both[::-1]):
+        lacking = next((column for column in needed if column not in there), None)
         if lacking is not None:
             raise DataError(
                 f"{one.names_at or one.shown}: no column {lacking!r}, which {other.shown} has: "

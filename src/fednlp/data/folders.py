@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fednlp.data.columns import check_columns
-from fednlp.data.files import SUFFIXES, identity
-from fednlp.data.lines import whole
-from fednlp.data.store import Fault, Placed, Rows
+from fednlp.data.files import SUFFIXES
+from fednlp.data.readers.text_io import read_text
+from fednlp.data.store import Fault, Located, Rows, file_identity
 from fednlp.errors import DataError
 
 
@@ -19,10 +19,10 @@ def folder_rows(
     The examples are in the order of the labels, then of the file names; the column ``file`` names the file.
 
     Args:
-        folder: Holds a folder a class; hidden files, and files beside the class folders, are left out.
+        folder: Holds a folder a class; hidden files, and files outside the class folders, are left out.
         text: What to call the column of texts.
         label: What to call the column of labels.
-        latin1: As for :func:`fednlp.data.lines.lines`.
+        latin1: As for :func:`fednlp.data.readers.text_io.lines`.
         known: Identity of the content where it is known better than by sizes and times.
 
     Raises:
@@ -36,7 +36,7 @@ def folder_rows(
         )
     names = [f"{path.parent.name}/{path.name}" for path in paths]
     if known is None:
-        known = json.dumps([names, identity(paths)])
+        known = json.dumps([names, file_identity(paths)])
     columns = (text, label, "file")
     check_columns(str(folder), columns)
     return Rows(
@@ -78,9 +78,9 @@ def _class_files(folder: Path) -> list[Path]:
         raise DataError(f"cannot read {folder}: {error.strerror}") from None
 
 
-def _rows(paths: Sequence[Path], names: Sequence[str], latin1: bool) -> Iterator[Placed]:
+def _rows(paths: Sequence[Path], names: Sequence[str], latin1: bool) -> Iterator[Located]:
     for path, name in zip(paths, names, strict=True):
-        text = whole(path, latin1)
+        text = read_text(path, latin1)
         if text.strip():
             yield str(path), (text, path.parent.name, name)
         else:

@@ -4,28 +4,25 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from fednlp.data.catalogue import CATALOGUE, Opened, entry
-from fednlp.data.checks import row_check
-from fednlp.data.columns import check_columns, columns_of, infer_task, wanted_columns
-from fednlp.data.csvfile import checked_delimiter
-from fednlp.data.hub import hub_rows
-from fednlp.data.misread import refuse_misread
-from fednlp.data.paths import open_given, targets_of
-from fednlp.data.pooled import SILO, split_silos
+from fednlp.data.checks import OnInvalidRow, named_columns, view_of
+from fednlp.data.columns import columns_of, configured_columns, infer_task
+from fednlp.data.profiling.label_issues import check_labels
+from fednlp.data.readers.csv_files import checked_delimiter
+from fednlp.data.readers.hf_datasets import hub_rows
 from fednlp.data.schema import SCHEMAS
-from fednlp.data.silos import Given
+from fednlp.data.silos.paths import PathSetting
+from fednlp.data.silos.pooling import SILO, split_silos
 from fednlp.data.split import hold_out
-from fednlp.data.store import Rows, Stored, View, stored
+from fednlp.data.store import Stored, stored
 from fednlp.data.textdata import TextData, class_ids, class_names
+from fednlp.data.user_data import open_user_data, targets_of
 from fednlp.disk import expanded
 from fednlp.errors import DataError
-from fednlp.formatting.names import did_you_mean
-
-OnInvalidRow = Literal["refuse", "drop"]
+from fednlp.formatting.suggestions import did_you_mean
 
 
 def load_data(
@@ -79,23 +76,23 @@ def load_data(
         raise DataError(f"unknown task {task!r}: {did_you_mean(task, SCHEMAS)}known are {', '.join(SCHEMAS)}")
     if delimiter is not None:
         delimiter = checked_delimiter(delimiter)
-    wanted = wanted_columns(columns or {}, text, label)
+    configured = configured_columns(columns or {}, text, label)
     tests = None if test_path is None else expanded(test_path)
-    shown, opened = _open(name, _given(path), tests, wanted, delimiter)
+    shown, opened = _open(name, _given(path), tests, configured, delimiter)
     guessed = not (task or opened.task)
-    task = task or opened.task or infer_task(*_named(opened.train), wanted)
+    task = task or opened.task or infer_task(*named_columns(opened.train), configured)
     train, test = (
-        stored(rows, view_of(rows, task, wanted, on_invalid_row)) if rows else None
+        stored(rows, view_of(rows, task, configured, on_invalid_row)) if rows else None
         for rows in (opened.train, opened.test)
     )
     assert train is not None
-    data = _assemble(shown, opened, task, train, test, wanted, on_invalid_row, test_fraction, seed)
+    data = _assemble(shown, opened, task, train, test, configured, on_invalid_row, test_fraction, seed)
     if guessed:
-        refuse_misread(data)
+        check_labels(data)
     return data
 
 
-def _given(path: str | Path | Sequence[str | Path] | None) -> Given | None:
+def _given(path: str | Path | Sequence[str | Path] | None) -> PathSetting | None:
     if path is None or isinstance(path, str | Path):
         return None if path is None else expanded(path)
     if not path:
@@ -105,9 +102,9 @@ def _given(path: str | Path | Sequence[str | Path] | None) -> Given | None:
 
 def _open(
     name: str | None,
-    path: Given | None,
+    path: PathSetting | None,
     test_path: Path | None,
-    wanted: Mapping[str, str],
+    configured: Mapping[str, str],
     delimiter: str | None,
 ) -> tuple[str, Opened]:
     if test_path is not None and (path is None or name is not None):
@@ -115,47 +112,15 @@ def _open(
     if name is None:
         if path is None:
             raise DataError("no data: give a name that fednlp data list shows, or path, your own file")
-        return open_given(path, test_path, wanted, delimiter)
+        return open_user_data(path, test_path, configured, delimiter)
     if delimiter is not None:
         raise DataError(f"data.delimiter is for your own CSV files, not for {name}: leave it out")
     if name in CATALOGUE or path is not None or "/" not in name:
         if path is not None and not isinstance(path, Path):
             raise DataError(f"{name} is read from one folder of its published files: give no list as path")
         return name, entry(name).open(path)
-    train, test = hub_rows(name, targets_of(wanted))
+    train, test = hub_rows(name, targets_of(configured))
     return name, Opened(train, test, train.shown)
-
-
-def _named(rows: Rows) -> tuple[str, Sequence[str]]:
-    """Return where the column names stand, and what they are; none stands there twice."""
-    where, names = rows.names_at or rows.shown, rows.names()
-    check_columns(where, names)
-    return where, names
-
-
-def view_of(rows: Rows, task: str, wanted: Mapping[str, str], on_invalid_row: OnInvalidRow) -> View:
-    """Return how rows are read for a task.
-
-    Args:
-        rows: Of the data set.
-        task: Its formulation.
-        wanted: What the user says about columns.
-        on_invalid_row: As for :func:`load_data`.
-
-    Raises:
-        DataError: A column is missing.
-    """
-    where, names = _named(rows)
-    optional = SCHEMAS[task].optional
-    # One that is not needed may be in one of the files only.
-    wanted = {name: own for name, own in wanted.items() if name not in optional or own in names}
-    found = columns_of(where, names, task, wanted)
-    return View(
-        task,
-        {own: canonical for canonical, own in found.items()},
-        lambda columns: row_check(task, found, columns),
-        on_invalid_row == "drop",
-    )
 
 
 def _assemble(
@@ -164,14 +129,14 @@ def _assemble(
     task: str,
     train: Stored,
     test: Stored | None,
-    wanted: Mapping[str, str],
-    on_invalid_row: OnInvalidRow,
+    configured: Mapping[str, str],
+    invalid: OnInvalidRow,
     fraction: float | None,
     seed: int,
 ) -> TextData:
     parts = [train] if test is None else [train, test]
     there = list(dict.fromkeys(column for part in parts for column in part.table.column_names))
-    columns = columns_of(name, there, task, wanted)
+    columns = columns_of(name, there, task, configured)
     pair = columns.get("text_pair")
     if pair is not None and any(pair not in part.table.column_names for part in parts):
         raise DataError(
@@ -180,7 +145,7 @@ def _assemble(
     names = class_names(task, columns, [part.table for part in parts])
     how = "silos" if opened.silos else "held out"
     split: Sequence[object] = [how, fraction, seed] if test is None else ["published", test.content]
-    said = [train.content, task, sorted(columns.items()), on_invalid_row, *split]
+    identity = [train.content, task, sorted(columns.items()), invalid, *split]
     if test is not None:
         train_numbers, test_numbers = (np.arange(part.table.num_rows, dtype=np.int64) for part in parts)
     elif fraction is None:
@@ -204,7 +169,7 @@ def _assemble(
         label_names=names,
         dropped=sum(part.dropped for part in parts),
         dropped_why=_why(parts),
-        fingerprint=hashlib.sha256(json.dumps(said).encode()).hexdigest(),
+        fingerprint=hashlib.sha256(json.dumps(identity).encode()).hexdigest(),
         silo=SILO if opened.silos else None,
         notes=opened.notes,
     )

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fednlp.data.csvfile import DELIMITERS
 from fednlp.data.files import file_rows
-from fednlp.data.jsonl import JSON_LINES, json_objects
-from fednlp.data.store import Fault, Placed
+from fednlp.data.readers.csv_files import DELIMITERS
+from fednlp.data.readers.json_files import JSON_LINES, json_objects
+from fednlp.data.store import Fault, Located
 from fednlp.disk import atomic
 from fednlp.errors import DataError
-from fednlp.formatting.names import did_you_mean
+from fednlp.formatting.suggestions import did_you_mean
 
 _REMEDY = "choose another --out"
 
@@ -46,10 +46,10 @@ def read_records(path: Path) -> tuple[Sequence[str], Iterator[Record]]:
     return columns, _records(columns, placed)
 
 
-def _records(columns: Sequence[str], placed: Iterator[Placed]) -> Iterator[Record]:
+def _records(columns: Sequence[str], placed: Iterator[Located]) -> Iterator[Record]:
     for where, row in placed:
         if isinstance(row, Fault):
-            raise DataError(f"{where}: {row.said}")
+            raise DataError(f"{where}: {row.message}")
         yield where, dict(zip(columns, row, strict=True))
 
 

@@ -53,10 +53,10 @@ def hold_out(
 
 def _quotas(counts: Numbers, fraction: float) -> Numbers:
     total = int(counts.sum())
-    wanted = min(max(int(fraction * total + 0.5), 1), total - 1)
+    size = min(max(int(fraction * total + 0.5), 1), total - 1)
     exact = counts * fraction
     quotas: Numbers = np.floor(exact).astype(np.int64)
     # Negated keys: largest remainder first, then the more frequent label, then the lower id.
     order = np.lexsort((np.arange(len(counts)), -counts, -(exact - quotas)))
-    quotas[order[: wanted - int(quotas.sum())]] += 1
+    quotas[order[: size - int(quotas.sum())]] += 1
     return quotas

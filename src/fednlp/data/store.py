@@ -19,13 +19,13 @@ Row = Sequence[str | None]
 
 @dataclass(frozen=True)
 class Fault:
-    """What stands where a row should be: what is wrong with it, and what to do."""
+    """What is wrong with a row, and what to do; it takes the place of the row."""
 
-    said: str
+    message: str
 
 
-Placed = tuple[str, Row | Fault]
-"""A row, or what is wrong with it, after its place for people: ``"file.csv:3"``."""
+Located = tuple[str, Row | Fault]
+"""A row, or what is wrong with it, after its location for people: ``"file.csv:3"``."""
 
 Check = Callable[[Row], Row | Fault]
 
@@ -59,7 +59,7 @@ class Rows:
     identity: str
     shown: str
     names: Callable[[], Sequence[str]]
-    read: Callable[[Mapping[str, str]], tuple[Sequence[str], Iterator[Placed]]]
+    read: Callable[[Mapping[str, str]], tuple[Sequence[str], Iterator[Located]]]
     names_at: str = ""
     note: str = ""
 
@@ -180,20 +180,20 @@ def _write(path: Path, note: Path, rows: Rows, view: View) -> None:
 
 
 class _Sieve:
-    """Lets the rows through that pass a check, and counts the others or refuses the first."""
+    """Passes the rows that a check accepts, and counts the others or refuses the first of them."""
 
     def __init__(self, check: Check, drop: bool) -> None:
         self.check, self.drop = check, drop
         self.dropped = 0
         self.reasons: list[str] = []
 
-    def passed(self, placed: Iterator[Placed], shown: str) -> Iterator[Row]:
+    def passed(self, placed: Iterator[Located], shown: str) -> Iterator[Row]:
         """Yield the rows that pass; at least one must."""
         row = None
         for where, item in placed:
             found = item if isinstance(item, Fault) else self.check(item)
             if isinstance(found, Fault):
-                self._leave_out(f"{where}: {found.said}")
+                self._leave_out(f"{where}: {found.message}")
             else:
                 row = found
                 yield row
@@ -220,3 +220,9 @@ def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
             batch, characters = [], 0
     if batch:
         yield batch
+
+
+def file_identity(paths: Sequence[Path]) -> str:
+    """Return what changes when a file of these is written: their sizes and times."""
+    statuses = [path.stat() for path in paths]
+    return " ".join(f"{status.st_size}:{status.st_mtime_ns}" for status in statuses)

@@ -12,7 +12,7 @@ from fednlp.data.columns import check_columns
 from fednlp.data.schema import SCHEMAS
 from fednlp.data.split import Numbers
 from fednlp.errors import DataError
-from fednlp.formatting.names import sort_labels
+from fednlp.formatting.sorting import sort_labels
 
 if TYPE_CHECKING:
     import pyarrow as pa

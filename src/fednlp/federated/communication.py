@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from fednlp.errors import RunError
-from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.lora import LoraPair, change_shapes
 from fednlp.federated.message import message_bytes, pack, unpack
 from fednlp.federated.params import Entry, Layout
@@ -175,19 +174,29 @@ def broadcast(downlink: Downlink, layout: Layout, x: Tensor, key: Key) -> Tensor
     return flat
 
 
-def bytes_down(algorithm: Algorithm, layout: Layout, chosen: np.ndarray | None = None, ranks: int = 0) -> int:
-    """Return the length of the message that a client gets at the start of a round.
+def bytes_down(
+    downlink: Downlink,
+    layout: Layout,
+    chosen: np.ndarray | None = None,
+    *,
+    vectors: int = 0,
+    adapters: Sequence[LoraPair] = (),
+    ranks: int = 0,
+) -> int:
+    """Return the length of what a client gets at the start of a round.
 
     Args:
-        algorithm: Its downlink, its adapters, and which of the server's vectors travel with the model.
+        downlink: How the model travels.
         layout: Of the global model.
         chosen: Which entries it gets; None for all. Derived ones never travel themselves.
-        ranks: How far the base weights of exactly averaged adapters moved since the client's last message
+        vectors: How many of the server's vectors travel with the model.
+        adapters: Low-rank ones that are averaged exactly.
+        ranks: How far their base weights moved since the client's last message
             (:func:`fednlp.federated.lora.change_ranks`).
     """
-    shapes = dict(algorithm.downlink.chain.shapes(entry_shapes(_transformed(layout, chosen))))
-    shapes |= change_shapes(layout, algorithm.uplink.adapters, ranks)
-    return (message_bytes(shapes) if shapes else 0) + len(algorithm.receives) * layout.message_bytes
+    shapes = dict(downlink.chain.shapes(entry_shapes(_transformed(layout, chosen))))
+    shapes |= change_shapes(layout, adapters, ranks)
+    return (message_bytes(shapes) if shapes else 0) + vectors * layout.message_bytes
 
 
 def _transformed(layout: Layout, chosen: np.ndarray | None = None) -> list[Entry]:

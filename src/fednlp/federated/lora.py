@@ -36,10 +36,9 @@ from torch import Tensor
 
 from fednlp.errors import ConfigError
 from fednlp.federated.aggregators.base import AggregatedUpdate
-from fednlp.federated.algorithm import ServerUpdate
 from fednlp.federated.message import Shapes
 from fednlp.federated.params import Layout
-from fednlp.federated.server import ServerOptimizer
+from fednlp.federated.server import ServerOptimizer, ServerUpdate
 from fednlp.federated.state import State
 
 FROZEN_A = r"\.lora_A\."

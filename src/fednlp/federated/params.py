@@ -91,6 +91,10 @@ class Layout:
         """Numbers of the entries that are derived."""
         return frozenset(number for number, e in enumerate(self.entries) if e.kind == "derived")
 
+    def zeros(self) -> Tensor:
+        """Return a flat float32 buffer of zeros."""
+        return torch.zeros(self.numel)
+
     def rows(self, flat: Tensor) -> Tensor:
         """Return the table of a flat buffer as a (rows, width) view."""
         return flat[self.dense :].view(self.table_shape)

@@ -7,48 +7,22 @@
 Nothing here knows of text, tasks, models or transports: those stand behind :class:`Runtime`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
-
-from torch import Tensor
+from typing import Any
 
 from fednlp.errors import TooFewClients
 from fednlp.federated.aggregators.base import Outcome
-from fednlp.federated.algorithm import Algorithm, Population, RoundPlan
+from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult
+from fednlp.federated.cohort import Population, RoundPlan
 from fednlp.federated.communication import broadcast
 from fednlp.federated.params import Layout
+from fednlp.federated.runtime import MODEL, Runtime
 from fednlp.federated.state import State
 from fednlp.federated.sums import weight_unit
 from fednlp.federated.transforms import Key
-
-MODEL = "model"
-"""The name under which the global model is published."""
-
-
-class Runtime(Protocol):
-    """Where clients are: in this process, in several, or across a network."""
-
-    @property
-    def total(self) -> Any:
-        """What the clients' updates were added to, in the aggregator's form."""
-
-    def publish(self, name: str, vector: Tensor) -> None:
-        """Let the clients have a flat vector under a name, in place of the one before."""
-
-    def __len__(self) -> int:
-        """Return how many requests are answered side by side."""
-
-    def do(
-        self, requests: Sequence[Any], on_progress: Callable[[int], None] = lambda done: None
-    ) -> list[Any]:
-        """Have requests answered; return the results in their order.
-
-        A client that fails is no exception: its result says why, and its update is not in the total.
-        ``on_progress`` is told how many are through.
-        """
 
 
 @dataclass(frozen=True)
@@ -119,7 +93,16 @@ def plan_round(algorithm: Algorithm, number: int, population: Population) -> Rou
     weights = {client: algorithm.weight(int(population.sizes[client])) for client in cohort.clients}
     for client, scale in zip(cohort.clients, cohort.scale, strict=False):
         weights[client] *= scale
-    return RoundPlan(number, cohort, weights, weight_unit(sum(weights.values())), population, algorithm)
+    return RoundPlan(
+        number,
+        cohort,
+        weights,
+        weight_unit(sum(weights.values())),
+        population,
+        algorithm.weight,
+        algorithm.client_rate.factor(number),
+        algorithm.min_clients,
+    )
 
 
 def publish(algorithm: Algorithm, state: State, runtime: Runtime, key: Key, staleness: int = 0) -> None:
@@ -145,7 +128,7 @@ def _after(before: int, on_progress: Callable[[int], None], done: int) -> None:
 def _require_enough(plan: RoundPlan, outcome: Outcome) -> None:
     """Stop where too few clients came through for the round to count."""
     kept = sum(result.error is None for result in outcome.results)
-    clients, least = len(plan.cohort.clients), plan.algorithm.min_clients
+    clients, least = len(plan.cohort.clients), plan.min_clients
     if outcome.aborted is None and kept < max(least, min(1, clients)):
         dropped = [result for result in outcome.results if result.error is not None]
         reasons = "; ".join(f"client {result.client}: {result.error}" for result in dropped[:3])

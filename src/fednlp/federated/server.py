@@ -14,7 +14,7 @@ named flat tensors, which are part of the state and of its checkpoint.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fednlp.federated.schedules import RateSchedule
 
@@ -24,6 +24,20 @@ if TYPE_CHECKING:
     from fednlp.federated.aggregators.base import AggregatedUpdate, Mean
     from fednlp.federated.params import Layout
     from fednlp.federated.state import State
+
+
+class ServerUpdate(Protocol):
+    """The server's part: it moves the global model, and may keep named vectors of its own."""
+
+    def init(self, layout: Layout) -> dict[str, Tensor]:
+        """Return its vectors before the first round, flat, by name."""
+
+    def step(self, state: State, update: AggregatedUpdate) -> None:
+        """Move ``state.params`` and the vectors in ``state.vectors``, in place."""
+
+    def model(self, state: State, staleness: int) -> Tensor:
+        """Return the model that clients get which start from the one of ``staleness`` rounds ago."""
+
 
 OPTIMIZERS = ("sgd", "adagrad", "adam", "yogi")
 
@@ -68,9 +82,7 @@ class ServerOptimizer:
 
     def init(self, layout: Layout) -> dict[str, Tensor]:
         """Return its vectors before the first round."""
-        import torch  # not at the top: an experiment is checked without it
-
-        vectors = {name: torch.zeros(layout.numel) for name in self.vectors}
+        vectors = {name: layout.zeros() for name in self.vectors}
         if "second" in vectors:
             vectors["second"].fill_(self.tau**2)
         return vectors

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from fednlp.errors import ConfigError
-from fednlp.federated.algorithm import Algorithm, Population
+from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult, Gradient, TrainRequest, Update, failed
+from fednlp.federated.cohort import Population
 from fednlp.federated.params import Kind, Layout
-from fednlp.federated.round import MODEL, RoundReport, run_round
+from fednlp.federated.round import RoundReport, run_round
+from fednlp.federated.runtime import MODEL
 from fednlp.federated.state import State
 
 logger = logging.getLogger("fednlp")

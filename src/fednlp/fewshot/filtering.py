@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from fednlp.errors import ConfigError
 from fednlp.fewshot.neighbours import EXACT_UP_TO, nearest
-from fednlp.partition.index import FloatArray, IntArray
+from fednlp.fewshot.pacing import rounded_up
+from fednlp.partition.index import FloatArray, IntArray, Partition
 
 NEIGHBOURS = 150
 RHO = 10.0
@@ -62,6 +63,37 @@ def representative(
     if k is None:
         k = max(1, min(NEIGHBOURS, len(embeddings) // 20))
     return pick(nearest(embeddings, k, exact_up_to=exact_up_to, threads=threads), budget, rho)
+
+
+def filter_clients(
+    partition: Partition,
+    usable: NDArray[np.bool_],
+    embeddings: NDArray[np.float32],
+    fraction: float,
+    k: int | None = None,
+    rho: float = RHO,
+) -> NDArray[np.bool_]:
+    """Return which texts are left where each client keeps a fraction of its own, the most representative ones.
+
+    Args:
+        partition: The clients' training examples.
+        usable: bool, by example number: the texts to choose among.
+        embeddings: float32 (texts, d), one row a usable text, by rising example number.
+        fraction: Of each client's usable texts, above 0 and at most 1, rounded up.
+        k: As for :func:`representative`.
+        rho: As for :func:`representative`.
+
+    Returns:
+        bool, by example number; False wherever `usable` is.
+    """
+    row = np.cumsum(usable) - 1
+    left = np.zeros(len(usable), dtype=bool)
+    for client in range(partition.num_clients):
+        own = np.sort(partition.train(client))
+        own = own[usable[own]]
+        picks = representative(embeddings[row[own]], rounded_up(fraction * len(own)), k, rho)
+        left[own[picks]] = True
+    return left
 
 
 def pick(neighbours: NDArray[np.int32], budget: int, rho: float) -> IntArray:

@@ -1,6 +1,7 @@
 """Gold labels: how many each client has, for which examples, and which clients label wrongly."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,14 +9,117 @@ from numpy.typing import NDArray
 
 from fednlp.errors import ConfigError
 from fednlp.partition.draws import largest_remainder
-from fednlp.partition.index import FloatArray, IntArray
+from fednlp.partition.index import FloatArray, IntArray, Partition
+from fednlp.seeds import generator
 
 # Below, one client has all that it can have before the next has any; above, all have the same but for the odd
 # one, and who has that is still drawn.
 _LEAST, _MOST = 1e-9, 1e9
 
 
-def spread(total: int, gamma: float, sizes: IntArray, rng: np.random.Generator) -> IntArray:
+@dataclass(frozen=True)
+class GoldLabels:
+    """The labels that are there before the first round; a function of the settings and of the gold labels alone.
+
+    Attributes:
+        owners: int64 (G), the client of each gold example; rising.
+        examples: int64 (G), the gold examples, by number.
+        labels: int64 (G), their labels, wrong ones of noisy clients included.
+        usable: bool, by example number: whether a text may be given a pseudo label.
+        validation: int64, examples and labels that the server has for choosing a pace; empty where it has none.
+        noisy_clients: int64, clients whose gold labels were made wrong; rising.
+        num_clients: All clients.
+        label_names: Of the labels.
+    """
+
+    owners: IntArray
+    examples: IntArray
+    labels: IntArray
+    usable: NDArray[np.bool_]
+    validation: tuple[IntArray, IntArray]
+    noisy_clients: IntArray
+    num_clients: int
+    label_names: tuple[str, ...]
+
+    def of(self, client: int) -> tuple[IntArray, IntArray]:
+        """Return a client's gold examples and their labels."""
+        first, last = np.searchsorted(self.owners, [client, client + 1])
+        return self.examples[first:last], self.labels[first:last]
+
+    def counts(self) -> IntArray:
+        """Return how many gold labels each client has."""
+        return np.bincount(self.owners, minlength=self.num_clients).astype(np.int64)
+
+    def classes_without_gold(self) -> list[str]:
+        """Return the names of the labels that no gold example has."""
+        seen = set(self.labels.tolist())
+        return [name for number, name in enumerate(self.label_names) if number not in seen]
+
+    def facts(self) -> dict[str, Any]:
+        """Return the figures for the run's summary."""
+        return {
+            "gold": len(self.examples),
+            "clients_with_gold": int((self.counts() > 0).sum()),
+            "classes_without_gold": self.classes_without_gold(),
+            "candidates": int(self.usable.sum()),
+            "noisy_clients": self.noisy_clients.tolist(),
+        }
+
+
+def draw_gold_labels(
+    true_labels: IntArray,
+    label_names: tuple[str, ...],
+    partition: Partition,
+    *,
+    total: int,
+    gamma: float,
+    noisy_fraction: float,
+    validation: int,
+    seed: int,
+) -> GoldLabels:
+    """Draw the gold examples, and read their labels and those of the validation examples, and no others.
+
+    Args:
+        true_labels: int64, of each training example.
+        label_names: Of the labels.
+        partition: The clients' training examples.
+        total: G, gold labels in all.
+        gamma: As for :func:`dirichlet_counts`.
+        noisy_fraction: As for :func:`label_noise`.
+        validation: Examples that the server has, at most; 0 for none.
+        seed: The experiment's seed.
+
+    Raises:
+        ConfigError: There are more gold labels than examples, gold and validation leave none to label, or a number is
+            out of range.
+    """
+    offsets, indices = partition.train_offsets, partition.train_indices
+    counts = dirichlet_counts(total, gamma, np.diff(offsets), generator(seed, "gold counts"))
+    chosen = choose_examples(counts, offsets, indices, generator(seed, "gold"))
+    owners = np.repeat(np.array(list(chosen), dtype=np.int64), [len(some) for some in chosen.values()])
+    examples = np.concatenate([np.empty(0, dtype=np.int64), *chosen.values()])
+    labels, noisy = label_noise(
+        true_labels[examples], owners, noisy_fraction, len(label_names), generator(seed, "wrong labels")
+    )
+    usable = np.zeros(len(true_labels), dtype=bool)
+    usable[indices] = True
+    usable[examples] = False
+    held_out = np.empty(0, dtype=np.int64)
+    if validation:
+        rest = np.flatnonzero(usable)
+        rng = generator(seed, "validation")
+        held_out = np.sort(rng.choice(rest, min(validation, len(rest)), replace=False))
+        usable[held_out] = False
+        if not usable.any():
+            raise ConfigError(
+                f"fewshot.gold = {total} and fewshot.validation = {validation} leave none of "
+                f"{len(indices)} texts to label: lower them"
+            )
+    known = held_out, true_labels[held_out]
+    return GoldLabels(owners, examples, labels, usable, known, noisy, partition.num_clients, label_names)
+
+
+def dirichlet_counts(total: int, gamma: float, sizes: IntArray, rng: np.random.Generator) -> IntArray:
     """Return how many gold labels each client has, with a skew, in whole numbers.
 
     The clients' shares are z ~ Dir_C(gamma). A client whose share is more than it has examples is given a gold
@@ -35,7 +139,7 @@ def spread(total: int, gamma: float, sizes: IntArray, rng: np.random.Generator) 
     Raises:
         ConfigError: There are more gold labels than examples, or `total` or `gamma` is out of range.
 
-    >>> spread(7, 1e-9, np.array([5, 5, 5]), np.random.default_rng(0)).tolist()
+    >>> dirichlet_counts(7, 1e-9, np.array([5, 5, 5]), np.random.default_rng(0)).tolist()
     [2, 0, 5]
     """
     examples = int(sizes.sum())
@@ -73,7 +177,7 @@ def _log_gamma(shape: float, count: int, rng: np.random.Generator) -> FloatArray
     return logs
 
 
-def choose(
+def choose_examples(
     counts: IntArray, offsets: IntArray, indices: IntArray, rng: np.random.Generator
 ) -> dict[int, IntArray]:
     """Draw which examples have a gold label, at random among each client's; no label is looked at.
@@ -87,7 +191,7 @@ def choose(
     Returns:
         For each client with a gold label, in order, its example numbers, rising.
 
-    >>> choose(np.array([0, 2]), np.array([0, 1, 3]), np.array([7, 9, 4]), np.random.default_rng(0))
+    >>> choose_examples(np.array([0, 2]), np.array([0, 1, 3]), np.array([7, 9, 4]), np.random.default_rng(0))
     {1: array([4, 9])}
     """
     holders = np.flatnonzero(counts)
@@ -99,43 +203,43 @@ def choose(
     }
 
 
-def flip(
+def label_noise(
     labels: NDArray[np.integer[Any]],
     clients: NDArray[np.integer[Any]],
-    share: float,
+    fraction: float,
     num_labels: int,
     rng: np.random.Generator,
 ) -> tuple[IntArray, IntArray]:
     """Return the gold labels as they are when some clients label everything wrongly, and these clients.
 
-    FeS, section 3.1, "Wrongly labeled data". The bad clients are drawn among those with gold labels; each of
+    FeS, section 3.1, "Wrongly labeled data". The noisy clients are drawn among those with gold labels; each of
     their labels becomes another one, drawn at random.
 
     Args:
         labels: (G), the gold labels, 0 to K-1.
         clients: (G), whose they are.
-        share: The share of the clients with gold labels that are bad, from 0 to 1, to the nearest whole client.
-        num_labels: K, 2 or more unless no client is bad.
+        fraction: Of the clients with gold labels, those that are noisy, from 0 to 1, to the nearest whole client.
+        num_labels: K, 2 or more unless no client is noisy.
         rng: Where the randomness comes from.
 
     Returns:
-        The labels, int64 (G), and the bad clients, rising.
+        The labels, int64 (G), and the noisy clients, rising.
 
     Raises:
-        ConfigError: The share is out of range, or there is no other label.
+        ConfigError: The fraction is out of range, or there is no other label.
 
-    >>> flip(np.array([0, 1, 1]), np.array([4, 4, 8]), 1.0, 2, np.random.default_rng(0))
+    >>> label_noise(np.array([0, 1, 1]), np.array([4, 4, 8]), 1.0, 2, np.random.default_rng(0))
     (array([1, 0, 0]), array([4, 8]))
     """
-    if not 0 <= share <= 1:
-        raise ConfigError(f"a share of {share} bad clients: it must be from 0 to 1")
+    if not 0 <= fraction <= 1:
+        raise ConfigError(f"a share of {fraction} bad clients: it must be from 0 to 1")
     holders = np.unique(clients).astype(np.int64)
-    bad = np.sort(rng.permutation(holders)[: math.floor(share * len(holders) + 0.5)])
-    if len(bad) and num_labels < 2:
+    noisy = np.sort(rng.permutation(holders)[: math.floor(fraction * len(holders) + 0.5)])
+    if len(noisy) and num_labels < 2:
         raise ConfigError("labels cannot be wrong where there is only one: set the share of bad clients to 0")
     flipped = labels.astype(np.int64)
-    wrong = np.isin(clients, bad)
+    wrong = np.isin(clients, noisy)
     if wrong.any():
         flipped[wrong] += rng.integers(1, num_labels, int(wrong.sum()))
         flipped[wrong] %= num_labels
-    return flipped, bad
+    return flipped, noisy

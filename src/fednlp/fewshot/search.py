@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fednlp.errors import ConfigError, RunError
-from fednlp.fewshot.pacing import Pace, aug_e, cost, due, share
-from fednlp.fewshot.search_rules import LONGEST, Rules
-from fednlp.fewshot.search_state import Name, Search, Trial, checked_accuracy
+from fednlp.fewshot.pacing import Pace, aug_e, candidate_percentage, cost, is_labelling_round
+from fednlp.fewshot.search_rules import LONGEST, PaceSearchRules
+from fednlp.fewshot.search_state import PaceSearch, PaceTrial, SavedModel, checked_accuracy
 
 
 @dataclass(frozen=True)
-class Order:
+class RoundOrder:
     """What to do before a round, and under which pace to run it.
 
     Attributes:
@@ -33,7 +33,7 @@ class Order:
         iteration: i of Algorithm 1, from 0. Every trial of a search begins at the same one: who draws by it
             gives all trials the same cohorts and batches.
         labelling: g, if clients label in this round, counted since the pace began; else 0.
-        reached: What :func:`fednlp.fewshot.pacing.take` is told beside.
+        reached: The percentage that :func:`fednlp.fewshot.pacing.num_pseudo_labels` starts from.
         remember: First remember the model as it is now under this name.
         restore: Then put back the model remembered under this name.
         keep: Then forget every remembered model but these.
@@ -43,17 +43,17 @@ class Order:
     iteration: int
     labelling: int
     reached: float
-    remember: Name | None
-    restore: Name | None
-    keep: tuple[Name, ...]
+    remember: SavedModel | None
+    restore: SavedModel | None
+    keep: tuple[SavedModel, ...]
 
 
-def begin(paces: Sequence[Pace], rules: Rules, accuracy: float) -> Search:
+def begin(paces: Sequence[Pace], rules: PaceSearchRules, accuracy: float) -> PaceSearch:
     """Return a search that is about to try every pace, from the model of before the first round.
 
     Args:
         paces: What to try, each once. Of equally good ones the cheaper wins, then the earlier.
-        rules: What rules the search.
+        rules: The rules of the search.
         accuracy: Of the model before the first round, on the set on which all others are measured.
 
     Raises:
@@ -67,7 +67,7 @@ def begin(paces: Sequence[Pace], rules: Rules, accuracy: float) -> Search:
             f"{len(paces)} paces for {rules.trial_rounds} rounds each take {needed} rounds, and the run has "
             f"{rules.rounds}: give it more than {needed}, or a shorter list, such as the laptop's"
         )
-    start = Search(
+    start = PaceSearch(
         rules=rules,
         paces=tuple(paces),
         pace=paces[0],
@@ -88,15 +88,17 @@ def begin(paces: Sequence[Pace], rules: Rules, accuracy: float) -> Search:
     return _branch(start)
 
 
-def ask(search: Search) -> Order:
+def ask(search: PaceSearch) -> RoundOrder:
     """Return what the next round is to be; asking changes nothing."""
-    keep: tuple[Name, ...] = ()
+    keep: tuple[SavedModel, ...] = ()
     if search.trials is not None:
         keep = ("base", "best") if search.trials else ("base",)
-    return Order(
+    return RoundOrder(
         pace=search.pace,
         iteration=search.iteration,
-        labelling=_labellings(search.pace, search.age) + 1 if due(search.pace, search.age, 0) else 0,
+        labelling=_labellings(search.pace, search.age) + 1
+        if is_labelling_round(search.pace, search.age, 0)
+        else 0,
         reached=search.reached,
         remember=search.remember,
         restore=search.restore,
@@ -105,13 +107,13 @@ def ask(search: Search) -> Order:
 
 
 def tell(
-    search: Search,
+    search: PaceSearch,
     accuracy: float,
     inference_seconds: float | None,
     training_seconds: float | None,
     seconds: float = 0.0,
-) -> tuple[Search, dict[str, Any]]:
-    """Take in how the round went that :func:`ask` ordered.
+) -> tuple[PaceSearch, dict[str, Any]]:
+    """Return the search after the round that :func:`ask` ordered, by the results of the round.
 
     Args:
         search: The state before the round.
@@ -157,25 +159,25 @@ def tell(
     return after, {**line, **said}
 
 
-def _branch(search: Search) -> Search:
+def _branch(search: PaceSearch) -> PaceSearch:
     """Begin the trials of ``search.paces``, from the model as it is."""
     base = (search.iteration, search.accuracies[-1], _reached(search))
     begun = replace(search, trials=(), base=base, spent=0.0)
     return replace(_try(begun, search.paces[0]), remember="base")
 
 
-def _try(search: Search, pace: Pace) -> Search:
+def _try(search: PaceSearch, pace: Pace) -> PaceSearch:
     """Put everything that a trial changes back to where it branches."""
     iteration, accuracy, reached = search.base
     fresh = replace(search, pace=pace, age=0, iteration=iteration, reached=reached)
     return replace(fresh, accuracies=(accuracy,), seconds=())
 
 
-def _tried(search: Search) -> tuple[Search, dict[str, Any]]:
+def _tried(search: PaceSearch) -> tuple[PaceSearch, dict[str, Any]]:
     """Go on with a trial or, where it is over, with the next; end the search after the last."""
     if search.age < search.rules.trial_rounds:
         return search, {}
-    ended = Trial(*_efficiency(search), search.accuracies[-1])
+    ended = PaceTrial(*_efficiency(search), search.accuracies[-1])
     trials = (*(search.trials or ()), ended)
     said: dict[str, Any] = {"aug_e": ended.aug_e}
     ranks = sorted(range(len(trials)), key=lambda i: (-trials[i].aug_e, trials[i].cost))
@@ -198,7 +200,7 @@ def _tried(search: Search) -> tuple[Search, dict[str, Any]]:
     return after, said | cost_of_trials
 
 
-def _ran(search: Search) -> tuple[Search, dict[str, Any]]:
+def _ran(search: PaceSearch) -> tuple[PaceSearch, dict[str, Any]]:
     """Take AUG-E over the window, where it is full, and search anew where it is too low."""
     rules, window = search.rules, search.rules.window
     if len(search.seconds) < window:
@@ -217,8 +219,8 @@ def _ran(search: Search) -> tuple[Search, dict[str, Any]]:
     return after, {**said, "low": "the candidates are searched again"}
 
 
-def _efficiency(search: Search) -> tuple[float, float]:
-    """Return AUG-E and the cost over the rounds at hand, for the mean gain, l_i and l_t of a round."""
+def _efficiency(search: PaceSearch) -> tuple[float, float]:
+    """Return AUG-E and the cost over the recorded rounds, for the mean gain, l_i and l_t of a round."""
     rounds = len(search.seconds)
     gained = (search.accuracies[-1] - search.accuracies[0]) / rounds
     inference = math.fsum(pair[0] for pair in search.seconds) / rounds
@@ -234,8 +236,8 @@ def _labellings(pace: Pace, age: int) -> int:
     return -(-age // pace.f)
 
 
-def _reached(search: Search) -> float:
-    return share(search.pace, _labellings(search.pace, search.age), search.reached)
+def _reached(search: PaceSearch) -> float:
+    return candidate_percentage(search.pace, _labellings(search.pace, search.age), search.reached)
 
 
 def _known(seconds: float | None, before: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""What a search for a pace is given: the rules, and the lists of paces to try (FeS, Cai et al. 2023, section 3.1)."""
+"""The rules of a search for a pace, and the lists of paces to try (FeS, Cai et al. 2023, section 3.1)."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from fednlp.errors import ConfigError
 from fednlp.fewshot.pacing import Pace
 
 LONGEST = 1000
-"""Paces of the longest list that is taken."""
+"""Paces of the longest list that is accepted."""
 
 _GRID = (1, 2, 4)
 _FURTHER = (Pace(5, 2, 1), Pace(1, 5, 5), Pace(1, 4, 8), Pace(1, 8, 2), Pace(1, 8, 4))
@@ -16,8 +16,8 @@ _LAPTOP = (Pace(1, 4, 2), Pace(1, 1, 4), Pace(4, 4, 2), Pace(1, 1, 1), Pace(2, 4
 
 
 @dataclass(frozen=True)
-class Rules:
-    """What rules a search.
+class PaceSearchRules:
+    """The rules of a search for a pace.
 
     Attributes:
         trial_rounds: r: rounds for which each pace is tried; from 2, since labels are trained on a round later.
@@ -44,7 +44,7 @@ class Rules:
     rounds: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what rules no search."""
+        """Refuse numbers out of range."""
         low = {"trial_rounds": 2, "candidates": 1, "window": 1, "max_searches": 0, "rounds": 1}
         for name, least in low.items():
             number = getattr(self, name)

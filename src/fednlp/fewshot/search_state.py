@@ -5,14 +5,14 @@ from typing import Any, Literal
 
 from fednlp.errors import ConfigError, RunError
 from fednlp.fewshot.pacing import Pace
-from fednlp.fewshot.search_rules import LONGEST, Rules
+from fednlp.fewshot.search_rules import LONGEST, PaceSearchRules
 
-Name = Literal["base", "best"]
+SavedModel = Literal["base", "best"]
 """Remembered models: what a search's trials branch from, and where its best trial so far ended."""
 
 
 @dataclass(frozen=True)
-class Trial:
+class PaceTrial:
     """How one trial ended: AUG-E, what its pace costs, and its last accuracy."""
 
     aug_e: float
@@ -21,11 +21,11 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Search:
+class PaceSearch:
     """The state of a search, from ``begin`` and ``tell`` of :mod:`fednlp.fewshot.search` and :func:`from_json`.
 
     Attributes:
-        rules: What rules it.
+        rules: Its rules.
         paces: What is tried; while no search goes on, the candidates, the best first.
         pace: The pace now.
         trials: How the trials of this search ended that are over; None while no search goes on.
@@ -39,14 +39,14 @@ class Search:
         seconds: l_i and l_t of the rounds between these.
         known: l_i and l_t as last told; None for one that never was.
         spent: Seconds of this search so far.
-        remember: As in :class:`fednlp.fewshot.search.Order`, for the next round.
-        restore: As in :class:`fednlp.fewshot.search.Order`, for the next round.
+        remember: As in :class:`fednlp.fewshot.search.RoundOrder`, for the next round.
+        restore: As in :class:`fednlp.fewshot.search.RoundOrder`, for the next round.
     """
 
-    rules: Rules
+    rules: PaceSearchRules
     paces: tuple[Pace, ...]
     pace: Pace
-    trials: tuple[Trial, ...] | None
+    trials: tuple[PaceTrial, ...] | None
     base: tuple[int, float, float]
     age: int
     iteration: int
@@ -57,17 +57,17 @@ class Search:
     seconds: tuple[tuple[float, float], ...]
     known: tuple[float | None, float | None]
     spent: float
-    remember: Name | None
-    restore: Name | None
+    remember: SavedModel | None
+    restore: SavedModel | None
 
 
-def to_json(search: Search) -> dict[str, Any]:
+def to_json(search: PaceSearch) -> dict[str, Any]:
     """Return the state as values that JSON writes and reads back unchanged."""
     state = asdict(search)
     return {name: _lists(value) for name, value in state.items()}
 
 
-def from_json(state: object) -> Search:
+def from_json(state: object) -> PaceSearch:
     """Return the state that :func:`to_json` was given.
 
     Raises:
@@ -76,7 +76,7 @@ def from_json(state: object) -> Search:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        search = TypeAdapter(Search).validate_python(state)
+        search = TypeAdapter(PaceSearch).validate_python(state)
         _require_sound(search)
         return search
     except (ValidationError, ConfigError, RunError) as error:
@@ -86,7 +86,7 @@ def from_json(state: object) -> Search:
         ) from None
 
 
-def _require_sound(search: Search) -> None:
+def _require_sound(search: PaceSearch) -> None:
     trials = search.trials or ()
     whole = (
         len(trials) < len(search.paces) <= LONGEST
@@ -102,7 +102,7 @@ def _require_sound(search: Search) -> None:
 
 
 def checked_accuracy(accuracy: float) -> float:
-    """Return an accuracy that can be one.
+    """Return an accuracy, checked.
 
     Raises:
         RunError: It is not from 0 to 1.

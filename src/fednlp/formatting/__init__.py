@@ -1,1 +1,1 @@
-"""Numbers, names and texts as people read them."""
+"""Numbers, names and texts for people: units, safe text, suggestions and the order of labels."""

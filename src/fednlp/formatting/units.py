@@ -1,4 +1,4 @@
-"""Numbers and names as people read them: percent, bytes, time, and text that cannot break a page."""
+"""Numbers and metrics as people read them: percent, bytes, time."""
 
 import math
 
@@ -35,9 +35,9 @@ def metric_title(metric: str) -> str:
         "spearman": "Spearman",
     }
     words |= {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rouge_l": "ROUGE-L"}
-    for suffix, said in (("_worst_decile", ", worst decile"), ("_std", ", spread over clients")):
+    for suffix, words_of_suffix in (("_worst_decile", ", worst decile"), ("_std", ", spread over clients")):
         if metric.endswith(suffix):
-            return metric_title(metric.removesuffix(suffix)) + said
+            return metric_title(metric.removesuffix(suffix)) + words_of_suffix
     name = clean(metric)
     return words.get(name) or " ".join(words.get(word, word) for word in name.split("_"))
 
@@ -79,7 +79,7 @@ def human_bytes(value: float) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """Return a length of time as a person says it, in the unit or the two units that suit it.
+    """Return a length of time as people say it, in the unit or the two units that suit it.
 
     >>> human_seconds(1.94), human_seconds(185), human_seconds(600), human_seconds(7500)
     ('1.94 s', '3 min 5 s', '10 min', '2 h 5 min')

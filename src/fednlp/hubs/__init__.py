@@ -1,1 +1,1 @@
-"""Where pinned models and data come from, and where they are kept."""
+"""Where pinned models and data sets are downloaded from, and the cache that keeps them."""

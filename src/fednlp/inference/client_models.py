@@ -20,7 +20,7 @@ from fednlp.simulation.build import build_algorithm, local_training
 from fednlp.simulation.run_dir import RunDir
 from fednlp.training.client import init_of, model_of, record_fields
 from fednlp.training.replica import Replica
-from fednlp.training.worker import exact_adapters, model_fields, personal_names
+from fednlp.training.worker_spec import exact_adapters, model_fields, personal_names
 
 _LISTED = 20
 """How many clients are named in a message."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fednlp.data.columns import check_columns, wanted_columns
-from fednlp.data.jsonl import as_text
+from fednlp.data.columns import check_columns, configured_columns
+from fednlp.data.readers.json_files import as_text
 from fednlp.data.records import read_records
 from fednlp.data.schema import SCHEMAS, Schema
 from fednlp.errors import DataError
@@ -113,7 +113,7 @@ def _columns(
 ) -> dict[str, str]:
     """Return a file's columns by the canonical names, as the run's own data have them, or by these names."""
     task, data = trained.task.name, trained.experiment.data
-    known = {} if data.path is None else wanted_columns(data.columns or {}, data.text, data.label)
+    known = {} if data.path is None else configured_columns(data.columns or {}, data.text, data.label)
     found = {}
     for name in (_first(task), *_further(task)):
         own = known.get(name, name)

@@ -13,10 +13,10 @@ import numpy as np
 from fednlp.config import Experiment
 from fednlp.data import CATALOGUE, TextData, load_data
 from fednlp.data.columns import LISTS
-from fednlp.data.csvfile import DELIMITERS
-from fednlp.data.facts import count_labels
 from fednlp.data.features import row_batches, write_features
 from fednlp.data.files import suffix_of
+from fednlp.data.profiling.statistics import count_labels
+from fednlp.data.readers.csv_files import DELIMITERS
 from fednlp.data.records import check_table, is_json, table_writer
 from fednlp.data.schema import SCHEMAS
 from fednlp.data.textdata import Split

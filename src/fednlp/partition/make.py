@@ -149,7 +149,7 @@ def method_named(name: str) -> str:
     Raises:
         PartitionError: There is no such method; with the nearest there is.
     """
-    from fednlp.formatting.names import did_you_mean
+    from fednlp.formatting.suggestions import did_you_mean
 
     name = ALIASES.get(name, name)
     if name not in METHODS and not is_own(name):

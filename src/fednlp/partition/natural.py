@@ -34,7 +34,7 @@ def natural_owners(
     >>> natural_owners(["uk", "us", "uk"], "country")
     (array([0, 1, 0]), ('uk', 'us'))
     """
-    from fednlp.formatting.names import sort_labels
+    from fednlp.formatting.sorting import sort_labels
 
     if names is None:
         names = sort_labels(str(value) for value in values if not _is_missing(value))

@@ -82,7 +82,7 @@ def _shipped(path: Path) -> Path:
 
 def _nearest(path: Path) -> str:
     """Return what may have been meant by a file that is not there."""
-    from fednlp.formatting.names import did_you_mean
+    from fednlp.formatting.suggestions import did_you_mean
 
     names = sorted(file.stem for file in _SHIPPED.glob("*.csv"))
     return f"{did_you_mean(path.stem, names)}give a path, or one of {', '.join(names)}"
@@ -196,7 +196,7 @@ def columns_in_order(labels: Iterable[str], table: Proportions) -> NDArray[np.fl
     Raises:
         PartitionError: The table's labels are not the data's.
     """
-    from fednlp.formatting.names import did_you_mean
+    from fednlp.formatting.suggestions import did_you_mean
 
     expected = list(labels)
     for name in table.labels:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
-from fednlp.federated.algorithm import Algorithm, poisson_cohort
+from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.cohort import poisson_cohort
 from fednlp.privacy.accountant import (
     Sampling,
     epsilon,

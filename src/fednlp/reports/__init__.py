@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fednlp.errors import RunError
-from fednlp.reports.across import across_table
-from fednlp.reports.cross_client import cross_client_tables
 from fednlp.reports.groups import group_runs
 from fednlp.reports.modelcard import model_card
 from fednlp.reports.read import Run, curve, read_run
 from fednlp.reports.render import write_table
-from fednlp.reports.table import Table, compare_table
+from fednlp.reports.sections.cross_client import cross_client_tables
+from fednlp.reports.table import Table, across_table, compare_table
 from fednlp.reports.trackers import open_trackers, round_numbers
 
 __all__ = [

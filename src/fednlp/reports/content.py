@@ -13,24 +13,27 @@ from fednlp.formatting.units import (
     metric_value,
 )
 from fednlp.reports import plots
-from fednlp.reports.best import best_cells, best_row
 from fednlp.reports.charts import draw
-from fednlp.reports.clients import client_blocks
-from fednlp.reports.costs import cost_blocks
-from fednlp.reports.cross_client import cross_client_blocks
-from fednlp.reports.data import data_blocks, data_fact, one_of
-from fednlp.reports.document import Block, Code, Document, Facts, Fold, Grid, Picture, Section, Text
+from fednlp.reports.describe import (
+    describe_method,
+    describe_partition,
+    environment_facts,
+    format_count,
+    own_models,
+)
+from fednlp.reports.document import Block, Code, Document, Fold, Grid, KeyValues, Picture, ReportSection, Text
 from fednlp.reports.groups import Groups, differing, flatten, group_runs, metric_of, settings, without_seeds
-from fednlp.reports.labels import label_blocks
-from fednlp.reports.partitions import partition_blocks
-from fednlp.reports.parts import shown_parts
-from fednlp.reports.pulled import pulled_blocks
+from fednlp.reports.plots import shown_parts
 from fednlp.reports.read import Run
-from fednlp.reports.render import cell_text, grid
-from fednlp.reports.sweep import sweep_blocks
-from fednlp.reports.table import Row, Table, compare_table
-from fednlp.reports.travel import own_models
-from fednlp.reports.words import count_words, environment_facts, method_words, partition_words
+from fednlp.reports.render import cell_text, grid, leaders
+from fednlp.reports.sections.clients import client_blocks
+from fednlp.reports.sections.communication import communication_blocks
+from fednlp.reports.sections.costs import cost_blocks
+from fednlp.reports.sections.cross_client import cross_client_blocks
+from fednlp.reports.sections.data import data_blocks, data_fact, one_of, partition_blocks
+from fednlp.reports.sections.labels import label_blocks
+from fednlp.reports.sections.sweep import sweep_blocks
+from fednlp.reports.table import Stat, Table, TableColumn, TableRow, compare_table
 
 _TILES = {
     "global": "Global test {metric}",
@@ -50,17 +53,17 @@ def build(runs: Sequence[Run], target: float | None = None) -> Document:
     table = compare_table(groups)
     best, why = best_row(groups, table)
     sections = [
-        Section("Results", list(_results(groups, table))),
-        Section("Learning curves", list(_learning(groups))),
-        Section("Labels", list(label_blocks(groups))),
-        Section("Clients", list(client_blocks(groups))),
-        Section("Bytes and time", list(cost_blocks(groups, target))),
-        Section("What was sent", list(pulled_blocks(groups))),
-        Section("Data and model", list(data_blocks(runs))),
-        Section("Partition", list(partition_blocks(runs))),
-        Section("Configuration", list(_configuration(groups))),
-        Section("Reproduce", list(_reproduce(runs))),
-        Section("Environment", [Fold("Versions and machine", [_environment(runs)])]),
+        ReportSection("Results", list(_results(groups, table))),
+        ReportSection("Learning curves", list(_learning(groups))),
+        ReportSection("Labels", list(label_blocks(groups))),
+        ReportSection("Clients", list(client_blocks(groups))),
+        ReportSection("Bytes and time", list(cost_blocks(groups, target))),
+        ReportSection("What was sent", list(communication_blocks(groups))),
+        ReportSection("Data and model", list(data_blocks(runs))),
+        ReportSection("Partition", list(partition_blocks(runs))),
+        ReportSection("Configuration", list(_configuration(groups))),
+        ReportSection("Reproduce", list(_reproduce(runs))),
+        ReportSection("Environment", [Fold("Versions and machine", [_environment(runs)])]),
     ]
     title = ", ".join(dict.fromkeys(run.name for run in runs))
     shown = [section for section in sections if section.blocks]
@@ -74,17 +77,19 @@ def _lead(groups: Groups) -> str:
         runs, lambda run: data_fact(run, "name") or run.setting("data.name") or run.setting("data.path")
     )
     model = one_of(runs, lambda run: (run.summary or {}).get("model") or run.setting("model.name_or_path"))
-    what = f"{model} on {data}; partition: {one_of(runs, lambda run: partition_words(run.config))}."
+    what = f"{model} on {data}; partition: {one_of(runs, lambda run: describe_partition(run.config))}."
     if len(groups) == 1:
-        return f"{what} {method_words(first.config, first.reference, len(first.clients) or None)}"
+        return f"{what} {describe_method(first.config, first.reference, len(first.clients) or None)}"
     return f"{what} Compared: {', '.join(groups)}."
 
 
-def _tiles(groups: Groups, best: Row, table: Table) -> list[tuple[str, str]]:
+def _tiles(groups: Groups, best: TableRow, table: Table) -> list[tuple[str, str]]:
     """Return the main figures of the run, or of the best method of a comparison."""
     metric = metric_of(groups)
     unit = " (%)" if is_share(metric) else ""
-    named = {key: said.format(metric=metric_title(metric) + unit, unit=unit) for key, said in _TILES.items()}
+    named = {
+        key: title.format(metric=metric_title(metric) + unit, unit=unit) for key, title in _TILES.items()
+    }
     if "personal" not in shown_parts({best.label: groups[best.label]}, metric):
         del named["personal"]
     tiles = [
@@ -92,7 +97,7 @@ def _tiles(groups: Groups, best: Row, table: Table) -> list[tuple[str, str]]:
         for column in table.columns
         if column.key in named and best.cells[column.key]
     ]
-    clients = dict.fromkeys(count_words(_clients_of(run)) for run in groups[best.label])
+    clients = dict.fromkeys(format_count(_clients_of(run)) for run in groups[best.label])
     return [*tiles, ("Clients", "; ".join(clients)), ("Seeds", str(best.seeds))]
 
 
@@ -114,24 +119,24 @@ def _all_metrics(runs: Sequence[Run]) -> Iterator[Block]:
     """Every metric of the last evaluation, and the best round, a column for each seed."""
     heads = ["Last evaluation", *(f"Seed {run.seed}" for run in runs)]
     rows = []
-    for part, said in _PARTS.items():
+    for part, title in _PARTS.items():
         for key in dict.fromkeys(key for run in runs for key in run.scores(part)):
             values = [run.scores(part).get(key) for run in runs]
             shown = [str(v) if key == "clients" else metric_value(key, v) for v in values]
-            rows.append([f"{said} {metric_title(key)}", *shown])
+            rows.append([f"{title} {metric_title(key)}", *shown])
     best = [(run.summary or {}).get("best") or {} for run in runs]
     if any(best):
-        told = [
+        cells = [
             f"{metric_value(run.metric, b.get(run.metric))} (round {b.get('round')})" if b else DASH
             for run, b in zip(runs, best, strict=True)
         ]
         of = "personal" if own_models(runs[0]) else "global"
-        rows.append([f"Best {of} test {metric_title(runs[0].metric)} of all rounds", *told])
+        rows.append([f"Best {of} test {metric_title(runs[0].metric)} of all rounds", *cells])
     baselines = [(run.summary or {}).get("baseline") or {} for run in runs]
     if any(baselines):
-        told = [metric_value(run.metric, b.get(run.metric)) for run, b in zip(runs, baselines, strict=True)]
-        said = next(b["name"] for b in baselines if b)
-        rows.append([f"Without a model ({said}), {metric_title(runs[0].metric)}", *told])
+        cells = [metric_value(run.metric, b.get(run.metric)) for run, b in zip(runs, baselines, strict=True)]
+        baseline = next(b["name"] for b in baselines if b)
+        rows.append([f"Without a model ({baseline}), {metric_title(runs[0].metric)}", *cells])
     if rows:
         yield Grid(heads, rows)
 
@@ -140,9 +145,9 @@ def _learning(groups: Groups) -> Iterator[Block]:
     seeds = max(len(runs) for runs in groups.values())
     how = " Mean over the seeds; the band is one standard deviation." if seeds > 1 else ""
     name = metric_of(groups)
-    said = capital(metric_title(name))
+    title = capital(metric_title(name))
     charts = [
-        (f"{part}.{name}", f"curve-{part}", f"{said} after each round, {where}.")
+        (f"{part}.{name}", f"curve-{part}", f"{title} after each round, {where}.")
         for part, where in shown_parts(groups, name).items()
     ]
     loss = ("train_loss", "curve-loss", "Mean training loss of the clients of each round.")
@@ -162,7 +167,7 @@ def _configuration(groups: Groups) -> Iterator[Block]:
     seeds = sorted({run.seed for runs in groups.values() for run in runs})
     varied = differing([dict(flatten(run.config)) for runs in groups.values() for run in runs])
     rest = [(key, _value(value)) for key, value in flatten(first.config) if key not in ("seed", *varied)]
-    yield Fold("All settings", [Facts([("seed", ", ".join(map(str, seeds))), *rest])])
+    yield Fold("All settings", [KeyValues([("seed", ", ".join(map(str, seeds))), *rest])])
 
 
 def _reproduce(runs: Sequence[Run]) -> Iterator[Block]:
@@ -180,8 +185,61 @@ def _command(run: Run) -> str:
 def _environment(runs: Sequence[Run]) -> Block:
     known = [environment_facts(run.environment) for run in runs]
     keys = dict.fromkeys(key for facts in known for key in facts)
-    return Facts([(key, "; ".join(dict.fromkeys(facts.get(key, DASH) for facts in known))) for key in keys])
+    return KeyValues(
+        [(key, "; ".join(dict.fromkeys(facts.get(key, DASH) for facts in known))) for key in keys]
+    )
 
 
 def _value(value: Any) -> str:
     return ", ".join(map(human_number, value)) or DASH if isinstance(value, list) else human_number(value)
+
+
+_HIGHEST = ("global", "personal", "personal_worst_decile", "finetuned")
+_LEAST = ("bytes", "simulated_seconds")
+
+
+def best_row(groups: Groups, table: Table) -> tuple[TableRow, str]:
+    """Return the row of the best method, and in words why it is: by which score, among how many.
+
+    References count only where nothing else was measured. Clients' own models are compared on their own tests.
+    """
+    personal = any(own_models(run) for runs in groups.values() for run in runs)
+    part = "personal" if personal and any(row.cells["personal"] for row in table.rows) else "global"
+    scored = [row for row in table.rows if row.cells[part]]
+    rivals = [row for row in scored if not row.reference] or scored or list(table.rows)
+    best = max(rivals, key=lambda row: _mean(row, part))
+    if len(table.rows) == 1:
+        return best, ""
+    if len(rivals) == 1:
+        return best, f"{best.label}: the only method of this comparison that is not a reference."
+    return best, _why(best, rivals, part, metric_of(groups))
+
+
+def _why(best: TableRow, rivals: Sequence[TableRow], part: str, metric: str) -> str:
+    score = TableColumn(part, "", "share" if is_share(metric) else "plain")
+    shown = [cell_text(score, Stat((_mean(row, part),))) for row in rivals]
+    level = [row.label for row, text in zip(rivals, shown, strict=True) if text == shown[rivals.index(best)]]
+    others = ", ".join(label for label in level if label != best.label)
+    seeds = f", mean over {best.seeds} seeds" if best.seeds > 1 else ""
+    of = f"best of {len(rivals)} methods by {part} test {metric_title(metric)} after the last round{seeds}"
+    return f"{best.label}: {of}{f'; level with it: {others}' if others else ''}."
+
+
+def best_cells(table: Table) -> set[tuple[int, int]]:
+    """Return the cells (row, column) of the grid that show the best figure of the methods; none where all are level.
+
+    What is shown as the same figure is as good. References are left out.
+    """
+    rivals = [number for number, row in enumerate(table.rows) if not row.reference]
+    found: set[tuple[int, int]] = set()
+    for place, column in enumerate(table.columns, start=1):
+        stats = {n: stat for n in rivals if (stat := table.rows[n].cells[column.key])}
+        if column.key not in _HIGHEST + _LEAST:
+            continue
+        found |= {(number, place) for number in leaders(column, stats, least=column.key in _LEAST)}
+    return found
+
+
+def _mean(row: TableRow, part: str) -> float:
+    stat = row.cells[part]
+    return stat.mean if stat else -1.0

@@ -19,7 +19,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Facts:
+class KeyValues:
     """Names and values."""
 
     pairs: Sequence[tuple[str, str]]
@@ -84,11 +84,11 @@ class Fold:
     blocks: "Sequence[Block]"
 
 
-Block = Text | Facts | Grid | Heat | Picture | Code | Fold
+Block = Text | KeyValues | Grid | Heat | Picture | Code | Fold
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     """A heading and what stands under it."""
 
     title: str
@@ -103,4 +103,4 @@ class Document:
     lead: str
     headline: str
     tiles: Sequence[tuple[str, str]]
-    sections: Sequence[Section]
+    sections: Sequence[ReportSection]

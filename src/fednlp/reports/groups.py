@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from fednlp.errors import RunError
-from fednlp.formatting.units import clean
+from fednlp.formatting.safe_text import clean
 from fednlp.reports.read import Run
 
 Groups = Mapping[str, Sequence[Run]]
@@ -140,7 +140,7 @@ def differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
 def _labels(heads: Sequence[Run]) -> list[str]:
     """Name each group by its method, and by the settings that tell it from the others where needed.
 
-    The name of a variant says what is different about it, so that only its own likes are told from it.
+    The name of a variant says what is different about it: settings are added only where two groups have that name.
     """
     flats = [without_seeds(settings(run)) for run in heads]
     unnamed = [flat for run, flat in zip(heads, flats, strict=True) if not run.config.get("variant")]
@@ -151,8 +151,8 @@ def _labels(heads: Sequence[Run]) -> list[str]:
             other for head, other in zip(heads, flats, strict=True) if method_title(head) == method_title(run)
         ]
         keys = dict.fromkeys([*([] if run.config.get("variant") else shared), *differing(peers)])
-        told = ", ".join(f"{key.split('.')[-1]} {clean(flat[key])}" for key in keys if key in flat)
-        labels.append(method_title(run) + (f" ({told})" if told else ""))
+        different = ", ".join(f"{key.split('.')[-1]} {clean(flat[key])}" for key in keys if key in flat)
+        labels.append(method_title(run) + (f" ({different})" if different else ""))
     return [
         label if labels.count(label) == 1 else f"{label} [{labels[:i].count(label) + 1}]"
         for i, label in enumerate(labels)

@@ -11,9 +11,20 @@ from itertools import groupby
 from pathlib import Path
 from urllib.parse import quote
 
-from fednlp.formatting.units import clean
+from fednlp.formatting.safe_text import clean
 from fednlp.reports.charts import chart_json
-from fednlp.reports.document import Block, Code, Document, Facts, Fold, Grid, Heat, Picture, Section, Text
+from fednlp.reports.document import (
+    Block,
+    Code,
+    Document,
+    Fold,
+    Grid,
+    Heat,
+    KeyValues,
+    Picture,
+    ReportSection,
+    Text,
+)
 from fednlp.reports.style import svg
 
 _HINT = (
@@ -75,7 +86,7 @@ def _policy(script: str) -> str:
     )
 
 
-def _section(section: Section, at: Path | None) -> str:
+def _section(section: ReportSection, at: Path | None) -> str:
     return f"<section>\n<h2>{_text(section.title)}</h2>\n{_blocks(section.blocks, at)}\n</section>"
 
 
@@ -94,7 +105,7 @@ def _block(block: Block, at: Path | None) -> str:
     match block:
         case Text():
             return f"<p>{_text(block.text)}</p>"
-        case Facts():
+        case KeyValues():
             return _facts(block)
         case Grid():
             return _grid(block, at)
@@ -114,7 +125,7 @@ def _tiles(tiles: Sequence[tuple[str, str]]) -> str:
     return f'<dl class="tiles">\n{cells}\n</dl>'
 
 
-def _facts(facts: Facts) -> str:
+def _facts(facts: KeyValues) -> str:
     rows = "\n".join(
         f'<tr><th scope="row">{_text(name)}</th><td>{_text(value)}</td></tr>' for name, value in facts.pairs
     )

@@ -1,10 +1,11 @@
-"""A report as Markdown, its figures as PNG files beside it."""
+"""A report as Markdown, its figures as PNG files next to it."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from fednlp.reports.document import Block, Code, Document, Facts, Fold, Grid, Heat, Picture, Text
-from fednlp.reports.markdown_text import escape, fence, table
+from fednlp.formatting.safe_text import clean
+from fednlp.reports.document import Block, Code, Document, Fold, Grid, Heat, KeyValues, Picture, Text
 from fednlp.reports.style import save_png
 
 
@@ -13,7 +14,7 @@ def to_markdown(document: Document, figures: str = "figures") -> str:
     parts = [f"# {escape(document.title)}\n", f"{escape(document.lead)}\n"]
     if document.headline:
         parts.append(f"{escape(document.headline)}\n")
-    parts.append(table(["", ""], document.tiles))
+    parts.append(markdown_table(["", ""], document.tiles))
     for section in document.sections:
         parts.append(f"## {escape(section.title)}\n")
         parts.extend(_block(block, figures) for block in section.blocks)
@@ -40,12 +41,12 @@ def _block(block: Block, figures: str) -> str:
     match block:
         case Text():
             return f"{escape(block.text)}\n"
-        case Facts():
-            return table(["", ""], block.pairs)
+        case KeyValues():
+            return markdown_table(["", ""], block.pairs)
         case Grid():
             numeric: Sequence[int] = () if block.words else range(1, len(block.heads))
             notes = "".join(f"- {escape(note)}\n" for note in block.notes)
-            return table(block.heads, block.rows, numeric) + (f"\n{notes}" if notes else "")
+            return markdown_table(block.heads, block.rows, numeric) + (f"\n{notes}" if notes else "")
         case Picture():
             caption = escape(block.caption)
             return f"![{caption}]({figures}/{block.name}.png)\n\n*{caption}*\n"
@@ -56,7 +57,51 @@ def _block(block: Block, figures: str) -> str:
                 [label, *map(str, counts)] for label, counts in zip(block.labels, block.counts, strict=True)
             ]
             heads = ["True label", *block.labels]
-            return f"{table(heads, rows, range(1, len(heads)))}\n- {escape(block.caption)}\n"
+            return f"{markdown_table(heads, rows, range(1, len(heads)))}\n- {escape(block.caption)}\n"
         case Fold():
             inside = "\n".join(_block(one, figures) for one in block.blocks)
             return f"{escape(block.title)}:\n\n{inside}"
+
+
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~$!&])")
+
+
+def escape(text: object) -> str:
+    r"""Return text on one line with every character that could start markup escaped.
+
+    >>> escape("a_b <script>")
+    'a\\_b \\<script\\>'
+    """
+    escaped = _SPECIAL.sub(r"\\\1", clean(text).strip())
+    # What would begin a list, a rule or a heading at the start of a line.
+    return re.sub(r"^([-+=]|\d+(?=[.)](\s|$)))", _stopped, escaped)
+
+
+def _stopped(found: re.Match[str]) -> str:
+    return f"{found[0]}\\" if found[0].isdigit() else f"\\{found[0]}"
+
+
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]], numeric: Collection[int] = ()) -> str:
+    """Return a table; ``numeric`` columns stand to the right.
+
+    >>> print(markdown_table(["a", "b"], [["x", "1"]], numeric=[1]), end="")
+    | a | b |
+    | :-- | --: |
+    | x | 1 |
+    """
+    rule = ["--:" if i in numeric else ":--" for i in range(len(heads))]
+    lines = [[escape(head) for head in heads], rule, *([escape(cell) for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def fence(text: str, language: str = "") -> str:
+    """Return a block of code, fenced by more backticks than it holds.
+
+    >>> print(fence("fednlp run", "sh"), end="")
+    ```sh
+    fednlp run
+    ```
+    """
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    ticks = "`" * max(3, longest + 1)
+    return f"{ticks}{language}\n{text.rstrip(chr(10))}\n{ticks}\n"

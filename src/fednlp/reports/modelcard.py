@@ -1,30 +1,32 @@
-"""The model card beside a trained model: what it is, what it was trained on and how, what to expect."""
+"""The model card of a trained model: what it is, what it was trained on and how, what to expect."""
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
+from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import (
     capital,
-    clean,
     human_bytes,
     human_number,
     human_seconds,
     metric_title,
     metric_value,
 )
-from fednlp.reports.frontmatter import data_name, front_matter, hub_metrics, task_of
+from fednlp.reports.describe import (
+    describe_method,
+    describe_partition,
+    environment_facts,
+    format_count,
+    has_personal,
+    keeps_tensors,
+)
 from fednlp.reports.groups import algorithm_title
-from fednlp.reports.hub import TASKS, use
-from fednlp.reports.markdown_text import escape, fence, table
+from fednlp.reports.hub_metadata import TASKS, Values, data_name, front_matter, hub_metrics, task_of, use
+from fednlp.reports.markdown import escape, fence, markdown_table
 from fednlp.reports.read import BASELINES, lookup
-from fednlp.reports.travel import has_personal, keeps_tensors
-from fednlp.reports.words import count_words, environment_facts, method_words, partition_words
-
-Table = Mapping[str, Any]
 
 
-def model_card(summary: Table, config: Table, environment: Table) -> str:
+def model_card(summary: Values, config: Values, environment: Values) -> str:
     """Return a Hugging Face model card: front matter, data, partition, method, results and limits.
 
     Args:
@@ -40,16 +42,16 @@ def model_card(summary: Table, config: Table, environment: Table) -> str:
         _intro(summary, config),
         f"## Use\n\n{_EXPORT if incomplete else fence(use(task_of(summary)), 'python')}",
         f"## Data\n\n{_data(summary, config)}",
-        f"## Partition\n\n{escape(_sentence(partition_words(config)))}\n",
+        f"## Partition\n\n{escape(_sentence(describe_partition(config)))}\n",
         f"## Training\n\n{_training(summary, config)}",
         f"## Results\n\n{_results(summary, config)}",
         "## Limits\n\n" + "".join(f"- {escape(limit)}\n" for limit in _limits(summary, config)),
-        f"## Made with\n\n{table(['', ''], list(environment_facts(environment).items()))}",
+        f"## Made with\n\n{markdown_table(['', ''], list(environment_facts(environment).items()))}",
     ]
     return "\n".join(sections)
 
 
-def client_card(summary: Table, config: Table, environment: Table, client: Table) -> str:
+def client_card(summary: Values, config: Values, environment: Values, client: Values) -> str:
     """Return the card of one client's own model, with its scores on its own tests and no others.
 
     Args:
@@ -68,12 +70,12 @@ def client_card(summary: Table, config: Table, environment: Table, client: Table
         _intro(summary, config),
         escape(f"This is the model of one client, {name}: {_whose(config, client)}.") + "\n",
         f"## Use\n\n{fence(use(task_of(summary)), 'python')}",
-        f"## Data\n\n{table(['', ''], [*_data_rows(summary, config), *_client_rows(client)])}",
-        f"## Partition\n\n{escape(_sentence(partition_words(config)))}\n",
+        f"## Data\n\n{markdown_table(['', ''], [*_data_rows(summary, config), *_client_rows(client)])}",
+        f"## Partition\n\n{escape(_sentence(describe_partition(config)))}\n",
         f"## Training\n\n{_training(summary, config)}",
         f"## Results\n\n{_client_results(name, scores, client)}",
         "## Limits\n\n" + "".join(f"- {escape(limit)}\n" for limit in _client_limits(summary, config)),
-        f"## Made with\n\n{table(['', ''], list(environment_facts(environment).items()))}",
+        f"## Made with\n\n{markdown_table(['', ''], list(environment_facts(environment).items()))}",
     ]
     return "\n".join(sections)
 
@@ -85,32 +87,35 @@ _EXPORT = (
 )
 
 
-def _title(summary: Table, config: Table) -> str:
+def _title(summary: Values, config: Values) -> str:
     return escape(summary.get("name") or config.get("name") or "A federated model")
 
 
-def _whose(config: Table, client: Table) -> str:
-    """Say what a client's own model is made of."""
+def _whose(config: Values, client: Values) -> str:
+    """Return what a client's own model consists of."""
     if not client["finetuned"]:
         return "the shared layers after the last round, with those that the client keeps to itself"
-    return f"after the last round it took {count_words(lookup(config, 'client.finetune_steps'))} steps on its own texts"
+    steps = format_count(lookup(config, "client.finetune_steps"))
+    return f"after the last round it took {steps} steps on its own texts"
 
 
-def _client_rows(client: Table) -> list[tuple[str, str]]:
+def _client_rows(client: Values) -> list[tuple[str, str]]:
     sizes = (("train_examples", "Its training examples"), ("test_examples", "Its test examples"))
-    return [(said, count_words(int(client[key]))) for key, said in sizes if client.get(key)]
+    return [(heading, format_count(int(client[key]))) for key, heading in sizes if client.get(key)]
 
 
-def _client_results(name: str, scores: Table, client: Table) -> str:
+def _client_results(name: str, scores: Values, client: Values) -> str:
     if not scores:
         return f"{escape(name)} has no score: it has no test examples, or clients' own tests were left out.\n"
     rows = [
         (f"Its own test set, {metric_title(key)}", metric_value(key, value)) for key, value in scores.items()
     ]
-    return table([f"{escape(name)}, {client.get('test_examples', 'unknown')} test examples", ""], rows)
+    return markdown_table(
+        [f"{escape(name)}, {client.get('test_examples', 'unknown')} test examples", ""], rows
+    )
 
 
-def _client_limits(summary: Table, config: Table) -> Iterator[str]:
+def _client_limits(summary: Values, config: Values) -> Iterator[str]:
     yield "It was tested on this client's own test examples alone; on those of other clients it may do much worse."
     yield (
         "It was fitted to one client's texts, and models can give away what they were trained on: pass it on only to "
@@ -120,13 +125,13 @@ def _client_limits(summary: Table, config: Table) -> Iterator[str]:
     yield _LICENCES
 
 
-def _intro(summary: Table, config: Table) -> str:
+def _intro(summary: Values, config: Values) -> str:
     base = clean(summary.get("model") or lookup(config, "model.name_or_path", "a language model"))
     size = summary.get("parameters")
     counted = f" ({size:,} {_counted(config)})" if isinstance(size, int) else ""
     task = task_of(summary)
     what = TASKS[task][2] if task in TASKS else f"for the task {clean(task)}"
-    what = what.format(labels=count_words(lookup(summary, "data.labels")))
+    what = what.format(labels=format_count(lookup(summary, "data.labels")))
     name = str(summary.get("algorithm") or lookup(config, "algorithm.name", "unknown"))
     how = f"federated learning with {algorithm_title(name)}"
     if name in BASELINES:
@@ -141,55 +146,58 @@ def _intro(summary: Table, config: Table) -> str:
     return escape(f"{base}{counted}, trained on {data} {what}, by {how}.") + "\n"
 
 
-def _counted(config: Table) -> str:
-    """Say what is counted: a run counts the parameters that travel."""
+def _counted(config: Values) -> str:
+    """Return what is counted: a run counts the parameters that are sent."""
     whole = lookup(config, "model.train", "all") == "all" and not lookup(config, "model.peft")
     return "parameters" if whole else "shared parameters"
 
 
-def _data(summary: Table, config: Table) -> str:
-    return table(["", ""], _data_rows(summary, config))
+def _data(summary: Values, config: Values) -> str:
+    return markdown_table(["", ""], _data_rows(summary, config))
 
 
-def _data_rows(summary: Table, config: Table) -> list[tuple[str, str]]:
+def _data_rows(summary: Values, config: Values) -> list[tuple[str, str]]:
     data = summary.get("data") or {}
     return [
         ("Data set", clean(data_name(summary, config))),
         ("Source", clean(data.get("source", "unknown"))),
-        *((said, count_words(data.get(key))) for key, said in _COUNTS if key in data),
+        *((heading, format_count(data.get(key))) for key, heading in _COUNTS if key in data),
     ]
 
 
 _COUNTS = (("train", "Training examples"), ("test", "Test examples"), ("labels", "Labels"))
 
 
-def _training(summary: Table, config: Table) -> str:
+def _training(summary: Values, config: Values) -> str:
     rows = [
         ("Rounds done", human_number(summary.get("rounds"))),
         ("Seed", str(summary.get("seed", config.get("seed", "unknown")))),
         ("Text cut after", f"{lookup(config, 'model.max_length', 'unknown')} tokens"),
-        *((said, human_bytes(summary[key])) for key, said in _BYTES if key in summary),
+        *((heading, human_bytes(summary[key])) for key, heading in _BYTES if key in summary),
     ]
     if "seconds" in summary:
         rows.append(("Time, evaluation included", human_seconds(summary["seconds"])))
-    said = method_words(config, summary.get("reference"), summary.get("clients"))
-    return f"{escape(said)}\n\n{table(['', ''], rows)}"
+    method = describe_method(config, summary.get("reference"), summary.get("clients"))
+    return f"{escape(method)}\n\n{markdown_table(['', ''], rows)}"
 
 
 _BYTES = (("bytes_up", "Sent by the clients"), ("bytes_down", "Sent to the clients"))
 
 
-def _results(summary: Table, config: Table) -> str:
+def _results(summary: Values, config: Values) -> str:
     rows = [
-        (f"{said} {metric_title(key)}", count_words(value) if key == "clients" else metric_value(key, value))
-        for part, said in _PARTS
+        (
+            f"{heading} {metric_title(key)}",
+            format_count(value) if key == "clients" else metric_value(key, value),
+        )
+        for part, heading in _PARTS
         for key, value in (lookup(summary, f"evaluation.{part}") or {}).items()
     ]
     if not rows:
         return "The run ended before its first evaluation.\n"
     own = "The whole test set was tried with some clients' own models: the mean of these."
     note = summary.get("note") or (own if _personalised(summary, config) else None)
-    return table(["After the last round", ""], rows) + (f"\n{escape(note)}\n" if note else "")
+    return markdown_table(["After the last round", ""], rows) + (f"\n{escape(note)}\n" if note else "")
 
 
 _PARTS = (
@@ -199,21 +207,21 @@ _PARTS = (
 )
 
 
-def _personalised(summary: Table, config: Table) -> bool:
-    """Tell whether clients kept tensors to themselves; the references have nothing of the kind."""
-    told = summary.get("personalised")
-    if told is not None or summary.get("algorithm") in BASELINES:
-        return bool(told)
+def _personalised(summary: Values, config: Values) -> bool:
+    """Return whether clients kept tensors to themselves; the references have nothing of the kind."""
+    personalised = summary.get("personalised")
+    if personalised is not None or summary.get("algorithm") in BASELINES:
+        return bool(personalised)
     return keeps_tensors(config)
 
 
-def _incomplete(summary: Table, config: Table) -> bool:
-    """Tell whether the shared weights are no whole model: clients keep layers to themselves."""
+def _incomplete(summary: Values, config: Values) -> bool:
+    """Return whether the shared weights are no whole model: clients keep layers to themselves."""
     return _personalised(summary, config) and has_personal(config)
 
 
-def _own_tensors(summary: Table, config: Table) -> Iterator[str]:
-    """Say what this model is where clients have models of their own."""
+def _own_tensors(summary: Values, config: Values) -> Iterator[str]:
+    """Yield what this model is where clients have models of their own."""
     if not _personalised(summary, config):
         return
     if has_personal(config):
@@ -230,7 +238,7 @@ def _own_tensors(summary: Table, config: Table) -> Iterator[str]:
     yield "A client's own model is written from the run directory: fednlp export RUN --client NAME --out FOLDER."
 
 
-def _limits(summary: Table, config: Table) -> Iterator[str]:
+def _limits(summary: Values, config: Values) -> Iterator[str]:
     stopped = summary.get("stopped")
     if stopped:
         yield f"The run stopped early: {_sentence(clean(stopped))}"
@@ -242,7 +250,7 @@ def _limits(summary: Table, config: Table) -> Iterator[str]:
     worst = lookup(summary, f"evaluation.personal.{metric}_worst_decile")
     if isinstance(worst, int | float) and math.isfinite(worst):
         yield (
-            f"It does not serve every client alike: for the worst tenth of the clients the {metric_title(metric)} is "
+            f"It does not serve every client alike: for the worst decile of the clients the {metric_title(metric)} is "
             f"{metric_value(metric, worst)}."
         )
     best = summary.get("best") or {}

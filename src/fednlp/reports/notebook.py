@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fednlp.errors import MissingDependency, RunError
-from fednlp.formatting.units import clean, metric_title
+from fednlp.formatting.safe_text import clean
+from fednlp.formatting.units import metric_title
 from fednlp.reports.read import Run, read_run
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The charts of a comparison: learning curves, cost, and how the clients fare."""
+"""The charts of a comparison: learning curves, cost, and the scores of the clients."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fednlp.formatting.units import bytes_unit, capital, is_share, metric_title, metric_value, time_unit
 from fednlp.reports.charts import Chart, Line
+from fednlp.reports.describe import own_models
 from fednlp.reports.groups import Groups, group_reference
 from fednlp.reports.read import Run, curve, running_total
 from fednlp.reports.style import INK, PAPER, SERIES, drawing, legend, looks, new_axes
@@ -29,7 +30,7 @@ class Band:
 
 
 def band(runs: Sequence[Run], metric: str) -> Band | None:
-    """Return mean and sample standard deviation over seeds of a metric, None where nobody measured it."""
+    """Return mean and sample standard deviation over seeds of a metric, None where no run measured it."""
     curves = [dict(zip(*(part.tolist() for part in curve(run, metric)), strict=True)) for run in runs]
     curves = [points for points in curves if points]
     if not curves:
@@ -115,7 +116,7 @@ def client_histogram(runs: Sequence[Run], metric: str) -> "Figure | None":
         span = (0.0, 100.0) if _is_whole(metric, [values]) else None
         axes.hist(scale * values, bins=20, range=span, color=SERIES[0], edgecolor=PAPER, linewidth=1)
         decile = float(np.quantile(values, 0.1))
-        marks = (("mean over clients", float(values.mean()), "-"), ("lowest tenth ends here", decile, ":"))
+        marks = (("mean over clients", float(values.mean()), "-"), ("worst decile ends here", decile, ":"))
         for name, value, style in marks:
             axes.axvline(
                 scale * value,
@@ -205,7 +206,7 @@ def _percent(metric: str) -> str:
 
 
 def _is_whole(metric: str, values: Sequence[NDArray[np.float64]]) -> bool:
-    """Say whether an axis goes from 0 to 100 %: not for what may be negative, or is no share."""
+    """Return whether an axis goes from 0 to 100 %: not for what may be negative, or is no share."""
     return is_share(metric) and all(part.min() >= 0 for part in values)
 
 
@@ -220,3 +221,37 @@ def _client_quantiles(runs: Sequence[Run]) -> NDArray[np.float64] | None:
     """Return the mean over seeds of each run's quantiles over its clients."""
     known = [values for run in runs if len(values := _scores(run))]
     return np.mean([np.quantile(values, _QUANTILES) for values in known], axis=0) if known else None
+
+
+_GLOBAL, _PERSONAL = "on the whole test set", "on the clients' own tests"
+_SAME = 1e-9
+
+
+def shown_parts(groups: Groups, metric: str) -> dict[str, str]:
+    """Return the parts of an evaluation to show, ``"global"``, ``"personal"`` or both, each with where it is measured.
+
+    Where every test example belongs to a client, a common model has the same score on both, and one is enough.
+    The same holds next to clients with models of their own: their global score is one number, which tables have.
+    """
+    runs = [run for group in groups.values() for run in group]
+    if not any(len(curve(run, f"personal.{metric}")[0]) for run in runs):
+        return {"global": _GLOBAL}
+    if all(_coincide(run, metric) for run in runs):
+        return {"global": f"{_GLOBAL}, which is also the weighted mean over the clients' own tests"}
+    if all(_coincide(run, metric) or _alone(run, metric) for run in runs):
+        common = any(_coincide(run, metric) for run in runs)
+        return {"personal": _PERSONAL + ", which for a common model is the whole test set" * common}
+    return {"global": _GLOBAL, "personal": _PERSONAL}
+
+
+def _coincide(run: Run, metric: str) -> bool:
+    (rounds, whole), (others, own) = (curve(run, f"{part}.{metric}") for part in ("global", "personal"))
+    return np.array_equal(rounds, others) and bool(
+        np.allclose(whole, own, rtol=0, atol=_SAME, equal_nan=True)
+    )
+
+
+def _alone(run: Run, metric: str) -> bool:
+    """Return whether the clients have models of their own, tried on their own tests."""
+    own = run.reference == "local" or own_models(run)
+    return own and len(curve(run, f"personal.{metric}")[0]) > 0

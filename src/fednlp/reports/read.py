@@ -119,7 +119,7 @@ class Run:
         return float(sum(line.get(key) or 0 for line in self.rounds))
 
     def counted(self, key: str) -> bool:
-        """Tell whether the run counted this: older runs, and references, did not count everything."""
+        """Return whether the run counted this: older runs, and references, did not count everything."""
         return any(line.get(key) is not None for line in self.rounds)
 
 

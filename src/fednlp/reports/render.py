@@ -4,13 +4,14 @@ import csv
 import io
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fednlp.formatting.safe_text import csv_text
-from fednlp.formatting.units import DASH, bytes_unit, clean, human_bytes, human_seconds, places, time_unit
-from fednlp.reports import markdown_text
-from fednlp.reports.table import Column, Row, Stat, Table
+from fednlp.formatting.safe_text import clean, csv_text
+from fednlp.formatting.units import DASH, bytes_unit, human_bytes, human_seconds, places, time_unit
+from fednlp.reports.markdown import escape, markdown_table
+from fednlp.reports.table import Stat, Table, TableColumn, TableRow
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -41,12 +42,12 @@ _LATEX = str.maketrans(
 )
 
 
-def cell_text(column: Column, stat: Stat | None) -> str:
+def cell_text(column: TableColumn, stat: Stat | None) -> str:
     """Return one cell for people: mean ± spread, in the unit that suits it.
 
-    >>> cell_text(Column("global", "", "share"), Stat((0.5, 0.6)))
+    >>> cell_text(TableColumn("global", "", "share"), Stat((0.5, 0.6)))
     '55.0 ± 7.1'
-    >>> cell_text(Column("bytes", "", "bytes"), Stat((1.5e9,)))
+    >>> cell_text(TableColumn("bytes", "", "bytes"), Stat((1.5e9,)))
     '1.50 GB'
     """
     if stat is None:
@@ -67,13 +68,28 @@ def cell_text(column: Column, stat: Stat | None) -> str:
     return f"{scale * mean:.{decimals}f}{spread}"
 
 
+def leaders(column: TableColumn, stats: Mapping[int, Stat], least: bool = False) -> set[int]:
+    """Return which of several figures are the highest (or ``least``) as shown; none where all are level.
+
+    >>> leaders(TableColumn("", "", "share"), {0: Stat((0.5,)), 1: Stat((0.9,)), 4: Stat((0.9,))})
+    {1, 4}
+    """
+    known = {place: stat.mean for place, stat in stats.items() if math.isfinite(stat.mean)}
+    if len(known) < 2:
+        return set()
+    shown = {place: cell_text(column, Stat((mean,))) for place, mean in known.items()}
+    top = shown[(min if least else max)(known, key=lambda place: known[place])]
+    level = {place for place in known if shown[place] == top}
+    return level if len(level) < len(known) else set()
+
+
 def grid(table: Table) -> tuple[list[str], list[list[str]]]:
     """Return headings and rows as text: label first, number of seeds last."""
     heads = [table.head, *(column.heading for column in table.columns), "Seeds"]
     return heads, [_texts(table, row) for row in table.rows]
 
 
-def _texts(table: Table, row: Row) -> list[str]:
+def _texts(table: Table, row: TableRow) -> list[str]:
     cells = [cell_text(column, row.cells[column.key]) for column in table.columns]
     return [clean(row.label), *cells, str(row.seeds)]
 
@@ -135,8 +151,8 @@ def to_csv(table: Table) -> str:
 def to_markdown(table: Table) -> str:
     """Return the table in Markdown, remarks as a list under it."""
     heads, rows = grid(table)
-    text = markdown_text.table(heads, rows, numeric=range(1, len(heads)))
-    return text + "\n" + "\n".join(f"{markdown_text.escape(remark)}\n" for remark in _remarks(table))
+    text = markdown_table(heads, rows, numeric=range(1, len(heads)))
+    return text + "\n" + "\n".join(f"{escape(remark)}\n" for remark in _remarks(table))
 
 
 def to_latex(table: Table) -> str:

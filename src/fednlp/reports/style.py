@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from fednlp.formatting.units import clean
+from fednlp.formatting.safe_text import clean
 from fednlp.reports.groups import group_reference
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def svg(figure: "Figure", name: str, title: str) -> str:
         }
     for key in ("width", "height", "version"):
         root.attrib.pop(key, None)
-    # As wide as it is drawn beside the others, so that letters are of one size on the page.
+    # As wide as it is drawn next to the others, so that letters are of one size on the page.
     width = f"max-width: {figure.get_figwidth() / _WIDTH:.0%}"
     root.attrib |= {"role": "img", "aria-label": clean(title), "style": width}
     return ElementTree.tostring(root, encoding="unicode")

@@ -1,4 +1,4 @@
-"""The comparison of algorithms (benchmark paper, Table 2): mean and spread over seeds."""
+"""The comparison of algorithms (benchmark paper, Table 2): mean and spread over seeds, of one experiment or several."""
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fednlp.formatting.units import capital, is_share, metric_title
+from fednlp.formatting.units import capital, is_share, metric_title, plural
+from fednlp.reports.describe import describe_partition, own_models
 from fednlp.reports.groups import Groups, group_reference, metric_of
-from fednlp.reports.read import Run
-from fednlp.reports.travel import own_models
+from fednlp.reports.read import Run, lookup
 
-Kind = Literal["share", "plain", "points", "bytes", "seconds", "count"]
+ColumnKind = Literal["share", "plain", "points", "bytes", "seconds", "count"]
 
 
 @dataclass(frozen=True)
@@ -40,16 +40,16 @@ class Stat:
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """What a column shows, and how its numbers are to be read."""
 
     key: str
     heading: str
-    kind: Kind
+    kind: ColumnKind
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One algorithm or reference; a cell is None where no run measured it."""
 
     label: str
@@ -62,14 +62,14 @@ class Row:
 class Table:
     """Rows in the order given, what the numbers are, and remarks to be put under them."""
 
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    columns: tuple[TableColumn, ...]
+    rows: tuple[TableRow, ...]
     caption: str
     notes: tuple[str, ...]
     head: str = "Algorithm"
 
 
-_MEMORY = "Memory: what a client takes at its peak, predicted."
+_MEMORY = "Memory: what a client requires at its peak, predicted."
 _FINETUNED = (
     "After own steps: the personal test when each client has taken finetune_steps more steps by itself."
 )
@@ -94,7 +94,7 @@ def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
     }
     measures = [(column, measure) for column, measure in _measures(metric) if not absent.get(column.key)]
     rows = [
-        Row(
+        TableRow(
             label,
             group_reference(group),
             len(group),
@@ -102,51 +102,51 @@ def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
         )
         for label, group in runs.items()
     ]
-    said = [
+    caption = [
         _caption(metric),
         *([] if absent["finetuned"] else [_FINETUNED]),
         *([] if absent["memory"] else [_MEMORY]),
     ]
-    return Table(tuple(column for column, _ in measures), tuple(rows), " ".join(said), tuple(_notes(runs)))
+    return Table(tuple(column for column, _ in measures), tuple(rows), " ".join(caption), tuple(_notes(runs)))
 
 
 def client_memory(run: Run) -> int | None:
-    """Return the bytes that a client was predicted to take at its peak; None where the run does not say."""
+    """Return the bytes that a client was predicted to require at its peak; None where the run does not record it."""
     found = (run.summary or {}).get("client_memory_bytes")
     return found if isinstance(found, int) else None
 
 
 def _shows_memory(runs: Sequence[Run]) -> bool:
-    """Say whether memory has a column: where it is known, and small devices are what the runs are about."""
+    """Return whether memory has a column: where it is known, and small devices are what the runs are about."""
     asked = any(run.setting("costs.device") or run.setting("fewshot") for run in runs)
     return asked and any(client_memory(run) is not None for run in runs)
 
 
-def _measures(metric: str) -> list[tuple[Column, Callable[[Run], Any]]]:
-    kind: Kind = "share" if is_share(metric) else "plain"
+def _measures(metric: str) -> list[tuple[TableColumn, Callable[[Run], Any]]]:
+    kind: ColumnKind = "share" if is_share(metric) else "plain"
 
     def evaluated(part: str, key: str) -> Callable[[Run], Any]:
         return lambda run: run.scores(part).get(key)
 
     return [
-        (Column("global", "Global test", kind), evaluated("global", metric)),
-        (Column("personal", "Personal test", kind), evaluated("personal", metric)),
+        (TableColumn("global", "Global test", kind), evaluated("global", metric)),
+        (TableColumn("personal", "Personal test", kind), evaluated("personal", metric)),
         (
-            Column("personal_worst_decile", "Worst decile", kind),
+            TableColumn("personal_worst_decile", "Worst decile", kind),
             evaluated("personal", f"{metric}_worst_decile"),
         ),
-        (Column("personal_spread", "Client spread", kind), evaluated("personal", f"{metric}_std")),
-        (Column("finetuned", "After own steps", kind), evaluated("finetuned", metric)),
-        (Column("bytes", "Sent", "bytes"), lambda run: run.total("bytes_up") + run.total("bytes_down")),
-        (Column("seconds", "Time", "seconds"), lambda run: run.total("seconds")),
+        (TableColumn("personal_spread", "Client spread", kind), evaluated("personal", f"{metric}_std")),
+        (TableColumn("finetuned", "After own steps", kind), evaluated("finetuned", metric)),
+        (TableColumn("bytes", "Sent", "bytes"), lambda run: run.total("bytes_up") + run.total("bytes_down")),
+        (TableColumn("seconds", "Time", "seconds"), lambda run: run.total("seconds")),
         (
-            Column("simulated_seconds", "Simulated time", "seconds"),
+            TableColumn("simulated_seconds", "Simulated time", "seconds"),
             lambda run: run.total("simulated_seconds") if run.counted("simulated_seconds") else None,
         ),
-        (Column("memory", "Memory", "bytes"), client_memory),
+        (TableColumn("memory", "Memory", "bytes"), client_memory),
         # Local training has none: its rounds are clients one after the other.
         (
-            Column("rounds", "Rounds", "count"),
+            TableColumn("rounds", "Rounds", "count"),
             lambda run: None if run.reference == "local" else len(run.rounds),
         ),
     ]
@@ -157,7 +157,7 @@ def _caption(metric: str) -> str:
     return (
         f"{capital(metric_title(metric))}{unit} after the last round, mean ± standard deviation over seeds. "
         "Personal test: every client on its own test examples, weighted mean; worst decile: mean of the worst "
-        "tenth of the clients; client spread: standard deviation over them. Sent: up and down."
+        "10 % of the clients; client spread: standard deviation over them. Sent: up and down."
     )
 
 
@@ -169,12 +169,12 @@ def stat_of(group: Sequence[Run], measure: Callable[[Run], Any]) -> Stat | None:
 
 
 def _notes(runs: Groups) -> Iterator[str]:
-    said = set()
+    seen = set()
     for label, group in runs.items():
         for run in group:
             for note in _run_notes(run):
-                if (label, note) not in said:
-                    said.add((label, note))
+                if (label, note) not in seen:
+                    seen.add((label, note))
                     yield f"{label}: {note}"
 
 
@@ -187,3 +187,55 @@ def _run_notes(run: Run) -> Iterator[str]:
         yield f"seed {run.seed} stopped after round {len(run.rounds)}: {run.summary['stopped']}"
     elif not run.finished:
         yield f"seed {run.seed} is unfinished, {len(run.rounds)} of {run.setting('num_rounds', '?')} rounds"
+
+
+EvaluationPart = Literal["global", "personal", "finetuned"]
+BASELINE = "baseline"
+
+
+def across_table(experiments: Mapping[str, Groups], part: EvaluationPart = "global") -> Table:
+    """Compare methods over experiments, each in the metric that stands for its task.
+
+    Args:
+        experiments: For each experiment its groups of runs, by the title of the method.
+        part: The whole test set, or the clients' own; ``"finetuned"``: the same after ``client.finetune_steps``.
+
+    Shares are shown in percent. The baseline needs no training: see the experiments' pages.
+    """
+    titles = list(dict.fromkeys(title for groups in experiments.values() for title in groups))
+    columns = [TableColumn(title, title, "points") for title in titles]
+    rows = []
+    for name, groups in experiments.items():
+        metric = metric_of(groups)
+        scale = 100.0 if is_share(metric) else 1.0
+        cells = {title: _scaled(groups.get(title), f"evaluation.{part}.{metric}", scale) for title in titles}
+        if part == "global":
+            everyone = [run for runs in groups.values() for run in runs]
+            cells[BASELINE] = _scaled(everyone[:1], f"baseline.{metric}", scale)
+        seeds = max(len(runs) for runs in groups.values())
+        rows.append(TableRow(f"{name}, {metric_title(metric)}", None, seeds, cells))
+    if part == "global":
+        columns.append(TableColumn(BASELINE, "Baseline", "points"))
+    notes = tuple(_described(name, next(iter(groups.values()))[0]) for name, groups in experiments.items())
+    own = "Clients' own test sets, mean by test examples"
+    what = {
+        "global": "The whole test set",
+        "personal": own,
+        "finetuned": f"{own}, each client after its finetune_steps",
+    }[part]
+    caption = f"{what}, after the last round, mean ± standard deviation over seeds; shares in %."
+    return Table(tuple(columns), tuple(rows), caption, notes, head="Experiment")
+
+
+def _scaled(runs: Sequence[Run] | None, key: str, scale: float) -> Stat | None:
+    found = stat_of(runs, lambda run: lookup(run.summary or {}, key)) if runs else None
+    return found and Stat(tuple(scale * value for value in found.values))
+
+
+def _described(name: str, run: Run) -> str:
+    summary = run.summary or {}
+    baseline = lookup(summary, "baseline.name")
+    data = lookup(summary, "data.name", "unknown data")
+    text = f"{name}: {summary.get('task', 'text-classification')} on {data}, {summary.get('model')}"
+    text += f"; {describe_partition(run.config)}; {plural(len(run.rounds), 'round')}"
+    return text + (f"; baseline: {baseline}" if baseline else "")

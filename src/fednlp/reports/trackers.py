@@ -17,7 +17,7 @@ from typing import Any
 from fednlp.errors import ConfigError, FednlpError, MissingDependency, RunError
 from fednlp.reports.groups import flatten
 
-Numbers = Mapping[str, float]
+Metrics = Mapping[str, float]
 
 
 @dataclass
@@ -25,11 +25,11 @@ class Tracker:
     """Where numbers go. One that fails on the way is reported once and left alone: the run goes on."""
 
     name: str
-    send: Callable[[int, Numbers], None]
+    send: Callable[[int, Metrics], None]
     finish: Callable[[], None]
     failed: bool = False
 
-    def log(self, round_number: int, numbers: Numbers) -> None:
+    def log(self, round_number: int, numbers: Metrics) -> None:
         """Send the numbers of one round (see :func:`round_numbers`)."""
         if not self.failed:
             self._try(lambda: self.send(round_number, numbers), f"from round {round_number} on")
@@ -56,20 +56,20 @@ def open_trackers(
     Args:
         names: ``"none"``, one name, or several of ``"tensorboard"``, ``"wandb"``, ``"mlflow"``.
         run_folder: The run directory, which exists.
-        config: The resolved configuration, kept beside the numbers.
+        config: The resolved configuration, stored with the numbers.
 
     Raises:
         ConfigError: A name is unknown.
         MissingDependency: A tracker's library is not installed.
         RunError: A tracker cannot be opened, e.g. because its server does not answer.
     """
-    wanted = dict.fromkeys([names] if isinstance(names, str) else names)
-    wanted.pop("none", None)
-    for name in wanted:
+    names_once = dict.fromkeys([names] if isinstance(names, str) else names)
+    names_once.pop("none", None)
+    for name in names_once:
         if name not in _OPENERS:
             raise ConfigError(f"report_to = {name!r} is unknown; {_nearest(name)}")
     trackers: list[Tracker] = []
-    for name in wanted:
+    for name in names_once:
         try:
             trackers.append(_OPENERS[name](Path(run_folder).resolve(), config))
         except Exception as error:
@@ -115,7 +115,7 @@ def _tensorboard(folder: Path, config: Mapping[str, Any]) -> Tracker:
     rows = [f"{key} = {value!r}" for key, value in flatten(config)]
     writer.add_text("configuration", "\n".join(f"    {row}" for row in rows))
 
-    def send(round_number: int, numbers: Numbers) -> None:
+    def send(round_number: int, numbers: Metrics) -> None:
         for key, value in numbers.items():
             writer.add_scalar(key, value, round_number)
         writer.flush()
@@ -159,7 +159,7 @@ def _mlflow(folder: Path, config: Mapping[str, Any]) -> Tracker:
     for key, value in flatten(config):
         client.log_param(run, key, str(value)[:500])
 
-    def send(round_number: int, numbers: Numbers) -> None:
+    def send(round_number: int, numbers: Metrics) -> None:
         for key, value in numbers.items():
             client.log_metric(run, key, value, step=round_number)
 

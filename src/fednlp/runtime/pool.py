@@ -24,7 +24,7 @@ from torch import Tensor
 from fednlp.errors import RunError
 from fednlp.federated.aggregators.base import Room
 from fednlp.federated.params import Layout
-from fednlp.federated.round import MODEL
+from fednlp.federated.runtime import MODEL
 from fednlp.runtime.messages import Answer, Request, from_json, to_json
 from fednlp.runtime.shared import Counter, PrivateRoom, SharedRoom, remove_scratch, scratch_folder
 

@@ -13,10 +13,10 @@ from fednlp.federated.aggregators.base import (
     requests_of,
 )
 from fednlp.federated.aggregators.weighted_mean import WeightedMean
-from fednlp.federated.algorithm import RoundPlan
 from fednlp.federated.client import ClientResult, TrainRequest
+from fednlp.federated.cohort import RoundPlan
 from fednlp.federated.params import Layout
-from fednlp.federated.round import Runtime
+from fednlp.federated.runtime import Runtime
 from fednlp.federated.sums import ExactSum
 from fednlp.runtime.messages import UnmaskRequest
 from fednlp.secure.masks import MaskSeeds

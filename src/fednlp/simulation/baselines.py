@@ -12,14 +12,14 @@ import numpy as np
 
 from fednlp.config import Experiment
 from fednlp.errors import TooFewClients
-from fednlp.federated.round import MODEL
+from fednlp.federated.runtime import MODEL
 from fednlp.federated.sums import count_bad
 from fednlp.formatting.units import plural
 from fednlp.runtime.messages import LocalOnlyRequest, LocalOnlyResult
 from fednlp.seeds import generator
 from fednlp.simulation.build import cohort_examples, local_training
-from fednlp.simulation.context import RunContext, evaluated, require_finite
-from fednlp.simulation.evaluate import drawn_clients, personal_scores
+from fednlp.simulation.context import RunContext, require_finite
+from fednlp.simulation.evaluate import drawn_clients, evaluated, personal_scores
 from fednlp.training.batches import epoch_batches
 from fednlp.training.client import ClientInit
 from fednlp.training.local import LocalTrainer

@@ -14,7 +14,7 @@ from torch import nn
 from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES, Client, Server
 from fednlp.config.sections import Partition as PartitionOptions
-from fednlp.costs import Plan, Prices, prices
+from fednlp.costs import Fleet, TrainingDepth, make_fleet
 from fednlp.data import TextData, load_data
 from fednlp.data.features import Features, open_features, row_batches, write_features
 from fednlp.data.schema import SCHEMAS
@@ -25,9 +25,10 @@ from fednlp.federated.aggregators import AGGREGATORS
 from fednlp.federated.aggregators.base import Aggregator
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
 from fednlp.federated.aggregators.weighted_mean import WeightedMean
-from fednlp.federated.algorithm import Algorithm, by_examples, equally
+from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.attacks import ATTACKS, draw_attackers, with_attackers
+from fednlp.federated.cohort import by_examples, equally
 from fednlp.federated.communication import Downlink, Uplink
 from fednlp.federated.pulling import Pull
 from fednlp.federated.schedules import RateSchedule
@@ -53,7 +54,8 @@ from fednlp.simulation.partition_file import read_partition_file
 from fednlp.tasks import TASKS, task_class
 from fednlp.tasks.base import Task
 from fednlp.training.optimizers import LocalTraining
-from fednlp.training.worker import ClientWorker, WorkerSpec, load_model
+from fednlp.training.worker import ClientWorker
+from fednlp.training.worker_spec import WorkerSpec, load_model
 
 Say = Callable[[str], None]
 _ROWS_AT_ONCE = 4096
@@ -160,7 +162,7 @@ def make_task(place: str, data: TextData, tokenizer: Any, options: dict[str, Any
             "classification needs two or more"
         )
     if "prompt" in options:
-        from fednlp.fewshot.prompts import with_prompt
+        from fednlp.fewshot.prompt_sets import with_prompt
 
         options = with_prompt(options, data.label_names, tokenizer)
     wanted = task_class(place)
@@ -374,14 +376,15 @@ def build_algorithm(experiment: Experiment, given: Algorithm | None = None) -> A
     wanted, exchange = experiment.algorithm, experiment.exchange
     if given is None:
         weight = by_examples if wanted.weighting == "examples" else equally
-        common = {
+        common: dict[str, Any] = {
             "weight": weight,
             "min_clients": experiment.min_clients,
             "client_rate": rate_schedule(experiment.client, experiment.num_rounds),
-            "server": server_optimizer(experiment),
         }
-        name = "fedavg" if wanted.name in BASELINES else wanted.name
-        given = ALGORITHMS.find(name).make(experiment.clients_per_round, common, wanted.function_options)
+        method = ALGORITHMS.find("fedavg" if wanted.name in BASELINES else wanted.name)
+        if method.server is not None:
+            common["server"] = server_optimizer(experiment)
+        given = method.make(experiment.clients_per_round, common, wanted.function_options)
     pull = Pull(**experiment.pull.model_dump())
     uplink = Uplink(make_chain(parse_chain(exchange.up, "up")), exchange.error_feedback, pull)
     downlink = Downlink(make_chain(parse_chain(exchange.down, "down"), nearest=True))
@@ -446,16 +449,18 @@ def server_optimizer(experiment: Experiment) -> ServerOptimizer:
     return ServerOptimizer(section.optimizer, **numbers, rate=rate_schedule(section, experiment.num_rounds))
 
 
-def prices_of(experiment: Experiment, model: nn.Module) -> Prices | None:
-    """Return what bytes and examples take; None where ``[costs]`` prices nothing."""
+def fleet_of(experiment: Experiment, model: nn.Module, num_clients: int) -> Fleet | None:
+    """Return the clients' devices and what they take; None where ``[costs]`` prices nothing."""
     costs, depth = experiment.costs, trainable_depth(model)
-    return prices(
+    return make_fleet(
         costs.bandwidth_up,
         costs.bandwidth_down,
         costs.device,
         model=experiment.model.name_or_path,
         parameters=sum(p.numel() for p in model.parameters()),
-        plan=None if depth is None else Plan(*depth, remembered=experiment.runtime.cache_activations),
+        num_clients=num_clients,
+        seed=experiment.seed,
+        depth=None if depth is None else TrainingDepth(*depth, cached=experiment.runtime.cache_activations),
     )
 
 

@@ -9,33 +9,34 @@ from fednlp import config
 from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES
 from fednlp.errors import ConfigError, RunError
-from fednlp.simulation.run import Listener, default_listener, resume, run
+from fednlp.simulation.callback import Callback, default_callback
+from fednlp.simulation.run import resume, run
 from fednlp.simulation.run_dir import RunDir, settings_hash
 
 
-class _OnceSaid:
-    """A listener of several runs: what one is said to begin with, of data and partition, is not said of the next."""
+class _LogOnce:
+    """A callback of several runs: data and partition, logged before the first run, are not logged again."""
 
-    def __init__(self, listener: Listener) -> None:
-        self._to = listener
-        self._said: set[str] = set()
+    def __init__(self, callback: Callback) -> None:
+        self._to = callback
+        self._logged: set[str] = set()
         self._begun = False
-        self.step, self.round = listener.step, listener.round
+        self.on_progress, self.on_round = callback.on_progress, callback.on_round
 
-    def say(self, text: str) -> None:
-        """Say it, unless it was said before another run began."""
-        if self._begun or text not in self._said:
-            self._to.say(text)
+    def log(self, text: str) -> None:
+        """Log a text, unless it was logged before another run began."""
+        if self._begun or text not in self._logged:
+            self._to.log(text)
         if not self._begun:
-            self._said.add(text)
+            self._logged.add(text)
 
     def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
-        """The rounds begin: from here on everything is said."""
+        """Pass on that the rounds begin; from here on everything is logged."""
         self._begun = True
         self._to.started(run, experiment, rounds, done)
 
     def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
-        """The run is over."""
+        """Pass on that the run is over."""
         self._begun = False
         self._to.finished(run, summary)
 
@@ -112,7 +113,7 @@ def compare(
     references: list[str] | None = None,
     seeds: int = 1,
     out: Path | None = None,
-    listener: Listener | None = None,
+    callback: Callback | None = None,
 ) -> list[Planned]:
     """Run what a comparison still lacks; return all of its runs.
 
@@ -122,20 +123,20 @@ def compare(
         references: As there.
         seeds: How many.
         out: Folder of the comparison.
-        listener: Told how it goes; by default as for :func:`fednlp.run`.
+        callback: Reports how the runs go; by default as for :func:`fednlp.run`.
 
     Raises:
         FednlpError: What was wrong, and what to do about it; runs that are done stay.
     """
     experiment = config.as_experiment(experiment)
-    listener = _OnceSaid(listener or default_listener())
+    callback = _LogOnce(callback or default_callback())
     runs = plan(experiment, algorithms, references or [], seeds, out)
     done = sum(planned.state == "done" for planned in runs)
     if done:
-        listener.say(f"{done} of {len(runs)} runs are done already")
+        callback.log(f"{done} of {len(runs)} runs are done already")
     for planned in runs:
         if planned.state == "begun":
-            resume(planned.folder, expected=planned.experiment, listener=listener)
+            resume(planned.folder, expected=planned.experiment, callback=callback)
         elif planned.state == "new":
-            run(planned.experiment, planned.folder, listener=listener)
+            run(planned.experiment, planned.folder, callback=callback)
     return runs

@@ -13,7 +13,6 @@ from fednlp.federated.state import State
 from fednlp.federated.sums import BURST, count_bad
 from fednlp.partition import Partition
 from fednlp.runtime.pool import Pool
-from fednlp.simulation.evaluate import evaluate
 from fednlp.tasks.label_scores import LabelScores
 from fednlp.training.worker import ClientWorker
 
@@ -71,13 +70,6 @@ class Training(Protocol):
 
     def line(self, done: Any) -> dict[str, Any]:
         """Return the line for rounds.jsonl of a round, less the seconds, from what did it returned."""
-
-
-def evaluated(context: RunContext, line: dict[str, Any], rounds: int) -> dict[str, Any]:
-    """Add to a round's line how the model fares, if it is due."""
-    if context.due(rounds):
-        line["evaluation"] = evaluate(context, last=context.state.round == rounds)
-    return line
 
 
 def require_finite(params: Tensor, before: int, round_number: int) -> None:

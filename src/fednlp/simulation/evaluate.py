@@ -10,24 +10,22 @@ What comes once, after the last round, is in :mod:`fednlp.simulation.final`.
 import csv
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fednlp.disk import atomic
-from fednlp.federated.round import MODEL
+from fednlp.federated.runtime import MODEL
 from fednlp.formatting.safe_text import csv_text
 from fednlp.runtime.messages import BatchPredictions, ClientModelRequest, ClientModelResult, EvaluateRequest
 from fednlp.seeds import generator
+from fednlp.simulation.context import RunContext
 from fednlp.simulation.run_dir import remedy
 from fednlp.tasks.base import Predictions
 from fednlp.training.scores import mean_scores, scores_by_owner
 
-if TYPE_CHECKING:
-    from fednlp.simulation.context import RunContext
 
-
-def evaluate(context: "RunContext", last: bool = False) -> dict[str, dict[str, Any]]:
+def evaluate(context: RunContext, last: bool = False) -> dict[str, dict[str, Any]]:
     """Evaluate after a round.
 
     Returns:
@@ -46,26 +44,33 @@ def evaluate(context: "RunContext", last: bool = False) -> dict[str, dict[str, A
         context.client_scores = own_scores(context, results)
     else:
         outcomes = predict_globally(context)
-        scores["global"] = context.worker.scored(outcomes) or {}
+        scores["global"] = context.worker.evaluator.scored(outcomes) or {}
         if last:
-            context.by_label = context.worker.by_label(outcomes)
+            context.by_label = context.worker.evaluator.by_label(outcomes)
         context.client_scores = scores_of_clients(context, outcomes)
     if options.personal:
         scores["personal"] = personal_scores(context, context.client_scores)
     return scores
 
 
-def drawn_clients(context: "RunContext") -> list[int]:
+def evaluated(context: RunContext, line: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """Add to a round's line how the model fares, if it is due."""
+    if context.due(rounds):
+        line["evaluation"] = evaluate(context, last=context.state.round == rounds)
+    return line
+
+
+def drawn_clients(context: RunContext) -> list[int]:
     """Draw the clients whose own models are tried on the whole test set."""
     clients, wanted = context.partition.num_clients, context.experiment.evaluation.local_models
     rng = generator(context.experiment.seed, "local models")
     return sorted(int(c) for c in rng.choice(clients, size=min(wanted, clients), replace=False))
 
 
-def predict_globally(context: "RunContext") -> list[Predictions]:
+def predict_globally(context: RunContext) -> list[Predictions]:
     """Predict the whole test set with the common model."""
     worker, state = context.worker, context.state
-    batches = len(worker.test_batches())
+    batches = len(worker.evaluator.test_batches())
     context.pool.publish(MODEL, state.params)
     requests = [EvaluateRequest(batch, state.round) for batch in range(batches)]
     found: list[BatchPredictions] = context.pool.do(
@@ -75,7 +80,7 @@ def predict_globally(context: "RunContext") -> list[Predictions]:
 
 
 def evaluate_clients(
-    context: "RunContext",
+    context: RunContext,
     own: list[int],
     everyone: list[int],
     finetune_steps: int = 0,
@@ -108,19 +113,19 @@ def evaluate_clients(
     return found
 
 
-def scores_of_clients(context: "RunContext", outcomes: list[Predictions]) -> np.ndarray:
+def scores_of_clients(context: RunContext, outcomes: list[Predictions]) -> np.ndarray:
     """Return each client's score on its own test examples by predictions of the whole test set; NaN without any."""
     side = context.worker
     return scores_by_owner(side.task, side.test_features, context.partition, outcomes)
 
 
-def clients_with_tests(context: "RunContext") -> list[int]:
+def clients_with_tests(context: RunContext) -> list[int]:
     """Return the clients that have test examples of their own."""
     found: list[int] = np.flatnonzero(np.diff(context.partition.test_offsets)).tolist()
     return found
 
 
-def own_scores(context: "RunContext", results: list[ClientModelResult]) -> np.ndarray:
+def own_scores(context: RunContext, results: list[ClientModelResult]) -> np.ndarray:
     """Return each client's score on its own test examples; NaN where it has none."""
     scores = np.full(context.partition.num_clients, np.nan)
     for result in results:
@@ -129,7 +134,7 @@ def own_scores(context: "RunContext", results: list[ClientModelResult]) -> np.nd
     return scores
 
 
-def personal_scores(context: "RunContext", own: np.ndarray) -> dict[str, Any]:
+def personal_scores(context: RunContext, own: np.ndarray) -> dict[str, Any]:
     """Summarise the clients' own scores in the metric that stands for the task, ``accuracy`` for example.
 
     Args:
@@ -152,7 +157,7 @@ def personal_scores(context: "RunContext", own: np.ndarray) -> dict[str, Any]:
     return {**dict(zip(keys, values, strict=True)), "clients": len(clients)}
 
 
-def write_clients(path: Path, context: "RunContext") -> None:
+def write_clients(path: Path, context: RunContext) -> None:
     """Write clients.csv: name, sizes and last own score of every client."""
     train, test = np.diff(context.partition.train_offsets), np.diff(context.partition.test_offsets)
     names = context.partition.client_names

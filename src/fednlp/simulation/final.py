@@ -9,7 +9,7 @@ import io
 import shutil
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from fednlp.disk import atomic
 from fednlp.federated.store import ClientStore
 from fednlp.formatting.units import human_bytes
 from fednlp.runtime.messages import ClientModelResult
+from fednlp.simulation.context import RunContext
 from fednlp.simulation.evaluate import (
     clients_with_tests,
     evaluate_clients,
@@ -26,10 +27,7 @@ from fednlp.simulation.evaluate import (
     scores_of_clients,
 )
 from fednlp.simulation.run_dir import RunDir, remedy
-from fednlp.training.worker import model_fields
-
-if TYPE_CHECKING:
-    from fednlp.simulation.context import RunContext
+from fednlp.training.worker_spec import model_fields
 
 _WARNINGS = 10
 """How many failed clients are named; the last line of ``rounds.jsonl`` has them all."""
@@ -37,7 +35,7 @@ _LEAVE_FREE = 2**30
 """Bytes of the disk that kept models leave free."""
 
 
-def is_due(context: "RunContext") -> bool:
+def is_due(context: RunContext) -> bool:
     """Say whether fine-tuning or the cross-client evaluation is configured, and not in the last line yet."""
     experiment, line = context.experiment, context.lines[-1]
     if experiment.algorithm.name == "local":  # its models are tried round by round, and not kept
@@ -48,7 +46,7 @@ def is_due(context: "RunContext") -> bool:
     )
 
 
-def evaluate_final(context: "RunContext", run: RunDir) -> dict[str, Any]:
+def evaluate_final(context: RunContext, run: RunDir) -> dict[str, Any]:
     """Let clients train on by themselves, if configured, and try all their models on all tests, if configured.
 
     Args:
@@ -75,7 +73,7 @@ def evaluate_final(context: "RunContext", run: RunDir) -> dict[str, Any]:
 
 
 def _finetune(
-    context: "RunContext", run: RunDir, everyone: list[int], found: dict[str, Any]
+    context: RunContext, run: RunDir, everyone: list[int], found: dict[str, Any]
 ) -> list[ClientModelResult]:
     """Let clients take their fine-tuning steps, and add to what is found; return what came of each."""
     keep, clients = _keeps_models(context, run), range(context.partition.num_clients)
@@ -104,7 +102,7 @@ def _finetune(
     return results
 
 
-def _keeps_models(context: "RunContext", run: RunDir) -> bool:
+def _keeps_models(context: RunContext, run: RunDir) -> bool:
     """Make the file for the clients' models, if these are to be kept and the disk has room for them."""
     clients, most = context.partition.num_clients, context.experiment.evaluation.keep_client_models
     if clients > most:
@@ -122,7 +120,7 @@ def _keeps_models(context: "RunContext", run: RunDir) -> bool:
     return True
 
 
-def _warn(context: "RunContext", failed: list[dict[str, Any]], untrained: int) -> None:
+def _warn(context: RunContext, failed: list[dict[str, Any]], untrained: int) -> None:
     for one in failed[:_WARNINGS]:
         context.log(f"warning: client {one['client']} failed in its fine-tuning steps: {one['reason']}")
     if len(failed) > _WARNINGS:
@@ -131,7 +129,7 @@ def _warn(context: "RunContext", failed: list[dict[str, Any]], untrained: int) -
         context.log(f"{untrained:,} clients have nothing to train on and take no fine-tuning steps")
 
 
-def cross_client_evaluation(context: "RunContext", results: list[ClientModelResult]) -> dict[str, Any]:
+def cross_client_evaluation(context: RunContext, results: list[ClientModelResult]) -> dict[str, Any]:
     """Return the scores of models (rows) on the clients' tests (columns): the server's first, if it is used.
 
     Args:

@@ -3,22 +3,21 @@
 import numpy as np
 
 from fednlp.config import Experiment
-from fednlp.data.look import Look, look
-from fednlp.data.odd_texts import CutOff, Holders
+from fednlp.data.profiling import DataProfile, Holders, Truncation, profile
 from fednlp.data.textdata import TextData
 from fednlp.partition import Partition
 from fednlp.simulation.build import Pieces
 from fednlp.tasks.truncation import TRUNCATING_TASKS, truncation
 
 
-def look_at(experiment: Experiment, pieces: Pieces, partition: Partition) -> Look:
+def look_at(experiment: Experiment, pieces: Pieces, partition: Partition) -> DataProfile:
     """Return how the data of a run were read, and what is odd about them."""
     data = pieces.data
     lengths = [
         pieces.train.lengths(data.train_numbers),
         pieces.test.lengths(data.test_numbers),
     ]
-    return look(data, holders_of(data, partition), np.concatenate(lengths), _cut_off(experiment, pieces))
+    return profile(data, holders_of(data, partition), np.concatenate(lengths), _cut_off(experiment, pieces))
 
 
 def holders_of(data: TextData, partition: Partition) -> Holders:
@@ -29,7 +28,7 @@ def holders_of(data: TextData, partition: Partition) -> Holders:
     return Holders(owners, partition.client_names)
 
 
-def _cut_off(experiment: Experiment, pieces: Pieces) -> CutOff | None:
+def _cut_off(experiment: Experiment, pieces: Pieces) -> Truncation | None:
     """Return what the model does not read; None for tasks that read whole texts, and for the user's own."""
     if pieces.place not in TRUNCATING_TASKS:
         return None
@@ -38,7 +37,7 @@ def _cut_off(experiment: Experiment, pieces: Pieces) -> CutOff | None:
         data, "test", data.test_numbers, pieces.test, task, tokenizer
     )
     higher = pieces.longest == experiment.model.max_length
-    return CutOff(
+    return Truncation(
         texts=round(found.texts),
         share=found.texts / max(found.of_texts, 1),
         tokens=found.tokens / max(found.of_tokens, 1),

@@ -1,22 +1,36 @@
 """Search for the pace of pseudo-labelling while the run goes on (FeS, Algorithm 1)."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fednlp.config.sections import Fewshot
 from fednlp.errors import ConfigError
-from fednlp.fewshot.search import Order, ask, begin, tell
-from fednlp.fewshot.search_rules import Rules, initial_list, laptop_list
+from fednlp.fewshot.search import RoundOrder, ask, begin, tell
+from fednlp.fewshot.search_rules import PaceSearchRules, initial_list, laptop_list
 from fednlp.fewshot.search_state import from_json, to_json
-from fednlp.simulation.build import prices_of
+from fednlp.simulation.build import fleet_of
 from fednlp.simulation.context import RunContext
-
-if TYPE_CHECKING:
-    from fednlp.simulation.pseudo_labels import PseudoLabels
 
 _UNITS = 3.0, 1.0
 """An example's training and labelling, where no device is named: backwards is twice the work of forwards."""
 _KEPT = "fewshot.kept"
+
+
+class SearchedLabels(Protocol):
+    """What a search needs of the run's labels."""
+
+    fewshot: Fewshot
+
+    def accuracy(self) -> float:
+        """Return the global model's accuracy on the labels that the server has for choosing a pace."""
+
+    def candidates(self, client: int) -> NDArray[np.int64]:
+        """Return the texts of a client that may be given a pseudo label."""
+
+    def trust_all_but(self, flagged: list[int]) -> None:
+        """Take the gold labels of all clients for labels, but for those of flagged ones."""
 
 
 class PaceSearch:
@@ -30,7 +44,7 @@ class PaceSearch:
         order: What the search wants done in the round.
     """
 
-    def __init__(self, context: RunContext, labels: "PseudoLabels") -> None:
+    def __init__(self, context: RunContext, labels: SearchedLabels) -> None:
         self.context, self.labels = context, labels
         if context.worker.personalised:
             raise ConfigError(
@@ -38,15 +52,17 @@ class PaceSearch:
                 "(model.train): share everything, or set another pacing"
             )
         self.units = _UNITS
-        prices = prices_of(context.experiment, context.worker.replica.model)
-        if prices is not None and prices.training and prices.inference:
-            self.units = prices.training, prices.inference
+        fleet = fleet_of(context.experiment, context.worker.replica.model, context.partition.num_clients)
+        if fleet is not None:  # means over all clients: a pace is not judged by the devices that it drew
+            training, inference = fleet.mean_training(), fleet.mean_inference()
+            if training and inference:
+                self.units = training, inference
 
     def begin(self) -> None:
         """Begin the search, or go on with the one of the state."""
         context, fewshot, memory = self.context, self.labels.fewshot, self.context.state.memory
         if "search" not in memory:
-            rules = Rules(
+            rules = PaceSearchRules(
                 trial_rounds=fewshot.trial_rounds,
                 candidates=fewshot.candidates,
                 threshold=fewshot.threshold,
@@ -57,7 +73,7 @@ class PaceSearch:
             listed = initial_list if fewshot.pace_grid == "paper" else laptop_list
             paces = listed(context.partition.num_clients)
             memory["search"] = to_json(begin(paces, rules, self.labels.accuracy()))
-        self.order: Order = ask(from_json(memory["search"]))
+        self.order: RoundOrder = ask(from_json(memory["search"]))
 
     def prepare(self) -> None:
         """Take up the pace that is due."""

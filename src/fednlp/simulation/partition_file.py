@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fednlp.config.sections import Partition as Wanted
 from fednlp.data import TextData
@@ -22,7 +23,7 @@ def read_partition_file(
     Args:
         wanted: With ``file``, and ``part`` where an HDF5 file holds several.
         data: What it shares out; its examples are matched by their numbers.
-        path_of_data: Where they come from; an exchange file says itself how its examples are counted.
+        path_of_data: Where they come from; a data file of FedNLP says itself how its examples are counted.
 
     Raises:
         PartitionError: The file does not name its partition, or was made for other data.
@@ -52,7 +53,7 @@ def read_partition_file(
 
 
 def _from_h5(path: Path, part: str | None, data: TextData, path_of_data: str | list[str] | None) -> Partition:
-    from fednlp.data.exchange import partition_methods, read_data, read_partition
+    from fednlp.data.fednlp_h5 import partition_methods, read_data
 
     parts = partition_methods(path)
     if part is None and len(parts) != 1:
@@ -63,7 +64,80 @@ def _from_h5(path: Path, part: str | None, data: TextData, path_of_data: str | l
     if isinstance(path_of_data, str) and Path(path_of_data).suffix.lower() in _H5:
         known = read_data(expanded(path_of_data))
         train, test = known.train, known.train if known.test is None else known.test
-    return read_partition(path, part or parts[0], train, test)
+    return read_h5_partition(path, part or parts[0], train, test)
+
+
+def read_h5_partition(path: Path, method: str, train: ArrayLike, test: ArrayLike) -> Partition:
+    """Read one partition of a partition file of the original FedNLP.
+
+    Args:
+        path: The file, ``<name>_partition.h5``.
+        method: Its name there, e.g. ``"niid_label_clients=100_alpha=1"``; ``alpha=1.0`` is the same.
+        train: The data file's index of each training example, int64: ``read_data(...).train``.
+        test: The same of the test examples; the training examples' where the data file is not split.
+
+    Raises:
+        DataError: It is no such file, or has no such partition; or a client has an example that is not in the
+            data.
+        PartitionError: A client has no training example, or two clients have the same example.
+        MissingDependency: ``h5py`` is not installed.
+    """
+    from fednlp.data.fednlp_h5 import read_partition
+
+    found = read_partition(path, method, train, test)
+    clients = np.arange(len(found.train_offsets) - 1)
+    try:
+        return Partition(
+            found.train_offsets,
+            found.train_indices,
+            found.test_offsets,
+            found.test_indices,
+            clients,
+            found.client_names,
+        )
+    except PartitionError as error:
+        raise PartitionError(f"{found.location}: {error}") from None
+
+
+def write_h5_partition(
+    path: Path,
+    partition: Partition,
+    method: str,
+    *,
+    alpha: float | None = None,
+    beta: float | None = None,
+    train: ArrayLike | None = None,
+    test: ArrayLike | None = None,
+) -> str:
+    """Write a partition as the original FedNLP reads it; other partitions in the file are kept.
+
+    Args:
+        path: The file to write, ``<name>_partition.h5``. A partition of the same name is replaced.
+        partition: The examples of the clients, by row numbers.
+        method: A key of :data:`fednlp.partition.METHODS`, from which the name is made.
+        alpha: Its concentration, if it has one.
+        beta: Its concentration of sizes, if it has one.
+        train: The data file's index of each row of the training set; the row numbers if left out.
+        test: The same of the test set.
+
+    Returns:
+        The name of the partition in the file.
+
+    Raises:
+        DataError: The file exists and is no HDF5 file, or a row has no index.
+        RunError: The disk is full, or the folder cannot be written.
+        MissingDependency: ``h5py`` is not installed.
+    """
+    from fednlp.data.fednlp_h5 import PartitionArrays, write_partition
+
+    arrays = PartitionArrays(
+        partition.train_offsets,
+        partition.train_indices,
+        partition.test_offsets,
+        partition.test_indices,
+        partition.client_names,
+    )
+    return write_partition(path, arrays, method, alpha=alpha, beta=beta, train=train, test=test)
 
 
 def _indices(data: TextData) -> tuple[IntArray, IntArray]:
@@ -87,10 +161,8 @@ def write_partition_file(path: Path, partition: Partition, wanted: Wanted, data:
     if path.suffix.lower() not in _H5:
         partition.save(path)
         return str(path)
-    from fednlp.data.exchange import write_partition
-
     train, test = _indices(data)
-    name = write_partition(
+    name = write_h5_partition(
         path, partition, wanted.method, alpha=wanted.alpha, beta=wanted.beta, train=train, test=test
     )
     return f"{path}, as {name}"

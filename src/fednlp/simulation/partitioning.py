@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fednlp.config import Experiment
-from fednlp.data.look import look
+from fednlp.data.profiling import profile
 from fednlp.data.schema import SCHEMAS
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import plural
@@ -64,7 +64,7 @@ def partition_source(
     if plots is not None:
         files = save_plots(plots, overview(partition, labels, names))
         report["plots"] = [str(path) for path in files]
-    for line in look(data, holders_of(data, partition)).lines():
+    for line in profile(data, holders_of(data, partition)).lines():
         say(line)
     return report
 

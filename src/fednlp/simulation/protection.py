@@ -8,7 +8,8 @@ import numpy as np
 
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError
-from fednlp.federated.algorithm import Algorithm, Population
+from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.cohort import Population
 from fednlp.partition import Partition
 from fednlp.privacy.dp import DPMechanism
 from fednlp.privacy.noise import sum_distance

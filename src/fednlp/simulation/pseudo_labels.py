@@ -18,15 +18,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fednlp.errors import ConfigError
-from fednlp.federated.algorithm import Algorithm, Cohort, Population
+from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import TrainRequest
-from fednlp.federated.round import MODEL, RoundReport, publish
+from fednlp.federated.cohort import Cohort, Population
+from fednlp.federated.round import RoundReport, publish
+from fednlp.federated.runtime import MODEL
 from fednlp.federated.transforms import Key
-from fednlp.fewshot.pacing import Pace, Static, due, most_confident, suspects, take
+from fednlp.fewshot.gold import GoldLabels
+from fednlp.fewshot.noisy_labels import find_noisy_clients
+from fednlp.fewshot.pacing import FixedPacing, Pace, is_labelling_round, most_confident, num_pseudo_labels
 from fednlp.runtime.messages import LabelRequest, Labels, Probabilities, ProbabilitiesRequest
 from fednlp.seeds import generator
 from fednlp.simulation.context import RunContext
-from fednlp.simulation.gold_labels import Known, known_labels
+from fednlp.simulation.gold_labels import gold_labels_of
 from fednlp.simulation.pace_search import PaceSearch
 
 Numbers = NDArray[np.int64]
@@ -47,7 +51,7 @@ def with_pseudo_labels(
     def sample(population: Population, round_number: int) -> Cohort:
         able = np.flatnonzero(population.sizes)
         if not len(able):
-            return Cohort([])
+            return Cohort([], reason="no client has a label yet, and some get theirs now")
         among = replace(population, sizes=population.sizes[able])
         drawn = algorithm.sample(among, stream(round_number))
         return replace(drawn, clients=[int(able[place]) for place in drawn.clients])
@@ -72,13 +76,13 @@ class PseudoLabels:
     def __init__(self, context: RunContext, algorithm: Algorithm) -> None:
         assert context.experiment.fewshot is not None
         self.context, self.fewshot = context, context.experiment.fewshot
-        self.known: Known = known_labels(context)
+        self.known: GoldLabels = gold_labels_of(context)
         self.search = PaceSearch(context, self) if self.fewshot.pacing == "search" else None
         self.algorithm = with_pseudo_labels(algorithm, self._stream)
         texts = len(context.worker.train_features)
         context.state.vectors.setdefault(PSEUDO, torch.full((texts,), -1, dtype=torch.int32))
         context.state.memory.setdefault("labellings", 0)
-        context.gold = self.known.numbers, self.known.labels
+        context.gold = self.known.examples, self.known.labels
         context.labelled = self.labelled
         context.facts["fewshot"] = self.known.facts()
         if self.fewshot.detect_label_noise and context.worker.replica.personal.numel:
@@ -165,8 +169,6 @@ class PseudoLabels:
         ):  # no client was trained: nobody has a label, or a secure sum gave up
             answers = self._alone(report.round)
             self._found = dict(zip(self._labelling, answers, strict=True))
-        if not report.cohort:
-            line["aborted"] = "no client has a label yet, and some get theirs now"
         self._take_over()
         line["labelling"] = self._labelling
         if self._flagged:
@@ -188,7 +190,7 @@ class PseudoLabels:
         parts = [numbers[order[start : start + size]].tolist() for start in range(0, len(order), size)]
         answers: list[Probabilities] = context.pool.do([ProbabilitiesRequest(part) for part in parts])
         rows = [row for answer in answers for row in answer.rows]
-        found = np.empty((len(numbers), len(self.known.names)))
+        found = np.empty((len(numbers), len(self.known.label_names)))
         found[order] = np.array(rows).reshape(found.shape)
         return found
 
@@ -204,19 +206,19 @@ class PseudoLabels:
         self._distrust(flagged)
 
     @property
-    def pace(self) -> Pace | Static:
+    def pace(self) -> Pace | FixedPacing:
         """The pace of the next round."""
         if self.search is not None:
             return self.search.order.pace
         if self.fewshot.pacing == "static":
-            return Static(self.fewshot.per_client, self.fewshot.f, self.fewshot.n)
+            return FixedPacing(self.fewshot.per_client, self.fewshot.f, self.fewshot.n)
         return Pace(self.fewshot.f, self.fewshot.n, self.fewshot.k)
 
     def _is_due(self, number: int) -> bool:
         """Whether clients label in a round."""
         if self.search is not None:
             return self.search.order.labelling > 0
-        return self.fewshot.pacing != "none" and due(self.pace, number, 1)
+        return self.fewshot.pacing != "none" and is_labelling_round(self.pace, number, 1)
 
     def _stream(self, round_number: int) -> int:
         """Return the number that a round's clients are drawn by; the same for all trials of a search."""
@@ -245,8 +247,8 @@ class PseudoLabels:
             context.pool,
             Key(context.experiment.seed, context.state.round + 1, -1),
         )
-        predicted = self.probabilities(known.numbers[asked])
-        found: list[int] = suspects(known.owners[asked], known.labels[asked], predicted).tolist()
+        predicted = self.probabilities(known.examples[asked])
+        found: list[int] = find_noisy_clients(known.owners[asked], known.labels[asked], predicted).tolist()
         for client in np.flatnonzero(self.held).tolist():
             self._count_texts(client, int(self.held[client]))
         memory = context.state.memory
@@ -290,6 +292,6 @@ class PseudoLabels:
     def _taken(self, texts: int) -> int:
         """Return how many of its texts a client gives a pseudo label at this labelling."""
         if self.search is None:
-            return take(self.pace, self.context.state.memory["labellings"], texts)
+            return num_pseudo_labels(self.pace, self.context.state.memory["labellings"], texts)
         order = self.search.order
-        return take(order.pace, order.labelling, texts, order.reached)
+        return num_pseudo_labels(order.pace, order.labelling, texts, order.reached)

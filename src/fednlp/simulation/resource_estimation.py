@@ -1,4 +1,4 @@
-"""What training takes before it is tried: the memory of a client, and the prices of training plans."""
+"""Estimates before anything is trained: the memory of a client, and the memory and time of training plans."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,9 +6,16 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from fednlp.config import Experiment
-from fednlp.costs import Device, Plan, Sizes, client_memory, seconds_per_example, shape_of
+from fednlp.costs import (
+    DeviceProfile,
+    ModelSizes,
+    TrainingDepth,
+    client_memory,
+    layer_sizes,
+    seconds_per_example,
+)
 from fednlp.errors import ConfigError
-from fednlp.fewshot.planning import Candidate
+from fednlp.fewshot.depth_capacity import TrainingPlan
 
 if TYPE_CHECKING:
     from torch import nn
@@ -16,11 +23,11 @@ if TYPE_CHECKING:
     from fednlp.tasks.base import Task
     from fednlp.training.worker import ClientWorker
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
-def sizes_of(task: "Task", model: "nn.Module", length: int) -> Sizes:
-    """Return what the memory of a client depends on in a task and its model.
+def model_sizes(task: "Task", model: "nn.Module", length: int) -> ModelSizes:
+    """Return the sizes that the memory of a client depends on, of a task and its model.
 
     Args:
         task: Its head may be over the vocabulary: at one place of a row, at those that are hidden, or of the target.
@@ -28,15 +35,15 @@ def sizes_of(task: "Task", model: "nn.Module", length: int) -> Sizes:
         length: Tokens of a row at most.
 
     Raises:
-        ConfigError: The model's configuration does not say how large its layers are.
+        ConfigError: The model's configuration does not state the sizes of its layers.
     """
     from fednlp.tasks.blocks import MAX_LOGITS, MAX_ROWS
     from fednlp.tasks.language_modeling import LanguageModeling
 
     config: Any = getattr(model, "config", None)
-    shape, parameters = shape_of(config), sum(parameter.numel() for parameter in model.parameters())
+    shape, parameters = layer_sizes(config), sum(parameter.numel() for parameter in model.parameters())
     if task.model_class not in ("AutoModelForMaskedLM", "AutoModelForCausalLM"):
-        return Sizes(parameters, shape, length)
+        return ModelSizes(parameters, shape, length)
     words: int = config.vocab_size
     places = 1
     if task.model_class == "AutoModelForCausalLM":
@@ -44,16 +51,18 @@ def sizes_of(task: "Task", model: "nn.Module", length: int) -> Sizes:
     elif (hidden := getattr(task, "mlm_probability", None)) is not None:
         places = max(1, round(hidden * length))
     rows = max(1, min(MAX_ROWS, MAX_LOGITS // (length * words)))
-    return Sizes(parameters, shape, length, places * words, rows, isinstance(task, LanguageModeling))
+    return ModelSizes(parameters, shape, length, places * words, rows, isinstance(task, LanguageModeling))
 
 
-def memory_of_plan(experiment: Experiment, sizes: Sizes, plan: Plan, trained: int, tied: int = 0) -> int:
-    """Return the bytes at the peak of a client of an experiment under a plan.
+def memory_of_depth(
+    experiment: Experiment, sizes: ModelSizes, depth: TrainingDepth, trained: int, tied: int = 0
+) -> int:
+    """Return the bytes at the peak of a client of an experiment that trains to some depth.
 
     Args:
         experiment: Says batches and optimiser, and whether clients label.
         sizes: Of model and texts.
-        plan: Which layers are trained.
+        depth: Which layers are trained.
         trained: Parameters that are trained.
         tied: Of these, those of a word embedding that is the head too.
     """
@@ -61,7 +70,7 @@ def memory_of_plan(experiment: Experiment, sizes: Sizes, plan: Plan, trained: in
     labels = fewshot is not None and fewshot.pacing != "none"
     return client_memory(
         sizes,
-        plan,
+        depth,
         trained,
         batch=client.per_device_train_batch_size,
         labelled=experiment.evaluation.batch_size if labels else 0,
@@ -89,11 +98,11 @@ def memory_of_run(experiment: Experiment, side: "ClientWorker") -> int | None:
     if features.lengths(side.partition.train_indices).max(initial=0) > length:
         return None
     try:
-        sizes = sizes_of(side.task, model, length)
+        sizes = model_sizes(side.task, model, length)
     except ConfigError:
         return None
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    return memory_of_plan(experiment, sizes, Plan(*depth), trained, _tied(model))
+    return memory_of_depth(experiment, sizes, TrainingDepth(*depth), trained, _tied(model))
 
 
 def _tied(model: Any) -> int:
@@ -105,11 +114,11 @@ def _tied(model: Any) -> int:
 
 
 @dataclass(frozen=True)
-class Price:
-    """What a plan takes before anything is tried.
+class PlanCost:
+    """What a training plan is estimated to take.
 
     Attributes:
-        parameters: That are trained and sent.
+        parameters: Parameters that are trained and sent.
         memory: Bytes at the peak of training or labelling.
         training: Seconds an example of a local step.
         inference: Seconds an example that is labelled.
@@ -121,19 +130,19 @@ class Price:
     inference: float
 
 
-def train_of(layers: int, candidate: Candidate, head: bool = True) -> dict[str, Any]:
-    """Return what ``[model] train`` says of a plan; it fits no model of other layers.
+def plan_selection(layers: int, plan: TrainingPlan, head: bool = True) -> dict[str, Any]:
+    """Return a plan as ``[model] train``; it fits no model with another number of layers.
 
     Args:
         layers: Of the model.
-        candidate: The plan.
+        plan: The plan.
         head: Whether the model has one.
 
-    >>> train_of(24, Candidate(depth=8, capacity=1))
+    >>> plan_selection(24, TrainingPlan(depth=8, capacity=1))
     {'shared': ['layer.23', 'layer.16-22:bias', 'head'], 'rest': 'frozen', 'layers': 24}
     """
-    full, lowest = layers - candidate.capacity, layers - candidate.depth
-    shared = [_layers(full, layers)] if candidate.capacity else []
+    full, lowest = layers - plan.capacity, layers - plan.depth
+    shared = [_layers(full, layers)] if plan.capacity else []
     shared += [f"{_layers(lowest, full)}:bias"] if lowest < full else []
     return {"shared": [*shared, "head"] if head else shared, "rest": "frozen", "layers": layers}
 
@@ -142,61 +151,66 @@ def _layers(first: int, end: int) -> str:
     return f"layer.{first}" if end == first + 1 else f"layer.{first}-{end - 1}"
 
 
-class Priced:
-    """A model's plans and their prices; no plan is tried here."""
+class PlanEstimator:
+    """The costs of training plans for one model and one device; nothing is trained."""
 
-    def __init__(self, experiment: Experiment, profile: Device, say: Say) -> None:
+    def __init__(self, experiment: Experiment, profile: DeviceProfile, log: Log) -> None:
         from fednlp.models import load_tokenizer, longest_text, pretrained_model
         from fednlp.models.groups import groups_of
         from fednlp.simulation.build import make_task, model_source, open_data
 
         self.experiment, self.profile = experiment, profile
-        wanted, data = experiment.model, open_data(experiment)
-        source = model_source(experiment, data, say)
+        settings, data = experiment.model, open_data(experiment)
+        source = model_source(experiment, data, log)
         tokenizer = load_tokenizer(source)
         task = make_task(experiment.task.wanted or data.task, data, tokenizer, experiment.task.given())
         self.model = pretrained_model(
-            source, task.model_class, task.settings(), wanted.config, experiment.seed, None
+            source, task.model_class, task.settings(), settings.config, experiment.seed, None
         )
-        length = min(wanted.max_length, longest_text(source, tokenizer, wanted.config))
-        self.sizes = sizes_of(task, self.model, length)
+        length = min(settings.max_length, longest_text(source, tokenizer, settings.config))
+        self.sizes = model_sizes(task, self.model, length)
         parts = groups_of(self.model)
         self.layers, self.head = _stack(set(parts.values())), "head" in parts.values()
         biased = {part for name, part in parts.items() if name.endswith("bias")}
         self.biased = all(f"layer.{number}" in biased for number in range(self.layers))
-        self.price = cache(self._price)
+        self.cost = cache(self._cost)
 
     @property
-    def all_there(self) -> bool:
-        """Whether every plan can be made of this model."""
+    def has_every_plan(self) -> bool:
+        """Whether every plan can be made of this model: it has a head, and biases in every layer."""
         return self.biased and self.head
 
-    def train(self, candidate: Candidate) -> dict[str, Any]:
-        """Return what ``[model] train`` says of a plan."""
-        return train_of(self.layers, candidate, self.head)
+    def selection(self, plan: TrainingPlan) -> dict[str, Any]:
+        """Return a plan as ``[model] train``."""
+        return plan_selection(self.layers, plan, self.head)
 
-    def may(self, candidate: Candidate, budget: int | None) -> bool:
-        """Whether a model has what a plan trains, and a device room for it."""
-        there = (self.head or candidate.depth > 0) and (self.biased or candidate.capacity == candidate.depth)
-        return there and (budget is None or self.price(candidate).memory <= budget)
+    def fits(self, plan: TrainingPlan, memory: int | None) -> bool:
+        """Return whether the model has what a plan trains, and some bytes of memory suffice for it.
 
-    def least(self) -> int:
+        Args:
+            plan: The plan.
+            memory: Bytes; None for any amount.
+        """
+        possible = (self.head or plan.depth > 0) and (self.biased or plan.capacity == plan.depth)
+        return possible and (memory is None or self.cost(plan).memory <= memory)
+
+    def least_memory(self) -> int:
         """Return the bytes that the smallest plan takes."""
-        return self.price(Candidate(0, 0) if self.head else Candidate(1, 0 if self.biased else 1)).memory
+        return self.cost(TrainingPlan(0, 0) if self.head else TrainingPlan(1, 0 if self.biased else 1)).memory
 
-    def _price(self, candidate: Candidate) -> Price:
-        trained, where = _trained(self.model, self.train(candidate)), self.plan(candidate)
-        memory = memory_of_plan(self.experiment, self.sizes, where, trained)
-        return Price(trained, memory, self._seconds(where, True), self._seconds(where, False))
+    def depth(self, plan: TrainingPlan) -> TrainingDepth:
+        """Return which layers a plan trains."""
+        biases = plan.depth - plan.capacity
+        return TrainingDepth(self.layers, plan.capacity, biases, self.experiment.runtime.cache_activations)
 
-    def plan(self, candidate: Candidate) -> Plan:
-        """Return what a plan is to the costs."""
-        biases = candidate.depth - candidate.capacity
-        return Plan(self.layers, candidate.capacity, biases, self.experiment.runtime.cache_activations)
+    def _cost(self, plan: TrainingPlan) -> PlanCost:
+        trained, depth = _trained(self.model, self.selection(plan)), self.depth(plan)
+        memory = memory_of_depth(self.experiment, self.sizes, depth, trained)
+        return PlanCost(trained, memory, self._seconds(depth, True), self._seconds(depth, False))
 
-    def _seconds(self, where: Plan, training: bool) -> float:
+    def _seconds(self, depth: TrainingDepth, training: bool) -> float:
         name = self.experiment.model.name_or_path
-        found = seconds_per_example(self.profile, name, self.sizes.parameters, where, training)
+        found = seconds_per_example(self.profile, name, self.sizes.parameters, depth, training)
         if found is None:
             raise ConfigError(
                 f"the profile {self.profile.name} does not say how long {name} takes: choose another, or measure one "

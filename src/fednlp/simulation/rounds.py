@@ -8,17 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.costs import Spent, both, round_line
+from fednlp.costs import ClientCost, merge, round_line
 from fednlp.federated.aggregators.weighted_mean import sent_entries
-from fednlp.federated.algorithm import Algorithm, Population
+from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult
+from fednlp.federated.cohort import Population
 from fednlp.federated.communication import bytes_down
 from fednlp.federated.lora import change_ranks
 from fednlp.federated.params import Layout
-from fednlp.federated.round import RoundReport, Runtime, run_round
+from fednlp.federated.round import RoundReport, run_round
+from fednlp.federated.runtime import Runtime
 from fednlp.federated.sums import count_bad
-from fednlp.simulation.build import prices_of
-from fednlp.simulation.context import RunContext, evaluated, require_finite
+from fednlp.simulation.build import fleet_of
+from fednlp.simulation.context import RunContext, require_finite
+from fednlp.simulation.evaluate import evaluated
 from fednlp.simulation.pseudo_labels import PseudoLabels
 from fednlp.simulation.resource_estimation import memory_of_run
 
@@ -37,7 +40,7 @@ class FederatedTraining:
         self.rounds = context.experiment.num_rounds
         self.runtime: Runtime = context.pool if labels is None else labels
         self._sizes = np.diff(context.partition.train_offsets)
-        self.prices = prices_of(context.experiment, context.worker.replica.model)
+        self.fleet = fleet_of(context.experiment, context.worker.replica.model, context.partition.num_clients)
         state = context.state
         self._bad = count_bad(state.params)
         for name, vector in algorithm.server.init(state.layout).items():
@@ -73,7 +76,7 @@ class FederatedTraining:
             "train_loss": done.train_loss if done.examples else None,
             "steps": done.steps,
             "examples": done.examples,
-            **round_line(self._spent(done.results), self.prices),
+            **round_line(self._spent(done.results), self.fleet),
         }
         if done.seconds is not None:
             line["simulated_seconds"] = done.seconds
@@ -91,16 +94,27 @@ class FederatedTraining:
         line = evaluated(context, line | also, self.rounds)
         return line if self.labels is None else line | self.labels.tell(line)
 
-    def _spent(self, results: Sequence[ClientResult]) -> list[Spent]:
+    def _spent(self, results: Sequence[ClientResult]) -> dict[int, ClientCost]:
         """Return what each client of a round cost, once a client, whatever it did."""
         layout = self.context.state.layout
         costs = {r.client: spent(layout, self.algorithm, self._with_factors(r)) for r in results}
         for client, labelled in (self.labels.texts_seen if self.labels is not None else {}).items():
-            whole, tensors = bytes_down(self.algorithm, layout), len(layout.entries)
+            whole, tensors = self._length(0), len(layout.entries)
             got = ClientResult(client, 0.0, bytes_up=0, entries=[], bytes_down=whole, tensors_down=tensors)
             more = replace(spent(layout, self.algorithm, self._with_factors(got)), labelled=labelled)
-            costs[client] = both(costs[client], more) if client in costs else more
-        return list(costs.values())
+            costs[client] = merge(costs[client], more) if client in costs else more
+        return costs
+
+    def _length(self, ranks: int) -> int:
+        """Return the length of what a client gets at the start of a round."""
+        algorithm = self.algorithm
+        return bytes_down(
+            algorithm.downlink,
+            self.context.state.layout,
+            vectors=len(algorithm.receives),
+            adapters=algorithm.uplink.adapters,
+            ranks=ranks,
+        )
 
     def _with_factors(self, result: ClientResult) -> ClientResult:
         """Count what a client gets of the changes of the base weights, as factors where these are shorter."""
@@ -114,8 +128,7 @@ class FederatedTraining:
         ]
         missed, lossy = context.lines[max(seen, default=1) - 1 :], not self.algorithm.downlink.plain
         ranks = sum(change_ranks(_averaged(line), lossy) for line in missed)
-        down = bytes_down(self.algorithm, layout, ranks=ranks)
-        return replace(result, bytes_down=down, tensors_down=len(layout.entries))
+        return replace(result, bytes_down=self._length(ranks), tensors_down=len(layout.entries))
 
 
 def _progress(context: RunContext, work: int, done: int) -> None:
@@ -127,7 +140,7 @@ def _averaged(line: dict[str, Any]) -> int:
     return 0 if "aborted" in line else len(line["cohort"]) - len(line.get("dropped", []))
 
 
-def spent(layout: Layout, algorithm: Algorithm, result: ClientResult) -> Spent:
+def spent(layout: Layout, algorithm: Algorithm, result: ClientResult) -> ClientCost:
     """Return what one client's part in a round cost.
 
     Args:
@@ -140,10 +153,10 @@ def spent(layout: Layout, algorithm: Algorithm, result: ClientResult) -> Spent:
     tensors = entries if result.tensors_down is None else result.tensors_down
     tensors += len(algorithm.receives) * entries
     if result.error is not None:
-        return Spent(bytes_up=result.bytes_up or 0, bytes_down=got, tensors_down=tensors)
+        return ClientCost(bytes_up=result.bytes_up or 0, bytes_down=got, tensors_down=tensors)
     sent, extra = sent_entries(layout, result), len(algorithm.sends) - 1
     parameters = sum(layout.entries[number].numel for number in sent)
-    return Spent(
+    return ClientCost(
         bytes_up=whole if result.bytes_up is None else result.bytes_up,
         bytes_down=got,
         tensors_up=len(sent) + extra * entries,

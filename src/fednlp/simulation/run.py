@@ -1,6 +1,5 @@
 """Run one experiment: prepare, round after round, save, and finish with a model and a summary."""
 
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -19,7 +18,7 @@ from fednlp.config.sections import GIVEN
 from fednlp.data.schema import SCHEMAS
 from fednlp.errors import ConfigError, RunError, TooFewClients
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.round import MODEL
+from fednlp.federated.runtime import MODEL
 from fednlp.federated.state import State
 from fednlp.models import save_model
 from fednlp.partition import Partition
@@ -35,6 +34,7 @@ from fednlp.simulation.build import (
     share_out,
     worker_spec,
 )
+from fednlp.simulation.callback import Callback, default_callback
 from fednlp.simulation.context import RunContext, Training
 from fednlp.simulation.evaluate import write_clients
 from fednlp.simulation.final import evaluate_final, is_due
@@ -54,62 +54,8 @@ from fednlp.simulation.start_model import check_start, start_fingerprints, start
 from fednlp.simulation.summary import summary_of
 from fednlp.tasks import require_trusted
 from fednlp.training.replica import flat_weights
-from fednlp.training.worker import ClientWorker, exact_adapters, personal_names, pick_device
-
-logger = logging.getLogger("fednlp")
-
-
-class Listener(Protocol):
-    """Who is told how a run goes: the terminal, a notebook, a test."""
-
-    def say(self, text: str) -> None:
-        """Something that takes time begins, or something is worth knowing."""
-
-    def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
-        """The rounds begin."""
-
-    def step(self, done: int, of: int, what: str) -> None:
-        """Some of a round's clients (or test batches) are through."""
-
-    def round(self, line: dict[str, Any], left: float | None) -> None:
-        """A round is done and saved; ``left`` is the estimate of the seconds to come."""
-
-    def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
-        """Everything is written."""
-
-
-class Silent:
-    """A listener that says nothing, but for a warning to the log where a client is dropped or fails."""
-
-    def say(self, text: str) -> None:
-        """Say nothing."""
-
-    def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
-        """Say nothing."""
-
-    def step(self, done: int, of: int, what: str) -> None:
-        """Say nothing."""
-
-    def round(self, line: dict[str, Any], left: float | None) -> None:
-        """Warn of clients that were dropped, and say nothing else."""
-        for dropped in line.get("dropped", []):
-            logger.warning(
-                "round %d: client %d was dropped: %s", line["round"], dropped["client"], dropped["reason"]
-            )
-
-    def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
-        """Warn of clients that failed in their fine-tuning steps, and say nothing else."""
-        for failed in summary.get("finetune_failed", []):
-            logger.warning(
-                "client %d failed in its fine-tuning steps: %s", failed["client"], failed["reason"]
-            )
-
-
-def default_listener() -> Listener:
-    """Return who is told of a run where the caller names nobody: a notebook's output, or nobody."""
-    from fednlp.cli.console import Terminal, in_notebook
-
-    return Terminal() if in_notebook() else Silent()
+from fednlp.training.worker import ClientWorker
+from fednlp.training.worker_spec import exact_adapters, personal_names, pick_device
 
 
 def run(
@@ -118,7 +64,7 @@ def run(
     *,
     algorithm: Algorithm | Callable[..., Algorithm] | str | None = None,
     overrides: Sequence[str] = (),
-    listener: Listener | None = None,
+    callback: Callback | None = None,
 ) -> RunDir:
     """Run an experiment from its start.
 
@@ -128,7 +74,7 @@ def run(
         algorithm: In place of the one that the experiment names: an :class:`fednlp.Algorithm`, a function that
             returns one, or ``"module:function"``. A value lies in this process alone, so that one worker trains.
         overrides: ``"a.b=c"`` settings over a file's.
-        listener: Told how it goes; by default a progress bar in a notebook, and nobody elsewhere.
+        callback: Reports how the run goes; by default a progress bar in a notebook, and nothing elsewhere.
 
     Returns:
         The run directory.
@@ -142,19 +88,19 @@ def run(
         raise RunError("overrides belong to an experiment file; change the configuration itself instead")
     experiment, given = _with_algorithm(config.as_experiment(experiment), algorithm)
     experiment = experiment.resolved()
-    listener = listener or default_listener()
+    callback = callback or default_callback()
     folder = None if out is None else Path(out)
     refuse_taken(folder)
     require_trackers(experiment.report.report_to)
     with _pool(experiment) as pool:
-        pieces = gather(experiment, listener.say)
-        partition = _shared_out(experiment, pieces, listener)
+        pieces = gather(experiment, callback.log)
+        partition = _shared_out(experiment, pieces, callback)
         model = start_model(experiment, pieces.source, pieces.task)
         start = start_fingerprints(experiment, model, pieces.tokenizer)
         directory = create(experiment, folder)
         with directory.alone():
-            _write_start(directory, experiment, pieces, partition, listener, start)
-            return _train(_open(directory, experiment, pieces, partition, model, pool, listener, given))
+            _write_start(directory, experiment, pieces, partition, callback, start)
+            return _train(_open(directory, experiment, pieces, partition, model, pool, callback, given))
 
 
 def resume(
@@ -164,7 +110,7 @@ def resume(
     algorithm: Algorithm | None = None,
     task: str | None = None,
     workers: int | None = None,
-    listener: Listener | None = None,
+    callback: Callback | None = None,
 ) -> RunDir:
     """Go on with a run that was stopped; it ends with the same weights as one never stopped, bit for bit.
 
@@ -176,13 +122,13 @@ def resume(
             user's own, ``"module:Class"``, and ``expected`` where the run names an algorithm, a partition method or a
             transform so: nothing is imported that only a run directory names.
         workers: Another number of workers than before; it changes the speed alone.
-        listener: Told how it goes; by default as for :func:`run`.
+        callback: Reports how the run goes; by default as for :func:`run`.
 
     Raises:
         RunError: No run directory, other settings, other data, another model or tokenizer, code that only the run
             directory names, or a checkpoint that cannot be read.
     """
-    directory, listener = RunDir(Path(folder)), listener or default_listener()
+    directory, callback = RunDir(Path(folder)), callback or default_callback()
     experiment = directory.experiment()
     if expected is not None and (changed := config.differences(experiment, expected.resolved())):
         raise RunError(
@@ -195,7 +141,7 @@ def resume(
         runtime = experiment.runtime.model_copy(update={"workers": workers})
         experiment = experiment.model_copy(update={"runtime": runtime})
     if directory.finished:
-        listener.say(f"{folder} is finished already; nothing to do")
+        callback.log(f"{folder} is finished already; nothing to do")
         return directory
     require_trackers(experiment.report.report_to)
     with directory.alone(), _pool(experiment) as pool:
@@ -208,7 +154,7 @@ def resume(
             )
         partition = Partition.load(directory.partition) if begun else None
         known = directory.read_json("environment.json") if begun else None
-        pieces = gather(experiment, listener.say)
+        pieces = gather(experiment, callback.log)
         if known is not None and pieces.data.fingerprint != known.get("data", {}).get("fingerprint"):
             raise RunError(
                 f"the data of {folder} have changed since it was begun: start anew with another --out"
@@ -216,11 +162,11 @@ def resume(
         model = start_model(experiment, pieces.source, pieces.task)
         start = start_fingerprints(experiment, model, pieces.tokenizer)
         if known is not None:
-            check_start(directory, experiment, known, start, listener.say)
+            check_start(directory, experiment, known, start, callback.log)
         if partition is None:
-            partition = _shared_out(experiment, pieces, listener)
-            _write_start(directory, experiment, pieces, partition, listener, start)
-        return _train(_open(directory, experiment, pieces, partition, model, pool, listener, algorithm))
+            partition = _shared_out(experiment, pieces, callback)
+            _write_start(directory, experiment, pieces, partition, callback, start)
+        return _train(_open(directory, experiment, pieces, partition, model, pool, callback, algorithm))
 
 
 def _with_algorithm(
@@ -260,9 +206,9 @@ def _require_named_by_user(folder: str | Path, experiment: Experiment, task: str
     require_typed(folder, rest, f"give its experiment too: fednlp run EXPERIMENT.toml --resume {folder}")
 
 
-def _shared_out(experiment: Experiment, pieces: Pieces, listener: Listener) -> Partition:
+def _shared_out(experiment: Experiment, pieces: Pieces, callback: Callback) -> Partition:
     """Make the partition, and check that it has as many clients as a round needs."""
-    partition = share_out(experiment, pieces.data, listener.say)
+    partition = share_out(experiment, pieces.data, callback.log)
     if partition.num_clients < experiment.min_clients:
         raise ConfigError(
             f"min_clients = {experiment.min_clients}, but there are only {partition.num_clients} clients "
@@ -306,7 +252,7 @@ class _OpenRun:
     context: RunContext
     training: Training
     pieces: Pieces
-    listener: Listener
+    callback: Callback
 
 
 def _open(
@@ -316,7 +262,7 @@ def _open(
     partition: Partition,
     model: nn.Module,
     pool: Pool,
-    listener: Listener,
+    callback: Callback,
     algorithm: Algorithm | None,
 ) -> _OpenRun:
     """Build what the rounds need, from the last checkpoint where there is one."""
@@ -338,17 +284,19 @@ def _open(
         pool.publish(MODEL, state.params)
         state.params = pool.vectors[MODEL]
     texts = partial(pieces.data.input_texts, "train")
-    context = RunContext(experiment, partition, pool, worker, state, listener.step, listener.say, texts)
+    context = RunContext(
+        experiment, partition, pool, worker, state, callback.on_progress, callback.log, texts
+    )
     if experiment.attack is not None:
         context.facts["attackers"] = attackers_of(experiment, partition.num_clients)
-    return _OpenRun(directory, context, training_of(context, protected), pieces, listener)
+    return _OpenRun(directory, context, training_of(context, protected), pieces, callback)
 
 
 def _train(run: _OpenRun) -> RunDir:
     """Do the rounds that are left, saving each, then what comes once after the last; write model and summary."""
-    directory, context, training, listener = run.directory, run.context, run.training, run.listener
+    directory, context, training, callback = run.directory, run.context, run.training, run.callback
     context.lines = directory.keep_rounds(context.state.round)
-    listener.started(directory, context.experiment, training.rounds, context.state.round)
+    callback.started(directory, context.experiment, training.rounds, context.state.round)
     with _trackers(directory, context.experiment) as trackers, _finished_early(run):
         begun, first = time.monotonic(), context.state.round
         while context.state.round < training.rounds:
@@ -361,12 +309,12 @@ def _train(run: _OpenRun) -> RunDir:
                 tracker.log(line["round"], round_numbers(line))
             done = context.state.round - first
             left = (time.monotonic() - begun) / done * (training.rounds - context.state.round)
-            listener.round(line, left)
+            callback.on_round(line, left)
         if is_due(context):
             numbers = round_numbers(_after_the_last(directory, context))
             for tracker in trackers:
                 tracker.log(context.state.round, numbers)
-    _finish(directory, context, run.pieces, listener)
+    _finish(directory, context, run.pieces, callback)
     return directory
 
 
@@ -377,7 +325,7 @@ def _finished_early(run: _OpenRun) -> Iterator[None]:
         yield
     except TooFewClients as error:
         if run.context.lines:
-            _finish(run.directory, run.context, run.pieces, run.listener, stopped=str(error))
+            _finish(run.directory, run.context, run.pieces, run.callback, stopped=str(error))
         raise
 
 
@@ -426,13 +374,13 @@ def _write_start(
     experiment: Experiment,
     pieces: Pieces,
     partition: Partition,
-    listener: Listener,
+    callback: Callback,
     start: dict[str, str],
 ) -> None:
     """Say how the data were read; write what a run begins with, and what reports show of data and partition."""
     look = look_at(experiment, pieces, partition)
     for line in look.lines():
-        listener.say(line)
+        callback.log(line)
     with saving(directory.folder):
         (directory.folder / "checkpoint").mkdir(exist_ok=True)
         partition.save(directory.partition)
@@ -469,7 +417,7 @@ def _write_facts(directory: RunDir, pieces: Pieces, partition: Partition, start:
 
 
 def _finish(
-    directory: RunDir, context: RunContext, pieces: Pieces, listener: Listener, stopped: str | None = None
+    directory: RunDir, context: RunContext, pieces: Pieces, callback: Callback, stopped: str | None = None
 ) -> None:
     """Write the model with its card, then the summary, which says that the run is at its end.
 
@@ -487,4 +435,4 @@ def _finish(
             card = model_card(summary, context.experiment.model_dump(exclude_none=True), known)
             save_model(context.worker.replica.model, pieces.tokenizer, directory.model, card, pieces.longest)
         directory.write_json("summary.json", summary)
-    listener.finished(directory, summary)
+    callback.finished(directory, summary)

@@ -141,7 +141,7 @@ class ClientTrainer:
         self.options, self.algorithm, self.seed = options, algorithm, seed
         fields = record_fields(replica, options, algorithm)
         self.store = ClientStore(records, fields) if fields and records is not None else None
-        self._whole = bytes_down(algorithm, replica.layout), len(replica.layout.entries)
+        self._whole = self._length(None), len(replica.layout.entries)
 
     def record(self, client: int, saved: int) -> Record:
         """Return what a client kept as of the last saved round; nothing if it has not taken part."""
@@ -233,7 +233,11 @@ class ClientTrainer:
         if self.algorithm.uplink.pull.push == "all" or "sent" not in record:
             return self._whole
         got = record["sent"].numpy() > 0
-        return bytes_down(self.algorithm, self.replica.layout, got), int(got.sum())
+        return self._length(got), int(got.sum())
+
+    def _length(self, chosen: np.ndarray | None) -> int:
+        algorithm = self.algorithm
+        return bytes_down(algorithm.downlink, self.replica.layout, chosen, vectors=len(algorithm.receives))
 
     def keep(self, request: TrainRequest, local: LocalTrainer, result: Result, sent: "SentUpdate") -> None:
         """Write a client's record; it counts once the round is saved.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fednlp.data.readers.checks import answers_fault, standing
+from fednlp.data.checks import answers_fault, valid_answers
 from fednlp.data.readers.squad import COLUMNS, MRQA_COLUMNS, mrqa, squad
 from fednlp.errors import DataError
 
@@ -95,7 +95,7 @@ def test_the_end_of_an_mrqa_span_is_inclusive(write: Write) -> None:
 def test_every_span_is_an_answer_and_one_beyond_the_context_is_seen(write: Write) -> None:
     (row,) = mrqa(write("a.jsonl", mrqa_lines([23, 27], [6, 10], [25, 99])))
     assert json.loads(str(row[2]))[:2] == [{"text": "Paris", "start": 23}, {"text": "Naïve", "start": 6}]
-    kept, dropped = standing(str(row[0]), str(row[2]))
+    kept, dropped = valid_answers(str(row[0]), str(row[2]))
     assert (len(json.loads(kept)), dropped) == (2, 1)
 
 
@@ -120,7 +120,7 @@ SHIFTS = {
 def test_squadshifts(real: Path, name: str) -> None:
     path = real / "squadshifts" / f"{name}.json.gz"
     rows = list(squad(path))
-    checked = [standing(str(row[0]), str(row[2])) for row in rows]
+    checked = [valid_answers(str(row[0]), str(row[2])) for row in rows]
     assert (
         len(rows),
         sum(dropped for _, dropped in checked),

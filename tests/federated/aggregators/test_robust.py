@@ -22,8 +22,8 @@ from fednlp.federated.aggregators.base import AggregatedUpdate
 from fednlp.federated.aggregators.coordinate_wise import CoordinateWise, UpdateFile
 from fednlp.federated.aggregators.median import Median, median
 from fednlp.federated.aggregators.trimmed_mean import TrimmedMean, cut_of, trimmed_mean
-from fednlp.federated.algorithm import Cohort, Population, RoundPlan
 from fednlp.federated.client import ClientResult, TrainRequest, Update
+from fednlp.federated.cohort import Cohort, Population, RoundPlan, equally
 from fednlp.federated.params import Kind, Layout
 from fednlp.federated.sums import NotFinite
 from fednlp.runtime.shared import PrivateRoom, SharedRoom, remove_scratch
@@ -49,10 +49,9 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def plan_of(clients: Sequence[int], rule: CoordinateWise, sends: tuple[str, ...] = ("model",)) -> RoundPlan:
-    algorithm = replace(fedavg(len(clients)), aggregator=rule, sends=sends)
+def plan_of(clients: Sequence[int]) -> RoundPlan:
     population = Population(np.ones(1 + max(clients, default=0), dtype=np.int64))
-    return RoundPlan(1, Cohort(clients), dict.fromkeys(clients, 1.0), 1.0, population, algorithm)
+    return RoundPlan(1, Cohort(clients), dict.fromkeys(clients, 1.0), 1.0, population, equally)
 
 
 def sparse(rows: Sequence[int], numbers: Sequence[float]) -> Update:
@@ -94,7 +93,7 @@ def aggregate(
         rule.clear(other)
         assert not other.records()
     results = [ClientResult(client, weights[client]) for client in sorted(clients)]
-    return rule.finish(totals[0], plan_of(sorted(clients), rule, ("model", "control")), results)
+    return rule.finish(totals[0], plan_of(sorted(clients)), results)
 
 
 def expected(rule: CoordinateWise, stacked: np.ndarray) -> np.ndarray:
@@ -166,7 +165,7 @@ def test_no_more_values_are_read_at_a_time_than_there_is_room_for(monkeypatch: p
     total = rule.init(LAYOUT, ("model",), PrivateRoom())
     for client, update in cohort.items():
         rule.add(total, TrainRequest(client, 1, 1.0), update)
-    rule.finish(total, plan_of(range(4), rule), [ClientResult(c, 1.0) for c in range(4)])
+    rule.finish(total, plan_of(range(4)), [ClientResult(c, 1.0) for c in range(4)])
     assert seen == [(4, 2)] * 8
 
 
@@ -175,7 +174,7 @@ def test_only_those_who_came_through_count_and_a_cleared_file_is_empty() -> None
     total = rule.init(DENSE, ("model",), PrivateRoom())
     for client, number in enumerate([1.0, 2.0, 50.0]):
         rule.add(total, TrainRequest(client, 1, 1.0), {"model": Update.of(torch.full((5,), number), DENSE)})
-    plan = plan_of(range(3), rule)
+    plan = plan_of(range(3))
     first = rule.finish(total, plan, [ClientResult(client, 1.0) for client in (0, 1)])
     assert first.model.delta.tolist() == [1.5] * 5
     assert first.model.unsent == [slice(3, 5)], "the server computes derived tensors itself"
@@ -235,10 +234,10 @@ def test_a_round_that_has_no_room_on_disk_is_not_begun(monkeypatch: pytest.Monke
     needed = 2 * 3 * (8 + 4 * LAYOUT.numel)
     free = needed
     monkeypatch.setattr(coordinate_wise.shutil, "disk_usage", lambda folder: type("", (), {"free": free})())
-    rule.open(plan_of(range(3), rule), LAYOUT)
+    rule.open(plan_of(range(3)), LAYOUT)
     free -= 1
     with pytest.raises(RunError, match="set TMPDIR to a folder with more, or lower clients_per_round"):
-        rule.open(plan_of(range(3), rule), LAYOUT)
+        rule.open(plan_of(range(3)), LAYOUT)
 
 
 def test_a_shared_file_has_no_name_once_both_have_it(temporary: Path) -> None:

@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 import fednlp
 from fednlp import fedavg, federate
 from fednlp.config import Experiment
-from fednlp.federated.algorithm import equally
 from fednlp.federated.attacks import draw_attackers, with_attackers
 from fednlp.federated.attacks.sign_flip import sign_flip
 from fednlp.federated.client import Result
+from fednlp.federated.cohort import equally
 
 Make = Callable[..., Experiment]
 

@@ -1,6 +1,8 @@
 """The data sets that fednlp knows by name: what they are, and how their published files are got and read."""
 
 from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
 
 from fednlp.data.catalogue.answering import ANSWERING
 from fednlp.data.catalogue.classification import CLASSIFICATION
@@ -12,8 +14,11 @@ from fednlp.data.catalogue.language import LANGUAGE
 from fednlp.data.catalogue.news import NEWS
 from fednlp.data.catalogue.tagging import TAGGING
 from fednlp.data.catalogue.translation import TRANSLATION
+from fednlp.data.checks import view_of
+from fednlp.data.store import Rows, rows_in_cache
 from fednlp.errors import DataError
-from fednlp.formatting.names import did_you_mean
+from fednlp.formatting.suggestions import did_you_mean
+from fednlp.hubs.package_index import first_fault, unpacked_folder
 
 __all__ = ["CATALOGUE", "Entry", "Opened", "data_names", "describe", "entry"]
 
@@ -54,3 +59,50 @@ def describe() -> tuple[Entry, ...]:
     ['squad', 'squadshifts', 'xquad', 'mrqa']
     """
     return tuple(CATALOGUE.values())
+
+
+def info(name: str) -> dict[str, Any]:
+    """Return all that is known about a data set of the catalogue, and what of it is in the cache.
+
+    Args:
+        name: One of :func:`fednlp.data.data_names`.
+
+    Returns:
+        The public attributes of :class:`Entry`; ``how`` and where it is ``fetched``; ``packages`` with their
+        versions; ``cached``: whether its pinned files lie in the cache, and ``counts`` of its examples there,
+        both None where that is not known without reading it.
+
+    Raises:
+        DataError: There is none of that name; with the nearest.
+
+    >>> about = info("mrqa")
+    >>> about["natural"], about["fetched"], about["cached"]
+    ('dataset', 'path', None)
+    """
+    one = entry(name)
+    described = {field.name: getattr(one, field.name) for field in fields(one) if field.repr}
+    cached = _is_cached(one) if one.archives else None
+    return {
+        **described,
+        "how": one.how,
+        "fetched": one.fetched,
+        "packages": [pinned.title for pinned in one.archives],
+        "cached": cached,
+        "counts": _counts(one) if cached else None,
+    }
+
+
+def _is_cached(one: Entry) -> bool:
+    return all(first_fault(pinned, unpacked_folder(pinned)) is None for pinned in one.archives)
+
+
+def _counts(one: Entry) -> dict[str, int] | None:
+    opened = one.open()
+    pair: dict[str, Rows | None] = {"train": opened.train, "test": opened.test}
+    counts = {
+        split: rows_in_cache(rows, view_of(rows, one.task, {}, "refuse"))
+        for split, rows in pair.items()
+        if rows
+    }
+    known = {split: count for split, count in counts.items() if count is not None}
+    return known if len(known) == len(counts) else None

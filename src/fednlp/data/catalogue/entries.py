@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from fednlp.data.files import identity, reader_rows
-from fednlp.data.hub import hub_rows
+from fednlp.data.files import reader_rows
+from fednlp.data.readers.hf_datasets import hub_rows
 from fednlp.data.readers.parallel import COLUMNS, parallel
-from fednlp.data.store import Row, Rows
+from fednlp.data.store import Row, Rows, file_identity
 from fednlp.errors import DataError, MissingDependency
-from fednlp.hubs.source import Source
+from fednlp.hubs.archives import PinnedArchive
 
 Pair = tuple[Rows, Rows | None]
 FromFolder = Callable[[Path], Pair | None]
@@ -20,9 +20,9 @@ Way = Literal["package index", "hub", "path"]
 
 @dataclass(frozen=True)
 class Opened:
-    """The rows of a data set: training, test (None where none is published), where from, and for which task.
+    """The rows of a data set: training, test (None where none is published), their source, and their task.
 
-    ``notes`` say for people what was found out about the files; with ``silos``, ``train`` holds all rows of silos.
+    ``notes`` tell people what was found out about the files; with ``silos``, ``train`` holds all rows of silos.
     """
 
     train: Rows
@@ -54,8 +54,8 @@ class Entry:
         labels: Number of labels or tags; None for a task without.
         train: Number of published training examples; None where it depends on the copy.
         test: Number of published test examples; None where the test set is held out.
-        source: Who made it.
-        licence: What its publishers say.
+        source: Its authors.
+        licence: The licence as its publishers state it.
         files: Which files ``path`` must hold.
         natural: The column whose values are the clients of a natural partition; None where there is none.
     """
@@ -72,7 +72,7 @@ class Entry:
     natural: str | None = None
     _from_folder: FromFolder = field(kw_only=True, repr=False)
     _from_index: Callable[[], Pair] | None = field(default=None, kw_only=True, repr=False)
-    _sources: tuple[Source, ...] = field(default=(), kw_only=True, repr=False)
+    _archives: tuple[PinnedArchive, ...] = field(default=(), kw_only=True, repr=False)
     _hub: Hub | None = field(default=None, kw_only=True, repr=False)
 
     @property
@@ -82,16 +82,16 @@ class Entry:
 
     @property
     def how(self) -> str:
-        """How it is got, in words."""
+        """How it is obtained, in words."""
         if self._from_index:
-            titles = ", ".join(source.title for source in self._sources)
+            titles = ", ".join(pinned.title for pinned in self._archives)
             return f"from the package index ({titles}), or its files by path"
         return "its files by path, or the hub" if self._hub else "its files by path"
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def archives(self) -> tuple[PinnedArchive, ...]:
         """The pinned archives that it is read out of, if any."""
-        return self._sources
+        return self._archives
 
     def open(self, path: Path | None = None) -> Opened:
         """Return the rows of the data set, from its files in a folder where one is given.
@@ -104,7 +104,7 @@ class Entry:
             return self._open_folder(path)
         if self._from_index is not None:
             train, test = self._from_index()
-            titles = ", ".join(source.title for source in self._sources)
+            titles = ", ".join(pinned.title for pinned in self._archives)
             return Opened(train, test, f"{titles}, {_shown(train, test)}", self.task)
         if self._hub is None:
             raise DataError(f"{self.name} is not fetched: give its files by path ({self.files})")
@@ -195,5 +195,5 @@ def first_of(*ways: FromFolder) -> FromFolder:
 
 
 def watching(rows: Rows, paths: Sequence[Path]) -> Rows:
-    """Return rows that are read anew when one of these files changes."""
-    return replace(rows, identity=identity(paths))
+    """Return rows that are read again when one of these files changes."""
+    return replace(rows, identity=file_identity(paths))

@@ -14,7 +14,7 @@ _LINES = two_files(
 
 
 def _stories_folder(path: Path) -> Pair | None:
-    """Open the folder of ``*.story`` files; lists of URLs beside it make the published split."""
+    """Open the folder of ``*.story`` files; lists of URLs next to it make the published split."""
     folder = path / "stories" if (path / "stories").is_dir() else path
     if not folder.is_dir() or not any(one.suffix == ".story" for one in folder.iterdir()):
         return None
@@ -61,7 +61,7 @@ GENERATION = (
         11_490,
         "Hermann et al. (2015), See, Liu and Manning (2017)",
         "unstated; used for research",
-        "a folder of *.story files with all_train.txt and all_test.txt beside it; or train.source and train.target",
+        "a folder of *.story files with all_train.txt and all_test.txt next to it; or train.source and train.target",
         _from_folder=first_of(_LINES, _stories_folder),
         _hub=Hub("abisee/cnn_dailymail", {"article": "source", "highlights": "target"}, "3.0.0"),
     ),

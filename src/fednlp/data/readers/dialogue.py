@@ -6,8 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
-from fednlp.data.lines import LONGEST_LINE
-from fednlp.data.readers.opening import filled, reading
+from fednlp.data.readers.text_io import LONGEST_LINE, data_errors, filled_lines
 from fednlp.data.store import Row
 from fednlp.disk import regular
 from fednlp.errors import DataError
@@ -35,15 +34,15 @@ def cornell(folder: Path) -> Iterator[Row]:
         DataError: A file is missing, a line is not of it, or a conversation names an utterance that is not there.
     """
     spoken, conversations = folder / "movie_lines.txt", folder / "movie_conversations.txt"
-    with reading(spoken), regular(spoken).open("rb") as file:
+    with data_errors(spoken), regular(spoken).open("rb") as file:
         places = _places(file, spoken)
-        for number, line in filled(conversations, latin1=True):
+        for number, line in filled_lines(conversations, latin1=True):
             where = f"{conversations}:{number}"
             cells = line.split(_SEPARATOR)
             if len(cells) != 4 or not _LIST.fullmatch(cells[3].strip()):
                 raise DataError(f"{where}: not user, user, movie and ['L1', 'L2'] between +++$+++")
-            said = [_utterance(file, places, key, where) for key in _ID.findall(cells[3])]
-            for (speaker, source), (replier, target) in pairwise(said):
+            utterances = [_utterance(file, places, key, where) for key in _ID.findall(cells[3])]
+            for (speaker, source), (replier, target) in pairwise(utterances):
                 if source and target:
                     yield source, target, cells[2].strip(), speaker, replier
 
@@ -68,7 +67,7 @@ def _places(file: BinaryIO, path: Path) -> dict[bytes, int]:
 
 
 def _utterance(file: BinaryIO, places: dict[bytes, int], key: str, where: str) -> tuple[str, str]:
-    """Return the name of who speaks, and what is said, which may be nothing."""
+    """Return the name of the speaker and the text, which may be empty."""
     place = places.get(key.encode())
     if place is None:
         raise DataError(f"{where}: there is no utterance {key} in movie_lines.txt: take both from one place")

@@ -1,17 +1,20 @@
-"""HDF5 files of strangers: only plain strings and numbers inside the file, sizes checked before reading.
+"""HDF5 files from untrusted sources: only strings and numbers inside the file, sizes checked before reading.
 
 The HDF5 library itself is not proof against bytes that were altered with intent; nothing here can make it so.
 """
 
+import os
+import secrets
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.disk import regular
+from fednlp.disk import regular, writing
 from fednlp.errors import DataError, MissingDependency
 
 LARGEST = 1 << 30
@@ -31,12 +34,7 @@ def opened(path: Path) -> Iterator[Any]:
         MissingDependency: ``h5py`` is not installed.
         DataError: It is no such file, or is damaged.
     """
-    try:
-        import h5py
-    except ImportError:
-        raise MissingDependency(
-            f"{path} is an HDF5 file, which needs an optional library: run pip install 'fednlp[h5]'"
-        ) from None
+    h5py = _h5py(path)
     try:
         with h5py.File(regular(path), "r", locking=False) as file:
             yield file
@@ -45,6 +43,16 @@ def opened(path: Path) -> Iterator[Any]:
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, UnicodeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
         raise DataError(f"{path}: not HDF5, or damaged ({reason}): get the file again") from None
+
+
+def _h5py(path: Path) -> Any:
+    try:
+        import h5py
+    except ImportError:
+        raise MissingDependency(
+            f"{path} is an HDF5 file, which needs an optional library: run pip install 'fednlp[h5]'"
+        ) from None
+    return h5py
 
 
 def child(group: Any, name: str, kind: str, where: str) -> Any:
@@ -176,3 +184,31 @@ def number(dataset: Any) -> float:
 
 def _at(dataset: Any) -> str:
     return f"{dataset.file.filename}:{dataset.name[:120]}"
+
+
+@contextmanager
+def replaced(path: Path, keep: bool) -> Iterator[Any]:
+    """Open an HDF5 file for writing; it takes its name once it is whole.
+
+    Args:
+        path: The file to write.
+        keep: Whether to begin with the content of the file of this name, where there is one.
+
+    Raises:
+        DataError: ``keep``, and the file is no HDF5 file.
+        RunError: The disk is full, or the folder cannot be written.
+        MissingDependency: ``h5py`` is not installed.
+    """
+    h5py = _h5py(path)
+    with writing(path.parent, "choose another folder"):
+        work = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        try:
+            if keep and path.exists():
+                with opened(path):
+                    shutil.copyfile(path, work)
+            with h5py.File(work, "a") as file:
+                yield file
+            os.replace(work, path)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(work)

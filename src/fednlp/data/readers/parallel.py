@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 
-from fednlp.data.readers.opening import json_document, numbered
+from fednlp.data.readers.json_files import json_document
+from fednlp.data.readers.text_io import numbered_lines
 from fednlp.data.store import Row
 from fednlp.errors import DataError
 
@@ -25,7 +26,7 @@ def parallel(path: Path, target: Path, keep_blank: bool = False) -> Iterator[Row
     Raises:
         DataError: The files have not the same number of lines; when the shorter is through.
     """
-    for left, right in zip_longest(numbered(path), numbered(target)):
+    for left, right in zip_longest(numbered_lines(path), numbered_lines(target)):
         if left is None or right is None:
             raise DataError(_unequal(path, target))
         pair = left[1].strip(), right[1].strip()
@@ -34,7 +35,7 @@ def parallel(path: Path, target: Path, keep_blank: bool = False) -> Iterator[Row
 
 
 def _unequal(path: Path, target: Path) -> str:
-    counts = [sum(1 for _ in numbered(one)) for one in (path, target)]
+    counts = [sum(1 for _ in numbered_lines(one)) for one in (path, target)]
     return (
         f"{path} has {counts[0]:,} lines and {target} {counts[1]:,}: line n of one must belong to line n of "
         f"the other; take both files from the same place"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fednlp.data.readers.opening import records
+from fednlp.data.readers.csv_files import csv_records
 from fednlp.data.store import Row
 from fednlp.errors import DataError
 
@@ -39,7 +39,7 @@ def sentiment140(path: Path) -> Iterator[Row]:
         DataError: A record is not that.
     """
     # The published file was written without regard to quotes within a tweet.
-    for number, cells in records(path, 6, latin1=True, strict=False):
+    for number, cells in csv_records(path, 6, latin1=True, strict=False):
         polarity, key, date, _, user, text = cells
         if polarity not in POLARITIES:
             raise DataError(
@@ -81,7 +81,7 @@ def news(path: Path, names: Sequence[str] = NEWS) -> Iterator[Row]:
 def _classes(path: Path, names: Sequence[str], texts: int) -> Iterator[tuple[int, str, list[str]]]:
     """Yield each record's line, the name of its class, and its texts, in which ``\\n`` stands for a line break."""
     places = {str(number): name for number, name in enumerate(names, 1)}
-    for number, (place, *cells) in records(path, texts + 1):
+    for number, (place, *cells) in csv_records(path, texts + 1):
         if place not in places:
             raise DataError(
                 f"{path}:{number}: the class is {place[:40]!r}, where this data set has 1 to {len(names)}"

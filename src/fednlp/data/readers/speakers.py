@@ -1,4 +1,4 @@
-"""Who says what: plays in several editions, and the Shakespeare and Reddit files of LEAF."""
+"""Texts and their speakers: plays in several editions, and the Shakespeare and Reddit files of LEAF."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from fednlp.data.readers.opening import json_document, listed, numbered
+from fednlp.data.readers.json_files import json_document, list_at
+from fednlp.data.readers.text_io import numbered_lines
 from fednlp.data.readers.xml import elements
 from fednlp.data.store import Row
 from fednlp.errors import DataError
@@ -29,7 +30,7 @@ _DIRECTION = re.compile(r"\[[^\]]*\]")
 
 
 def speeches(path: Path) -> Iterator[Row]:
-    """Read tinyshakespeare: blocks of a line ``Speaker:`` and what is said, with blank lines between.
+    """Read tinyshakespeare: blocks of a line ``Speaker:`` and the speech, with blank lines between.
 
     Raises:
         DataError: A block has no speaker.
@@ -46,7 +47,7 @@ def _blocks(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the lines between blank lines, with the number of the first."""
     block: list[str] = []
     start = 1
-    for number, line in numbered(path):
+    for number, line in numbered_lines(path):
         if line.strip():
             if not block:
                 start = number
@@ -73,24 +74,24 @@ def play_text(path: Path) -> Iterator[Row]:
         DataError: No speech is found.
     """
     speaker, begun, found = "", False, False
-    said: list[str] = []
+    speech: list[str] = []
     for _, block in _blocks(path):
         first = " ".join(block[0].split())
         if _HEADING.fullmatch(first) and len(block) <= 2:
             begun = True
             continue
         if begun and len(block) > 1 and _NAME.fullmatch(first):
-            if said:
+            if speech:
                 found = True
-                yield "\n".join(said), speaker, path.stem
-            speaker, said = first.removesuffix("."), []
+                yield "\n".join(speech), speaker, path.stem
+            speaker, speech = first.removesuffix("."), []
             block = block[1:]
         if speaker:  # what is in brackets may go over several lines
-            said += [line for line in _DIRECTION.sub("", "\n".join(block)).split("\n") if line.strip()]
-        if len(said) > MOST_LINES:
+            speech += [line for line in _DIRECTION.sub("", "\n".join(block)).split("\n") if line.strip()]
+        if len(speech) > MOST_LINES:
             raise DataError(f"{path}: a speech of more than {MOST_LINES:,} lines: is this a play?")
-    if said:
-        yield "\n".join(said), speaker, path.stem
+    if speech:
+        yield "\n".join(speech), speaker, path.stem
     elif not found:
         raise DataError(
             f"{path}: no speech found: a speaker stands alone on a line, as 'Ham.', below an ACT or SCENE"
@@ -159,7 +160,7 @@ def leaf_reddit(path: Path) -> Iterator[Row]:
 def _leaf(path: Path) -> Iterator[tuple[str, str, list[Any], list[Any]]]:
     """Yield each user, where that stands, and the lists x and y."""
     document = json_document(path)
-    users, counts = listed(document, "users", str(path)), listed(document, "num_samples", str(path))
+    users, counts = list_at(document, "users", str(path)), list_at(document, "num_samples", str(path))
     data = document.get("user_data")
     if not isinstance(data, dict) or len(users) != len(counts):
         raise DataError(f"{path}: not users, num_samples and user_data, as LEAF has it")
@@ -167,7 +168,7 @@ def _leaf(path: Path) -> Iterator[tuple[str, str, list[Any], list[Any]]]:
         where = f"{path}: user {str(user)[:60]!r}"
         if not isinstance(user, str) or not isinstance(data.get(user), dict):
             raise DataError(f"{where} is not in user_data: the file is cut short or altered, get it again")
-        texts, targets = listed(data[user], "x", where), data[user].get("y")
+        texts, targets = list_at(data[user], "x", where), data[user].get("y")
         if len(texts) != count:
             raise DataError(f"{where} has {len(texts)} samples where num_samples says {count!r}")
         yield user, where, texts, targets if isinstance(targets, list) else []

@@ -10,14 +10,12 @@ from fednlp.errors import DataError
 
 COLUMNS = ("text", "tags", "title", "user", "type", "score", "creation_date")
 
-_TEXTS = ("tokens", "tags", "title")
-
 
 def stackoverflow(path: Path) -> Iterator[Row]:
     """Read ``stackoverflow_train.h5`` and its like: ``examples/<user>/tokens`` and so on.
 
     The users come in the order of their names, and a user's examples in that of the file. ``tags`` is as in the
-    file, ``python|regex``. Fields beside the tokens may be missing.
+    file, ``python|regex``. Fields other than the tokens may be missing.
     Source: TensorFlow Federated, tff.simulation.datasets.stackoverflow.
 
     Raises:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fednlp.data.lines import LONGEST_LINE
-from fednlp.data.readers.opening import filled, json_document, json_lines, listed, numbered, reading, string
+from fednlp.data.readers.json_files import json_document, json_lines, list_at, string_at
+from fednlp.data.readers.text_io import LONGEST_LINE, data_errors, filled_lines, numbered_lines
 from fednlp.data.store import Row
 from fednlp.errors import DataError
 
@@ -46,11 +46,11 @@ def stories(folder: Path, urls: Path | None = None) -> Iterator[Row]:
 
 
 def _story_paths(folder: Path, urls: Path | None) -> Iterator[Path]:
-    with reading(folder):
+    with data_errors(folder):
         if urls is None:
             yield from sorted(path for path in folder.iterdir() if path.suffix == ".story")
             return
-    for _, url in filled(urls):
+    for _, url in filled_lines(urls):
         path = folder / f"{hashlib.sha1(url.strip().encode(), usedforsecurity=False).hexdigest()}.story"
         if path.is_file():
             yield path
@@ -61,7 +61,7 @@ def _story(path: Path) -> tuple[list[str], list[str]]:
     highlights: list[str] = []
     into = text
     length = 0
-    for number, line in numbered(path):
+    for number, line in numbered_lines(path):
         length += len(line)
         if length > LONGEST_LINE:
             raise DataError(f"{path}:{number}: longer than {LONGEST_LINE >> 20} MiB: is this a story?")
@@ -81,9 +81,9 @@ def bigbench(path: Path) -> Iterator[Row]:
     Raises:
         DataError: It is no such file.
     """
-    for number, example in enumerate(listed(json_document(path), "examples", str(path))):
+    for number, example in enumerate(list_at(json_document(path), "examples", str(path))):
         where = f"{path}: examples[{number}]"
-        source = string(example, "input", where)
+        source = string_at(example, "input", where)
         targets = example.get("target")
         targets = targets if isinstance(targets, list) else [targets]
         yield _row(source, targets, where)
@@ -99,9 +99,9 @@ def dialogsum(path: Path) -> Iterator[Row]:
         where = f"{path}:{number}"
         several = [item[key] for key in sorted(item) if key.startswith("summary") and key != "summary"]
         targets = [item["summary"]] if "summary" in item else several
-        row = _row(string(item, "dialogue", where), targets, where)
+        row = _row(string_at(item, "dialogue", where), targets, where)
         topic = item.get("topic", item.get("topic1"))
-        yield *row, string(item, "fname", where), topic if isinstance(topic, str) else None
+        yield *row, string_at(item, "fname", where), topic if isinstance(topic, str) else None
 
 
 def _row(source: str, targets: Sequence[Any], where: str) -> Row:

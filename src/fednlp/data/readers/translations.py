@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
-from fednlp.data.lines import LONGEST_LINE
-from fednlp.data.readers.opening import chunks, numbered
+from fednlp.data.readers.text_io import LONGEST_LINE, numbered_lines, read_chunks
 from fednlp.data.readers.xml import elements
 from fednlp.data.store import Row
 from fednlp.errors import DataError
@@ -67,10 +66,10 @@ def _text(element: Element) -> str:
     return "".join(parts)
 
 
-def _segment(segments: dict[str, str], wanted: str) -> str:
-    wanted = wanted.lower()
+def _segment(segments: dict[str, str], chosen: str) -> str:
+    chosen = chosen.lower()
     for language, text in segments.items():
-        if language == wanted or language.startswith((f"{wanted}-", f"{wanted}_")):
+        if language == chosen or language.startswith((f"{chosen}-", f"{chosen}_")):
             return text
     return ""
 
@@ -90,7 +89,7 @@ def po(path: Path, plurals: bool = True) -> Iterator[Row]:
     """
     entry: dict[str, str] = {}
     fuzzy, key = False, ""
-    for number, line in numbered(path):
+    for number, line in numbered_lines(path):
         line = line.strip()
         if line.startswith("#"):  # comments come before their entry; an obsolete entry is one as well
             if entry:
@@ -177,7 +176,7 @@ def mo(path: Path, plurals: bool = True) -> Iterator[Row]:
 
 def _bounded(path: Path) -> Iterator[bytes]:
     total = 0
-    for piece in chunks(path):
+    for piece in read_chunks(path):
         total += len(piece)
         if total > LARGEST_CATALOGUE:
             raise DataError(f"{path}: more than {LARGEST_CATALOGUE >> 20} MiB: is this a .mo file?")

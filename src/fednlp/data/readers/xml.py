@@ -5,8 +5,7 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
-from fednlp.data.lines import LONGEST_LINE
-from fednlp.data.readers.opening import chunks
+from fednlp.data.readers.text_io import LONGEST_LINE, read_chunks
 from fednlp.errors import DataError
 
 # Far deeper than any published format; a recursive reader of an element must not run out of stack.
@@ -27,7 +26,7 @@ def elements(path: Path, names: Collection[str]) -> Iterator[tuple[int, Element]
     parser = collector.parser
     fed = 0
     try:
-        for piece in chunks(path, 1 << 16):
+        for piece in read_chunks(path, 1 << 16):
             fed += len(piece)
             parser.Parse(piece, False)
             if fed - parser.CurrentByteIndex > LONGEST_LINE:  # a tag or a comment without end

@@ -14,14 +14,14 @@ from io import FileIO
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from fednlp.federated.client import ClientResult, TrainRequest
+from fednlp.federated.cohort import RoundPlan
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from fednlp.federated.algorithm import RoundPlan
     from fednlp.federated.params import Layout
-    from fednlp.federated.round import Runtime
+    from fednlp.federated.runtime import Runtime
 
 
 class Room(Protocol):
@@ -176,8 +176,10 @@ class PlainCollection:
 
     def finish(self, runtime: Runtime, results: Sequence[ClientResult]) -> Outcome:
         """Turn the runtime's total into one update."""
-        if not self.plan.cohort.clients and self.aggregator.needs_clients:
-            return Outcome(results, None, "no client was drawn")
+        cohort = self.plan.cohort
+        if not cohort.clients and (cohort.reason or self.aggregator.needs_clients):
+            allowed = "no client was drawn" if self.plan.min_clients == 0 else None
+            return Outcome(results, None, cohort.reason or allowed)
         kept = [result for result in results if result.error is None]
         return Outcome(results, self.aggregator.finish(runtime.total, self.plan, kept))
 
@@ -185,7 +187,7 @@ class PlainCollection:
 def requests_of(plan: RoundPlan) -> list[TrainRequest]:
     """Return a request for each client of a cohort, those with most examples first."""
     staleness = plan.cohort.staleness or [0] * len(plan.cohort.clients)
-    sizes, rate = plan.population.sizes, plan.algorithm.client_rate.factor(plan.number)
+    sizes, rate = plan.population.sizes, plan.rate
     requests = [
         TrainRequest(client, plan.number, plan.weights[client] / plan.unit, late, rate)
         for client, late in zip(plan.cohort.clients, staleness, strict=True)

@@ -37,8 +37,8 @@ from fednlp.formatting.units import human_bytes
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fednlp.federated.algorithm import RoundPlan
     from fednlp.federated.client import Update
+    from fednlp.federated.cohort import RoundPlan
     from fednlp.federated.params import Layout
 
 Values = NDArray[np.float32]
@@ -113,10 +113,9 @@ class CoordinateWise(Aggregator):
         """Begin to collect a round's updates.
 
         Raises:
-            RunError: The disk has no room for them.
+            RunError: The disk has no room for the models' updates.
         """
-        sends = len(plan.algorithm.sends)
-        needed = 2 * len(plan.cohort.clients) * _record_bytes(layout, sends)
+        needed = 2 * len(plan.cohort.clients) * _record_bytes(layout, 1)
         folder = tempfile.gettempdir()
         free = shutil.disk_usage(folder).free
         if free < needed:

@@ -14,8 +14,8 @@ from fednlp.seeds import generator
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fednlp.federated.algorithm import RoundPlan
     from fednlp.federated.client import Update
+    from fednlp.federated.cohort import RoundPlan
     from fednlp.federated.sums import ExactSum
 
 _CHUNK = 1 << 20

@@ -9,8 +9,8 @@ from fednlp.federated.aggregators.base import AggregatedUpdate, Aggregator, Mean
 from fednlp.federated.client import ClientResult, TrainRequest
 
 if TYPE_CHECKING:
-    from fednlp.federated.algorithm import RoundPlan
     from fednlp.federated.client import Update
+    from fednlp.federated.cohort import RoundPlan
     from fednlp.federated.params import Layout
     from fednlp.federated.sums import ExactSum
 

@@ -3,8 +3,8 @@
 A file holds a function of the file's name, which returns an :class:`~fednlp.federated.algorithm.Algorithm`. Its
 parameters after ``clients_per_round`` are the method's options, with their types and defaults: they are the keys of
 ``[algorithm]``. Four names are the run's own and need not be taken: ``weight``, ``min_clients``, ``client_rate`` and
-``server``; a method that takes ``server`` has a server optimiser that ``[server]`` may set. ``@method`` gives the title
-and what the method refuses. A user's own method is the same, named ``"module:function"``.
+``server``; a method that takes ``server`` by name has a server optimiser that ``[server]`` may set. ``@method`` gives
+the title and what the method refuses. A user's own method is the same, named ``"module:function"``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Method(Plugin):
 
         Args:
             clients_per_round: The size of the cohort.
-            common: What the run gives, by the names in :data:`COMMON`; what the method does not take is left out.
+            common: What the run gives, by the names in :data:`COMMON`; what the method does not take is left out,
+                and ``server`` is left out where it is not taken by name.
             options: The method's own.
 
         Raises:
@@ -63,7 +64,7 @@ class Method(Plugin):
         """
         taken = self.parameters
         every = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values())
-        given = {name: value for name, value in common.items() if name in taken or every}
+        given = {n: value for n, value in common.items() if n in taken or (every and n != "server")}
         made: Algorithm = self.call(
             _is_algorithm, "a fednlp.Algorithm", clients_per_round, **given, **options
         )

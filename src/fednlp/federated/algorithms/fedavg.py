@@ -1,7 +1,8 @@
 """FedAvg: McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized Data"."""
 
-from fednlp.federated.algorithm import Algorithm, WeightFunction, by_examples, uniform_cohort
+from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.algorithms import method
+from fednlp.federated.cohort import WeightFunction, by_examples, uniform_cohort
 from fednlp.federated.schedules import RateSchedule
 
 

@@ -4,9 +4,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fednlp.federated.algorithm import Algorithm, WeightFunction, by_examples, uniform_cohort
+from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.algorithms import method
 from fednlp.federated.algorithms.fedprox import proximal_client
+from fednlp.federated.cohort import WeightFunction, by_examples, uniform_cohort
 from fednlp.federated.schedules import RateSchedule
 from fednlp.federated.server import ServerOptimizer
 

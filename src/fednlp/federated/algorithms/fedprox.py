@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from fednlp.federated.algorithm import Algorithm, WeightFunction, by_examples, uniform_cohort
+from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.algorithms import method
 from fednlp.federated.client import ClientFunction, Local, Result
+from fednlp.federated.cohort import WeightFunction, by_examples, uniform_cohort
 from fednlp.federated.schedules import RateSchedule
 
 if TYPE_CHECKING:

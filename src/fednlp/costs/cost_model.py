@@ -1,0 +1,139 @@
+"""What bytes and examples take on one device.
+
+A client's part in a round (FeS, Cai et al. 2023, section 4.1: measured times put into an emulation) takes
+
+    latency + bytes_down / bandwidth_down + bytes_up / bandwidth_up
+            + examples * seconds per example of training + labelled * seconds per example of inference
+
+seconds. Its energy is the device's watts times these seconds; latency draws no power. A part whose price is not known
+counts nothing.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from fednlp.costs.devices import load_profile
+from fednlp.costs.training_time import TrainingDepth, seconds_per_example
+from fednlp.partition.index import FloatArray
+
+_Amount = TypeVar("_Amount", float, FloatArray)
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """What bytes and examples take on one device; None for what is not known.
+
+    Attributes:
+        bandwidth_up: Bytes a second from a client to the server.
+        bandwidth_down: Bytes a second from the server to a client.
+        training: Seconds an example of a local step.
+        latency: Seconds a client and round.
+        inference: Seconds an example that is labelled.
+        watts_computing: Power while a client trains or labels.
+        watts_sending: Power while it sends or receives.
+    """
+
+    bandwidth_up: float | None = None
+    bandwidth_down: float | None = None
+    training: float | None = None
+    latency: float | None = None
+    inference: float | None = None
+    watts_computing: float | None = None
+    watts_sending: float | None = None
+
+    def seconds(
+        self, bytes_down: _Amount, bytes_up: _Amount, examples: _Amount, labelled: _Amount | float = 0.0
+    ) -> _Amount:
+        """Return the seconds of a client's part in a round.
+
+        Args:
+            bytes_down: Length of the server's message to it.
+            bytes_up: Length of its message to the server.
+            examples: Examples of its local steps, once per epoch.
+            labelled: Examples that it labels.
+
+        >>> CostModel(1e6, 2e6, training=0.5, latency=0.25).seconds(10_000_000, 5_000_000, 100)
+        60.25
+        >>> CostModel(bandwidth_up=1e6).seconds(10_000_000, 5_000_000, 100)
+        5.0
+        """
+        latency = self.latency or 0.0
+        return latency + self._sending(bytes_down, bytes_up) + self._computing(examples, labelled)
+
+    def joules(self, bytes_down: int, bytes_up: int, examples: int, labelled: int = 0) -> float | None:
+        """Return the energy of a client's part in a round, None where no watts are known.
+
+        Source: Cai et al. 2023 (FeS), Figure 12; 75.9 s of training at 12 W are the 910.8 J of its introduction.
+
+        Args:
+            bytes_down: As for :meth:`seconds`.
+            bytes_up: As for :meth:`seconds`.
+            examples: As for :meth:`seconds`.
+            labelled: As for :meth:`seconds`.
+
+        >>> round(CostModel(training=75.9, watts_computing=12.0).joules(0, 0, examples=1), 3)
+        910.8
+        """
+        if not self.knows_power:
+            return None
+        computing = (self.watts_computing or 0.0) * self._computing(float(examples), float(labelled))
+        return computing + (self.watts_sending or 0.0) * self._sending(float(bytes_down), float(bytes_up))
+
+    @property
+    def knows_power(self) -> bool:
+        """Whether the device's watts are known, of computing or of sending."""
+        return self.watts_computing is not None or self.watts_sending is not None
+
+    def _computing(self, examples: _Amount, labelled: _Amount | float) -> _Amount:
+        return examples * (self.training or 0.0) + labelled * (self.inference or 0.0)
+
+    def _sending(self, bytes_down: _Amount, bytes_up: _Amount) -> _Amount:
+        unpriced = math.inf  # any number of bytes in 0.0 seconds
+        down = unpriced if self.bandwidth_down is None else self.bandwidth_down
+        up = unpriced if self.bandwidth_up is None else self.bandwidth_up
+        return bytes_down / down + bytes_up / up
+
+
+def device_cost_model(
+    bandwidth_up: float | None,
+    bandwidth_down: float | None,
+    device: str | None,
+    *,
+    model: str,
+    parameters: int,
+    depth: TrainingDepth | None = None,
+) -> CostModel | None:
+    """Return what bytes and examples take on one device, None where nothing is known of it.
+
+    Args:
+        bandwidth_up: From a client to the server, in MB/s (10^6 bytes a second).
+        bandwidth_down: From the server to a client, in MB/s.
+        device: Name or path of a device's profile.
+        model: The model's name or folder, as the profile may name it.
+        parameters: Parameters of the whole model, trained or not.
+        depth: How deep it is trained; None for the whole of it.
+
+    Raises:
+        ConfigError: The profile cannot be read, or does not fit the depth.
+
+    >>> device_cost_model(1.0, 2.0, None, model="bert-tiny", parameters=4_386_178).bandwidth_down
+    2000000.0
+    """
+    found = CostModel(
+        None if bandwidth_up is None else 1e6 * bandwidth_up,
+        None if bandwidth_down is None else 1e6 * bandwidth_down,
+    )
+    if device is not None:
+        profile = load_profile(device)
+        found = replace(
+            found,
+            training=seconds_per_example(profile, model, parameters, depth, training=True),
+            inference=seconds_per_example(profile, model, parameters, depth, training=False),
+            latency=profile.latency,
+        )
+        if found != CostModel():  # power without a time is no energy
+            found = replace(
+                found, watts_computing=profile.watts_computing, watts_sending=profile.watts_sending
+            )
+    return None if found == CostModel() else found

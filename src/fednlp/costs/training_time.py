@@ -1,0 +1,158 @@
+"""How long an example takes by how deep a model is trained: top layers whole, some by their biases, the rest frozen."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fednlp.costs.devices import DeviceProfile, Speed, of_model
+from fednlp.errors import ConfigError
+
+BACKWARD = 2.0
+"""Time of a layer's backward pass over that of its forward pass, where a profile does not say.
+
+Each matrix product of the forward pass has two in the backward pass: one for the gradient of the weights, one for
+that of the inputs (Kaplan et al. 2020, "Scaling Laws for Neural Language Models", section 2.1).
+"""
+
+
+@dataclass(frozen=True)
+class TrainingDepth:
+    """Which layers of a stack are trained, counted from the top; the head always is.
+
+    Attributes:
+        layers: Of the model.
+        trained_layers: At the top, trained whole.
+        bias_layers: Below these, of which the biases alone are trained.
+        cached: The outputs of the frozen layers below are computed once a text and kept: they cost nothing here.
+
+    >>> TrainingDepth(24, trained_layers=2, bias_layers=4).frozen_layers
+    18
+    """
+
+    layers: int
+    trained_layers: int
+    bias_layers: int = 0
+    cached: bool = True
+
+    def __post_init__(self) -> None:
+        counts = (self.layers, self.trained_layers, self.bias_layers)
+        if min(counts) < 0 or self.trained_layers + self.bias_layers > self.layers or self.layers < 1:
+            raise ConfigError(
+                f"a plan with {self.trained_layers} layers trained whole and {self.bias_layers} by their biases does "
+                f"not fit a model of {self.layers} layers: together they are at most as many"
+            )
+
+    @property
+    def frozen_layers(self) -> int:
+        """Layers at the bottom that are not trained."""
+        return self.layers - self.trained_layers - self.bias_layers
+
+
+def seconds_per_example(
+    profile: DeviceProfile, model: str, parameters: int, depth: TrainingDepth | None, training: bool
+) -> float | None:
+    """Return how long an example takes on a device, None where its profile does not say.
+
+    With ``D(d)`` for the seconds with the top ``d`` layers at work, a plan with ``t`` layers trained whole and ``b``
+    by their biases takes ::
+
+        training   D(t) + s (D(t + b) - D(t))      s = (1 + r / 2) / (1 + r)
+        inference  D(t + b)
+
+    * ``D`` is a straight line between what the profile says under ``depths``, and the seconds of the whole model. Where
+      it names no depths, ``D(d)`` is ``d / layers`` of the whole: embeddings and head take no time of their own.
+    * ``r`` is backward over forward: what the profile says, else seconds of training over those of inference, less
+      one, else 2. A layer whose biases alone are trained has the forward pass and half of the backward pass: gradients
+      of its inputs, none of its weights. The profile may state ``s`` itself, as ``bias``.
+    * Of seconds of training and of inference, what the profile lacks is made from the other: training is ``1 + r``
+      times inference.
+    * Frozen layers cost nothing if cached; else their forward pass, in training and inference alike.
+
+    Args:
+        profile: Of the device.
+        model: A name, hub name or folder.
+        parameters: Parameters of the whole model, trained or not.
+        depth: None for the whole model.
+        training: Forwards and backwards; else forwards only.
+
+    Raises:
+        ConfigError: The profile names a depth that a model with so many layers does not have.
+
+    >>> device = DeviceProfile("mine", "stated", training=Speed({"m": 3.0}))
+    >>> seconds_per_example(device, "m", 1, TrainingDepth(12, 2, 3), training=True)  # 2/12 of 3 s, 3/12 of 3 s at 2/3
+    1.0
+    >>> seconds_per_example(device, "m", 1, TrainingDepth(12, 2, 4), training=False)  # 6/12 of 3/3 s
+    0.5
+    """
+    whole, forward = _whole(profile, model, parameters)
+    if depth is None:
+        return whole if training else forward
+    active = depth.trained_layers + depth.bias_layers
+    forwards = _points(profile, profile.inference, model, forward, depth.layers)
+    if not training:
+        return _between(forwards, active if depth.cached else depth.layers)
+    steps = _points(profile, profile.training, model, whole, depth.layers)
+    low, high = _between(steps, depth.trained_layers), _between(steps, active)
+    if low is None or high is None:
+        return None
+    seconds = low + _bias_share(profile, model, parameters) * (high - low)
+    if depth.cached or not depth.frozen_layers:
+        return seconds
+    upper, every = _between(forwards, active), _between(forwards, depth.layers)
+    return None if upper is None or every is None else seconds + every - upper
+
+
+def _whole(profile: DeviceProfile, model: str, parameters: int) -> tuple[float | None, float | None]:
+    """Return the seconds of the whole model, training and inference; one of them made from the other if need be."""
+    training = profile.training.seconds(model, parameters)
+    forward = profile.inference.seconds(model, parameters)
+    ratio = 1 + _backward(profile, model, parameters)
+    if training is None and forward is not None:
+        training = forward * ratio
+    elif forward is None and training is not None:
+        forward = training / ratio
+    return training, forward
+
+
+def _backward(profile: DeviceProfile, model: str, parameters: int) -> float:
+    if profile.training.backward is not None:
+        return profile.training.backward
+    training = profile.training.seconds(model, parameters)
+    forward = profile.inference.seconds(model, parameters)
+    if training and forward and training > forward:
+        return training / forward - 1
+    return BACKWARD
+
+
+def _bias_share(profile: DeviceProfile, model: str, parameters: int) -> float:
+    """Return the time of a layer whose biases alone are trained, over that of one trained whole."""
+    if profile.training.bias is not None:
+        return profile.training.bias
+    backward = _backward(profile, model, parameters)
+    return (1 + backward / 2) / (1 + backward)
+
+
+def _points(
+    profile: DeviceProfile, speed: Speed, model: str, whole: float | None, layers: int
+) -> dict[int, float]:
+    """Return seconds by depth, as far as they are known: nothing at 0, the whole model at its number of layers."""
+    stated: Mapping[int, float] = of_model(speed.depths, model) or {}
+    deepest = max(stated, default=0)
+    if deepest > layers:
+        raise ConfigError(
+            f"the profile {profile.name} says what {model} takes at a depth of {deepest}, which has {layers} layers"
+        )
+    return {0: 0.0} | ({} if whole is None else {layers: whole}) | dict(stated)
+
+
+def _between(points: Mapping[int, float], depth: int) -> float | None:
+    """Return what a straight line between the nearest points says.
+
+    >>> _between({0: 1.0, 4: 3.0}, 1), _between({0: 1.0}, 1)
+    (1.5, None)
+    """
+    below = max(point for point in points if point <= depth)
+    above = min((point for point in points if point >= depth), default=None)
+    if above is None:
+        return None
+    low, high = points[below], points[above]
+    return low if above == below else low + (high - low) * (depth - below) / (above - below)

@@ -1,0 +1,243 @@
+"""Issues of the labels of a data set, and labels that are no classes at all."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from fednlp.data.schema import SCHEMAS
+from fednlp.data.split import Numbers
+from fednlp.data.textdata import Split, TextData
+from fednlp.errors import DataError
+from fednlp.formatting.units import plural
+
+LONGEST_EXAMPLE = 40
+"""Characters of a text or label that a sentence shows."""
+
+_SAMPLE = 200
+_FEWEST_ROWS = 10
+_WORDS, _CHARACTERS = 6, 40
+_MANY_NUMBERS = 30
+_FRACTIONS = 10
+_MINOR = 0.01
+_NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)\s*")
+
+
+@dataclass(frozen=True)
+class Issue:
+    """Something about the data that is probably not intended.
+
+    Attributes:
+        kind: Its kind, in a word for programs.
+        count: How many labels, texts or examples there are of it.
+        message: What is unusual, for people, with the number.
+        example: One of them, quoted, a text cut short.
+        remedy: What follows from it, and what to do.
+        minor: Whether it concerns so few examples that results hardly change: published data sets often have it.
+    """
+
+    kind: str
+    count: int
+    message: str
+    example: str
+    remedy: str
+    minor: bool = False
+
+    def __str__(self) -> str:
+        such = f", such as {self.example}" if self.example else ""
+        return f"{'note' if self.minor else 'warning'}: {self.message}{such}: {self.remedy}"
+
+    def values(self) -> dict[str, Any]:
+        """Return everything as values that JSON can hold."""
+        found = asdict(self)
+        return {("said" if name == "message" else name): value for name, value in found.items()}
+
+
+def quoted(name: str) -> str:
+    """Return a label as it is typed, so that blanks show; its beginning where it is long."""
+    return repr(name if len(name) <= LONGEST_EXAMPLE else f"{name[:LONGEST_EXAMPLE]}…")
+
+
+def percent(share: float) -> str:
+    """Return a share in percent.
+
+    >>> percent(0.0123), percent(0.5)
+    ('1.2 %', '50 %')
+    """
+    return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
+
+
+@dataclass(frozen=True)
+class MisreadLabels:
+    """Why a column is probably not one of labels, a value of it, and what to type instead."""
+
+    message: str
+    example: str
+    remedy: str
+
+
+def check_labels(data: TextData) -> None:
+    """Refuse labels that do not look like labels, where the task was inferred from the columns.
+
+    Raises:
+        DataError: They are lists, or texts; the message names the task that is probably meant.
+    """
+    fault = misread_labels(data)
+    if fault is not None:
+        raise DataError(f"{data.source}: {fault.message}, such as {fault.example}: {fault.remedy}")
+
+
+def misread_labels(data: TextData) -> MisreadLabels | None:
+    """Return why a column is probably not one of labels; None where it may be.
+
+    It is not where all values are lists in brackets (words and tags, several labels an example), or where nearly
+    every example has its own value and the values are as long as sentences.
+    """
+    if SCHEMAS[data.task].kind != "class":
+        return None
+    names, label = data.label_names, data.columns["label"]
+    if names and all(map(_is_list, names)):
+        return MisreadLabels(f"the labels in {label!r} are lists", quoted(names[0]), _remedy_of_lists(data))
+    rows = len(data.train_numbers) + len(data.test_numbers)
+    if rows >= _FEWEST_ROWS and len(names) >= 0.9 * rows and _are_long(names):
+        return MisreadLabels(
+            f"the labels in {label!r} are free text, {len(names):,} different ones for {rows:,} examples",
+            quoted(names[0]),
+            f"for texts to be written {_instead(data, 'sequence-to-sequence', 'source', 'target')}; for classes "
+            "choose another column for the label",
+        )
+    return None
+
+
+def _remedy_of_lists(data: TextData) -> str:
+    if all(map(_is_list, data.input_texts("train", data.train_numbers[:_SAMPLE]))):
+        return f"for words and their tags {_instead(data, 'token-classification', 'words', 'tags')}"
+    return "classification takes one label an example; put one into each row"
+
+
+def _instead(data: TextData, task: str, *names: str) -> str:
+    """Return what to type for another task with the same two columns; columns of its own names are found."""
+    own = (data.columns["text"], data.columns["label"])
+    given = ", ".join(f'{name} = "{one}"' for name, one in zip(names, own, strict=True) if name != one)
+    typed = f'say task.name = "{task}"' + (f" and columns = {{{given}}}" if given else "")
+    return typed if own == ("text", "label") else f"{typed}, and leave text and label out"
+
+
+def _is_list(value: str) -> bool:
+    stripped = value.strip()
+    return stripped.startswith("[") and stripped.endswith("]")
+
+
+def _are_long(names: tuple[str, ...]) -> bool:
+    sample = names[:: max(1, len(names) // _SAMPLE)]
+    words, characters = median(len(name.split()) for name in sample), median(map(len, sample))
+    return words >= _WORDS or characters >= _CHARACTERS
+
+
+def label_issues(data: TextData, counts: Mapping[Split, Numbers]) -> Iterator[Issue]:
+    """Yield the issues of labels or tags; where the column does not hold any, that alone.
+
+    Args:
+        data: The data set.
+        counts: Examples of each label (words of each tag) by split.
+    """
+    kind, names = SCHEMAS[data.task].kind, data.label_names
+    if kind == "tags":
+        yield from _unseen(names, counts, "tag", "word")
+    if kind != "class":
+        return
+    column, rows = data.columns["label"], len(data.train_numbers) + len(data.test_numbers)
+    unfit = _no_classes(data, column, rows)
+    if unfit is not None:
+        yield unfit
+        return
+    if len(names) == 1:
+        yield Issue(
+            "one-label",
+            1,
+            "every example has the same label",
+            quoted(names[0]),
+            "a model learns nothing from it; add examples of other labels, or choose another column for the label",
+        )
+    yield from _similar(names)
+    yield from _single(names, counts["train"] + counts["test"])
+    yield from _unseen(names, counts, "label", "example")
+
+
+def _no_classes(data: TextData, column: str, rows: int) -> Issue | None:
+    """Return why a column of labels holds no classes, if it seems so."""
+    names = data.label_names
+    if fault := misread_labels(data):
+        return Issue("misread", len(names), fault.message, fault.example, fault.remedy)
+    if _are_a_scale(names, rows):
+        return Issue(
+            "numeric-labels",
+            len(names),
+            f"{len(names):,} labels that are all numbers",
+            quoted(names[len(names) // 2]),
+            f'if {column!r} is a score, use task.name = "text-regression" with columns = {{score = "{column}"}}',
+        )
+    if rows >= _FEWEST_ROWS and 2 * len(names) > rows:
+        return Issue(
+            "label-per-row",
+            len(names),
+            f"{len(names):,} labels for {rows:,} examples",
+            quoted(names[0]),
+            f"the column {column!r} does not group examples into classes; choose another column for the label",
+        )
+    return None
+
+
+def _are_a_scale(names: Sequence[str], rows: int) -> bool:
+    """Say whether labels are numbers of a scale: fractions, or too many of them for the examples."""
+    if len(names) < _FRACTIONS or not all(_NUMBER.fullmatch(name) for name in names):
+        return False
+    fractions = any(not float(name).is_integer() for name in names)
+    return fractions or (len(names) > _MANY_NUMBERS and 10 * len(names) > rows)
+
+
+def _unseen(names: Sequence[str], counts: Mapping[Split, Numbers], what: str, unit: str) -> Iterator[Issue]:
+    """Find labels that only the test set has."""
+    unseen = np.flatnonzero((counts["train"] == 0) & (counts["test"] > 0))
+    if len(unseen):
+        first = int(unseen[0])
+        yield Issue(
+            "test-only-labels",
+            len(unseen),
+            f"{plural(len(unseen), what)} in the test set that training does not have",
+            f"{quoted(names[first])} ({plural(int(counts['test'][first]), unit)})",
+            "always counted as errors; add training examples, or remove them",
+        )
+
+
+def _similar(names: Sequence[str]) -> Iterator[Issue]:
+    """Find labels that differ by case or blanks alone."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(" ".join(name.casefold().split()), []).append(name)
+    alike = [group for group in groups.values() if len(group) > 1]
+    if alike:
+        count = sum(map(len, alike))
+        yield Issue(
+            "similar-labels",
+            count,
+            f"{count:,} labels differ from another only by case or blanks",
+            f"{quoted(alike[0][0])} and {quoted(alike[0][1])}",
+            "they are learnt as different labels; write each in one way",
+        )
+
+
+def _single(names: Sequence[str], counts: Numbers) -> Iterator[Issue]:
+    once = np.flatnonzero(counts == 1)
+    if len(once):
+        yield Issue(
+            "single-example-labels",
+            len(once),
+            f"{plural(len(once), 'label')} with a single example",
+            quoted(names[int(once[0])]),
+            "it is either trained on or tested, never both; add examples, or merge rare labels",
+            minor=len(once) < _MINOR * counts.sum(),
+        )

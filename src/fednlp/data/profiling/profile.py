@@ -1,0 +1,190 @@
+"""The profile of a data set before training: how it was read, its statistics, and its issues."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fednlp.data.profiling.label_issues import LONGEST_EXAMPLE, Issue, label_issues, quoted
+from fednlp.data.profiling.scan import scan
+from fednlp.data.profiling.statistics import (
+    DataStatistics,
+    columns_text,
+    count_labels,
+    scripts_text,
+    statistics_of,
+    with_tokens,
+)
+from fednlp.data.profiling.text_issues import (
+    Holders,
+    Truncation,
+    duplicate_issues,
+    empty_text_issues,
+    truncation_issue,
+)
+from fednlp.data.split import Numbers
+from fednlp.data.textdata import TextData
+
+_MOST_LINES = 8
+_FEW_LABELS = 5
+_ORDER = (
+    "misread",
+    "label-per-row",
+    "one-label",
+    "numeric-labels",
+    "similar-labels",
+    "in-train-and-test",
+    "contradicting-labels",
+    "empty-texts",
+    "cut-off",
+    "test-only-labels",
+    "repeated-in-train",
+    "repeated-in-test",
+    "shared-by-clients",
+    "single-example-labels",
+)
+"""Kinds of issues, the most serious first."""
+
+
+@dataclass(frozen=True)
+class DataProfile:
+    """How a data set was read, its statistics and its issues.
+
+    Attributes:
+        statistics: How it was read, its labels, the lengths of its texts, some examples.
+        issues: What is unusual about it, the most serious first.
+    """
+
+    statistics: DataStatistics
+    issues: tuple[Issue, ...]
+
+    def values(self, texts: bool = True) -> dict[str, Any]:
+        """Return everything as values that JSON can hold.
+
+        Args:
+            texts: Whether to show examples; without them no text of the data is in it.
+        """
+        found = {**asdict(self.statistics), "oddities": [issue.values() for issue in self.issues]}
+        if not texts:
+            del found["examples"]
+            for issue in found["oddities"]:
+                del issue["example"]
+        return found
+
+    def lines(self) -> list[str]:
+        """Return the profile in at most eight lines: how the data were read, labels, lengths, warnings."""
+        statistics = self.statistics
+        lines = [_read_line(statistics), *_target_lines(statistics, _FEW_LABELS), _length_line(statistics)]
+        serious = [str(issue) for issue in self.issues if not issue.minor]
+        room = _MOST_LINES - len(lines)
+        shown = serious if len(serious) <= room else serious[: room - 1]
+        lines += shown
+        if more := len(serious) - len(shown):
+            lines.append(f"and {more} more warning{'' if more == 1 else 's'}: fednlp data info lists them")
+        return lines
+
+    def page(self) -> str:
+        """Return the profile in full."""
+        statistics = self.statistics
+        rows: list[tuple[str, str]] = [
+            ("name", statistics.name),
+            ("source", statistics.source),
+            *(("found", note) for note in statistics.notes),
+            ("task", statistics.task),
+            ("columns", columns_text(statistics.columns)),
+            ("other columns", ", ".join(statistics.others) or "none"),
+            ("examples", _sizes(statistics)),
+        ]
+        if statistics.dropped:
+            rows.append(("rows left out", f"{statistics.dropped:,}"))
+        rows += _target_rows(statistics)
+        rows += [(f"{name}, characters", str(spread)) for name, spread in statistics.characters.items()]
+        rows += [(f"{name}, words", str(spread)) for name, spread in statistics.words.items()]
+        rows.append(("scripts", scripts_text(statistics.scripts)))
+        for number, example in enumerate(statistics.examples, 1):
+            rows += [(f"example {number}, {name}", value) for name, value in example.items()]
+        width = max(len(name) for name, _ in rows)
+        lines = [f"{name:<{width}}  {value}" for name, value in rows]
+        lines += [str(issue) for issue in self.issues] or ["nothing odd was found"]
+        return "\n".join(lines)
+
+
+def profile(
+    data: TextData,
+    holders: Holders | None = None,
+    tokens: Numbers | None = None,
+    truncated: Truncation | None = None,
+) -> DataProfile:
+    """Return the profile of a data set, from one pass over its texts; it keeps 16 bytes an example meanwhile.
+
+    Args:
+        data: The data set.
+        holders: The client of each training example, to find texts that several clients hold.
+        tokens: How many tokens the model reads of each example, int64; left out where no model is known.
+        truncated: What the model does not read of long texts.
+    """
+    scanned, counts = scan(data), count_labels(data)
+    statistics = statistics_of(data, scanned, counts)
+    if tokens is not None:
+        statistics = with_tokens(statistics, tokens)
+    found = [
+        *label_issues(data, counts),
+        *empty_text_issues(data, scanned),
+        *duplicate_issues(data, scanned, holders),
+    ]
+    if truncated is not None and truncated.texts:
+        found.append(truncation_issue(truncated))
+    found.sort(key=lambda issue: (issue.minor, _ORDER.index(issue.kind)))
+    return DataProfile(statistics, tuple(found))
+
+
+def _read_line(statistics: DataStatistics) -> str:
+    return (
+        f"data: {statistics.name} read as {statistics.task} ({columns_text(statistics.columns)}): "
+        f"{_sizes(statistics)}"
+    )
+
+
+def _sizes(statistics: DataStatistics) -> str:
+    held = " (held out of the same file)" if statistics.held_out else ""
+    return f"{statistics.train:,} training and {statistics.test:,} test examples{held}"
+
+
+def _target_lines(statistics: DataStatistics, most: int) -> Iterator[str]:
+    if statistics.num_labels is not None:
+        named = ", ".join(
+            f"{_visible(label.name)} {label.train + label.test:,}" for label in statistics.labels[:most]
+        )
+        more = statistics.num_labels - min(most, len(statistics.labels))
+        word = "tags" if statistics.task == "token-classification" else "labels"
+        yield f"{word}: {statistics.num_labels:,}: {named}{f' and {more:,} more' if more else ''}"
+    elif statistics.scores is not None:
+        yield f"scores: {_scores(statistics.scores)}"
+
+
+def _target_rows(statistics: DataStatistics) -> Iterator[tuple[str, str]]:
+    if statistics.scores is not None:
+        yield "scores", _scores(statistics.scores)
+    if statistics.num_labels is None:
+        return
+    yield ("tags" if statistics.task == "token-classification" else "labels"), f"{statistics.num_labels:,}"
+    for label in statistics.labels:
+        yield f"  {_visible(label.name)}", f"{label.train:,} training, {label.test:,} test"
+    if statistics.num_labels > len(statistics.labels):
+        yield "", f"and {statistics.num_labels - len(statistics.labels):,} more"
+
+
+def _visible(name: str) -> str:
+    """Return a label, in quotes where blanks around it would not show."""
+    return quoted(name) if name != name.strip() or len(name) > LONGEST_EXAMPLE else name
+
+
+def _scores(scores: Sequence[float]) -> str:
+    low, middle, high = scores
+    return f"{low:g} to {high:g}, median {middle:g}"
+
+
+def _length_line(statistics: DataStatistics) -> str:
+    if statistics.tokens is not None:
+        return f"lengths: {statistics.tokens} tokens; script: {scripts_text(statistics.scripts)}"
+    lengths = "; ".join(f"{name} {spread} words" for name, spread in statistics.words.items())
+    return f"lengths: {lengths}; script: {scripts_text(statistics.scripts)}"

@@ -1,0 +1,226 @@
+"""The statistics of a data set: how it was read, its labels, how long its texts are, and some examples."""
+
+import json
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fednlp.data.profiling.scan import Scan, input_names
+from fednlp.data.schema import SCHEMAS
+from fednlp.data.split import Numbers
+from fednlp.data.textdata import Split, TextData
+
+MOST_LABELS = 20
+"""The labels that are listed; the others are counted."""
+
+_SAMPLE = 1000
+_SAMPLE_CHARACTERS = 200
+_EXAMPLES = 3
+_LONGEST = 80
+_SCRIPTS = {"CJK": "Han", "KATAKANA-HIRAGANA": "Katakana", "FULLWIDTH": "Latin", "MODIFIER": ""}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How numbers are distributed: half are at most ``median``, 95 % at most ``p95``, all at most ``longest``."""
+
+    median: int
+    p95: int
+    longest: int
+
+    def __str__(self) -> str:
+        return f"median {self.median:,}, 95 % {self.p95:,}, longest {self.longest:,}"
+
+
+@dataclass(frozen=True)
+class LabelCount:
+    """How many training and test examples have a label; of tags, how many words."""
+
+    name: str
+    train: int
+    test: int
+
+
+@dataclass(frozen=True)
+class DataStatistics:
+    """How a data set was read, and what is in it.
+
+    Attributes:
+        name: Of the data set.
+        source: Where the examples come from.
+        task: The formulation.
+        columns: The task's columns: own names by canonical ones.
+        others: The remaining columns.
+        train: Number of training examples.
+        test: Number of test examples.
+        held_out: Whether the test set was taken out of the one file; False for silos, whose notes say it.
+        dropped: How many rows were left out.
+        num_labels: Number of labels or tags; None for a task without.
+        labels: The most frequent of them, at most :data:`MOST_LABELS`.
+        scores: Lowest, median and highest score of the training examples; None for a task without.
+        characters: Characters of the inputs, by their canonical names.
+        words: Words between blanks, likewise.
+        tokens: Tokens that the model reads of an example; None where no tokenizer is known.
+        scripts: Share of the letters by script, of a sample, the most frequent first.
+        examples: The first training examples, cut short: values by canonical names.
+        notes: What was found out about the files: the silos and their test sets, what separates cells.
+    """
+
+    name: str
+    source: str
+    task: str
+    columns: Mapping[str, str]
+    others: tuple[str, ...]
+    train: int
+    test: int
+    held_out: bool
+    dropped: int
+    num_labels: int | None
+    labels: tuple[LabelCount, ...]
+    scores: tuple[float, float, float] | None
+    characters: Mapping[str, Spread]
+    words: Mapping[str, Spread]
+    tokens: Spread | None
+    scripts: Mapping[str, float]
+    examples: tuple[Mapping[str, str], ...]
+    notes: tuple[str, ...]
+
+
+def statistics_of(data: TextData, scanned: Scan, label_counts: Mapping[Split, Numbers]) -> DataStatistics:
+    """Return the statistics of a data set.
+
+    Args:
+        data: The data set.
+        scanned: A pass over it.
+        label_counts: As :func:`count_labels` gives them.
+    """
+    return DataStatistics(
+        name=data.name,
+        source=data.source,
+        task=data.task,
+        columns=dict(data.columns),
+        others=tuple(name for name in data.train.column_names if name not in data.columns.values()),
+        train=len(data.train_numbers),
+        test=len(data.test_numbers),
+        held_out=data.held_out and data.silo is None,
+        dropped=data.dropped,
+        num_labels=len(data.label_names) if SCHEMAS[data.task].kind in ("class", "tags") else None,
+        labels=_most_frequent(data.label_names, label_counts),
+        scores=_scores(data),
+        characters={name: spread_of(counts) for name, counts in scanned.characters.items()},
+        words={name: spread_of(counts) for name, counts in scanned.words.items()},
+        tokens=None,
+        scripts=scripts_of(_sample(data)),
+        examples=_examples(data),
+        notes=tuple(data.notes),
+    )
+
+
+def with_tokens(statistics: DataStatistics, lengths: Numbers) -> DataStatistics:
+    """Return statistics with how many tokens the examples have, int64, one an example."""
+    return replace(statistics, tokens=spread_of(Counter(lengths.tolist())) if len(lengths) else None)
+
+
+def count_labels(data: TextData) -> dict[Split, Numbers]:
+    """Return how many training and test examples (of tags: words) have each label, int64 (labels), by split."""
+    splits: tuple[Split, ...] = ("train", "test")
+    numbers = dict(zip(splits, (data.train_numbers, data.test_numbers), strict=True))
+    if SCHEMAS[data.task].kind == "tags":
+        return {split: _count_tags(data, split, numbers[split]) for split in splits}
+    size = len(data.label_names)
+    return {split: np.bincount(data.labels(split)[numbers[split]], minlength=size)[:size] for split in splits}
+
+
+def spread_of(counts: Mapping[int, int]) -> Spread:
+    """Return the spread of numbers from how often each occurs.
+
+    >>> str(spread_of({10: 90, 20: 9, 5000: 1}))
+    'median 10, 95 % 20, longest 5,000'
+    """
+    values = np.array(sorted(counts), dtype=np.int64)
+    reached = np.cumsum([counts[value] for value in values.tolist()])
+    median, p95 = (int(values[np.searchsorted(reached, share * reached[-1])]) for share in (0.5, 0.95))
+    return Spread(median, p95, int(values[-1]))
+
+
+def scripts_of(texts: Sequence[str]) -> dict[str, float]:
+    """Return the share of letters by script, the most frequent first; those below a thousandth are left out.
+
+    >>> scripts_of(["abcdef", "где", "漢"])
+    {'Latin': 0.6, 'Cyrillic': 0.3, 'Han': 0.1}
+    """
+    counts: Counter[str] = Counter()
+    for character, count in Counter("".join(text[:_SAMPLE_CHARACTERS] for text in texts)).items():
+        if character.isalpha():
+            first = unicodedata.name(character, "").split(" ")[0]
+            counts[_SCRIPTS.get(first, first.capitalize())] += count
+    del counts[""]
+    total = counts.total()
+    return {name: count / total for name, count in counts.most_common() if count * 1000 >= total}
+
+
+def columns_text(columns: Mapping[str, str]) -> str:
+    """Return which column is read for what.
+
+    >>> columns_text({"text": "text", "label": "topic"})
+    "text, label = 'topic'"
+    """
+    return ", ".join(name if name == own else f"{name} = {own!r}" for name, own in columns.items())
+
+
+def scripts_text(shares: Mapping[str, float]) -> str:
+    """Return the shares of the scripts in percent.
+
+    >>> scripts_text({"Latin": 0.9, "Han": 0.1})
+    'Latin 90 %, Han 10 %'
+    """
+    return ", ".join(f"{name} {100 * share:.3g} %" for name, share in shares.items()) or "no letters"
+
+
+def shortened(text: str, longest: int = _LONGEST) -> str:
+    """Return the beginning of a text in one line.
+
+    >>> shortened("one  two\\nthree four", 12)
+    'one two thr…'
+    """
+    line = " ".join(text[: 4 * longest].split())
+    return line if len(line) <= longest and len(text) <= 4 * longest else f"{line[: longest - 1]}…"
+
+
+def _most_frequent(names: Sequence[str], counts: Mapping[Split, Numbers]) -> tuple[LabelCount, ...]:
+    order = np.argsort(-(counts["train"] + counts["test"]), kind="stable")[: min(MOST_LABELS, len(names))]
+    return tuple(LabelCount(names[i], int(counts["train"][i]), int(counts["test"][i])) for i in order)
+
+
+def _count_tags(data: TextData, split: Split, numbers: Numbers) -> Numbers:
+    counts: Counter[str] = Counter()
+    column = data.column(split, data.columns["tags"])
+    for start in range(0, len(numbers), _SAMPLE):
+        for value in column.take(numbers[start : start + _SAMPLE]).to_pylist():
+            counts.update(json.loads(value))
+    return np.array([counts[name] for name in data.label_names], dtype=np.int64)
+
+
+def _scores(data: TextData) -> tuple[float, float, float] | None:
+    if SCHEMAS[data.task].kind != "score":
+        return None
+    scores = data.scores("train")[data.train_numbers]
+    return float(scores.min()), float(np.median(scores)), float(scores.max())
+
+
+def _sample(data: TextData) -> list[str]:
+    """Return the inputs of training examples, evenly spaced, a bounded number of them."""
+    places = np.linspace(0, len(data.train_numbers) - 1, min(_SAMPLE, len(data.train_numbers)))
+    return data.input_texts("train", data.train_numbers[places.astype(np.int64)])
+
+
+def _examples(data: TextData) -> tuple[dict[str, str], ...]:
+    target = SCHEMAS[data.task].target
+    names = [*input_names(data, "train"), *([target] if target else [])]
+    table: Any = data.train.select([data.columns[name] for name in names])
+    rows = table.take(data.train_numbers[:_EXAMPLES]).rename_columns(names).to_pylist()
+    return tuple({name: shortened(value or "") for name, value in row.items()} for row in rows)

@@ -1,0 +1,200 @@
+"""CSV and TSV files as rows of strings; every fault is reported by file and line."""
+
+import csv
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from fednlp.data.readers.text_io import LONGEST_LINE, is_gzipped, lines, numbered_lines
+from fednlp.data.store import Fault, Located
+from fednlp.errors import DataError
+
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
+"""What separates the cells of a file by the ending of its name, unless its header line shows another."""
+
+_NAMES = {",": "comma", "\t": "tab", ";": "semicolon", "|": "vertical bar"}
+_FIRST_ROWS = 10
+
+
+def find_delimiter(path: Path, usual: str) -> str:
+    """Return what separates the cells of a file, from its header line and its first ten rows.
+
+    It is the usual one wherever that splits the header line. Otherwise it is that of comma, tab, semicolon and
+    vertical bar which splits the header line, and the most of the first rows into as many cells, at least one
+    (of a file without rows, the header line decides). Where there is no such delimiter it is the usual one.
+
+    Args:
+        path: A file with a line of column names.
+        usual: The delimiter of the ending of its name.
+
+    Raises:
+        DataError: Two delimiters fit equally well, or a line is not UTF-8.
+    """
+    if _fitting(path, usual) is not None:
+        return usual
+    fits = {other: fit for other in _NAMES if (fit := _fitting(path, other))}
+    best = [other for other, fit in fits.items() if fit == max(fits.values())]
+    if len(best) > 1:
+        both = " or ".join(map(repr, best))
+        raise DataError(f"{path}:1: cells may be separated by {both}: say which with data.delimiter")
+    return best[0] if best else usual
+
+
+def _fitting(path: Path, delimiter: str) -> int | None:
+    """Return how many of the first lines have as many cells as the header, itself included if it is the only line.
+
+    None where the delimiter does not split the header line.
+    """
+    cells: list[int] = []
+    try:
+        for _, record in islice(_records(path, delimiter), 1 + _FIRST_ROWS):
+            cells.append(len(record))
+    except NotSeparated:
+        pass  # a quoted cell that does not end here, for this delimiter; the lines before it count
+    if not cells or cells[0] < 2:
+        return None
+    return 1 if len(cells) == 1 else cells[1:].count(cells[0])
+
+
+def delimiter_name(delimiter: str) -> str:
+    """Return what people call a delimiter.
+
+    >>> delimiter_name(";"), delimiter_name("^")
+    ('semicolon', "'^'")
+    """
+    return _NAMES.get(delimiter, repr(delimiter))
+
+
+def checked_delimiter(given: str) -> str:
+    """Return a delimiter that the user gives.
+
+    Raises:
+        DataError: It is not one character that can separate cells.
+
+    >>> checked_delimiter("tab")
+    '\\t'
+    """
+    delimiter = "\t" if given == "tab" else given
+    if len(delimiter) != 1 or delimiter in '"\r\n ':
+        raise DataError(f'data.delimiter = {given!r}: give one character, such as ";", or "tab"')
+    return delimiter
+
+
+class NotSeparated(DataError):
+    """The quotes of a table do not go with its delimiter, or are left open."""
+
+
+def csv_names(path: Path, delimiter: str) -> Sequence[str]:
+    """Return the column names in the first line of a CSV file.
+
+    Raises:
+        DataError: The file is empty or cannot be read.
+    """
+    return _header(path, _records(path, delimiter))
+
+
+def csv_rows(path: Path, delimiter: str) -> tuple[Sequence[str], Iterator[Located]]:
+    """Return the column names of a CSV file, and its rows.
+
+    Args:
+        path: UTF-8, plain or gzipped, the first line with the column names; blank lines are left out.
+        delimiter: What separates the cells, one character.
+
+    Raises:
+        DataError: It is no such file; or, when the rows are read, what is wrong in which line.
+    """
+    records = _records(path, delimiter)
+    header = _header(path, records)
+    return header, _rows(path, delimiter, header, records)
+
+
+def _header(path: Path, records: Iterator[tuple[int, list[str]]]) -> Sequence[str]:
+    _, header = next(records, (1, []))
+    if not header:
+        raise DataError(f"{path}: the file is empty: it needs a line of column names and a line an example")
+    return header
+
+
+def _records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the records of a CSV file, each with the number of its first line; blank lines are left out."""
+    # The module's own bound of 128 KiB a cell is too low for documents; it has no other place to set it.
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
+    found = (f"{line}\n" for _, line in numbered_lines(path)) if is_gzipped(path) else lines(path)
+    reader = csv.reader(found, delimiter=delimiter, strict=True)
+    while True:
+        start = reader.line_num + 1
+        try:
+            record = next(reader, None)
+        except csv.Error as error:
+            raise NotSeparated(f"{path}:{start}: {_fault(str(error), delimiter)}") from None
+        if record is None:
+            return
+        if record:
+            yield start, record
+
+
+def _fault(message: str, delimiter: str) -> str:
+    if "unexpected end of data" in message or "field limit" in message:
+        return 'a quote (") is opened and never closed: close it, or write a quote within quotes as ""'
+    if "expected after" in message:
+        named = delimiter_name(delimiter)
+        return f'a closing quote (") is not followed by a {named}: write a quote within quotes as ""'
+    if "new-line character" in message:
+        return "a carriage return within a line: end lines with a line feed, or put the cell in quotes"
+    return f"not readable as a table: {message}"
+
+
+def _rows(
+    path: Path, delimiter: str, header: Sequence[str], records: Iterator[tuple[int, list[str]]]
+) -> Iterator[Located]:
+    named = delimiter_name(delimiter)
+    start = None
+    for start, record in records:
+        if len(record) == len(header):
+            yield f"{path}:{start}", record
+        else:
+            cells = f"{len(record)} cell{'' if len(record) == 1 else 's'}"
+            yield (
+                f"{path}:{start}",
+                Fault(
+                    f"{cells} where the header has {len(header)}: put a cell that holds a {named} in quotes"
+                ),
+            )
+    if start is None:
+        raise DataError(f"{path}: no example below the column names: add a line an example")
+
+
+def csv_records(
+    path: Path, cells: int, *, latin1: bool = False, strict: bool = True
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the records of a CSV file without a header, each with the number of its first line.
+
+    Args:
+        path: Comma-separated, cells in quotes where they need it; blank lines are left out.
+        cells: How many cells each record has.
+        latin1: As for :func:`numbered_lines`.
+        strict: Refuse a quote within a quoted cell that is not doubled.
+
+    Raises:
+        DataError: It is no such file.
+    """
+    # The module's own bound of 128 KiB a cell is too low for documents; it has no other place to set it.
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
+    reader = csv.reader((line + "\n" for _, line in numbered_lines(path, latin1)), strict=strict)
+    while True:
+        start = reader.line_num + 1
+        try:
+            record = next(reader, None)
+        except csv.Error as error:
+            raise DataError(
+                f"{path}:{start}: not readable as CSV ({error}): close every quote, and write one within "
+                f'quotes as ""'
+            ) from None
+        if record is None:
+            return
+        if record and len(record) != cells:
+            raise DataError(
+                f"{path}:{start}: {len(record)} comma-separated cells, where this data set has {cells}"
+            )
+        if record:
+            yield start, record

@@ -1,0 +1,258 @@
+"""JSON files, plain or gzipped: documents, objects a line and arrays, as values or as rows of strings."""
+
+import codecs
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from fednlp.data.columns import LISTS, check_columns
+from fednlp.data.readers.text_io import filled_lines, read_chunks
+from fednlp.data.store import Fault, Located, Row
+from fednlp.errors import DataError
+
+JSON_LINES = (".jsonl", ".ndjson", ".json")
+
+LARGEST_DOCUMENT = 512 << 20
+"""Bytes of a JSON file that is read as a whole: several times the largest published one."""
+
+# Only text with such an escape can hold half a surrogate pair, which no file can store.
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+_AT_A_GLANCE = 100
+_HEAD = 1 << 10
+
+
+def json_names(path: Path) -> Sequence[str]:
+    """Return the names in the first objects of a file; a later object may bring further ones.
+
+    Raises:
+        DataError: The file is empty or cannot be read.
+    """
+    return _names(path, islice(_objects(path), _AT_A_GLANCE))
+
+
+def json_rows(path: Path, roles: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Located]]:
+    """Return the names in any object of a file, and a row an object.
+
+    Args:
+        path: UTF-8, plain or gzipped: one object a line, where blank lines are left out; or one array of objects,
+            which is read as a whole and is bounded as in :func:`json_document`.
+        roles: Canonical names of columns by their own; all of them must be there.
+
+    Raises:
+        DataError: It is no such file; or, when the rows are read, what is wrong in which line.
+    """
+    columns = _names(path, _objects(path))
+    check_columns(str(path), columns, *roles)
+    rows = ((where, value_row(item, columns, roles)) for where, item in _objects(path))
+    return columns, rows
+
+
+def json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each object of a file as it is, after its place for people.
+
+    Raises:
+        DataError: What is wrong in which line.
+    """
+    yield from _objects(path)
+
+
+def _names(path: Path, objects: Iterator[tuple[str, dict[str, Any]]]) -> Sequence[str]:
+    columns = list(dict.fromkeys(name for _, item in objects for name in item))
+    if not columns:
+        raise DataError(f"{path}: the file is empty: it needs a JSON object a line")
+    return columns
+
+
+def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the objects of a file, each with its place for people."""
+    return _items(path) if _is_array(path) else _lines(path)
+
+
+def _is_array(path: Path) -> bool:
+    return next(read_chunks(path, _HEAD), b"").removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
+
+
+def _items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, item in enumerate(json_document(path), 1):
+        where = f"{path}: item {number}"
+        if not isinstance(item, dict):
+            raise DataError(f"{where}: a JSON {_kind(item)}: write an array of JSON objects")
+        yield where, item
+
+
+def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in filled_lines(path):
+        where = f"{path}:{number}"
+        try:
+            item = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{where}: not JSON ({error.msg}): write one JSON object a line") from None
+        except (ValueError, RecursionError):
+            raise DataError(f"{where}: nested too deeply, or a number too long to read") from None
+        if not isinstance(item, dict):
+            raise DataError(f"{where}: a JSON {_kind(item)}: write one JSON object a line")
+        if "\\u" in line:
+            _check_characters(where, item)
+        yield where, item
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, list):
+        return "array"
+    if isinstance(value, str):
+        return "string"
+    return "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else json.dumps(value)
+
+
+def _check_characters(where: str, item: dict[str, Any]) -> None:
+    try:
+        json.dumps(item, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise DataError(
+            f"{where}: half a surrogate pair (\\ud800 to \\udfff) is no character: remove it"
+        ) from None
+
+
+def value_row(item: Mapping[str, Any], columns: Sequence[str], roles: Mapping[str, str]) -> Row | Fault:
+    """Return an object's values as strings, or what is wrong with one of them.
+
+    Args:
+        item: Values by name.
+        columns: Names, in the order of the row.
+        roles: Canonical names of columns by their own.
+
+    >>> value_row({"label": 3.0, "words": ["a"]}, ["label", "words"], {"label": "label", "words": "words"})
+    ['3', '["a"]']
+    """
+    row: list[str | None] = []
+    for column in columns:
+        value, role = item.get(column), roles.get(column)
+        if role == "label":
+            fault = label_fault(value, column)
+            if fault is not None:
+                return Fault(fault)
+            value = as_label(value)
+        elif role is not None and role not in LISTS and isinstance(value, (list, dict)):
+            return Fault(f"the text is missing: {column!r} must be a string")
+        row.append(as_text(value))
+    return row
+
+
+def as_text(value: Any) -> str | None:
+    """Return a value as a string: JSON for anything that is neither a string nor missing."""
+    if value is None or isinstance(value, str):
+        return value
+    return str(value) if type(value) is int else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def label_fault(value: Any, column: str) -> str | None:
+    """Say what is wrong with a label: it is missing, empty, or neither a string nor a number."""
+    if value is None or value != value or (isinstance(value, str) and not value.strip()):
+        return f"the label is missing: fill in {column!r}"
+    if not isinstance(value, (str, int, float)):
+        return f"the label {column!r} is neither a string nor a number"
+    return None
+
+
+def as_label(value: Any) -> Any:
+    """Return a label so that 3, 3.0 and "3" are one.
+
+    >>> as_text(as_label(3.0)), as_text(as_label(True))
+    ('3', 'true')
+    """
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def json_document(path: Path) -> Any:
+    """Return a JSON file as a whole, plain or gzipped.
+
+    Raises:
+        DataError: It is larger than :data:`LARGEST_DOCUMENT`, not UTF-8, or not JSON.
+    """
+    content = bytearray()
+    for piece in read_chunks(path):
+        content += piece
+        if len(content) > LARGEST_DOCUMENT:
+            raise DataError(
+                f"{path}: more than {LARGEST_DOCUMENT >> 20} MiB, too much to read as one JSON document: "
+                f"split it into several files"
+            )
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"{path}:{line}: byte 0x{content[error.start]:02x} is not UTF-8: convert the file, "
+            f"e.g. iconv -f LATIN1 -t UTF-8"
+        ) from None
+    del content
+    return parse_json(text, path, 1)
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the JSON objects of a file that has one a line, each with its line's number.
+
+    Raises:
+        DataError: A line is not a JSON object.
+    """
+    for number, line in filled_lines(path):
+        item = parse_json(line, path, number)
+        if not isinstance(item, dict):
+            raise DataError(f"{path}:{number}: not a JSON object: write one a line")
+        yield number, item
+
+
+def parse_json(text: str, path: Path, first: int) -> Any:
+    """Return JSON as what it stands for.
+
+    Args:
+        text: JSON.
+        path: Its file, for messages.
+        first: The number of the text's first line in the file.
+
+    Raises:
+        DataError: It is not JSON, or holds what cannot be stored.
+    """
+    try:
+        item = json.loads(text)
+        if _SURROGATE.search(text):
+            json.dumps(item, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        line = first + error.lineno - 1
+        raise DataError(
+            f"{path}:{line}: not JSON ({error.msg}, column {error.colno}): mend it there"
+        ) from None
+    except UnicodeEncodeError:
+        raise DataError(
+            f"{path}:{first}: half a surrogate pair (\\ud800 to \\udfff) is no character: remove it"
+        ) from None
+    except (ValueError, RecursionError):
+        raise DataError(f"{path}:{first}: nested too deeply, or a number too long to read") from None
+    return item
+
+
+def list_at(item: Any, key: str, where: str) -> list[Any]:
+    """Return the list under a key of a JSON object.
+
+    Raises:
+        DataError: There is none.
+    """
+    if not isinstance(item, dict) or not isinstance(item.get(key), list):
+        raise DataError(f"{where}: no list {key!r}: is this a file of this format?")
+    found: list[Any] = item[key]
+    return found
+
+
+def string_at(item: Any, key: str, where: str) -> str:
+    """Return the string under a key of a JSON object.
+
+    Raises:
+        DataError: There is none.
+    """
+    if not isinstance(item, dict) or not isinstance(item.get(key), str):
+        raise DataError(f"{where}: no string {key!r}: is this a file of this format?")
+    return str(item[key])

@@ -1,0 +1,1 @@
+"""Silos: files or folders that hold the examples of one client each."""

@@ -1,0 +1,209 @@
+"""Zero-shot evaluation of prompts: how patterns read, which words suit a model, and its accuracy before training."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from fednlp.data import TextData, load_data
+from fednlp.data.catalogue import CATALOGUE
+from fednlp.data.features import Features
+from fednlp.errors import FednlpError
+from fednlp.fewshot.prompt_sets import PromptChoice, PromptSet, chosen_pattern, chosen_words, words_for
+from fednlp.models import load_tokenizer, longest_text, pretrained_model, resolve_model
+from fednlp.tasks.cloze import filled, mask_of, parts_of, plain_ids
+from fednlp.tasks.prompt_classification import PromptClassification
+from fednlp.training.batches import evaluation_batches
+
+_MOST_EXAMPLES = 500
+_LONGEST_TEXT = 128
+_SHOWN_TOKENS = 40
+_TASK = "prompt-classification"
+_NO_EXAMPLE: dict[str, str | None] = {"text": "(the text)", "text_pair": "(the other text)", "label": ""}
+
+
+@dataclass(frozen=True)
+class ZeroShotScore:
+    """The predictions of a model for some examples before any training.
+
+    Attributes:
+        accuracy: Share of correct predictions, from 0 to 1.
+        majority: Share of the most frequent label, from 0 to 1.
+        examples: Number of examples.
+        predicted_most: The label that is predicted most often.
+        predicted_share: Share of the examples for which it is predicted.
+        true_share: Share of the examples whose label it is.
+        mistaken: The true label of most examples that are wrongly predicted as it; None where there are none.
+    """
+
+    accuracy: float
+    majority: float
+    examples: int
+    predicted_most: str
+    predicted_share: float
+    true_share: float
+    mistaken: str | None
+
+
+@dataclass(frozen=True)
+class PromptCheck:
+    """What was found about one pattern.
+
+    Attributes:
+        number: Number of the pattern.
+        pattern: The pattern itself.
+        reads: An example as the model reads it.
+        tokens: Length of the pattern without any text, special tokens counted.
+        words: The word of each label.
+        pieces: The tokens that each label's word is.
+        problem: Why the model cannot use it; None where it can.
+        score: None without data, or with a problem.
+    """
+
+    number: int
+    pattern: str
+    reads: str
+    tokens: int
+    words: Mapping[str, str]
+    pieces: Mapping[str, list[str]]
+    problem: str | None
+    score: ZeroShotScore | None
+
+
+def check_prompts(
+    prompts: PromptSet, choice: PromptChoice, model: str, data: str | None = None, path: str | None = None
+) -> list[PromptCheck]:
+    """Check the chosen pattern of some prompts, or all of them, without any training; on one thread.
+
+    Args:
+        prompts: Whose patterns and words.
+        choice: Which pattern and words; a pattern of None means all of them, words of None the first that suit.
+        model: As in ``[model] name_or_path``; it needs a masked-LM head.
+        data: A known data set; its test examples are predicted, up to 500 evenly spread over them.
+        path: Files of it, or of the user's own.
+
+    Raises:
+        ConfigError: There is no such pattern, or there are no such words.
+        DataError: The data set cannot be loaded, or has no labels.
+        ModelError: The model cannot be loaded, or has no masked-LM head.
+    """
+    numbers = range(len(prompts.patterns)) if choice.pattern is None else [choice.pattern]
+    patterns = {number: chosen_pattern(prompts, number) for number in numbers}
+    if choice.words is not None:
+        chosen_words(prompts, choice.words)  # refused before a model is loaded
+    source = resolve_model(model)
+    tokenizer = load_tokenizer(source)
+    mask_of(tokenizer, _TASK)
+    loaded = pretrained_model(source, "AutoModelForMaskedLM", {}, {}, seed=0, require_head=True).eval()
+    limit = min(_LONGEST_TEXT, longest_text(source, tokenizer))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        opened = cache(partial(_data_for, prompts, data, path))
+        known = {number: opened(_own_columns(prompts, one, data)) for number, one in patterns.items()}
+        return [
+            _check_pattern(prompts, number, one, choice.words, tokenizer, loaded, known[number], limit)
+            for number, one in patterns.items()
+        ]
+    finally:
+        torch.set_num_threads(threads)
+
+
+def available_data(prompts: PromptSet, path: str | None) -> str | None:
+    """Return a data set that the prompts are for and that can be downloaded; None with own files, or without one.
+
+    Args:
+        prompts: The prompts.
+        path: The user's own files, if any.
+    """
+    known = (name for name in prompts.data if name in CATALOGUE)
+    return next((n for n in known if path is None and CATALOGUE[n].fetched == "package index"), None)
+
+
+def _own_columns(prompts: PromptSet, pattern: str, data: str | None) -> bool:
+    """Whether a pattern is of pairs and the data's usual text joins them."""
+    return bool(prompts.columns) and data in prompts.data and "{text_pair}" in pattern
+
+
+def _data_for(prompts: PromptSet, data: str | None, path: str | None, own_columns: bool) -> TextData | None:
+    """Open the data; if asked for, with the columns that make a pair of a joined text."""
+    if data is None and path is None:
+        return None
+    return load_data(data, path, task=_TASK, columns=prompts.columns if own_columns else None)
+
+
+def _check_pattern(
+    prompts: PromptSet,
+    number: int,
+    pattern: str,
+    table: int | None,
+    tokenizer: Any,
+    model: Any,
+    data: TextData | None,
+    limit: int,
+) -> PromptCheck:
+    """Check one pattern.
+
+    Args:
+        prompts: Whose words.
+        number: Number of the pattern.
+        pattern: The pattern.
+        table: Number of the table of words; None for the first that suits.
+        tokenizer: The model's.
+        model: A masked language model, in evaluation mode.
+        data: The data set to score on, if any.
+        limit: Number of tokens after which an example is cut.
+    """
+    parts, mask = parts_of(pattern), mask_of(tokenizer, _TASK)
+    labels = list(prompts.words[table or 0]) if data is None else list(data.label_names)
+    words = {label: prompts.words[table or 0].get(label, "") for label in labels}
+    ids, _ = next(filled(parts, {"text": [[]]}, mask, tokenizer, 1 << 30))
+    rows = [] if data is None else _rows(data)
+    example = rows[0] if rows else _NO_EXAMPLE
+    problem, score, reads = None, None, ""
+    try:
+        words = words_for(prompts, pattern, labels, tokenizer, table)
+        task = PromptClassification.build(labels, tokenizer, pattern=pattern, verbalizer=words)
+        shown = task.encode([example], tokenizer, min(limit, len(ids) + _SHOWN_TOKENS))[0]
+        reads = tokenizer.decode(shown["input_ids"])
+        score = _score(task, model, tokenizer, rows, limit) if rows else None
+    except FednlpError as error:
+        problem = str(error)
+    lead = next(part.lead for part in parts if part.kind == "mask")
+    tokens = plain_ids(tokenizer, [lead + word for word in words.values()])
+    pieces = dict(zip(words, map(tokenizer.convert_ids_to_tokens, tokens), strict=True))
+    return PromptCheck(number, pattern, reads, len(ids), words, pieces, problem, score)
+
+
+def _rows(data: TextData) -> list[dict[str, str | None]]:
+    """Return test examples, spread evenly over them: files are often sorted by label."""
+    count = min(_MOST_EXAMPLES, len(data.test_numbers))
+    chosen = data.test_numbers[np.linspace(0, len(data.test_numbers) - 1, count).round().astype(np.int64)]
+    columns = data.columns_in("test")
+    table = data.test.select(list(columns.values())).take(chosen)
+    found: list[dict[str, str | None]] = table.rename_columns(list(columns)).to_pylist()
+    return found
+
+
+def _score(task: Any, model: Any, tokenizer: Any, rows: Sequence[Any], limit: int) -> ZeroShotScore:
+    """Return the score of an untrained task on examples, cut after ``limit`` tokens."""
+    features = Features.in_memory(task.encode(rows, tokenizer, limit))
+    guess, truth = np.empty(len(rows), np.int64), features.values("label")
+    with torch.inference_mode():
+        for batch in evaluation_batches(np.arange(len(rows)), features.all_lengths, 64):
+            guess[batch] = task.predict(model, features, batch, torch.device("cpu")).predictions
+    many = len(task.labels)
+    predicted_most = int(np.bincount(guess, minlength=many).argmax())
+    wrong = np.bincount(truth[(guess == predicted_most) & (truth != predicted_most)], minlength=many)
+    return ZeroShotScore(
+        accuracy=float((guess == truth).mean()),
+        majority=float(np.bincount(truth, minlength=many).max() / len(rows)),
+        examples=len(rows),
+        predicted_most=task.labels[predicted_most],
+        predicted_share=float((guess == predicted_most).mean()),
+        true_share=float((truth == predicted_most).mean()),
+        mistaken=task.labels[int(wrong.argmax())] if wrong.any() else None,
+    )

@@ -1,0 +1,1 @@
+"""The sections of a report: each reads runs and yields the blocks under one heading."""

@@ -1,0 +1,281 @@
+"""``fednlp plan``: search a training plan for a device, by the cost of each and a short run (FeS, section 3.3).
+
+:mod:`fednlp.fewshot.depth_capacity` decides which plans are tried and in which order. docs/methods/planning.md says
+what the figures are.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from fednlp.config import Experiment
+from fednlp.config.sections import BASELINES, Costs, Report
+from fednlp.costs import DeviceProfile, load_profile, profile_names
+from fednlp.errors import ConfigError
+from fednlp.fewshot.depth_capacity import (
+    PlanDecision,
+    PlanOutcome,
+    TrainingPlan,
+    monotonicity_violations,
+    search_plans,
+)
+from fednlp.simulation.callback import NullCallback
+from fednlp.simulation.resource_estimation import Log, PlanCost, PlanEstimator
+from fednlp.simulation.run import run
+
+OnProgress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class PlanLimits:
+    """What a plan must reach, and on which device.
+
+    Attributes:
+        target: A value of the task's metric, above 0 and at most 1.
+        rounds: Of the run in which each plan is tried.
+        device: Name or path of a profile; that of ``[costs]`` if left out.
+        bandwidth: MB/s (10^6 bytes a second), both ways; those of ``[costs]`` if left out.
+        memory: Bytes; the device's if left out, and any amount where its profile does not say.
+    """
+
+    target: float
+    rounds: int = 5
+    device: str | None = None
+    bandwidth: float | None = None
+    memory: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        if not 0 < self.target <= 1:
+            raise ConfigError(f"target = {self.target}: give a share above 0 and at most 1, e.g. 0.8")
+        if self.rounds < 1:
+            raise ConfigError(f"rounds = {self.rounds}: give a whole number from 1")
+        if self.bandwidth is not None and not 0 < self.bandwidth < math.inf:
+            raise ConfigError(f"bandwidth = {self.bandwidth}: give MB/s, above 0")
+        if self.memory is not None and self.memory < 1:
+            raise ConfigError(f"memory = {self.memory}: give bytes, above 0")
+
+
+@dataclass(frozen=True)
+class PlanTrial:
+    """The figures of a plan's short run.
+
+    Attributes:
+        accuracy: The highest after any round.
+        seconds: Simulated seconds of a round, on average.
+        bytes: Of a round, both ways, over its clients, on average.
+        labelled: Texts labelled in a round, on average.
+        rounds_to_target: None where the target was not reached.
+        seconds_to_target: None as above.
+    """
+
+    accuracy: float
+    seconds: float
+    bytes: float
+    labelled: float
+    rounds_to_target: int | None
+    seconds_to_target: float | None
+
+
+@dataclass(frozen=True)
+class PlanSearchResult:
+    """All plans that were tried, and the chosen one.
+
+    Attributes:
+        model: Its name.
+        layers: Of it.
+        metric: The task's metric, which ``target`` is a value of.
+        limits: As given.
+        device: The profile's name.
+        budget: Bytes of memory; None for any amount.
+        least: Bytes that the smallest plan takes.
+        decisions: What was tried, in order.
+        costs: Estimated, of each that was tried.
+        runs: Of each that was tried.
+        chosen: None where nothing fits, or nothing reached the target.
+        train: ``[model] train`` of the chosen one.
+    """
+
+    model: str
+    layers: int
+    metric: str
+    limits: PlanLimits
+    device: str
+    budget: int | None
+    least: int
+    decisions: list[PlanDecision]
+    costs: dict[TrainingPlan, PlanCost]
+    runs: dict[TrainingPlan, PlanTrial]
+    chosen: TrainingPlan | None
+    train: dict[str, Any] | None
+
+    def monotonicity_violations(self) -> list[tuple[PlanDecision, PlanDecision]]:
+        """Return where training more gave less accuracy, which the search assumes not to happen."""
+        return monotonicity_violations(self.decisions)
+
+
+def selection_text(planned: PlanSearchResult) -> str:
+    """Return the chosen plan as TOML, with a comment that says what it is for.
+
+    Raises:
+        ConfigError: None was chosen.
+    """
+    import tomli_w
+
+    from fednlp.formatting.safe_text import clean
+
+    if planned.chosen is None or planned.train is None:
+        raise ConfigError("no plan was chosen: there is nothing to write")
+    chosen, found, limits = planned.chosen, planned.runs[planned.chosen], planned.limits
+    lines = [
+        f"A plan for {clean(planned.model)}, of {planned.layers} layers; it is not for another model.",
+        f"Depth {chosen.depth}: so many layers are trained, from the top. Capacity {chosen.capacity}: so many in full,",
+        "the others by their biases. A head is trained too; embeddings and the layers below are frozen.",
+        f"{planned.metric} {found.accuracy:.3f} in {limits.rounds} rounds, target {limits.target:g} reached in "
+        f"{found.seconds_to_target or 0:.4g} simulated seconds on {clean(planned.device)}.",
+    ]
+    return "".join(f"# {line}\n" for line in lines) + tomli_w.dumps({"model": {"train": planned.train}})
+
+
+def find_training_plan(
+    experiment: Experiment, limits: PlanLimits, log: Log, on_progress: OnProgress
+) -> PlanSearchResult:
+    """Search for the training plan with which an experiment reaches a target soonest.
+
+    Args:
+        experiment: Tried by its own rounds, in a temporary folder, with its seed; ``[model] train`` and ``[costs]`` are
+            replaced, and a search for a pace by the curriculum.
+        limits: Target, device, bandwidth, memory, and how long to try.
+        log: Called with what takes time, and with the result of each plan.
+        on_progress: Called with the progress of a round.
+
+    Raises:
+        ConfigError: The experiment or the device does not allow for it; ``[costs] device`` is a mix, and ``limits``
+            name no device.
+        FednlpError: What a run raises.
+    """
+    experiment = _checked(experiment)
+    costs, profile = _costs(experiment, limits)
+    budget = limits.memory if limits.memory is not None else profile.memory
+    estimator = PlanEstimator(experiment, profile, log)
+    runs: dict[TrainingPlan, PlanTrial] = {}
+    metric = ""
+    with TemporaryDirectory(prefix="fednlp-plan-") as folder:
+
+        def attempt(candidate: TrainingPlan) -> PlanOutcome:
+            nonlocal metric
+            place = Path(folder) / f"{candidate.depth}-{candidate.capacity}"
+            one = _trial(experiment, limits, estimator.selection(candidate), costs)
+            callback = _ForwardProgress(NullCallback().log if runs else log, on_progress)
+            done = run(one, place, callback=callback)
+            metric = done.read_json("summary.json")["metric"]
+            found = runs[candidate] = _read(done.round_lines(), metric, limits.target)
+            log(_trial_text(candidate, found, metric, limits))
+            return PlanOutcome(found.accuracy, found.seconds_to_target)
+
+        fits = None if budget is None and estimator.has_every_plan else lambda c: estimator.fits(c, budget)
+        decisions, chosen = search_plans(estimator.layers, limits.target, attempt, fits)
+    return PlanSearchResult(
+        model=experiment.model.name_or_path,
+        layers=estimator.layers,
+        metric=metric,
+        limits=limits,
+        device=profile.name,
+        budget=budget,
+        least=estimator.least_memory(),
+        decisions=decisions,
+        costs={one.candidate: estimator.cost(one.candidate) for one in decisions},
+        runs=runs,
+        chosen=chosen,
+        train=None if chosen is None else estimator.selection(chosen),
+    )
+
+
+def _checked(experiment: Experiment) -> Experiment:
+    if experiment.algorithm.name in BASELINES:
+        raise ConfigError(
+            f"a plan weighs computing against sending, and {experiment.algorithm.name} sends nothing: say "
+            'algorithm.name = "fedavg"'
+        )
+    if experiment.model.peft is not None:
+        raise ConfigError("a plan chooses among the model's own layers: leave [model.peft] out")
+    fewshot = experiment.fewshot
+    if fewshot is not None and fewshot.pacing == "search":  # its trials of paces would take the few rounds
+        fewshot = fewshot.model_copy(update={"pacing": "curriculum"})
+    return experiment.model_copy(update={"fewshot": fewshot}).resolved()
+
+
+def _costs(experiment: Experiment, limits: PlanLimits) -> tuple[Costs, DeviceProfile]:
+    """Return the prices of bytes, and the device's profile."""
+    up = limits.bandwidth if limits.bandwidth is not None else experiment.costs.bandwidth_up
+    down = limits.bandwidth if limits.bandwidth is not None else experiment.costs.bandwidth_down
+    if up is None or down is None:
+        raise ConfigError("say how fast the clients' links are, in MB/s: --bandwidth 1")
+    name = limits.device or experiment.costs.device
+    if isinstance(name, dict):
+        raise ConfigError(
+            "costs.device is a mix of devices, and a plan is for one, which has its own memory: say for which, with "
+            f"--device {' or '.join(name)}"
+        )
+    if name is None:
+        raise ConfigError(
+            f"say which device it is for: --device {' or '.join(profile_names())}, or a TOML file"
+        )
+    return Costs(bandwidth_up=up, bandwidth_down=down, device=name), load_profile(name)
+
+
+def _trial(experiment: Experiment, limits: PlanLimits, train: dict[str, Any], costs: Costs) -> Experiment:
+    """Return the experiment that tries a plan."""
+    evaluation = {"every": 1, "personal": False, "cross_client_evaluation": False}
+    changes = {
+        "name": "plan",
+        "num_rounds": limits.rounds,
+        "model": experiment.model.model_copy(update={"train": train}),
+        "client": experiment.client.model_copy(update={"finetune_steps": 0}),
+        "costs": costs,
+        "evaluation": experiment.evaluation.model_copy(update=evaluation),
+        "report": Report(),
+    }
+    return experiment.model_copy(update=changes)
+
+
+def _read(lines: list[dict[str, Any]], metric: str, target: float) -> PlanTrial:
+    """Return the figures of a short run, by its lines."""
+    scores = [line["evaluation"]["global"][metric] for line in lines]
+    seconds = list(accumulate(line["simulated_seconds"] for line in lines))
+    when = next((number for number, score in enumerate(scores) if score >= target), None)
+    return PlanTrial(
+        accuracy=max(scores),
+        seconds=seconds[-1] / len(lines),
+        bytes=sum(line["bytes_up"] + line["bytes_down"] for line in lines) / len(lines),
+        labelled=sum(line.get("labelled", 0) for line in lines) / len(lines),
+        rounds_to_target=None if when is None else when + 1,
+        seconds_to_target=None if when is None else seconds[when],
+    )
+
+
+def _trial_text(candidate: TrainingPlan, found: PlanTrial, metric: str, limits: PlanLimits) -> str:
+    from fednlp.formatting.units import human_seconds, metric_title, metric_value, plural
+
+    what = f"top {plural(candidate.depth, 'layer')}, {candidate.capacity} in full: {metric_title(metric)} "
+    what += metric_value(metric, found.accuracy)
+    if found.seconds_to_target is None:
+        return f"{what}, target not reached in {plural(limits.rounds, 'round')}"
+    return f"{what}, target after {human_seconds(found.seconds_to_target)}"
+
+
+class _ForwardProgress(NullCallback):
+    """A callback that passes on what the first run logs, and the progress of the rounds."""
+
+    def __init__(self, log: Log, on_progress: OnProgress) -> None:
+        self._log, self._on_progress = log, on_progress
+
+    def log(self, text: str) -> None:
+        self._log(text)
+
+    def on_progress(self, done: int, of: int, what: str) -> None:
+        self._on_progress(done, of, what)
