@@ -2,12 +2,11 @@
 
 import inspect
 import logging
-import os
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from io import FileIO
 from typing import Any, Protocol
 
 import numpy as np
@@ -158,10 +157,8 @@ class _Room:
     def tensor(self, name: str, numel: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(numel, dtype=dtype)
 
-    def file(self, name: str) -> Path:
-        handle, path = tempfile.mkstemp(prefix=f"fednlp-{name}-")
-        os.close(handle)
-        return Path(path)
+    def file(self, name: str) -> FileIO:
+        return tempfile.TemporaryFile("w+b", buffering=0)
 
 
 class _TrainerLocal:
