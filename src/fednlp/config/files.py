@@ -12,8 +12,8 @@ from typing import Any
 
 import tomli_w
 
-from fednlp.config.mistakes import report
-from fednlp.config.options import own_keys
+from fednlp.config.error_messages import report
+from fednlp.config.method_options import own_keys
 from fednlp.config.schema import Experiment
 from fednlp.config.sections import BASELINES, Server
 from fednlp.errors import ConfigError

@@ -1,18 +1,14 @@
 """What ``[aggregator]`` and ``[attack]`` cannot go with."""
 
-from typing import TYPE_CHECKING
-
-from fednlp.config.options import foreign_options, found_or_none
+from fednlp.config.fields import ExperimentFields
+from fednlp.config.method_options import foreign_options, found_or_none
 from fednlp.config.sections import BASELINES, Aggregator
 from fednlp.errors import ConfigError
 from fednlp.federated.aggregators import AGGREGATORS, Rule
 from fednlp.federated.attacks import ATTACKS
 
-if TYPE_CHECKING:
-    from fednlp.config.schema import Experiment
 
-
-def aggregator_problems(experiment: "Experiment") -> list[str]:
+def aggregator_problems(experiment: ExperimentFields) -> list[str]:
     """Return what is wrong with ``[aggregator]``, a sentence each."""
     section, method = experiment.aggregator, experiment.algorithm.name
     if section is None:
@@ -28,7 +24,7 @@ def aggregator_problems(experiment: "Experiment") -> list[str]:
     return found or _conflicts(experiment, section, rule)
 
 
-def _conflicts(experiment: "Experiment", section: Aggregator, rule: Rule) -> list[str]:
+def _conflicts(experiment: ExperimentFields, section: Aggregator, rule: Rule) -> list[str]:
     """Return the other sections that a rule cannot work beside."""
     from fednlp.models.peft_options import averaging_of
 
@@ -69,7 +65,7 @@ def _conflicts(experiment: "Experiment", section: Aggregator, rule: Rule) -> lis
     return found
 
 
-def attack_problems(experiment: "Experiment") -> list[str]:
+def attack_problems(experiment: ExperimentFields) -> list[str]:
     """Return what is wrong with ``[attack]``, a sentence each."""
     section, method = experiment.attack, experiment.algorithm.name
     if section is None:

@@ -1,4 +1,4 @@
-"""The sections of an experiment: their keys, types and defaults. What goes together: :mod:`fednlp.config.together`."""
+"""The sections of an experiment: their keys, types and defaults (how they go together: :mod:`.cross_checks`)."""
 
 import difflib
 from typing import Annotated, Any, Literal, Self

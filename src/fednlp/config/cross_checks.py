@@ -1,9 +1,10 @@
 """What goes together in an experiment, what does not, and what an algorithm's name stands for."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fednlp.config.options import foreign_options, found_or_none
+from fednlp.config.fields import ExperimentFields
+from fednlp.config.method_options import foreign_options, found_or_none
 from fednlp.config.robustness import aggregator_problems, attack_problems
 from fednlp.config.sections import (
     BASELINES,
@@ -27,10 +28,6 @@ from fednlp.federated.transform_spec import additive, check_exchange, parse_chai
 from fednlp.partition.make import check_options
 from fednlp.plugins import is_own, load
 
-if TYPE_CHECKING:
-    from fednlp.config.schema import Experiment
-
-
 _NUMBERS = {
     "sgd": ("momentum",),
     "adagrad": ("beta1", "tau"),
@@ -41,7 +38,7 @@ _NUMBERS = {
 _SCHEDULE = ("round_schedule", "warmup_rounds", "minimum_rate")
 
 
-def problems(experiment: "Experiment") -> list[str]:
+def problems(experiment: ExperimentFields) -> list[str]:
     """Return every mistake in how the parts go together, a sentence each."""
     return [
         *_own_code_problems(experiment),
@@ -59,7 +56,7 @@ def problems(experiment: "Experiment") -> list[str]:
     ]
 
 
-def own_code(experiment: "Experiment") -> list[tuple[str, str]]:
+def own_code(experiment: ExperimentFields) -> list[tuple[str, str]]:
     """Return the settings that name code of the user's own, each with the ``"module:attribute"`` that it names."""
     named = [
         ("task.name", experiment.task.name or ""),
@@ -87,7 +84,7 @@ def partition_defaults(partition: Partition, data: Data) -> Partition:
     return partition.model_copy(update={"method": "uniform", "clients": clients})
 
 
-def cohort_defaults(experiment: "Experiment") -> dict[str, int]:
+def cohort_defaults(experiment: ExperimentFields) -> dict[str, int]:
     """Return the size of the cohort where it is not given and the default is more than all clients; else nothing."""
     clients, cohort = experiment.partition.clients, experiment.clients_per_round
     given = "clients_per_round" in experiment.model_fields_set or experiment.algorithm.name in BASELINES
@@ -105,7 +102,7 @@ def server_defaults(algorithm: str, server: Server) -> Server:
     return Server(**{"optimizer": name, **filled, **server.model_dump(exclude_none=True)})
 
 
-def _own_code_problems(experiment: "Experiment") -> list[str]:
+def _own_code_problems(experiment: ExperimentFields) -> list[str]:
     found = []
     for key, name in own_code(experiment):
         try:
@@ -115,7 +112,7 @@ def _own_code_problems(experiment: "Experiment") -> list[str]:
     return found
 
 
-def _partition_problems(experiment: "Experiment") -> list[str]:
+def _partition_problems(experiment: ExperimentFields) -> list[str]:
     try:
         check_options(experiment.partition)
     except PartitionError as error:
@@ -123,7 +120,7 @@ def _partition_problems(experiment: "Experiment") -> list[str]:
     return []
 
 
-def _algorithm_problems(experiment: "Experiment") -> list[str]:
+def _algorithm_problems(experiment: ExperimentFields) -> list[str]:
     algorithm, server, name = experiment.algorithm, experiment.server, experiment.algorithm.name
     if name == GIVEN:
         return []
@@ -166,7 +163,7 @@ def _no_server(name: str, given: dict[str, Any]) -> str:
     )
 
 
-def _cohort_problems(experiment: "Experiment") -> list[str]:
+def _cohort_problems(experiment: ExperimentFields) -> list[str]:
     clients, cohort = experiment.partition.clients, experiment.clients_per_round
     found = []
     if clients is not None and cohort > clients and experiment.algorithm.name not in BASELINES:
@@ -180,7 +177,7 @@ def _cohort_problems(experiment: "Experiment") -> list[str]:
     return found
 
 
-def _exchange_problems(experiment: "Experiment") -> list[str]:
+def _exchange_problems(experiment: ExperimentFields) -> list[str]:
     exchange, pull, name = experiment.exchange, experiment.pull, experiment.algorithm.name
     found = []
     for section, given in (("exchange", exchange != Exchange()), ("pull", pull != Pull())):
@@ -197,7 +194,7 @@ def _exchange_problems(experiment: "Experiment") -> list[str]:
     return found
 
 
-def _secure_problems(experiment: "Experiment") -> list[str]:
+def _secure_problems(experiment: ExperimentFields) -> list[str]:
     from fednlp.models.peft_options import averaging_of
 
     secure, exchange = experiment.secure, experiment.exchange
@@ -232,7 +229,7 @@ def _secure_problems(experiment: "Experiment") -> list[str]:
     return found + _plan_problems(experiment)
 
 
-def _plan_problems(experiment: "Experiment") -> list[str]:
+def _plan_problems(experiment: ExperimentFields) -> list[str]:
     from fednlp.secure.plan import make_plan
 
     secure, cohort = experiment.secure, experiment.clients_per_round
@@ -250,7 +247,7 @@ def _plan_problems(experiment: "Experiment") -> list[str]:
     return []
 
 
-def _privacy_problems(experiment: "Experiment") -> list[str]:
+def _privacy_problems(experiment: ExperimentFields) -> list[str]:
     from fednlp.models.peft_options import averaging_of
 
     privacy, name = experiment.privacy, experiment.algorithm.name
@@ -307,7 +304,7 @@ def _private_sum_problems(privacy: Privacy, secure: Secure) -> list[str]:
     return found
 
 
-def _fewshot_problems(experiment: "Experiment") -> list[str]:
+def _fewshot_problems(experiment: ExperimentFields) -> list[str]:
     fewshot, name, task = experiment.fewshot, experiment.algorithm.name, experiment.task.wanted
     if fewshot is None:
         return []
@@ -346,7 +343,7 @@ def _fewshot_problems(experiment: "Experiment") -> list[str]:
     return found
 
 
-def _costs_problems(experiment: "Experiment") -> list[str]:
+def _costs_problems(experiment: ExperimentFields) -> list[str]:
     try:
         device = experiment.costs.device
         if isinstance(device, dict):
@@ -358,7 +355,7 @@ def _costs_problems(experiment: "Experiment") -> list[str]:
     return []
 
 
-def _selection_problems(experiment: "Experiment") -> list[str]:
+def _selection_problems(experiment: ExperimentFields) -> list[str]:
     from fednlp.models.peft_options import averaging_of, check_peft
     from fednlp.models.selection_spec import parse_selection
 

@@ -2,11 +2,12 @@
 
 import difflib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
-from fednlp.config.mistakes import explain
+from fednlp.config.error_messages import explain
+from fednlp.config.fields import ExperimentFields
 from fednlp.config.sections import BASELINES, GIVEN, Aggregator, Algorithm, Attack, NamedFunction
 from fednlp.errors import ConfigError
 from fednlp.federated.aggregators import AGGREGATORS
@@ -14,9 +15,6 @@ from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.attacks import ATTACKS
 from fednlp.federated.registry import P, Plugin, Registry
 from fednlp.plugins import is_own
-
-if TYPE_CHECKING:
-    from fednlp.config.schema import Experiment
 
 _SECTIONS: Mapping[str, tuple[type[NamedFunction], Registry[Any]]] = {
     "algorithm": (Algorithm, ALGORITHMS),
@@ -114,7 +112,7 @@ def found_or_none(registry: Registry[P], name: str) -> P | None:
         return None
 
 
-def with_defaults(experiment: "Experiment") -> dict[str, NamedFunction]:
+def with_defaults(experiment: ExperimentFields) -> dict[str, NamedFunction]:
     """Return the sections that name a function, with the defaults of its options filled in."""
     found = {}
     for name, (_, registry) in _SECTIONS.items():
