@@ -246,7 +246,9 @@ def test_clients_noise_is_worth_its_epsilon_against_the_server(experiment: Make)
 
     def mechanism(privacy: dict[str, float], protocol: str = "secagg+") -> DPMechanism:
         changes = THOUSAND | {"privacy": {"clip": 0.5, **privacy}, "secure.protocol": protocol}
-        found = dp_mechanism(experiment(changes), 1000)
+        made = experiment(changes).resolved()
+        population = Population(np.full(1000, 7), made.seed)
+        found = dp_mechanism(made, build_algorithm(made), population)
         assert found is not None
         return found
 
