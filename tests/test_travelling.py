@@ -23,7 +23,8 @@ from fednlp.simulation.callback import Callback
 from fednlp.simulation.run_dir import RunDir
 from fednlp.training.client import ClientInit
 from fednlp.training.replica import flat_weights
-from fednlp.training.worker import ClientWorker, personal_names
+from fednlp.training.worker import ClientWorker
+from fednlp.training.worker_spec import personal_names
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]

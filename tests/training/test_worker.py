@@ -51,25 +51,25 @@ def test_batches_of_the_global_test_set_are_kept_and_not_mixed_with_a_clients(wo
     def numbers(batches: list[np.ndarray]) -> list[int]:
         return sorted(number for batch in batches for number in batch.tolist())
 
-    everyone = numbers(worker.test_batches())
-    kept = worker.test_batches()
-    assert worker.test_batches() is kept
+    everyone = numbers(worker.evaluator.test_batches())
+    kept = worker.evaluator.test_batches()
+    assert worker.evaluator.test_batches() is kept
     assert everyone == sorted(np.load(Path(worker.spec.test_numbers)).tolist())
     assert [len(batch) for batch in kept] == [7] * (len(everyone) // 7) + [len(everyone) % 7]
-    own = [numbers(worker.test_batches(client)) for client in range(worker.partition.num_clients)]
+    own = [numbers(worker.evaluator.test_batches(client)) for client in range(worker.partition.num_clients)]
     assert own == [sorted(worker.partition.test(client).tolist()) for client in range(len(own))]
     assert sorted(number for one in own for number in one) == everyone
-    assert worker.test_batches() is kept
+    assert worker.evaluator.test_batches() is kept
 
 
 def test_a_client_asked_first_does_not_become_the_global_test_set(worker: ClientWorker) -> None:
-    worker._global_batches = []
-    assert len(worker.test_batches(0)) < len(worker.test_batches())
+    worker.evaluator._global_batches = []
+    assert len(worker.evaluator.test_batches(0)) < len(worker.evaluator.test_batches())
 
 
 def test_examples_of_a_batch_are_predicted(worker: ClientWorker) -> None:
     x = torch.zeros(worker.layout.numel)
-    batches = worker.test_batches()
+    batches = worker.evaluator.test_batches()
     for number in (0, len(batches) - 1):
         found = worker.evaluate(EvaluateRequest(number, 1), {"model": x}, None)
         assert found.indices == batches[number].tolist()

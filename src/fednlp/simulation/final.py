@@ -27,7 +27,7 @@ from fednlp.simulation.evaluate import (
     scores_of_clients,
 )
 from fednlp.simulation.run_dir import RunDir, remedy
-from fednlp.training.worker import model_fields
+from fednlp.training.worker_spec import model_fields
 
 _WARNINGS = 10
 """How many failed clients are named; the last line of ``rounds.jsonl`` has them all."""
@@ -130,7 +130,7 @@ def _warn(context: RunContext, failed: list[dict[str, Any]], untrained: int) -> 
 
 
 def cross_client_evaluation(context: RunContext, results: list[ClientModelResult]) -> dict[str, Any]:
-    """Return the scores of models (rows) on the clients' tests (columns): the server's first, if it is used.
+    """Return the scores of models (rows) on the clients' tests (columns): the server's first, where there is one.
 
     Args:
         context: The run.
@@ -140,7 +140,7 @@ def cross_client_evaluation(context: RunContext, results: list[ClientModelResult
     names = context.partition.client_names or [str(c) for c in range(clients)]
     scores = {result.client: result.by_owner for result in results}
     rows = []
-    if not context.worker.personalised:
+    if context.worker.has_global_model:
         server = scores_of_clients(context, predict_globally(context))
         rows.append({"model": "server", "scores": [None if np.isnan(s) else float(s) for s in server]})
     if results:
