@@ -16,12 +16,17 @@ from typing import Any
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
+from torch import Tensor
 
 import fednlp
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, MissingDependency, ModelError, RunError
-from fednlp.federated.cohort import uniform_cohort
+from fednlp.federated.aggregators.base import AggregatedUpdate
+from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.cohort import Cohort, Population, uniform_cohort
+from fednlp.federated.server import ServerOptimizer
+from fednlp.federated.state import State
 from fednlp.inference.predict import predict_texts
 from fednlp.models import load_tokenizer, longest_text
 from fednlp.partition import Partition
@@ -111,6 +116,35 @@ def test_two_workers_give_what_one_gives(
     """Bit for bit: dropout, order and sums do not depend on who did which piece."""
     two = fednlp.run(experiment(METHODS[method] | {"runtime.workers": 2}), tmp_path / "two")
     assert outcome(two) == outcome(whole(method))
+
+
+def test_an_older_model_is_published_without_harm_to_the_newest(
+    experiment: Make, outcome: Outcome, tmp_path: Path
+) -> None:
+    """A client that counts nothing changes nothing, whichever model it starts from."""
+
+    class Keeping(ServerOptimizer):
+        def step(self, state: State, update: AggregatedUpdate) -> None:
+            state.vectors["before"] = state.params.clone()
+            super().step(state, update)
+
+        def model(self, state: State, staleness: int) -> Tensor:
+            return state.vectors["before"] if staleness else state.params
+
+    def method(late: int) -> Algorithm:
+        def sample(population: Population, round_number: int) -> Cohort:
+            return Cohort([1, 2, 5], [0, 0, late * (round_number > 1)], scale=[1.0, 1.0, 0.0])
+
+        return Algorithm("stale", sample, server=Keeping())
+
+    latest, older = (
+        fednlp.run(experiment(), tmp_path / str(late), algorithm=method(late)) for late in (0, 1)
+    )
+    assert outcome(older)["state"] == outcome(latest)["state"]
+    assert outcome(older)["weights"] == outcome(latest)["weights"]
+    assert [line["train_loss"] for line in lines_of(older)] != [
+        line["train_loss"] for line in lines_of(latest)
+    ]
 
 
 def test_more_workers_than_clients(experiment: Make, outcome: Outcome, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def lines_of(run: RunDir) -> list[dict[str, Any]]:
 
 
 def x_of(run: RunDir) -> torch.Tensor:
-    return load_file(run.state)["x"]
+    return load_file(run.state)["params"]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -115,7 +115,7 @@ def test_clients_drop_out_in_every_phase_and_the_run_goes_on(
     protocol: str, rate: float, experiment: Make, tmp_path: Path
 ) -> None:
     """A round with enough clients moves the model; one with too few is noted, and leaves it as it is."""
-    secure = {"protocol": protocol, "dropout": 0.2, "corruption": 0.0, "simulated_dropout": rate}
+    secure = {"protocol": protocol, "dropout": 0.2, "max_colluding": 0.0, "simulated_dropout": rate}
     settings = {
         "num_rounds": 12,
         "clients_per_round": 6,
@@ -128,7 +128,7 @@ def test_clients_drop_out_in_every_phase_and_the_run_goes_on(
 
     class Watch(NullCallback):
         def on_round(self, line: dict[str, Any], left: float | None) -> None:
-            models.append(load_file(tmp_path / "run" / "checkpoint" / "state.safetensors")["x"])
+            models.append(load_file(tmp_path / "run" / "checkpoint" / "state.safetensors")["params"])
 
     run = fednlp.run(experiment(settings), tmp_path / "run", callback=Watch())
     lines = lines_of(run)
@@ -357,7 +357,7 @@ def test_a_run_in_which_nobody_comes_through_stops(
     def broken(*arguments: Any, **options: Any) -> None:
         raise RuntimeError("no such luck")
 
-    monkeypatch.setattr("fednlp.training.client.train_client", broken)
+    monkeypatch.setattr("fednlp.training.local.LocalTrainer.steps", broken)
     with pytest.raises(TooFewClients, match="no such luck"):
         fednlp.run(experiment(changes), tmp_path / "run")
 

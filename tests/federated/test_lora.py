@@ -4,16 +4,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fednlp.federated.exchange import Exchange, broadcast, bytes_down, entry_shapes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from fednlp.errors import ConfigError
+from fednlp.federated.aggregators.base import Mean
+from fednlp.federated.communication import Downlink, broadcast, bytes_down, entry_shapes
 from fednlp.federated.lora import LoraPair, change_ranks, check_exact, exact_step, fill_products
 from fednlp.federated.message import message_bytes
 from fednlp.federated.params import Layout
-from fednlp.federated.server import ServerOptimizer, server_step
+from fednlp.federated.server import ServerOptimizer
 from fednlp.federated.sums import ExactSum, weight_unit
 from fednlp.federated.transform_spec import parse_chain
 from fednlp.federated.transforms import Key, make_chain
@@ -64,7 +65,7 @@ def averaged(there: Layout, x: Tensor, models: list[Tensor], weights: list[int],
         total.add(weight / unit, update[: there.dense], None, table)
     mean, rows = total.mean(sum(weights) / unit)
     after = x.clone()
-    server_step(PLAIN, there, after, mean, {}, rows)
+    PLAIN.move(there, after, Mean(mean, rows), {})
     if exact:
         for pair in PAIRS:
             there.views(after)[pair.base].copy_(there.views(x)[pair.base])
@@ -175,16 +176,17 @@ def test_a_round_changes_w_by_the_rank_that_is_counted(clients: int, lossy: bool
 def test_bytes(down: list[str]) -> None:
     """A and B as they are transformed, and in float32 what W changed by, as two factors or as W itself."""
     there = wide()
-    exchange = Exchange(
-        down=make_chain(parse_chain(down, "down"), nearest=True), adapters=(LoraPair("a", "b", "w", 1.0),)
-    )
-    adapters = dict(exchange.down.shapes(entry_shapes(there.entries[:2])))
+    downlink = Downlink(make_chain(parse_chain(down, "down"), nearest=True))
+    pairs = (LoraPair("a", "b", "w", 1.0),)
+    adapters = dict(downlink.chain.shapes(entry_shapes(there.entries[:2])))
 
-    assert bytes_down(exchange, there) == message_bytes(adapters)
+    assert bytes_down(downlink, there, adapters=pairs) == message_bytes(adapters)
     factors = {"w.B": ((30, 6), torch.float32), "w.A": ((6, 40), torch.float32)}
-    assert bytes_down(exchange, there, ranks=3) == message_bytes(adapters | factors)
-    assert bytes_down(exchange, there, ranks=50) == message_bytes(adapters | {"w": ((30, 40), torch.float32)})
-    lengths = [bytes_down(exchange, there, ranks=ranks) for ranks in range(30)]
+    assert bytes_down(downlink, there, adapters=pairs, ranks=3) == message_bytes(adapters | factors)
+    assert bytes_down(downlink, there, adapters=pairs, ranks=50) == message_bytes(
+        adapters | {"w": ((30, 40), torch.float32)}
+    )
+    lengths = [bytes_down(downlink, there, adapters=pairs, ranks=ranks) for ranks in range(30)]
     assert lengths == sorted(lengths)
 
 
@@ -192,7 +194,7 @@ def test_base_weights_arrive_as_they_are() -> None:
     there = wide()
     x = torch.randn(there.numel, generator=torch.Generator().manual_seed(0))
     down = make_chain(parse_chain(["int4"], "down"), nearest=True)
-    arrived, sent = there.views(broadcast(Exchange(down=down), there, x, Key(0, 1, -1))), there.views(x)
+    arrived, sent = there.views(broadcast(Downlink(down), there, x, Key(0, 1, -1))), there.views(x)
     assert torch.equal(arrived["w"], sent["w"])
     assert not torch.equal(arrived["a"], sent["a"])
     torch.testing.assert_close(arrived["a"], sent["a"], rtol=0, atol=0.5)

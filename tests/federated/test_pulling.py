@@ -1,19 +1,25 @@
 """The laws of dynamic pulling: what is chosen, and what the server makes of tensors that not all sent."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fednlp.federated.aggregators.weighted_mean import WeightedMean
 from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.client import ClientResult, TrainRequest, Update
+from fednlp.federated.cohort import Cohort, Population
 from fednlp.federated.params import Layout
 from fednlp.federated.pulling import Pull, choose, distances
-from fednlp.federated.round import Gathered, Reply, run_round
+from fednlp.federated.round import run_round
 from fednlp.federated.server import ServerOptimizer
 from fednlp.federated.state import State
-from fednlp.federated.sums import ExactSum
 from fednlp.federated.transforms import Key
+from fednlp.runtime.shared import PrivateRoom
 
 KEY = Key(0, 3, 2)
 moves = st.lists(st.floats(0, 100), min_size=1, max_size=30)
@@ -90,14 +96,23 @@ class Two:
     """A runtime in which client 0 sends tensor a, client 1 sends a and b, and nobody sends c."""
 
     def __init__(self, layout: Layout, updates: list[list[float]], sent: list[list[int] | None]) -> None:
-        self.total, self.updates, self.sent = ExactSum(layout), updates, sent
+        self.updates, self.sent = updates, sent
+        self.total = WeightedMean().init(layout, ["model"], PrivateRoom())
 
-    def train(self, number, state, factors, done):  # type: ignore[no-untyped-def]
-        replies = []
-        for client, factor in factors.items():
-            self.total.add(factor, torch.tensor(self.updates[client]))
-            replies.append(Reply(client, factor, 1, 1, sent=self.sent[client]))
-        return Gathered(self.total, replies)
+    def __len__(self) -> int:
+        return 1
+
+    def publish(self, name: str, vector: torch.Tensor) -> None:
+        assert name == "model"
+
+    def do(self, requests: Sequence[TrainRequest], on_progress: Any = None) -> list[ClientResult]:
+        results = []
+        for request in requests:
+            update = {"model": Update(torch.tensor(self.updates[request.client]))}
+            WeightedMean().add(self.total, request, update)
+            entries = self.sent[request.client]
+            results.append(ClientResult(request.client, request.weight, 1, 1, entries=entries))
+        return results
 
 
 @pytest.mark.parametrize(
@@ -105,15 +120,15 @@ class Two:
 )
 def test_the_mean_is_over_those_who_sent_and_nobody_s_tensor_stays(server: ServerOptimizer) -> None:
     layout = Layout.of(dict.fromkeys("abc", ((1,), "parameter")))
-    algorithm = Algorithm("two", lambda seed, number, clients: [0, 1], float, server)
-    sizes = [1, 3]
+    algorithm = Algorithm("two", lambda population, number: Cohort([0, 1]), server=server)
+    population = Population(np.array([1, 3]))
 
     def rounds(sent: list[list[int] | None], updates: list[list[float]]) -> list[torch.Tensor]:
         state = State(0, layout, torch.tensor([10.0, 20.0, 30.0]), server.init(layout))
         found = []
         for _ in range(2):
-            run_round(algorithm, state, sizes, Two(layout, updates, sent), 0)
-            found.append(state.x.clone())
+            run_round(algorithm, state, population, Two(layout, updates, sent))
+            found.append(state.params.clone())
         return found
 
     first, second = rounds([[0], [0, 1]], [[1.0, 0.0, 0.0], [5.0, 2.0, 0.0]])

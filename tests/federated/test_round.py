@@ -1,9 +1,12 @@
 """The laws of the round, on a trainer that anybody could have written."""
 
+import copy
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,11 +16,17 @@ from torch import nn
 
 from fednlp import ServerOptimizer, fedavg, federate, fedopt, fedprox
 from fednlp.errors import ConfigError, RunError, TooFewClients
+from fednlp.federated.aggregators.base import requests_of
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.cohort import equally, poisson_cohort
+from fednlp.federated.client import Result
+from fednlp.federated.cohort import Cohort, Population, equally, poisson_cohort, uniform_cohort
 from fednlp.federated.params import Layout
+from fednlp.federated.round import plan_round
+from fednlp.federated.schedules import RateSchedule
+from fednlp.federated.state import State
 
 Data = tuple[torch.Tensor, torch.Tensor]
+Adjust = Callable[[dict[str, nn.Parameter]], None]
 
 
 class Client(tuple):  # type: ignore[type-arg]
@@ -28,12 +37,12 @@ class Client(tuple):  # type: ignore[type-arg]
 
 
 class Linear:
-    """Full-batch gradient steps on a linear model, with FedProx's term if asked for."""
+    """Full-batch gradient steps on a linear model."""
 
     def __init__(self, steps: int = 1, rate: float = 0.1) -> None:
         torch.manual_seed(0)
         self.model = nn.Linear(3, 1)
-        self.steps, self.rate, self.mu = steps, rate, 0.0
+        self.steps, self.rate = steps, rate
 
     def get_model_params(self) -> dict[str, torch.Tensor]:
         return dict(self.model.state_dict())
@@ -44,15 +53,13 @@ class Linear:
     def loss(self, data: Data) -> torch.Tensor:
         return ((self.model(data[0]) - data[1]) ** 2).mean()
 
-    def train(self, data: Data) -> float:
-        start = [p.detach().clone() for p in self.model.parameters()]
+    def train(self, data: Data, adjust: Adjust = lambda params: None) -> float:
         optimizer = torch.optim.SGD(self.model.parameters(), lr=self.rate)
         for _ in range(self.steps):
             loss = self.loss(data)
-            for p, s in zip(self.model.parameters(), start, strict=True):
-                loss = loss + self.mu / 2 * ((p - s) ** 2).sum()
             optimizer.zero_grad()
             loss.backward()
+            adjust(dict(self.model.named_parameters()))
             optimizer.step()
         return loss.item()
 
@@ -102,7 +109,7 @@ def test_each_part_of_the_method_matters() -> None:
     plain = outcome(fedavg(3), sizes, Linear(steps=3))
     assert not same(plain, outcome(fedprox(3, mu=1.0), sizes, Linear(steps=3)))
     assert not same(plain, outcome(fedopt(3), sizes, Linear(steps=3)))
-    assert not same(plain, outcome(fedavg(3, weigh=equally), sizes, Linear(steps=3)))
+    assert not same(plain, outcome(fedavg(3, weight=equally), sizes, Linear(steps=3)))
     assert not same(plain, outcome(fedavg(2), sizes, Linear(steps=3)))
 
 
@@ -119,7 +126,7 @@ def test_permuting_the_cohort_changes_nothing(sizes: list[int], data: st.DataObj
 
 def test_a_client_of_weight_zero_changes_nothing() -> None:
     base = fedavg(2)
-    zero = replace(fedavg(3), weigh=lambda examples: 0.0 if examples == 7 else float(examples))
+    zero = replace(fedavg(3), weight=lambda examples: 0.0 if examples == 7 else float(examples))
     clients = some_clients([3, 4, 7])
     one = federate(Linear(), clients[:2], base, num_rounds=2).params
     other = federate(Linear(), clients, zero, num_rounds=2).params
@@ -135,10 +142,10 @@ def test_a_run_is_a_function_of_its_seed() -> None:
 class Failing(Linear):
     """Raises on one client's data and gives NaN on another's."""
 
-    def train(self, data: Data) -> float:
+    def train(self, data: Data, adjust: Adjust = lambda params: None) -> float:
         if len(data[0]) == 5:
             raise ValueError("out of cheese")
-        loss = super().train(data)
+        loss = super().train(data, adjust)
         if len(data[0]) == 7:
             self.model.weight.data.fill_(math.nan)
         return loss
@@ -162,11 +169,70 @@ def test_too_few_clients_stop_the_run_with_the_reason() -> None:
         federate(Failing(), some_clients([5]), fedavg(1), num_rounds=1)
 
 
-def test_fedprox_needs_a_trainer_that_knows_it() -> None:
-    trainer = Linear()
-    del trainer.mu
-    with pytest.raises(ConfigError, match="give the trainer an attribute mu"):
-        federate(trainer, some_clients([2]), fedprox(1, mu=0.1))
+class Closed(Linear):
+    """A trainer whose steps are its own business."""
+
+    def train(self, data: Data) -> float:  # type: ignore[override]
+        return super().train(data)
+
+
+def test_a_method_that_changes_gradients_needs_a_trainer_that_lets_it() -> None:
+    with pytest.raises(ConfigError, match=r"fedprox changes the gradient .* train\(data, adjust\)"):
+        federate(Closed(), some_clients([2]), fedprox(1, mu=0.1))
+    one = federate(Closed(), some_clients([2]), fedprox(1, mu=0.0)).params
+    assert same(one, outcome(fedavg(1), [2], num_rounds=10))
+
+
+def test_fedprox_by_federate_is_fedprox_by_hand() -> None:
+    """The loss with (mu/2)||y - x||^2 in it, as the paper writes it, against the gradient with mu (y - x)."""
+    mu, clients = 0.7, some_clients([2, 5, 3])
+    federated = federate(Linear(steps=4), clients, fedprox(3, mu=mu), num_rounds=3).params
+    x = Linear().model
+    for _ in range(3):
+        trained = []
+        for client in clients:
+            y = copy.deepcopy(x)
+            optimizer = torch.optim.SGD(y.parameters(), lr=0.1)
+            for _ in range(4):
+                pairs = zip(y.parameters(), x.parameters(), strict=True)
+                gap = sum(((p - q.detach()) ** 2).sum() for p, q in pairs)
+                optimizer.zero_grad()
+                (((y(client[0]) - client[1]) ** 2).mean() + mu / 2 * gap).backward()
+                optimizer.step()
+            trained.append(y.state_dict())
+        mean = {n: sum(len(c) / 10 * t[n] for c, t in zip(clients, trained, strict=True)) for n in trained[0]}
+        x.load_state_dict(mean)
+    for name, value in x.state_dict().items():
+        torch.testing.assert_close(federated[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_a_client_s_part_is_told_the_steps_and_keeps_its_vectors() -> None:
+    """By ``federate`` too: steps are counted by ``adjust``, what is kept comes back, metrics are weighted means."""
+    seen: list[tuple[int, int, float, float]] = []
+
+    def client(local: Any, x: torch.Tensor, server: Any, own: Any) -> Result:
+        before = float(own["rounds"][0]) if own else 0.0
+        y = local.steps(x)
+        seen.append((local.client, local.round, before, local.rate_sum))
+        kept = torch.full_like(x, before + 1)
+        return Result({"model": (y - x) / 1.0}, {"rounds": kept}, {"steps": local.num_steps * len(server)})
+
+    trainer = Linear(steps=3)
+    trainer.learning_rate = 0.5  # type: ignore[attr-defined]
+    method = replace(fedavg(2), client=client, keeps=("rounds",))
+    result = federate(trainer, some_clients([1, 3]), method, num_rounds=2)
+    assert sorted(seen) == [(0, 1, 0.0, 1.5), (0, 2, 1.0, 1.5), (1, 1, 0.0, 1.5), (1, 2, 1.0, 1.5)]
+    assert [r.metrics for r in result.rounds[0].results] == [{"steps": 3}, {"steps": 3}]
+    assert [r.steps for r in result.rounds[0].results] == [3, 3]
+    assert same(result.params, outcome(fedavg(2), [1, 3], Linear(steps=3), num_rounds=2))
+
+
+def test_a_trainer_has_no_gradient_of_all_its_data_to_give() -> None:
+    def client(local: Any, x: torch.Tensor, server: Any, own: Any) -> Result:
+        return Result({"model": local.gradient(x)})
+
+    with pytest.raises(ConfigError, match="asks for the gradient of all of a client's data"):
+        federate(Linear(), some_clients([2]), replace(fedavg(1), client=client))
 
 
 @pytest.mark.filterwarnings("ignore:steps. whole numbers")
@@ -186,9 +252,9 @@ def test_statistics_are_averaged_and_whole_numbers_stay() -> None:
             self.seen = float(params["seen"])
             super().set_model_params({k: v for k, v in params.items() if k not in {"seen", "steps"}})
 
-        def train(self, data: Data) -> float:
+        def train(self, data: Data, adjust: Adjust = lambda params: None) -> float:
             self.seen = float(len(data[0]))
-            return super().train(data)
+            return super().train(data, adjust)
 
     result = federate(Counting(), some_clients([2, 6]), fedopt(2), num_rounds=4)
     assert float(result.params["seen"]) == (2 * 2 + 6 * 6) / 8
@@ -267,7 +333,8 @@ def test_clients_that_have_examples_weigh_alike() -> None:
 
 def test_a_poisson_cohort_holds_each_client_with_the_same_probability() -> None:
     sample = poisson_cohort(20)
-    cohorts = [sample(0, number, 200) for number in range(1, 101)]
+    everyone = Population(np.ones(200, dtype=np.int64))
+    cohorts = [sample(everyone, number).clients for number in range(1, 101)]
     assert sum(map(len, cohorts)) / 100 == pytest.approx(20, abs=2)
     assert len(set(map(len, cohorts))) > 5
     assert {client for cohort in cohorts for client in cohort} == set(range(200))
@@ -275,7 +342,7 @@ def test_a_poisson_cohort_holds_each_client_with_the_same_probability() -> None:
 
 def test_a_round_without_anybody_is_refused_unless_it_is_allowed() -> None:
     """An empty cohort is too few by default; with ``min_clients`` 0 it changes nothing."""
-    nobody = Algorithm("nobody", lambda seed, number, clients: [])
+    nobody = Algorithm("nobody", lambda population, number: Cohort([]))
     with pytest.raises(TooFewClients, match="0 of 0 clients answered, min_clients is 1"):
         outcome(nobody, [2, 3])
     unchanged = outcome(replace(nobody, min_clients=0), [2, 3])
@@ -296,3 +363,60 @@ def test_the_training_loss_is_the_mean_over_the_examples() -> None:
 
 def test_ten_rounds_where_nothing_is_said() -> None:
     assert len(federate(Linear(), some_clients([2]), fedavg(1)).rounds) == 10
+
+
+@given(sizes=sizes)
+@settings(deadline=None, max_examples=10)
+def test_a_uniform_cohort_is_distinct_clients_in_order(sizes: list[int]) -> None:
+    population = Population(np.array(sizes), seed=3)
+    for number in range(1, 5):
+        clients = uniform_cohort(4)(population, number).clients
+        assert clients == sorted(set(clients))
+        assert len(clients) == min(4, len(sizes))
+        assert all(0 <= client < len(sizes) for client in clients)
+
+
+def test_a_cohort_s_scale_is_a_factor_of_a_client_s_weight() -> None:
+    """Half of 6 examples weighs as 3 do; it is the mean's denominator that sees it too."""
+    clients = some_clients([2, 6])
+    scaled = replace(fedavg(2), sample=lambda population, number: Cohort([0, 1], scale=[1.0, 0.5]))
+    one = federate(Linear(), clients, scaled, num_rounds=2).params
+    half = replace(fedavg(2), weight=lambda examples: 3.0 if examples == 6 else float(examples))
+    assert same(one, federate(Linear(), clients, half, num_rounds=2).params)
+    assert not same(one, federate(Linear(), clients, fedavg(2), num_rounds=2).params)
+
+
+def test_clients_of_one_staleness_start_from_one_model() -> None:
+    """The server says which: a late client gets the model of as many rounds ago."""
+    asked: list[tuple[int, int]] = []
+
+    class Keeping(ServerOptimizer):
+        def model(self, state: State, staleness: int) -> torch.Tensor:
+            asked.append((state.round, staleness))
+            return state.params + staleness
+
+    def client(local: Any, x: torch.Tensor, server: Any, own: Any) -> Result:
+        return Result({"model": torch.full_like(x, float(x[0]))}, metrics={"late": local.staleness})
+
+    late = replace(
+        fedavg(3),
+        sample=lambda population, number: Cohort([0, 1, 2], staleness=[1, 0, 1], seconds=2.5),
+        client=client,
+        server=Keeping(),
+    )
+    result = federate(Mean({"w": 0.0}), [[1.0], [1.0], [1.0]], late, num_rounds=1)
+    assert asked == [(0, 0), (0, 1)]
+    assert [r.metrics["late"] for r in result.rounds[0].results] == [1, 0, 1]
+    assert [r.client for r in result.rounds[0].results] == [0, 1, 2]
+    assert result.rounds[0].seconds == 2.5
+    assert float(result.params["w"]) == pytest.approx(2 / 3)
+
+
+def test_clients_with_most_examples_are_told_first_and_the_rate_follows_its_schedule() -> None:
+    slower = RateSchedule("linear", rounds=3, minimum=0.5)
+    population = Population(np.array([2, 9, 5, 9]))
+    for number, rate in ((1, 1.0), (2, 0.75), (3, 0.5)):
+        requests = requests_of(plan_round(fedavg(4, client_rate=slower), number, population))
+        assert [request.client for request in requests] == [1, 3, 2, 0]
+        assert {request.rate for request in requests} == {rate}
+        assert sum(request.weight for request in requests) <= 1.0

@@ -6,8 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fednlp.federated.aggregators.base import Mean
 from fednlp.federated.params import Layout
-from fednlp.federated.server import ServerOptimizer, server_step
+from fednlp.federated.schedules import RateSchedule
+from fednlp.federated.server import ServerOptimizer
 
 LAYOUT = Layout.of(
     {"w": ((4,), "parameter"), "mean": ((2,), "buffer"), "e": ((3, 2), "parameter")}, table="e"
@@ -54,9 +56,9 @@ def by_hand(options: ServerOptimizer, deltas: list[np.ndarray]) -> np.ndarray:
 def test_steps_follow_the_paper(options: ServerOptimizer, seed: int, rounds: int) -> None:
     rng = np.random.default_rng(seed)
     deltas = [rng.normal(size=LAYOUT.numel).astype(np.float32) for _ in range(rounds)]
-    x, slots = torch.zeros(LAYOUT.numel), options.init(LAYOUT)
+    x, vectors = torch.zeros(LAYOUT.numel), options.init(LAYOUT)
     for delta in deltas:
-        server_step(options, LAYOUT, x, torch.from_numpy(delta.copy()), slots, EVERY_ROW)
+        options.move(LAYOUT, x, Mean(torch.from_numpy(delta.copy()), EVERY_ROW), vectors)
     np.testing.assert_allclose(
         x.numpy(), by_hand(options, [d.astype(float) for d in deltas]), rtol=2e-4, atol=2e-5
     )
@@ -65,7 +67,7 @@ def test_steps_follow_the_paper(options: ServerOptimizer, seed: int, rounds: int
 def test_sgd_with_rate_one_and_no_momentum_is_averaging() -> None:
     delta = torch.randn(LAYOUT.numel, generator=torch.Generator().manual_seed(0))
     x = torch.zeros(LAYOUT.numel)
-    server_step(ServerOptimizer(), LAYOUT, x, delta.clone(), {}, EVERY_ROW)
+    ServerOptimizer().move(LAYOUT, x, Mean(delta.clone(), EVERY_ROW), {})
     assert torch.equal(x, delta)
 
 
@@ -73,10 +75,33 @@ def test_plain_sgd_moves_touched_rows_alone() -> None:
     delta = torch.zeros(LAYOUT.numel)
     LAYOUT.rows(delta)[1] = 1
     x = torch.zeros(LAYOUT.numel)
-    server_step(ServerOptimizer(), LAYOUT, x, delta, {}, torch.tensor([1]))
+    ServerOptimizer().move(LAYOUT, x, Mean(delta, torch.tensor([1])), {})
     assert LAYOUT.rows(x).tolist() == [[0, 0], [1, 1], [0, 0]]
 
 
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(ValueError, match="choose sgd, adagrad, adam or yogi"):
         ServerOptimizer("adamax")
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam", "yogi"])
+def test_stretches_that_no_client_sent_stay_and_so_do_their_vectors(optimizer: str) -> None:
+    options = ServerOptimizer(optimizer, 0.5, momentum=0.9 if optimizer == "sgd" else 0.0)
+    vectors, x = options.init(LAYOUT), torch.ones(LAYOUT.numel)
+    before = {name: vector.clone() for name, vector in vectors.items()}
+    options.move(LAYOUT, x, Mean(torch.ones(LAYOUT.numel), EVERY_ROW, [slice(1, 3)]), vectors)
+    assert (x == 1.0).nonzero().flatten().tolist() == [1, 2]
+    assert vectors
+    for name, vector in vectors.items():
+        assert (vector == before[name]).nonzero().flatten().tolist() == [1, 2]
+
+
+def test_the_learning_rate_follows_its_schedule_over_the_rounds() -> None:
+    options = ServerOptimizer(rate=RateSchedule("linear", rounds=3, minimum=0.5))
+    moved = []
+    for number in (1, 2, 3):
+        x = torch.zeros(LAYOUT.numel)
+        options.move(LAYOUT, x, Mean(torch.ones(LAYOUT.numel), EVERY_ROW), {}, number)
+        moved.append(float(x[0]))
+        assert x[LAYOUT.buffers].tolist() == [1.0, 1.0]  # statistics are averaged, at no rate
+    assert moved == [1.0, 0.75, 0.5]

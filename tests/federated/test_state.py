@@ -21,8 +21,8 @@ def saved(path: Path) -> Path:
     state = State(
         round=3,
         layout=LAYOUT,
-        x=torch.arange(10, dtype=torch.float32),
-        slots={"momentum": torch.ones(10), "pseudo": torch.tensor([-1, 2], dtype=torch.int32)},
+        params=torch.arange(10, dtype=torch.float32),
+        vectors={"momentum": torch.ones(10), "pseudo": torch.tensor([-1, 2], dtype=torch.int32)},
         memory={"labellings": 2, "search": {"paces": [[1, 2]]}},
     )
     state.save(path)
@@ -33,8 +33,8 @@ def test_it_is_read_back(tmp_path: Path) -> None:
     state = State.load(saved(tmp_path / "s"), LAYOUT)
     assert state.round == 3
     assert state.memory == {"labellings": 2, "search": {"paces": [[1, 2]]}}
-    assert state.x.tolist() == list(range(10))
-    assert {name: slot.tolist() for name, slot in state.slots.items()} == {
+    assert state.params.tolist() == list(range(10))
+    assert {name: vector.tolist() for name, vector in state.vectors.items()} == {
         "momentum": [1] * 10,
         "pseudo": [-1, 2],
     }
@@ -45,7 +45,7 @@ def require_refused_or_read(path: Path) -> None:
     try:
         state = State.load(path, LAYOUT)
         assert state.round >= 0
-        assert (state.x.shape, state.x.dtype) == ((10,), torch.float32)
+        assert (state.params.shape, state.params.dtype) == ((10,), torch.float32)
     except RunError as error:
         told = str(error)
     assert "\n" not in told
@@ -82,14 +82,14 @@ def test_metadata_of_another_kind(tmp_path: Path, text: str) -> None:
     ("tensors", "said"),
     [
         ({"y": torch.zeros(10)}, "cannot be read"),
-        ({"x": torch.zeros(9)}, "another model"),
-        ({"x": torch.zeros(10, dtype=torch.float16)}, "another model"),
-        ({"x": torch.full((10,), torch.nan)}, "NaN"),
-        ({"x": torch.zeros(10), "slot.m": torch.full((1,), torch.inf)}, "NaN"),
+        ({"params": torch.zeros(9)}, "another model"),
+        ({"params": torch.zeros(10, dtype=torch.float16)}, "another model"),
+        ({"params": torch.full((10,), torch.nan)}, "NaN"),
+        ({"params": torch.zeros(10), "vector.m": torch.full((1,), torch.inf)}, "NaN"),
     ],
 )
 def test_other_tensors(tmp_path: Path, tensors: dict[str, torch.Tensor], said: str) -> None:
-    told = {"round": 3, "totals": {}, "memory": {}, "layout": LAYOUT.describe()}
+    told = {"round": 3, "memory": {}, "layout": LAYOUT.describe()}
     save_file(tensors, tmp_path / "s", {"fednlp": json.dumps(told)})
     with pytest.raises(RunError, match=said):
         State.load(tmp_path / "s", LAYOUT)

@@ -16,7 +16,8 @@ from fednlp.secure.masks import MaskSeeds
 from fednlp.secure.params import SecAggParams, make_params
 from fednlp.secure.round import SecureRound
 from fednlp.secure.session import PHASES
-from fednlp.training import secure_upload
+from fednlp.secure.upload import mask_update
+from fednlp.secure.upload import unmask as unmask_sum
 
 PROTOCOLS = ("secagg", "secagg+", "lightsecagg")
 LENGTH = 1003  # no multiple of a block of AES
@@ -37,15 +38,15 @@ def upload(round_: SecureRound, total: ExactSum, skip: frozenset[int] = frozense
     """Have every client that is asked to mask its update do so."""
     for client, masking in round_.begin().items():
         if client not in skip:
-            masked = secure_upload.mask_update(update_of(client), masking, Key(7, 1, client))
-            reply = masked.add_to(total)
-            round_.add(client, reply["masked_weight"], reply["masking_seconds"])
+            masked = mask_update(update_of(client), masking | {"clip": None}, Key(7, 1, client))
+            masked.add_to(total)
+            round_.add(client, int(masked.residues[-1]), masked.seconds)
 
 
 def finish(round_: SecureRound, total: ExactSum) -> tuple[float, float]:
     def unmask(slices: int, length: int, seeds: MaskSeeds) -> None:
         for start in range(0, slices * length, length):
-            secure_upload.unmask(total, start, min(start + length, LENGTH), seeds)
+            unmask_sum(total, start, min(start + length, LENGTH), seeds)
 
     return round_.finish(total, unmask)
 

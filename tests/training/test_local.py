@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from fednlp.federated.client import Gradient
 from fednlp.seeds import torch_stream
-from fednlp.training.local import Begin, Trained, train_client
+from fednlp.training.local import LocalTrainer
 from fednlp.training.optimizers import LocalTraining
 from fednlp.training.replica import Replica, flat_weights
 
@@ -21,32 +22,54 @@ from .small import FEATURES, TEXTS, WORDS, Classes, small
 
 SEED, ROUND, CLIENT = 3, 2, 5
 SGD = LocalTraining("sgd", 0.3, batch_size=4)
+OWN = {"begin", "memory", "rate", "all_words"}
+"""What a worker sets before the steps."""
 
 
 @dataclass
 class Done:
     """What came of one client's local steps."""
 
-    trained: Trained
+    local: LocalTrainer
     weights: dict[str, torch.Tensor]
     batches: list[list[int]]
     modes: list[tuple[bool, bool]]
 
 
-def trained(
-    options: LocalTraining, examples: int = TEXTS, dropout: float = 0.0, by_rows: bool = True, **more: Any
-) -> Done:
-    """Train one client on its first examples; the weights come back by name."""
-    model, task = small(dropout), Classes()
+def trainer(
+    options: LocalTraining = SGD,
+    examples: int = TEXTS,
+    dropout: float = 0.0,
+    by_rows: bool = True,
+    **place: int,
+) -> LocalTrainer:
+    """Return the local trainer of a client with the first examples."""
+    model = small(dropout)
     x = flat_weights(model)
     replica = Replica(model, torch.device("cpu"), by_rows and options.leaves_zero_gradients_alone)
-    place = {"seed": SEED, "round_number": ROUND, "client": CLIENT} | more
-    result = train_client(replica, task, FEATURES, np.arange(examples), options, x, **place)  # type: ignore[arg-type]
-    return Done(result, replica.layout.views(x + replica.update()), task.batches, task.modes)
+    seeds = {"seed": SEED, "round_number": ROUND, "client": CLIENT} | place
+    return LocalTrainer(replica, Classes(), FEATURES, np.arange(examples), options, x, **seeds)  # type: ignore[arg-type]
+
+
+def pull(mu: float) -> Gradient:
+    """FedProx's part of the gradient."""
+    return lambda g, y, x: g.add_(y - x, alpha=mu)
+
+
+def trained(
+    options: LocalTraining, examples: int = TEXTS, dropout: float = 0.0, mu: float = 0.0, **more: Any
+) -> Done:
+    """Train one client on its first examples; the weights come back by name."""
+    local = trainer(options, examples, dropout, **{k: v for k, v in more.items() if k not in OWN})
+    for name in OWN & set(more):
+        setattr(local, name, more[name])
+    y = local.steps(local.x, pull(mu), local.x, sparse=True) if mu else local.steps(local.x)
+    task: Any = local.task
+    return Done(local, local.replica.layout.views(y.flat()), task.batches, task.modes)
 
 
 def by_hand(
-    options: LocalTraining, done: Done, dropout: float = 0.0
+    options: LocalTraining, done: Done, dropout: float = 0.0, mu: float = 0.0
 ) -> tuple[dict[str, torch.Tensor], float]:
     """Train on the same batches as everybody writes it, with the schedule of transformers; return the summed loss."""
     from transformers import get_scheduler
@@ -64,7 +87,7 @@ def by_hand(
             total += float(loss.detach()) * len(numbers)
             gap = sum(((p - start[n].detach()) ** 2).sum() for n, p in model.named_parameters())
             optimizer.zero_grad()
-            (loss + options.mu / 2 * gap).backward()
+            (loss + mu / 2 * gap).backward()
             if options.max_grad_norm:
                 nn.utils.clip_grad_norm_(model.parameters(), options.max_grad_norm)
             optimizer.step()
@@ -86,7 +109,7 @@ def test_each_step_has_the_learning_rate_of_the_schedule(schedule: str, warmup: 
     done = trained(options)
     expected, loss = by_hand(options, done)
     assert_same(done, expected)
-    assert done.trained.loss == pytest.approx(loss)
+    assert done.local.total_loss == pytest.approx(loss)
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.01, 1e6])
@@ -98,14 +121,14 @@ def test_gradients_are_cut_to_the_norm(limit: float) -> None:
     if limit == 0.01:
         start = flat_weights(small())
         moved = torch.cat([value.flatten() for value in done.weights.values()]) - start
-        assert 0 < float(moved.norm()) <= options.learning_rate * limit * done.trained.steps * 1.0001
+        assert 0 < float(moved.norm()) <= options.learning_rate * limit * done.local.num_steps * 1.0001
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.01])
 def test_the_pull_is_the_gradient_of_its_penalty_and_is_cut_with_the_rest(limit: float) -> None:
-    options = replace(SGD, epochs=2, mu=0.7, max_grad_norm=limit)
-    done = trained(options, by_rows=False)
-    assert_same(done, by_hand(options, done)[0])
+    options = replace(SGD, epochs=2, max_grad_norm=limit)
+    done = trained(options, mu=0.7, by_rows=False)
+    assert_same(done, by_hand(options, done, mu=0.7)[0])
 
 
 def test_a_pull_of_nothing_is_none() -> None:
@@ -114,7 +137,7 @@ def test_a_pull_of_nothing_is_none() -> None:
 
     def way(mu: float) -> tuple[bytes, float]:
         flat = torch.cat(
-            [value.flatten() for value in trained(replace(SGD, epochs=3, mu=mu)).weights.values()]
+            [value.flatten() for value in trained(replace(SGD, epochs=3), mu=mu).weights.values()]
         )
         return flat.numpy().tobytes(), float((flat - start).norm())
 
@@ -147,8 +170,8 @@ def test_batches_cover_every_example_once_an_epoch(
     options = replace(SGD, epochs=epochs, batch_size=batch, max_steps=max_steps, by_length=by_length)
     done = trained(options, examples)
     an_epoch = math.ceil(examples / batch)
-    assert done.trained.steps == len(done.batches) == (max_steps if max_steps > 0 else epochs * an_epoch)
-    assert done.trained.examples == sum(map(len, done.batches))
+    assert done.local.num_steps == len(done.batches) == (max_steps if max_steps > 0 else epochs * an_epoch)
+    assert done.local.total_examples == sum(map(len, done.batches))
     for first in range(0, len(done.batches), an_epoch):
         numbers = [number for one in done.batches[first : first + an_epoch] for number in one]
         assert len(set(numbers)) == len(numbers)
@@ -166,29 +189,164 @@ def test_epochs_differ_in_their_order() -> None:
 def test_memory_is_kept_where_it_is_asked_for(optimizer: str) -> None:
     """A client that gets its memory back takes other steps than one that begins with none."""
     options = LocalTraining(optimizer, 0.05, momentum=0.9 if optimizer == "sgd" else 0.0, batch_size=4)
-    assert trained(options).trained.memory == {}
+    assert trained(options).local.memory == {}
     kept = replace(options, keep_memory=True)
     first = trained(kept)
     assert_same(trained(options, by_rows=False), first.weights)
-    assert first.trained.memory
-    again = trained(kept, begin=Begin(memory=first.trained.memory))
+    assert first.local.memory
+    again = trained(kept, memory=first.local.memory)
     assert not torch.equal(again.weights["out.weight"], first.weights["out.weight"])
 
 
 @pytest.mark.parametrize("all_words", [False, True])
 def test_words_that_a_client_does_not_use_are_loaded_only_if_asked_for(all_words: bool) -> None:
-    model = small()
-    replica = Replica(model, torch.device("cpu"), True)
-    x = flat_weights(model)
-    some = np.array([0])
-    train_client(replica, Classes(), FEATURES, some, SGD, x, SEED, ROUND, CLIENT, all_words=all_words)  # type: ignore[arg-type]
-    used = set(FEATURES.words(some).tolist())
-    assert len(model.words.weight) == (WORDS if all_words else len(used | {0}))
+    local = trainer(examples=1)
+    local.all_words = all_words
+    local.steps(local.x)
+    used = set(FEATURES.words(np.array([0])).tolist())
+    loaded: Any = local.replica.model.words.weight
+    assert len(loaded) == (WORDS if all_words else len(used | {0}))
 
 
 def test_begins_from_what_the_client_has() -> None:
     """From its own version of the shared tensors; an update is measured from the global model all the same."""
     x = flat_weights(small())
-    done = trained(replace(SGD, max_steps=1, learning_rate=1e-9), begin=Begin(shared=x + 1.0), all_words=True)
+    done = trained(replace(SGD, max_steps=1, learning_rate=1e-9), begin=x + 1.0, all_words=True)
     flat = torch.cat([value.flatten() for value in done.weights.values()])
     torch.testing.assert_close(flat, x + 1.0, rtol=1e-5, atol=1e-5)
+    assert done.local.x is not x
+    change = done.local.steps(done.local.x) - done.local.x
+    torch.testing.assert_close(change.flat(), torch.ones_like(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_second_call_begins_elsewhere_with_a_fresh_optimiser_and_streams_of_its_own() -> None:
+    """As Ditto asks for: two models in one round. The first keeps its weights; nothing of it is in the second."""
+    options = LocalTraining("adamw", 0.05, batch_size=4)
+    local = trainer(options, dropout=0.5)
+    start = local.x + 0.1
+    first = local.steps(local.x)
+    flat = first.flat()
+    task: Any = local.task
+    batches = list(task.batches)
+    second = local.steps(start)
+    assert torch.equal(first.flat(), flat)
+    assert task.batches[len(batches) :] != batches
+    numbers = sorted(number for batch in batches for number in batch)
+    assert sorted(number for batch in task.batches[len(batches) :] for number in batch) == numbers
+    assert (local.num_steps, local.total_steps, local.total_examples) == (6, 12, 2 * TEXTS)
+
+    other = trainer(options, dropout=0.5, by_rows=False)
+    other.steps(other.x + 7.0)  # another first call: the second is the same all the same
+    assert torch.equal(other.steps(start).flat(), second.flat())
+    third = other.steps(start).flat()
+    assert not torch.equal(third, second.flat())  # a third has other batches and other dropout
+
+
+def test_a_later_call_is_plain_pytorch_from_where_it_starts() -> None:
+    local = trainer()
+    local.steps(local.x)
+    task: Any = local.task
+    before, start = len(task.batches), local.x + 0.25
+    found = local.replica.layout.views(local.steps(start).flat())
+    later, model, plain = task.batches[before:], small(), Classes()
+    for name, value in local.replica.layout.views(start).items():
+        model.get_parameter(name).data.copy_(value)
+    optimizer = torch.optim.SGD(model.parameters(), lr=SGD.learning_rate)
+    for numbers in later:
+        optimizer.zero_grad()
+        plain.loss(model, plain.collate(FEATURES, np.array(numbers), torch.device("cpu"))).backward()
+        optimizer.step()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(found[name], parameter.detach(), rtol=2e-5, atol=2e-6, msg=name)
+
+
+@pytest.mark.parametrize("options", [SGD, LocalTraining("adamw", 0.05, batch_size=4)], ids=["sgd", "adamw"])
+def test_a_gradient_that_leaves_unused_words_alone_is_the_same_by_rows(options: LocalTraining) -> None:
+    """Bit for bit: ``sparse`` is about what is loaded, not about what is computed."""
+    found = []
+    for by_rows in (True, False):
+        local = trainer(options, examples=3, by_rows=by_rows)
+        drift = torch.linspace(-1, 1, len(local.x))
+
+        def change(g: torch.Tensor, y: torch.Tensor, x: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+            return g + 0.3 * (y - x) * (1 + d)
+
+        y = local.steps(local.x, change, local.x, drift, sparse=True)
+        loaded: Any = local.replica.model.words.weight
+        assert (len(loaded) < WORDS) is by_rows
+        found.append((y - local.x).flat())
+    assert torch.equal(*found)
+    assert found[0].any()
+
+
+def test_a_gradient_that_reaches_every_word_moves_every_word() -> None:
+    """Without ``sparse`` all rows are loaded, and words that no batch uses are changed by the method alone."""
+    local = trainer(examples=1)
+    y = local.steps(local.x, lambda g, y, d: g + d, torch.ones_like(local.x))
+    change = local.replica.layout.rows((y - local.x).flat())
+    unused = sorted(set(range(1, WORDS)) - set(FEATURES.words(np.array([0])).tolist()))
+    assert unused
+    expected = torch.full((len(unused), 4), -0.3 * local.num_steps)
+    torch.testing.assert_close(change[unused], expected)
+
+
+def test_trained_weights_are_vectors() -> None:
+    """y - x, x - y, y less another vector, and the change divided, before and after the replica is used again."""
+    for detached in (False, True):
+        local = trainer()
+        x, other = local.x, torch.randn(len(local.x), generator=torch.Generator().manual_seed(0))
+        y = local.steps(x)
+        if detached:
+            local.steps(x + 1.0)
+        flat = y.flat()
+        torch.testing.assert_close((y - x).flat(), flat - x, rtol=1e-4, atol=1e-6)
+        assert torch.equal(x - y, -(y - x).flat())
+        assert torch.equal(other - y, other - flat)
+        assert torch.equal(((y - x) / 4.0).flat(), (y - x).flat() / 4.0)
+        assert torch.equal(((y - x) / 4.0 / 0.5).flat(), (y - x).flat() / 2.0)
+        with pytest.raises(TypeError, match=r"say y\.flat\(\) - vector"):
+            y - other
+        divided = (y - x) / 4.0
+        wanted = divided.flat()
+        update = divided.take()  # the weights are used up by it
+        assert torch.equal(update.flat(local.replica.layout), wanted)
+        assert (update.rows is None) is detached
+
+
+@pytest.mark.parametrize("by_rows", [True, False])
+def test_the_gradient_of_all_examples_is_that_of_autograd(by_rows: bool) -> None:
+    """Of the mean loss over the client's examples, without dropout, wherever it is asked for."""
+    local = trainer(examples=7, dropout=0.5, by_rows=by_rows)  # 7 examples in batches of 4
+    y = local.steps(local.x)
+    flat = y.flat()
+    for at in (local.x, local.x + 0.5):
+        found = local.gradient(at)
+        model, plain = small().eval(), Classes()
+        for name, value in local.replica.layout.views(at).items():
+            model.get_parameter(name).data.copy_(value)
+        batches = [
+            plain.collate(FEATURES, some, torch.device("cpu")) for some in (np.arange(4), np.arange(4, 7))
+        ]
+        sums = [plain.loss(model, batch) * len(batch["labels"]) for batch in batches]
+        (sum(sums) / 7).backward()
+        for name, value in local.replica.layout.views(found).items():
+            expected = model.get_parameter(name).grad
+            torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-6, msg=name)
+    assert torch.equal(y.flat(), flat)
+    assert local.total_steps == local.num_steps == 2  # a gradient is no step
+
+
+@pytest.mark.parametrize(("schedule", "warmup"), [("constant", 0), ("linear", 2)])
+def test_the_round_s_factor_multiplies_every_rate(schedule: str, warmup: int) -> None:
+    """As a client whose learning rate is that much lower."""
+    slow = replace(SGD, schedule=schedule, warmup_steps=warmup)
+    done = trained(slow, rate=0.25)
+    other = trained(replace(slow, learning_rate=0.25 * SGD.learning_rate))
+    for name, value in done.weights.items():
+        torch.testing.assert_close(value, other.weights[name], rtol=1e-6, atol=1e-7)
+    assert done.local.rate_sum == pytest.approx(other.local.rate_sum)
+    if schedule == "constant":
+        assert done.local.rate_sum == pytest.approx(0.25 * 0.3 * 6)
+        assert trained(slow).local.rate_sum == pytest.approx(0.3 * 6)
+    else:
+        assert done.local.rate_sum == pytest.approx(0.25 * 0.3 * (0 + 0.5 + 1 + 0.75 + 0.5 + 0.25))

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from fednlp.federated.client import Gradient
 from fednlp.federated.sums import ExactSum, NotFinite
 from fednlp.models import new_model, pretrained_model
 from fednlp.training.optimizers import LocalTraining, make_optimizer
@@ -46,8 +47,20 @@ def steps(ids: torch.Tensor, labels: torch.Tensor) -> list[tuple[torch.Tensor, t
     return list(zip(ids.split(4), labels.split(4), strict=True))
 
 
+def pull(mu: float) -> Gradient:
+    """FedProx's part of the gradient."""
+    return lambda g, y, x: g.add_(y - x, alpha=mu)
+
+
+def add_update(replica: Replica, total: ExactSum, weight: float = 1.0) -> None:
+    """Add what a replica was trained by to a sum."""
+    replica.check_own()
+    update = replica.take_update()
+    total.add(weight, update.dense, update.rows, update.table)
+
+
 def plain(
-    model: Toy, options: LocalTraining, ids: torch.Tensor, labels: torch.Tensor
+    model: Toy, options: LocalTraining, ids: torch.Tensor, labels: torch.Tensor, mu: float = 0.0
 ) -> dict[str, torch.Tensor]:
     """The same training in PyTorch as everybody writes it."""
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
@@ -64,9 +77,9 @@ def plain(
     model.train()
     for batch, label in steps(ids, labels):
         loss = nn.functional.cross_entropy(model(batch), label)
-        if options.mu:
+        if mu:
             gap = sum(((p - start[n].detach()) ** 2).sum() for n, p in trained.items())
-            loss = loss + options.mu / 2 * gap
+            loss = loss + mu / 2 * gap
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -83,7 +96,12 @@ def same(value: torch.Tensor, expected: torch.Tensor, exact: torch.Tensor, name:
 
 
 def federated(
-    model: Toy, options: LocalTraining, ids: torch.Tensor, labels: torch.Tensor, by_rows: bool
+    model: Toy,
+    options: LocalTraining,
+    ids: torch.Tensor,
+    labels: torch.Tensor,
+    by_rows: bool,
+    mu: float = 0.0,
 ) -> torch.Tensor:
     """The same training through the replica; returns the flat update by way of an exact sum."""
     x = flat_weights(model)
@@ -95,41 +113,41 @@ def federated(
         loss = nn.functional.cross_entropy(replica.model(batch), label)
         replica.zero_grad()
         loss.backward()
-        if options.mu:
-            replica.pull_back(options.mu)
+        if mu:
+            replica.change_gradient(pull(mu), replica.stretches([x]), sparse=True)
         optimizer.step()
     total = ExactSum(replica.layout)
-    replica.add_update(total, 1.0)
+    add_update(replica, total)
     return x + total.mean(1.0)[0]
 
 
 OPTIONS = [
-    LocalTraining("sgd", 0.3),
-    LocalTraining("sgd", 0.1, momentum=0.9),
-    LocalTraining("adam", 0.01),
-    LocalTraining("adamw", 0.01),
-    LocalTraining("adagrad", 0.05),
-    LocalTraining("sgd", 0.3, mu=0.5),
-    LocalTraining("adamw", 0.01, weight_decay=0.1),
+    (LocalTraining("sgd", 0.3), 0.0),
+    (LocalTraining("sgd", 0.1, momentum=0.9), 0.0),
+    (LocalTraining("adam", 0.01), 0.0),
+    (LocalTraining("adamw", 0.01), 0.0),
+    (LocalTraining("adagrad", 0.05), 0.0),
+    (LocalTraining("sgd", 0.3), 0.5),
+    (LocalTraining("adamw", 0.01, weight_decay=0.1), 0.0),
 ]
+NAMES = [f"{o.optimizer}-{o.momentum}-{mu}-{o.weight_decay}" for o, mu in OPTIONS]
+"""Each with FedProx's mu."""
 
 
-@pytest.mark.parametrize(
-    "options", OPTIONS, ids=lambda o: f"{o.optimizer}-{o.momentum}-{o.mu}-{o.weight_decay}"
-)
+@pytest.mark.parametrize(("options", "mu"), OPTIONS, ids=NAMES)
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10_000), used=st.integers(6, WORDS))
-def test_training_equals_plain_pytorch(options: LocalTraining, seed: int, used: int) -> None:
+def test_training_equals_plain_pytorch(options: LocalTraining, mu: float, seed: int, used: int) -> None:
     rng = torch.Generator().manual_seed(seed)
     words = torch.randperm(WORDS, generator=rng)[:used]
     ids = words[torch.randint(0, used, (16, 5), generator=rng)]
     labels = torch.randint(0, 2, (16,), generator=rng)
-    expected = plain(toy(seed), options, ids, labels)
-    exact = plain(toy(seed).double(), options, ids, labels)
+    expected = plain(toy(seed), options, ids, labels, mu)
+    exact = plain(toy(seed).double(), options, ids, labels, mu)
     for by_rows in {False, options.leaves_zero_gradients_alone}:
         model = toy(seed)
         layout = layout_of(model)
-        got = layout.views(federated(model, options, ids, labels, by_rows))
+        got = layout.views(federated(model, options, ids, labels, by_rows, mu))
         for name, value in got.items():
             same(value, expected[name], exact[name], f"{name}, by rows {by_rows}")
 
@@ -167,7 +185,8 @@ def test_weight_decay_leaves_alone_what_has_no_gradient() -> None:
     for batch, label in steps(ids, labels):
         replica.zero_grad()
         nn.functional.cross_entropy(replica.model(batch), label).backward()
-        replica.step(optimizer)
+        with replica.unreached_kept():
+            optimizer.step()
     replica.store(x)
     for name, value in replica.layout.views(x).items():
         same(value, expected[name], exact[name], name)
@@ -188,8 +207,12 @@ def test_a_pull_reaches_shared_parameters_alone() -> None:
             replica.zero_grad()
             nn.functional.cross_entropy(replica.model(ids), labels).backward()
             if mu:
-                replica.pull_back(mu)
-            replica.step(make_optimizer(options, replica.groups))
+                hook = pull(mu)
+                replica.change_gradient(
+                    hook, replica.stretches([flat_weights(Idle(), personal)]), sparse=True
+                )
+            with replica.unreached_kept():
+                make_optimizer(options, replica.groups).step()
             moved[bool(personal), mu] = not torch.equal(model.unused.weight, before)
     assert moved == {(False, 0.0): False, (False, 0.5): True, (True, 0.0): False, (True, 0.5): False}
 
@@ -202,7 +225,7 @@ def test_untouched_words_do_not_move_and_are_not_reported() -> None:
     assert torch.equal(replica.model.words(torch.tensor([7, 9, 3])), replica.layout.rows(x)[[7, 9, 3]])
     assert replica.model.words.weight.shape == (3, 4)
     total = ExactSum(replica.layout)
-    replica.add_update(total, 1.0)
+    add_update(replica, total)
     assert total.touched.nonzero().flatten().tolist() == [3, 7, 9]
 
 
@@ -257,7 +280,8 @@ def test_a_pull_is_towards_what_was_loaded_and_of_parameters_alone() -> None:
     replica, x = Replica(toy(), torch.device("cpu"), True), flat_weights(toy(1))
     replica.load(x, None, None, x + 0.5)
     replica.zero_grad()
-    replica.pull_back(0.1)
+    pulled = pull(0.1), replica.stretches([x])
+    replica.change_gradient(*pulled, sparse=True)
     layout = replica.layout
     for entry in layout.entries[:-1]:
         expected = 0.05 if entry.kind == "parameter" else 0.0
@@ -265,8 +289,34 @@ def test_a_pull_is_towards_what_was_loaded_and_of_parameters_alone() -> None:
         torch.testing.assert_close(gradient, torch.full_like(gradient, expected), msg=entry.name)
     assert replica.model.words.weight.grad is None
     replica.model.words.weight.grad = torch.ones(WORDS, 4)
-    replica.pull_back(0.1)
+    replica.change_gradient(*pulled, sparse=True)
     torch.testing.assert_close(replica.model.words.weight.grad, torch.full((WORDS, 4), 1.05))
+    replica.zero_grad()
+    replica.change_gradient(*pulled, sparse=False)  # a hook that is not zero there reaches every word
+    torch.testing.assert_close(replica.model.words.weight.grad, torch.full((WORDS, 4), 0.05))
+
+
+def test_a_hook_sees_the_rows_that_are_loaded_and_may_return_a_new_tensor() -> None:
+    """(g, y, *vectors) of one stretch at a time: all have one shape, and belong together."""
+    replica, x = Replica(toy(), torch.device("cpu"), True), flat_weights(toy(1))
+    one, other = torch.arange(len(x)).float(), torch.ones(len(x))
+    replica.load(x, torch.tensor([7, 9]))
+    replica.zero_grad()
+    replica.model.words.weight.grad = torch.zeros(3, 4)
+    seen: list[tuple[int, ...]] = []
+
+    def hook(g: torch.Tensor, y: torch.Tensor, *parts: torch.Tensor) -> torch.Tensor:
+        seen.append(tuple(y.shape))
+        assert {g.shape, *(part.shape for part in parts)} == {y.shape}
+        return g + parts[0] * parts[1]
+
+    replica.change_gradient(hook, replica.stretches([one, other]), sparse=True)
+    layout = replica.layout
+    trained = layout.buffers.start
+    assert seen == [(trained,), (3, 4)]
+    assert torch.equal(replica._gradient[:trained], one[:trained])
+    assert not replica._gradient[layout.buffers].any()
+    assert torch.equal(replica.model.words.weight.grad, layout.rows(one)[[3, 7, 9]])
 
 
 def test_bad_numbers_are_counted_wherever_they_are() -> None:
@@ -283,7 +333,7 @@ def test_bad_numbers_are_counted_wherever_they_are() -> None:
         assert replica.count_bad() == count
         total = ExactSum(replica.layout)
         with pytest.raises(NotFinite):
-            replica.add_update(total, 1.0)
+            add_update(replica, total)
         assert not total.storage.any()
 
 
@@ -369,19 +419,17 @@ def partly_frozen(frozen: list[str], seed: int) -> Toy:
 
 
 @pytest.mark.parametrize("frozen", FROZEN, ids=",".join)
-@pytest.mark.parametrize(
-    "options", OPTIONS, ids=lambda o: f"{o.optimizer}-{o.momentum}-{o.mu}-{o.weight_decay}"
-)
+@pytest.mark.parametrize(("options", "mu"), OPTIONS, ids=NAMES)
 @settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_frozen_parts_stay_and_the_others_train_as_in_plain_pytorch(
-    options: LocalTraining, frozen: list[str], seed: int
+    options: LocalTraining, mu: float, frozen: list[str], seed: int
 ) -> None:
     rng = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, WORDS, (16, 5), generator=rng)
     labels = torch.randint(0, 2, (16,), generator=rng)
-    expected = plain(partly_frozen(frozen, seed), options, ids, labels)
-    exact = plain(partly_frozen(frozen, seed).double(), options, ids, labels)
+    expected = plain(partly_frozen(frozen, seed), options, ids, labels, mu)
+    exact = plain(partly_frozen(frozen, seed).double(), options, ids, labels, mu)
     start = {name: tensor.clone() for name, tensor in toy(seed).state_dict().items()}
     for by_rows in {False, options.leaves_zero_gradients_alone and "words.weight" not in frozen}:
         model = partly_frozen(frozen, seed)
@@ -390,7 +438,7 @@ def test_frozen_parts_stay_and_the_others_train_as_in_plain_pytorch(
         still = set(frozen) | ({"norm.running_mean", "norm.running_var"} if "norm.bias" in frozen else set())
         assert names == {n for n in start if n not in still and "positions" not in n and "num_b" not in n}
         assert (layout.table is None) is ("words.weight" in frozen)
-        for name, value in layout.views(federated(model, options, ids, labels, by_rows)).items():
+        for name, value in layout.views(federated(model, options, ids, labels, by_rows, mu)).items():
             same(value, expected[name], exact[name], name)
         for name in frozen:
             assert torch.equal(model.get_parameter(name), start[name])
@@ -430,7 +478,7 @@ def lora_bert(folder: Path, build: object = pretrained_model) -> nn.Module:
 
 def test_a_federated_round_of_adapters_is_that_of_peft(tiny_model: Path) -> None:
     pytest.importorskip("peft")
-    options = LocalTraining("adamw", 0.01, weight_decay=0.1, mu=0.1)
+    options = LocalTraining("adamw", 0.01, weight_decay=0.1)
     model = lora_bert(tiny_model, new_model)
     frozen = {n: p.clone() for n, p in model.named_parameters() if not p.requires_grad}
     x = flat_weights(lora_bert(tiny_model))
@@ -456,13 +504,13 @@ def test_a_federated_round_of_adapters_is_that_of_peft(tiny_model: Path) -> None
         for batch, label in steps(ids, labels):
             replica.zero_grad()
             nn.functional.cross_entropy(replica.model(input_ids=batch).logits, label).backward()
-            replica.pull_back(options.mu)
+            replica.change_gradient(pull(0.1), replica.stretches([x]), sparse=True)
             optimizer.step()
             usual.zero_grad()
             gap = sum(((p - start[n]) ** 2).sum() for n, p in trained.items())
             (nn.functional.cross_entropy(by_hand(input_ids=batch).logits, label) + 0.05 * gap).backward()
             usual.step()
-        replica.add_update(total, factor)
+        add_update(replica, total, factor)
         expected += factor * (flat_weights(by_hand) - x)
     torch.testing.assert_close(total.mean(1.0)[0], expected, rtol=1e-3, atol=2e-5)
     assert expected.abs().max() > 0.01

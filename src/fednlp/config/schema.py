@@ -1,15 +1,16 @@
 """A typed experiment: its sections, every default written out, and paths that hold from anywhere."""
 
 import glob
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, JsonValue, ValidationError
 
-from fednlp.config import together
+from fednlp.config import options, together
 from fednlp.config.mistakes import explain, report
 from fednlp.config.sections import (
+    Aggregator,
     Algorithm,
+    Attack,
     Client,
     Costs,
     Data,
@@ -51,6 +52,8 @@ class Experiment(Section):
     task: Task = Task()
     model: Model = Model()
     algorithm: Algorithm = Algorithm()
+    aggregator: Aggregator | None = None
+    attack: Attack | None = None
     client: Client = Client()
     server: Server = Server()
     exchange: Exchange = Exchange()
@@ -74,8 +77,7 @@ class Experiment(Section):
         >>> Experiment(data={"name": "20news"}, client={"learning_rate": 1e-3}).client.learning_rate
         0.001
         """
-        algorithm = sections.get("algorithm")
-        found = together.option_problems(algorithm) if isinstance(algorithm, Mapping) else []
+        found = options.unknown_options(sections)
         try:
             super().__init__(**sections)
         except ValidationError as error:
@@ -110,7 +112,7 @@ class Experiment(Section):
         return self.model_copy(
             update={
                 "variants": {},
-                "algorithm": together.algorithm_defaults(self.algorithm),
+                **options.with_defaults(self),
                 "server": together.server_defaults(self.algorithm.name, self.server),
                 "clients_per_round": settled.clients_per_round,
                 "partition": settled.partition.model_copy(update=partition),

@@ -1,18 +1,14 @@
 """What goes together in an experiment, what does not, and what an algorithm's name stands for."""
 
-import difflib
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from fednlp.config.mistakes import explain
+from fednlp.config.options import foreign_options, found_or_none
+from fednlp.config.robustness import aggregator_problems, attack_problems
 from fednlp.config.sections import (
     BASELINES,
     GIVEN,
     LARGEST_CLIP,
-    Algorithm,
     Data,
     Exchange,
     Partition,
@@ -25,7 +21,7 @@ from fednlp.costs.devices import load_profile
 from fednlp.costs.fleet import check_mix
 from fednlp.data.silos.paths import names_silos
 from fednlp.errors import ConfigError, ModelError, PartitionError
-from fednlp.federated import algorithms
+from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.server import ServerOptimizer, default_server
 from fednlp.federated.transform_spec import additive, check_exchange, parse_chain
 from fednlp.partition.make import check_options
@@ -51,6 +47,8 @@ def problems(experiment: "Experiment") -> list[str]:
         *_own_code_problems(experiment),
         *_partition_problems(experiment),
         *_algorithm_problems(experiment),
+        *aggregator_problems(experiment),
+        *attack_problems(experiment),
         *_cohort_problems(experiment),
         *_exchange_problems(experiment),
         *_selection_problems(experiment),
@@ -67,6 +65,8 @@ def own_code(experiment: "Experiment") -> list[tuple[str, str]]:
         ("task.name", experiment.task.name or ""),
         ("partition.method", experiment.partition.method),
         ("algorithm.name", experiment.algorithm.name),
+        ("aggregator.name", experiment.aggregator.name if experiment.aggregator else ""),
+        ("attack.name", experiment.attack.name if experiment.attack else ""),
         *(("exchange.up", word) for word in experiment.exchange.up),
         *(("exchange.down", word) for word in experiment.exchange.down),
     ]
@@ -94,57 +94,15 @@ def cohort_defaults(experiment: "Experiment") -> dict[str, int]:
     return {} if given or clients is None or cohort <= clients else {"clients_per_round": clients}
 
 
-def algorithm_defaults(algorithm: Algorithm) -> Algorithm:
-    """Fill in the options of the method."""
-    if algorithm.name in BASELINES or algorithm.name == GIVEN or is_own(algorithm.name):
-        return algorithm
-    options = algorithms.find(algorithm.name).options()(**algorithm.method_options)
-    return Algorithm(**{**algorithm.model_dump(), **options.model_dump()})
-
-
 def server_defaults(algorithm: str, server: Server) -> Server:
     """Fill in what the algorithm stands for, or the defaults of the server optimiser that is configured."""
     known = algorithm not in BASELINES and algorithm != GIVEN
-    begun = (algorithms.find(algorithm).server if known else None) or ServerOptimizer()
+    begun = (ALGORITHMS.find(algorithm).server if known else None) or ServerOptimizer()
     name = server.optimizer or begun.name
     defaults = asdict(begun if name == begun.name else default_server(name))
     useful = {"learning_rate", *_NUMBERS[name]}
     filled = {key: value for key, value in defaults.items() if key in useful}
     return Server(**{"optimizer": name, **filled, **server.model_dump(exclude_none=True)})
-
-
-def option_problems(section: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with keys of ``[algorithm]`` whatever its name: each must be an option of some method."""
-    own = {"name", "weighting", "options"}
-    found = []
-    for key, value in section.items():
-        if key in own:
-            continue
-        takers = _takers(key)
-        if not takers:
-            near = difflib.get_close_matches(key, [*own, *_all_options()], n=1)
-            hint = f"did you mean algorithm.{near[0]}?" if near else "it is no option of any method"
-            found.append(f"unknown key algorithm.{key}; {hint}")
-            continue
-        here = section.get("name", "fedavg")
-        model = algorithms.find(here if here in takers else takers[0]).options()
-        try:
-            model.__pydantic_validator__.validate_assignment(model.model_construct(), key, value)
-        except ValidationError as error:
-            found += [
-                explain(dict(one) | {"loc": ("algorithm", *one["loc"])}, model) for one in error.errors()
-            ]
-    return found
-
-
-def _takers(key: str) -> list[str]:
-    """Return the methods that take an option."""
-    return [name for name in algorithms.names() if key in algorithms.find(name).options().model_fields]
-
-
-def _all_options() -> list[str]:
-    """Return the options of all methods."""
-    return [key for name in algorithms.names() for key in algorithms.find(name).options().model_fields]
 
 
 def _own_code_problems(experiment: "Experiment") -> list[str]:
@@ -174,15 +132,15 @@ def _algorithm_problems(experiment: "Experiment") -> list[str]:
     }
     if name in BASELINES:
         found = [
-            f"algorithm.{key} is not supported by {name}: leave it out" for key in algorithm.method_options
+            f"algorithm.{key} is not supported by {name}: leave it out" for key in algorithm.function_options
         ]
         return found + ([_no_server(name, given)] if given else [])
-    method = _method(name)
+    method = found_or_none(ALGORITHMS, name)
     if method is None:  # reported already
         return []
-    found = _foreign_options(algorithm, method)
+    found = foreign_options(algorithm, ALGORITHMS, method)
     if not found and method.refuses is not None:
-        found += method.refuses(algorithm.method_options, experiment)
+        found += method.refuses(algorithm.function_options, experiment)
     begun = method.server
     if begun is None:
         plain = {"optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0}
@@ -201,41 +159,11 @@ def _algorithm_problems(experiment: "Experiment") -> list[str]:
     ]
 
 
-def _method(name: str) -> algorithms.Method | None:
-    try:
-        return algorithms.find(name)
-    except ConfigError:
-        return None
-
-
 def _no_server(name: str, given: dict[str, Any]) -> str:
     return (
         f"[server] is not supported by {name} ({', '.join(given)} given): leave it out, or say "
         'algorithm.name = "fedopt"'
     )
-
-
-def _foreign_options(algorithm: Algorithm, method: algorithms.Method) -> list[str]:
-    """Return what is wrong with options that are not the method's."""
-    name = algorithm.name
-    if is_own(name):
-        return [
-            f"algorithm.{key} is an option of {', '.join(_takers(key))}; those of your own algorithm go into "
-            "[algorithm.options]"
-            for key in algorithm.model_extra or {}
-        ]
-    if algorithm.options:
-        return [
-            f"algorithm.options are for an algorithm of your own: write the options of {name} into [algorithm], or "
-            "leave them out"
-        ]
-    known = method.options().model_fields
-    return [
-        f"algorithm.{key} is not supported by {name}: say algorithm.name = "
-        + " or ".join(f'"{taker}"' for taker in _takers(key))
-        for key in algorithm.model_extra or {}
-        if key not in known
-    ]
 
 
 def _cohort_problems(experiment: "Experiment") -> list[str]:

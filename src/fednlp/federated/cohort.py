@@ -20,7 +20,8 @@ class Population:
     Attributes:
         sizes: int64 (clients,): training examples of each.
         seed: The experiment's.
-        seconds: float64 (clients,): how long each would take for a round; None where ``[costs]`` names no device.
+        seconds: float64 (clients,): how long each takes for a round by the simulated clock: to receive the model, train
+            and send its update. None where ``[costs]`` says nothing of it.
     """
 
     sizes: NDArray[np.int64]
@@ -40,12 +41,15 @@ class Cohort:
         staleness: For each, how many rounds ago the server had the model that it starts from; empty for 0.
         scale: For each, a factor of its weight; empty for 1.
         seconds: How long the round takes by the simulated clock, where that is not the slowest client's time.
+        reason: Why no client is drawn, where that is as it should be: the round then changes nothing, whatever
+            ``min_clients`` is.
     """
 
     clients: Sequence[int]
     staleness: Sequence[int] = ()
     scale: Sequence[float] = ()
     seconds: float | None = None
+    reason: str | None = None
 
 
 Sample = Callable[[Population, int], Cohort]

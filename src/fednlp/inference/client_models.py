@@ -13,14 +13,14 @@ from fednlp.config.sections import BASELINES
 from fednlp.config.sections import Algorithm as AlgorithmSection
 from fednlp.errors import RunError
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.algorithms import names
+from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.store import ClientStore
 from fednlp.partition import Partition
 from fednlp.simulation.build import build_algorithm, local_training
 from fednlp.simulation.run_dir import RunDir
 from fednlp.training.client import init_of, model_of, record_fields
 from fednlp.training.replica import Replica
-from fednlp.training.worker import exact_adapters, model_fields, personal_names
+from fednlp.training.worker_spec import exact_adapters, model_fields, personal_names
 
 _LISTED = 20
 """How many clients are named in a message."""
@@ -65,9 +65,10 @@ def _known(partition: Partition) -> str:
 def _algorithm_of(experiment: Experiment) -> Algorithm:
     """Return a run's algorithm, without code of the user's own: what only a run directory names is not imported."""
     untransformed = experiment.exchange.model_copy(update={"up": [], "down": []})  # a record is what arrived
-    known = experiment.algorithm.name in (*names(), *BASELINES)
+    known = experiment.algorithm.name in (*ALGORITHMS.names(), *BASELINES)
     section = experiment.algorithm if known else AlgorithmSection()
-    return build_algorithm(experiment.model_copy(update={"exchange": untransformed, "algorithm": section}))
+    kept = {"exchange": untransformed, "algorithm": section, "aggregator": None, "attack": None}
+    return build_algorithm(experiment.model_copy(update=kept))
 
 
 def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: str | int | None) -> None:

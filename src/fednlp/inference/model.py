@@ -22,7 +22,7 @@ from fednlp.tasks import require_trusted, task_from
 from fednlp.tasks.base import Predictions, Row, Task
 from fednlp.tasks.label_scores import defined_together
 from fednlp.training.batches import evaluation_batches
-from fednlp.training.worker import pick_device
+from fednlp.training.worker_spec import pick_device
 
 Step = Callable[[int, int, str], None]
 

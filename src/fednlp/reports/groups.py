@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from fednlp.errors import RunError
-from fednlp.federated import algorithms
+from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.formatting.safe_text import clean
 from fednlp.reports.read import Run
 
@@ -28,8 +28,8 @@ def algorithm_title(name: str) -> str:
     >>> algorithm_title("fedavg"), algorithm_title("my_methods:cyclic")
     ('FedAvg', 'cyclic')
     """
-    if name in algorithms.names():
-        return algorithms.find(name).title
+    if name in ALGORITHMS.names():
+        return ALGORITHMS.find(name).title
     return _BASELINES.get(name) or clean(name.rpartition(":")[2])
 
 

@@ -37,8 +37,8 @@ def evaluate(context: RunContext, last: bool = False) -> dict[str, dict[str, Any
     scores: dict[str, dict[str, Any]] = {}
     if worker.has_global_model:
         outcomes = predict_globally(context)
-        scores["global"] = worker.scored(outcomes) or {}
-        context.by_label = worker.by_label(outcomes) if last else None
+        scores["global"] = worker.evaluator.scored(outcomes) or {}
+        context.by_label = worker.evaluator.by_label(outcomes) if last else None
         context.client_scores = scores_of_clients(context, outcomes)
     if worker.personalised:
         tried = drawn_clients(context) if last and not worker.has_global_model else []
@@ -69,7 +69,7 @@ def drawn_clients(context: RunContext) -> list[int]:
 def predict_globally(context: RunContext) -> list[Predictions]:
     """Predict the whole test set with the common model."""
     worker, state = context.worker, context.state
-    batches = len(worker.test_batches())
+    batches = len(worker.evaluator.test_batches())
     context.pool.publish(MODEL, state.params)
     requests = [EvaluateRequest(batch, state.round) for batch in range(batches)]
     found: list[BatchPredictions] = context.pool.do(

@@ -27,7 +27,7 @@ from fednlp.simulation.evaluate import (
     scores_of_clients,
 )
 from fednlp.simulation.run_dir import RunDir, remedy
-from fednlp.training.worker import model_fields
+from fednlp.training.worker_spec import model_fields
 
 _WARNINGS = 10
 """How many failed clients are named; the last line of ``rounds.jsonl`` has them all."""

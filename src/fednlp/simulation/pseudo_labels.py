@@ -51,7 +51,7 @@ def with_pseudo_labels(
     def sample(population: Population, round_number: int) -> Cohort:
         able = np.flatnonzero(population.sizes)
         if not len(able):
-            return Cohort([])
+            return Cohort([], reason="no client has a label yet, and some get theirs now")
         among = replace(population, sizes=population.sizes[able])
         drawn = algorithm.sample(among, stream(round_number))
         return replace(drawn, clients=[int(able[place]) for place in drawn.clients])
@@ -169,8 +169,6 @@ class PseudoLabels:
         ):  # no client was trained: nobody has a label, or a secure sum gave up
             answers = self._alone(report.round)
             self._found = dict(zip(self._labelling, answers, strict=True))
-        if not report.cohort:
-            line["aborted"] = "no client has a label yet, and some get theirs now"
         self._take_over()
         line["labelling"] = self._labelling
         if self._flagged:

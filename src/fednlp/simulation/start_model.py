@@ -13,7 +13,7 @@ from fednlp.models.fingerprint import changed, fingerprints
 from fednlp.simulation.run_dir import RunDir
 from fednlp.tasks.base import Task
 from fednlp.training.replica import layout_of
-from fednlp.training.worker import exact_adapters, personal_names
+from fednlp.training.worker_spec import exact_adapters, personal_names
 
 
 def start_model(experiment: Experiment, source: str, task: Task) -> nn.Module:

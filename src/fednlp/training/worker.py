@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fednlp.data.features import Features, open_features
-from fednlp.errors import RunError
 from fednlp.federated.aggregators.base import Room
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult, TrainRequest, reason_of
-from fednlp.federated.lora import LoraPair
 from fednlp.federated.params import Layout
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.store import ClientStore
 from fednlp.federated.sums import BURST, NotFinite, count_bad
 from fednlp.federated.transforms import Key
 from fednlp.hubs.cache import cache_dir
-from fednlp.models import new_model, pretrained_model
-from fednlp.models.adapters import lora_pairs
 from fednlp.models.groups import groups_of
-from fednlp.models.peft_options import averaging_of
-from fednlp.models.selection import apply_selection
-from fednlp.models.selection_spec import parse_selection
 from fednlp.partition import Partition
 from fednlp.runtime.messages import (
     BatchPredictions,
@@ -44,112 +36,26 @@ from fednlp.runtime.messages import (
 )
 from fednlp.runtime.pool import Handler, Vectors
 from fednlp.tasks import task_from
-from fednlp.tasks.base import Predictions
-from fednlp.tasks.label_scores import LabelScores, by_label
 from fednlp.training.activation_cache import ActivationCache, activation_cache_folder
-from fednlp.training.batches import evaluation_batches
 from fednlp.training.client import ClientInit, ClientTrainer, init_of, model_of, received
+from fednlp.training.evaluator import Evaluator
 from fednlp.training.local import LocalTrainer
 from fednlp.training.optimizers import LocalTraining
 from fednlp.training.replica import Replica
-from fednlp.training.scores import Scores, joined, scored, scores_by_owner
+from fednlp.training.worker_spec import (
+    UNLABELLED,
+    WorkerSpec,
+    exact_adapters,
+    model_fields,
+    opened_features,
+    personal_names,
+    pick_device,
+    stacks_of,
+    without_labels,
+)
 
-_UNLABELLED = -1
-"""The label of a text that has none yet."""
 _DRAWN = {"masked-lm"}
 """Tasks whose inputs are drawn anew each time, so that there is nothing to cache of them."""
-
-
-@dataclass(frozen=True)
-class WorkerSpec:
-    """All that a worker needs to know of a run besides its algorithm: JSON values and paths of files on this machine.
-
-    Attributes:
-        source: The model's folder or hub name.
-        model_config: Settings laid over the model's own.
-        peft: Adapters, as in ``[model.peft]``.
-        train: Which parameters are shared, personal or frozen, as ``model.train``.
-        task: The task's name, or ``"module:Class"``.
-        task_fields: The task's attributes.
-        train_features: Folder of the training set's features.
-        test_features: Folder of the test set's features.
-        test_numbers: File of the numbers of the global test set's examples.
-        partition: File of the partition.
-        options: Of local training (:class:`fednlp.training.optimizers.LocalTraining`).
-        federated: Whether clients exchange anything.
-        records: File of the clients' records.
-        unlabelled: Whether training examples have only the labels that come with a request.
-        seed: The experiment's.
-        device: ``"auto"``, ``"cpu"``, ``"cuda"``, ...
-        cache_activations: Whether what frozen layers compute is kept on disk.
-        evaluation_batch: Test examples a batch.
-        longest: Tokens that the model reads of a text at most; 0 where it is not known.
-    """
-
-    source: str
-    model_config: dict[str, Any]
-    peft: dict[str, Any] | None
-    train: Any
-    task: str
-    task_fields: dict[str, Any]
-    train_features: str
-    test_features: str
-    test_numbers: str
-    partition: str
-    options: dict[str, Any]
-    federated: bool
-    records: str
-    unlabelled: bool
-    seed: int
-    device: str
-    cache_activations: bool
-    evaluation_batch: int
-    longest: int = 0
-
-
-def pick_device(name: str) -> torch.device:
-    """Return the device by name; ``"auto"`` is the GPU where there is one.
-
-    Raises:
-        RunError: There is no such device.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError):
-        raise RunError(f'there is no device "{name}" here: say runtime.device = "cpu" or "auto"') from None
-    return device
-
-
-def load_model(spec: WorkerSpec) -> nn.Module:
-    """Load the architecture in a worker process; shared weights come with the first broadcast."""
-    task = task_from(spec.task, spec.task_fields)
-    # No broadcast fills in frozen and personal weights.
-    load = new_model if spec.train == "all" else pretrained_model
-    return load(spec.source, task.model_class, task.settings(), spec.model_config, spec.seed, spec.peft)
-
-
-def personal_names(model: nn.Module, train: Any, federated: bool) -> frozenset[str]:
-    """Freeze what the selection freezes, and return the names of what each client keeps to itself.
-
-    Outside a federation nobody exchanges anything, and personal tensors are trained like all others.
-    """
-    if train == "all":
-        return frozenset()
-    selection = apply_selection(model, parse_selection(train))
-    return selection.personal if federated else frozenset()
-
-
-def exact_adapters(model: nn.Module, peft: dict[str, Any] | None, federated: bool) -> list[LoraPair]:
-    """Return the low-rank adapters whose products are averaged exactly; none by default."""
-    return lora_pairs(model) if federated and averaging_of(peft) == "exact" else []
-
-
-def model_fields(replica: Replica) -> dict[str, int]:
-    """Return what the record of a client's whole model holds: names and numbers of float32 values."""
-    return {"shared": replica.layout.numel, "personal": replica.personal.numel}
 
 
 class ClientWorker:
@@ -180,15 +86,15 @@ class ClientWorker:
                 else None
             )
             self.replica.activation_cache = ActivationCache(self.replica.frozen_prefix, folder, 0)
-        stacks = _stacks([groups.get(e.name, "") for e in self.layout.entries])
+        stacks = stacks_of([groups.get(e.name, "") for e in self.layout.entries])
         pull = replace(algorithm.uplink.pull, groups=stacks)
         uplink = replace(algorithm.uplink, pull=pull, adapters=tuple(adapters))
         self.algorithm = replace(algorithm, uplink=uplink)
-        self.train_features = _opened(spec.train_features)
+        self.train_features = opened_features(spec.train_features)
         same = spec.test_features == spec.train_features
-        self.test_features = self.train_features if same else _opened(spec.test_features)
+        self.test_features = self.train_features if same else opened_features(spec.test_features)
         if spec.unlabelled:
-            self.train_features = _without_labels(self.train_features)
+            self.train_features = without_labels(self.train_features)
         self.partition = Partition.load(Path(spec.partition))
         self.trainer = ClientTrainer(
             self.replica,
@@ -198,6 +104,14 @@ class ClientWorker:
             self.algorithm,
             Path(spec.records) if spec.federated else None,
             spec.seed,
+        )
+        self.evaluator = Evaluator(
+            self.replica,
+            self.task,
+            self.test_features,
+            self.partition,
+            spec.test_numbers,
+            spec.evaluation_batch,
         )
         self.receives = algorithm.receives
         self.handlers: Mapping[type, Handler] = {
@@ -210,7 +124,6 @@ class ClientWorker:
             LocalOnlyRequest: self.local_only,
         }
         self._loaded: int | None = None
-        self._global_batches: list[np.ndarray] = []
 
     @property
     def has_global_model(self) -> bool:
@@ -283,7 +196,7 @@ class ClientWorker:
         try:
             yield numbers
         finally:
-            known[numbers] = _UNLABELLED
+            known[numbers] = UNLABELLED
 
     def label(self, request: LabelRequest, vectors: Vectors, total: Any) -> Labels:
         """Return the likeliest label of each text of a client, and its probability, by the model that it has."""
@@ -323,37 +236,20 @@ class ClientWorker:
         """Say that the replica's weights were changed by hand, so that the next job loads them anew."""
         self._loaded = None
 
-    def test_batches(self, client: int | None = None) -> list[np.ndarray]:
-        """Return the batches of the global test set, or of one client's own, the longest first."""
-        if client is None and self._global_batches:
-            return self._global_batches
-        numbers = np.load(self.spec.test_numbers) if client is None else self.partition.test(client)
-        lengths = self.test_features.lengths(numbers)
-        batches = evaluation_batches(numbers, lengths, self.spec.evaluation_batch)
-        if client is None:
-            self._global_batches = batches
-        return batches
-
     def evaluate(self, request: EvaluateRequest, vectors: Vectors, total: Any) -> BatchPredictions:
         """Predict one batch of the test set with the published model."""
         if self._loaded != request.key:
             self.replica.load_for_evaluation(vectors[MODEL])
             self._loaded = request.key
-        found = self.predict(self.test_batches()[request.batch])
+        found = self.evaluator.predict(self.evaluator.test_batches()[request.batch])
         return BatchPredictions(**asdict(found))
-
-    def predict(self, numbers: np.ndarray) -> Predictions:
-        """Predict one batch of test examples with the weights as they stand."""
-        self.replica.train(False)
-        with torch.inference_mode(), self.replica.caching_activations():
-            return self.task.predict(self.replica.model, self.test_features, numbers, self.replica.device)
 
     def client_model(self, request: ClientModelRequest, vectors: Vectors, total: Any) -> ClientModelResult:
         """Evaluate the model that one client has after a round, or after some more steps by itself.
 
         A client that fails in these steps is reported, not raised.
         """
-        client, x = request.client, vectors[MODEL]
+        client, x, evaluator = request.client, vectors[MODEL], self.evaluator
         self._loaded = None
         init = self.trainer.init(client, request.round, x)
         init = replace(init, shared=model_of(init, self.algorithm, x))
@@ -365,13 +261,12 @@ class ClientWorker:
             assert init.shared is not None
             self.replica.load_for_evaluation(init.shared, init.personal)
         if not request.on_all:
-            own = self.scored(self._predicted(client)) if request.on_own else None
+            own = evaluator.scored(evaluator.predict_all(client)) if request.on_own else None
             return ClientModelResult(client, own=None if own is None else own[self.task.metric])
-        everyone = self._predicted()
-        found = scores_by_owner(self.task, self.test_features, self.partition, everyone)
-        by_owner = [None if np.isnan(score) else float(score) for score in found]  # JSON knows no NaN
+        everyone = evaluator.predict_all()
+        by_owner = evaluator.by_owner(everyone)
         return ClientModelResult(
-            client, own=by_owner[client], everyone=self.scored(everyone), by_owner=by_owner
+            client, own=by_owner[client], everyone=evaluator.scored(everyone), by_owner=by_owner
         )
 
     def _finetune(self, request: ClientModelRequest, x: Tensor, init: ClientInit) -> str | None:
@@ -393,10 +288,6 @@ class ClientWorker:
                 own = {"shared": shared, "personal": self.replica.own()}
                 store.write(request.client, request.round, own)
         return None
-
-    def _predicted(self, client: int | None = None) -> list[Predictions]:
-        """Predict the whole test set, or a client's own, with the weights as they stand."""
-        return [self.predict(batch) for batch in self.test_batches(client)]
 
     def _train_alone(
         self,
@@ -437,47 +328,15 @@ class ClientWorker:
             local = self._train_alone(client, examples, options, 0, vectors[MODEL], ClientInit())
         except Exception as error:
             return LocalOnlyResult(client, reason_of(error))
-        own = self._predicted(client) if request.on_own else []
-        everyone = self._predicted() if request.on_all else []
+        evaluator = self.evaluator
+        own = evaluator.predict_all(client) if request.on_own else []
+        everyone = evaluator.predict_all() if request.on_all else []
         return LocalOnlyResult(
             client,
             None,
             local.total_examples,
             local.total_steps,
             local.total_loss,
-            self.scored(own),
-            self.scored(everyone),
+            evaluator.scored(own),
+            evaluator.scored(everyone),
         )
-
-    def scored(self, outcomes: list[Predictions]) -> Scores | None:
-        """Return the task's metrics and the mean loss over outcomes; None where there are no examples."""
-        return scored(self.task, self.test_features, outcomes)
-
-    def by_label(self, outcomes: list[Predictions]) -> LabelScores | None:
-        """Return the scores by label over outcomes; None where there are no examples, or no labels."""
-        numbers, predictions = joined(outcomes)
-        return by_label(self.task, predictions, self.test_features, numbers) if len(numbers) else None
-
-
-def _stacks(groups: list[str]) -> tuple[str, ...]:
-    """Return for each tensor which half of an encoder-decoder it belongs to; nothing for other models.
-
-    >>> _stacks(["embeddings", "encoder.layer.0", "decoder.layer.0", "head"])
-    ('encoder', 'encoder', 'decoder', 'decoder')
-    """
-    if not any(group.startswith("decoder.") for group in groups):
-        return ()
-    return tuple("decoder" if group.startswith(("decoder.", "head")) else "encoder" for group in groups)
-
-
-def _without_labels(features: Features) -> Features:
-    """Return features in which no example has a label: those that are known come with a job."""
-    hidden = np.full(len(features), _UNLABELLED, dtype=np.int64)
-    return replace(features, arrays={**features.arrays, "label": hidden})
-
-
-def _opened(folder: str) -> Features:
-    features = open_features(Path(folder))
-    if features is None:
-        raise RunError(f"the features in {folder} are gone: start the run again, they are made anew")
-    return features

@@ -1,0 +1,139 @@
+"""What a worker needs to know of a run, and what follows from it: the model, its personal parameters, the features."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fednlp.data.features import Features, open_features
+from fednlp.errors import RunError
+from fednlp.federated.lora import LoraPair
+from fednlp.models import new_model, pretrained_model
+from fednlp.models.adapters import lora_pairs
+from fednlp.models.peft_options import averaging_of
+from fednlp.models.selection import apply_selection
+from fednlp.models.selection_spec import parse_selection
+from fednlp.tasks import task_from
+from fednlp.training.replica import Replica
+
+UNLABELLED = -1
+"""The label of a text that has none yet."""
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """All that a worker needs to know of a run besides its algorithm: JSON values and paths of files on this machine.
+
+    Attributes:
+        source: The model's folder or hub name.
+        model_config: Settings laid over the model's own.
+        peft: Adapters, as in ``[model.peft]``.
+        train: Which parameters are shared, personal or frozen, as ``model.train``.
+        task: The task's name, or ``"module:Class"``.
+        task_fields: The task's attributes.
+        train_features: Folder of the training set's features.
+        test_features: Folder of the test set's features.
+        test_numbers: File of the numbers of the global test set's examples.
+        partition: File of the partition.
+        options: Of local training (:class:`fednlp.training.optimizers.LocalTraining`).
+        federated: Whether clients exchange anything.
+        records: File of the clients' records.
+        unlabelled: Whether training examples have only the labels that come with a request.
+        seed: The experiment's.
+        device: ``"auto"``, ``"cpu"``, ``"cuda"``, ...
+        cache_activations: Whether what frozen layers compute is kept on disk.
+        evaluation_batch: Test examples a batch.
+        longest: Tokens that the model reads of a text at most; 0 where it is not known.
+    """
+
+    source: str
+    model_config: dict[str, Any]
+    peft: dict[str, Any] | None
+    train: Any
+    task: str
+    task_fields: dict[str, Any]
+    train_features: str
+    test_features: str
+    test_numbers: str
+    partition: str
+    options: dict[str, Any]
+    federated: bool
+    records: str
+    unlabelled: bool
+    seed: int
+    device: str
+    cache_activations: bool
+    evaluation_batch: int
+    longest: int = 0
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device by name; ``"auto"`` is the GPU where there is one.
+
+    Raises:
+        RunError: There is no such device.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise RunError(f'there is no device "{name}" here: say runtime.device = "cpu" or "auto"') from None
+    return device
+
+
+def load_model(spec: WorkerSpec) -> nn.Module:
+    """Load the architecture in a worker process; shared weights come with the first broadcast."""
+    task = task_from(spec.task, spec.task_fields)
+    # No broadcast fills in frozen and personal weights.
+    load = new_model if spec.train == "all" else pretrained_model
+    return load(spec.source, task.model_class, task.settings(), spec.model_config, spec.seed, spec.peft)
+
+
+def personal_names(model: nn.Module, train: Any, federated: bool) -> frozenset[str]:
+    """Freeze what the selection freezes, and return the names of what each client keeps to itself.
+
+    Outside a federation nobody exchanges anything, and personal tensors are trained like all others.
+    """
+    if train == "all":
+        return frozenset()
+    selection = apply_selection(model, parse_selection(train))
+    return selection.personal if federated else frozenset()
+
+
+def exact_adapters(model: nn.Module, peft: dict[str, Any] | None, federated: bool) -> list[LoraPair]:
+    """Return the low-rank adapters whose products are averaged exactly; none by default."""
+    return lora_pairs(model) if federated and averaging_of(peft) == "exact" else []
+
+
+def model_fields(replica: Replica) -> dict[str, int]:
+    """Return what the record of a client's whole model holds: names and numbers of float32 values."""
+    return {"shared": replica.layout.numel, "personal": replica.personal.numel}
+
+
+def stacks_of(groups: list[str]) -> tuple[str, ...]:
+    """Return for each tensor which half of an encoder-decoder it belongs to; nothing for other models.
+
+    >>> stacks_of(["embeddings", "encoder.layer.0", "decoder.layer.0", "head"])
+    ('encoder', 'encoder', 'decoder', 'decoder')
+    """
+    if not any(group.startswith("decoder.") for group in groups):
+        return ()
+    return tuple("decoder" if group.startswith(("decoder.", "head")) else "encoder" for group in groups)
+
+
+def without_labels(features: Features) -> Features:
+    """Return features in which no example has a label: those that are known come with a job."""
+    hidden = np.full(len(features), UNLABELLED, dtype=np.int64)
+    return replace(features, arrays={**features.arrays, "label": hidden})
+
+
+def opened_features(folder: str) -> Features:
+    features = open_features(Path(folder))
+    if features is None:
+        raise RunError(f"the features in {folder} are gone: start the run again, they are made anew")
+    return features
