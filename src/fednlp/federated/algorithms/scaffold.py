@@ -77,7 +77,7 @@ def scaffold(
     The paper minimises the plain mean of the clients' losses. Here client i counts p_i, and the loss is
     sum p_i f_i / sum p_i, as in FedAvg: by default p_i is its number of examples. The server's control variate is then
     the mean of the clients' with the same weights, and |S|/N becomes the cohort's share of all clients' weight. With
-    equal weights (:func:`fednlp.federated.algorithm.equally`) all of this is as in the paper.
+    equal weights (:func:`fednlp.federated.cohort.equally`) all of this is as in the paper.
 
     Args:
         clients_per_round: The size of the cohort.
