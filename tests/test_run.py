@@ -24,7 +24,7 @@ from fednlp.config import Experiment
 from fednlp.errors import ConfigError, MissingDependency, ModelError, RunError
 from fednlp.federated.aggregators.base import AggregatedUpdate
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.cohort import Population, uniform_cohort
+from fednlp.federated.cohort import Cohort, Population, uniform_cohort
 from fednlp.federated.server import ServerOptimizer
 from fednlp.federated.state import State
 from fednlp.inference.predict import predict_texts
