@@ -551,6 +551,9 @@ def test_the_configuration_is_written_out(whole: Callable[[str], RunDir], experi
     said = tomllib.loads((whole("fedadam").folder / "resolved.toml").read_text())
     assert config.parse(said) == experiment(METHODS["fedadam"]).resolved()
     assert said["server"] == {
+        "round_schedule": "constant",
+        "warmup_rounds": 0,
+        "minimum_rate": 0.0,
         "optimizer": "adam",
         "learning_rate": 0.01,
         "beta1": 0.9,
@@ -832,17 +835,16 @@ def test_a_client_that_gives_nan_is_dropped_alone_too(
 def test_a_client_that_raises_is_dropped(
     method: str, experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fednlp.training import client, side
+    from fednlp.training.local import LocalTrainer
 
-    train = client.train_client
+    steps = LocalTrainer.steps
 
-    def fail_once(*arguments: Any, **options: Any) -> Any:
-        if arguments[8] == 1 and arguments[7] in {0, 2}:
+    def fail_once(local: LocalTrainer, *arguments: Any, **options: Any) -> Any:
+        if local.client == 1 and local.round in {0, 2}:
             raise OSError("the disk is on fire\nand more")
-        return train(*arguments, **options)
+        return steps(local, *arguments, **options)
 
-    for module in (client, side):
-        monkeypatch.setattr(module, "train_client", fail_once)
+    monkeypatch.setattr(LocalTrainer, "steps", fail_once)
     changes = {"algorithm.name": method, "clients_per_round": 8 if method == "fedavg" else 2, "num_rounds": 3}
     run = fednlp.run(experiment(changes), tmp_path / "run")
     dropped = {line["round"]: line["dropped"] for line in lines_of(run) if "dropped" in line}
@@ -860,7 +862,12 @@ def test_a_round_below_min_clients_stops_and_keeps_what_is_done(
 ) -> None:
     """The rounds before the poisoned client's turn are on the disk; the run says which client and why."""
     cohort = uniform_cohort(2)
-    seed = next(s for s in range(100) if [4 in cohort(s, t, 5) for t in (1, 2, 3)] == [False, False, True])
+
+    def drawn(seed: int) -> list[bool]:
+        everyone = Population(np.ones(5, dtype=np.int64), seed)
+        return [4 in cohort(everyone, number).clients for number in (1, 2, 3)]
+
+    seed = next(s for s in range(100) if drawn(s) == [False, False, True])
     changes = poisoned(poisoned_model, tmp_path, make_csv, make_rows)
     changes |= {"clients_per_round": 2, "min_clients": 2, "num_rounds": 5, "seed": seed}
     with pytest.raises(RunError) as caught:
