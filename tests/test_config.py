@@ -530,3 +530,10 @@ def test_an_override_that_replaces_the_data_or_the_method_drops_what_was_theirs(
     found = config.load(tmp_path / "e.toml", ["partition.method=niid_label", "data.name=trec"])
     assert (found.partition.method, found.partition.clusters, found.partition.clients) == ("label", None, 4)
     assert (found.data.name, found.data.path, found.data.text) == ("trec", None, "text")
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedadam", "ditto", "centralised", "chained", "local"])
+def test_what_is_resolved_may_be_resolved_again(name: str) -> None:
+    """As a comparison does: it checks all runs before the first begins."""
+    once = config.parse({"data": {"name": "20news"}, "algorithm": {"name": name}}).resolved()
+    assert once.resolved() == once

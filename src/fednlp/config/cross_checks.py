@@ -127,11 +127,13 @@ def _algorithm_problems(experiment: ExperimentFields) -> list[str]:
     given = {
         key: value for key, value in server.model_dump(exclude_defaults=True).items() if value is not None
     }
+    plain = {"optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0}
+    no_server = [_no_server(name, given)] if any(plain.get(k) != v for k, v in given.items()) else []
     if name in BASELINES:
         found = [
             f"algorithm.{key} is not supported by {name}: leave it out" for key in algorithm.function_options
         ]
-        return found + ([_no_server(name, given)] if given else [])
+        return found + no_server
     method = found_or_none(ALGORITHMS, name)
     if method is None:  # reported already
         return []
@@ -140,8 +142,7 @@ def _algorithm_problems(experiment: ExperimentFields) -> list[str]:
         found += method.refuses(algorithm.function_options, experiment)
     begun = method.server
     if begun is None:
-        plain = {"optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0}
-        return found + ([_no_server(name, given)] if any(plain.get(k) != v for k, v in given.items()) else [])
+        return found + no_server
     if method.fixed_server and server.optimizer not in {None, begun.name}:
         found.append(
             f'{name} means server.optimizer = "{begun.name}", not "{server.optimizer}": '
