@@ -113,7 +113,7 @@ def test_resolving_writes_out_every_default_once(document: dict[str, Any]) -> No
     assert config.parse(tomllib.loads(config.dump(resolved))) == resolved
     assert resolved.server.optimizer is not None
     assert resolved.server.learning_rate is not None
-    assert set(resolved.algorithm.method_options) >= (
+    assert set(resolved.algorithm.function_options) >= (
         {"mu"} if resolved.algorithm.name == "fedprox" else set()
     )
     assert resolved.partition.seed is not None
@@ -222,7 +222,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 def test_defaults_of_each_algorithm(name: str) -> None:
     """FedProx pulls, FedOpt has momentum 0.9, the adaptive ones have the paper's numbers; nothing more is set."""
     resolved = config.parse({"seed": 5, "data": {"name": "20news"}, "algorithm": {"name": name}}).resolved()
-    said = resolved.server.model_dump(exclude_none=True) | resolved.algorithm.method_options
+    said = resolved.server.model_dump(exclude_none=True) | resolved.algorithm.function_options
     assert said == DEFAULTS[name] | CONSTANT
     assert resolved.partition.seed == 5
     assert resolved.client.optimizer == "adamw"
@@ -423,7 +423,7 @@ def test_another_algorithm_keeps_the_rest(name: str) -> None:
     other = config.with_algorithm(base, name, 9)
     assert (other.algorithm.name, other.seed) == (name, 9)
     takes = name not in {"fedavg", "centralised", "local"}
-    assert other.algorithm.method_options == ({"mu": 0.1} if takes else {})
+    assert other.algorithm.function_options == ({"mu": 0.1} if takes else {})
     assert other.server.learning_rate == (0.7 if name == "fedopt" else None)
     same = {"algorithm", "server", "seed"}
     assert other.model_dump(exclude=same) == base.model_dump(exclude=same)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fednlp.reports.costs import cost_blocks
 
 import fednlp
 from fednlp import config

@@ -105,7 +105,7 @@ def test_an_own_partition_is_what_its_function_says(
         ({"algorithm.name": "nowhere:f"}, "there is no module nowhere; set PYTHONPATH"),
         ({"algorithm.name": "my_own:missing"}, "module my_own has no missing"),
         ({"algorithm.name": "fedavgg"}, "did you mean fedavg?"),
-        ({"algorithm.options": {"a": 1}}, "algorithm.options"),
+        ({"algorithm.options": {"a": 1}}, "algorithm.options are for an algorithm of your own"),
         ({"partition.options": {"a": 1}}, "options are for a partitioner of your own"),
         ({"partition.method": "__main__:cell"}, "say runtime.workers = 1"),
         ({"exchange.up": "my_own:nowhere"}, "module my_own has no nowhere"),

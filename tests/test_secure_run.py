@@ -16,6 +16,8 @@ import fednlp
 from fednlp.cli.console import closing_table
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, SecureAbort, TooFewClients
+from fednlp.federated.algorithms.fedavg import fedavg
+from fednlp.federated.cohort import Population, equally
 from fednlp.privacy.dp import DPMechanism
 from fednlp.reports import write_report
 from fednlp.secure.plan import make_plan
@@ -246,7 +248,8 @@ def test_clients_noise_is_worth_its_epsilon_against_the_server(experiment: Make)
 
     def mechanism(privacy: dict[str, float], protocol: str = "secagg+") -> DPMechanism:
         changes = THOUSAND | {"privacy": {"clip": 0.5, **privacy}, "secure.protocol": protocol}
-        found = dp_mechanism(experiment(changes), 1000)
+        made = experiment(changes)
+        found = dp_mechanism(made, fedavg(20, weight=equally), Population(np.full(1000, 7), made.seed))
         assert found is not None
         return found
 

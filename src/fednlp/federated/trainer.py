@@ -2,12 +2,11 @@
 
 import inspect
 import logging
-import os
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from io import FileIO
 from typing import Any, Protocol
 
 import numpy as np
@@ -62,11 +61,14 @@ class Federation:
         params: Final named tensors, with the types the trainer gave.
         rounds: One report a round.
         tests: ``{round: metrics}`` on ``test_data``, if it was given.
+        personal: The clients' own models, by the clients' places from 0, where the method gives them any; a client that
+            was never drawn has none.
     """
 
     params: dict[str, Tensor]
     rounds: list[RoundReport]
     tests: dict[int, dict[str, float]]
+    personal: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<Federation after {len(self.rounds):,} rounds: {len(self.params):,} tensors>"
@@ -98,6 +100,13 @@ class _Trainers:
             name: views[name].clone().to(value.dtype) if name in views else value.clone()
             for name, value in self.start.items()
         }
+
+    def personal(self) -> dict[int, dict[str, Tensor]]:
+        """Return the clients' own models; none for a method that gives them none."""
+        name = self.algorithm.personal_model
+        if name is None:
+            return {}
+        return {client: self.params(self._kept[client][name]) for client in sorted(self._kept)}
 
     def __len__(self) -> int:
         return 1
@@ -136,7 +145,7 @@ class _Trainers:
             request.client,
             request.weight,
             local.examples,
-            max(1, local.adjusted),
+            local.total_steps,
             local.loss,
             metrics=dict(result.metrics),
         )
@@ -148,10 +157,8 @@ class _Room:
     def tensor(self, name: str, numel: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(numel, dtype=dtype)
 
-    def file(self, name: str) -> Path:
-        handle, path = tempfile.mkstemp(prefix=f"fednlp-{name}-")
-        os.close(handle)
-        return Path(path)
+    def file(self, name: str) -> FileIO:
+        return tempfile.TemporaryFile("w+b", buffering=0)
 
 
 class _TrainerLocal:
@@ -160,7 +167,7 @@ class _TrainerLocal:
     def __init__(self, runtime: _Trainers, request: TrainRequest) -> None:
         self._runtime = runtime
         self.client, self.round, self.staleness = request.client, request.round, request.staleness
-        self.adjusted, self.examples, self.loss = 0, 0, 0.0
+        self.adjusted, self.total_steps, self.examples, self.loss = 0, 0, 0, 0.0
 
     @property
     def momentum(self) -> float:
@@ -212,6 +219,7 @@ class _TrainerLocal:
                         parameter.grad = gradient(grad, parameter.detach(), *parts)
 
         reported = runtime.trainer.train(data, adjust) if runtime.adjusts else runtime.trainer.train(data)
+        self.total_steps += max(1, self.adjusted)
         self.examples += len(data)
         self.loss += _mean_loss(reported) * len(data)
         flat = runtime.layout.flatten(named_tensors(runtime.trainer.get_model_params()))
@@ -373,4 +381,4 @@ def federate(
             tests[report.round] = metrics
         reports.append(report)
         on_round(report, metrics)
-    return Federation(runtime.params(state.params), reports, tests)
+    return Federation(runtime.params(state.params), reports, tests, runtime.personal())

@@ -6,17 +6,13 @@ from functools import cache
 from typing import Any
 
 from fednlp.errors import RunError
-from fednlp.federated import algorithms
+from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.formatting.safe_text import clean
 from fednlp.reports.read import Run
 
 Groups = Mapping[str, Sequence[Run]]
 
-_TITLES = {
-    "centralised": "Centralised",
-    "chained": "Chained",
-    "local": "Local only",
-}
+_BASELINES = {"centralised": "Centralised", "chained": "Chained", "local": "Local only"}
 # What names a run or changes its speed, never its result.
 _APART = ("name", "variant", "variants", "runtime", "report", "evaluation", "min_clients")
 _EXPERIMENT = ("data", "partition", "model")
@@ -32,9 +28,9 @@ def algorithm_title(name: str) -> str:
     >>> algorithm_title("fedavg"), algorithm_title("my_methods:cyclic")
     ('FedAvg', 'cyclic')
     """
-    if name in algorithms.names():
-        return algorithms.find(name).title
-    return _TITLES.get(name) or clean(name.rpartition(":")[2])
+    if name in ALGORITHMS.names():
+        return ALGORITHMS.find(name).title
+    return _BASELINES.get(name) or clean(name.rpartition(":")[2])
 
 
 def method_title(run: Run) -> str:
