@@ -228,6 +228,13 @@ def test_defaults_of_each_algorithm(name: str) -> None:
     assert resolved.client.optimizer == "adamw"
 
 
+@pytest.mark.parametrize("name", ["fedprox", "fedopt", "fedadagrad", "fedadam", "fedyogi"])
+@pytest.mark.parametrize("mu", [-0.1, float("inf")])
+def test_the_proximal_term_has_a_finite_weight_of_0_or_more(name: str, mu: float) -> None:
+    with pytest.raises(ConfigError, match=r"algorithm\.mu"):
+        config.parse({"data": {"name": "20news"}, "algorithm": {"name": name, "mu": mu}})
+
+
 @pytest.mark.parametrize("name", ["fedopt", "fedadam"])
 def test_what_is_given_stands_beside_the_defaults(name: str) -> None:
     resolved = config.parse(
