@@ -8,6 +8,7 @@ The public names are loaded when they are first used, so that ``import fednlp`` 
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ _HOMES = {
     "run_round": ("fednlp.federated.round", "run_round"),
 }
 
+_METHODS = "fednlp.federated.algorithms"
+"""Every method of this package is a name here too: ``fednlp.scaffold``."""
+
 __version__ = "0.1.0"
 __all__ = [
     "Algorithm",
@@ -86,9 +90,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    module, attribute = _HOMES.get(name, (f"{_METHODS}.{name}", name))
+    if name not in _HOMES and (name.startswith("_") or find_spec(module) is None):
         raise AttributeError(f"module 'fednlp' has no attribute '{name}'")
-    module, attribute = _HOMES[name]
     value = getattr(import_module(module), attribute)
     globals()[name] = value
     return value

@@ -68,7 +68,7 @@ def describe_method(
     if clients is not None and isinstance(cohort, int):
         cohort = min(cohort, clients)
     cohort_text = f"{cohort} clients a round, {rounds} rounds asked for"
-    text = f"{algorithm_title(name)}{_mu(config)}: {cohort_text}; {describe_client(config)}{_server(config)}."
+    text = f"{algorithm_title(name)}{_options(config)}: {cohort_text}; {describe_client(config)}{_server(config)}."
     return " ".join(filter(None, [text, communication_summary(config), _own_steps(config)]))
 
 
@@ -128,9 +128,21 @@ def _server(config: Mapping[str, Any]) -> str:
     return f"; {words}" if words else ""
 
 
-def _mu(config: Mapping[str, Any]) -> str:
-    mu = lookup(config, "algorithm.mu")
-    return f" (mu {mu:g})" if mu else ""
+def _options(config: Mapping[str, Any]) -> str:
+    """Return the method's options in brackets, those that are not zero; nothing where there are none.
+
+    >>> _options({"algorithm": {"name": "fedprox", "weighting": "examples", "options": {}, "mu": 0.1}})
+    ' (mu 0.1)'
+    """
+    section = config.get("algorithm")
+    given = dict(section) if isinstance(section, Mapping) else {}
+    own = {key: value for key, value in given.items() if key not in ("name", "weighting", "options")}
+    shown = [
+        f"{key} {value:g}" if isinstance(value, (int, float)) else f"{key} {clean(value)}"
+        for key, value in own.items()
+        if value and not isinstance(value, bool)
+    ]
+    return f" ({', '.join(shown)})" if shown else ""
 
 
 def _many(count: int, noun: str) -> str:

@@ -46,10 +46,10 @@ class PaceSearch:
 
     def __init__(self, context: RunContext, labels: SearchedLabels) -> None:
         self.context, self.labels = context, labels
-        if context.worker.personalised:
+        if context.worker.personalised or context.worker.algorithm.keeps:
             raise ConfigError(
                 'fewshot.pacing = "search" puts the model back between trials, and not what clients keep to themselves '
-                "(model.train): share everything, or set another pacing"
+                "(model.train, or the algorithm): share everything, or set another pacing"
             )
         self.units = _UNITS
         fleet = fleet_of(context.experiment, context.worker.replica.model, context.partition.num_clients)
