@@ -105,3 +105,16 @@ def test_the_learning_rate_follows_its_schedule_over_the_rounds() -> None:
         moved.append(float(x[0]))
         assert x[LAYOUT.buffers].tolist() == [1.0, 1.0]  # statistics are averaged, at no rate
     assert moved == [1.0, 0.75, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("rate", "averages"),
+    [
+        (RateSchedule(), True),
+        (RateSchedule("constant", rounds=10), True),
+        (RateSchedule("constant", rounds=10, warmup=1), False),
+        (RateSchedule("cosine", rounds=10), False),
+    ],
+)
+def test_a_server_with_a_schedule_does_not_average(rate: RateSchedule, averages: bool) -> None:
+    assert ServerOptimizer("sgd", 1.0, rate=rate).averages is averages

@@ -26,6 +26,11 @@ class RateSchedule:
     warmup: int = 0
     minimum: float = 0.0
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether the factor is 1 in every round."""
+        return self.name == "constant" and not self.warmup
+
     def factor(self, round_number: int) -> float:
         """Return the factor of a round, by its number from 1.
 

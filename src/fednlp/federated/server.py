@@ -71,7 +71,8 @@ class ServerOptimizer:
     @property
     def averages(self) -> bool:
         """Whether a step sets the model to the mean of the clients' models."""
-        return self.name == "sgd" and self.learning_rate == 1.0 and not self.momentum
+        plain = self.name == "sgd" and self.learning_rate == 1.0 and not self.momentum
+        return plain and self.rate.is_constant
 
     @property
     def vectors(self) -> tuple[str, ...]:
