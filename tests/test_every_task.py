@@ -342,7 +342,7 @@ def test_label_shift_needs_labels(made: Callable[[str], Path], tiny_model: Path,
 def test_an_option_of_another_task(made: Callable[[str], Path], tiny_model: Path, tmp_path: Path) -> None:
     settings = settings_of("tagging", made("tagging"), tiny_model, task={"doc_stride": 3})
     with pytest.raises(
-        ConfigError, match=r"task.doc_stride has no part in token-classification.*takes scheme"
+        ConfigError, match=r"task.doc_stride is not supported by token-classification.*takes scheme"
     ):
         fednlp.run(parse(settings), tmp_path / "run")
 

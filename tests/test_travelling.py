@@ -19,7 +19,7 @@ from fednlp.config import Experiment
 from fednlp.errors import ConfigError, RunError
 from fednlp.inference.score import evaluate_run
 from fednlp.models import pretrained_model
-from fednlp.simulation.build import gather, local_training, recipe, share_out
+from fednlp.simulation.build import build_components, build_partition, local_training, recipe
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.run_dir import RunDir
 from fednlp.training.local import Begin, train_client
@@ -114,12 +114,14 @@ def test_nothing_shared_is_local_training(
     """Each client ends where its own local steps, one visit after the other, lead it; nothing is sent."""
     run = whole("nothing shared")
     settings = experiment(METHODS["nothing shared"]).resolved()
-    pieces = gather(settings, lambda text: None)
-    share_out(settings, pieces.data, lambda text: None).save(tmp_path / "partition.npz")
-    np.save(tmp_path / "test.npy", pieces.data.test_numbers)
-    how = recipe(settings, pieces, tmp_path / "partition.npz", tmp_path / "test.npy", tmp_path / "records")
-    task = pieces.task
-    model = pretrained_model(pieces.source, task.model_class, task.settings(), {}, settings.seed)
+    components = build_components(settings, lambda text: None)
+    build_partition(settings, components.data, lambda text: None).save(tmp_path / "partition.npz")
+    np.save(tmp_path / "test.npy", components.data.test_numbers)
+    how = recipe(
+        settings, components, tmp_path / "partition.npz", tmp_path / "test.npy", tmp_path / "records"
+    )
+    task = components.task
+    model = pretrained_model(components.source, task.model_class, task.settings(), {}, settings.seed)
     x = flat_weights(model, personal_names(model, how.train, True))
     side = ClientWorker(how, model)
     assert x.numel() == 0
@@ -130,7 +132,7 @@ def test_nothing_shared_is_local_training(
             train_client(
                 side.replica,
                 task,
-                pieces.train,
+                components.train,
                 side.partition.train(client),
                 local_training(settings),
                 x,

@@ -89,7 +89,7 @@ def _encode(
     import torch
 
     from fednlp.models import load_tokenizer
-    from fednlp.models.build import pretrained_model
+    from fednlp.models.pretrained import pretrained_model
 
     tokenizer = load_tokenizer(source)
     model: Any = pretrained_model(source, "AutoModel", {}, {}, seed=0).eval().to(device)

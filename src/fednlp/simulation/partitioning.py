@@ -12,8 +12,8 @@ from fednlp.data.profiling import profile
 from fednlp.data.schema import SCHEMAS
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import plural
-from fednlp.simulation.build import open_data, share_out
-from fednlp.simulation.look import holders_of
+from fednlp.simulation.build import build_partition, open_data
+from fednlp.simulation.data_profile import holders_of
 from fednlp.simulation.partition_file import write_partition_file
 
 _NAMED = 20
@@ -21,7 +21,7 @@ _NAMED = 20
 
 
 def partition_source(
-    experiment: Experiment, out: Path | None, plots: Path | None, say: Callable[[str], None]
+    experiment: Experiment, out: Path | None, plots: Path | None, log: Callable[[str], None]
 ) -> dict[str, Any]:
     """Make the partition an experiment asks for and return it in figures.
 
@@ -29,7 +29,7 @@ def partition_source(
         experiment: Its ``[data]``, ``[partition]`` and seed are used.
         out: Where to write the index, if anywhere.
         plots: Folder for the four pictures and their tables, if wanted.
-        say: Told what takes time, how the data were read, and what is odd about them.
+        log: Told what takes time, how the data were read, and what is odd about them.
 
     Raises:
         FednlpError: The data or the partition cannot be had; the message says why.
@@ -39,8 +39,8 @@ def partition_source(
     experiment = experiment.settled()
     data = open_data(experiment)
     for note in data.notes:
-        say(note)
-    partition = share_out(experiment, data, say)
+        log(note)
+    partition = build_partition(experiment, data, log)
     classes = SCHEMAS[data.task].kind == "class"
     labels, names = data.labels("train"), data.label_names if classes else ("any",)
     figures = summary(partition, labels, len(names)) if classes else summary(partition)
@@ -65,7 +65,7 @@ def partition_source(
         files = save_plots(plots, overview(partition, labels, names))
         report["plots"] = [str(path) for path in files]
     for line in profile(data, holders_of(data, partition)).lines():
-        say(line)
+        log(line)
     return report
 
 

@@ -163,7 +163,7 @@ class PlanEstimator:
         settings, data = experiment.model, open_data(experiment)
         source = model_source(experiment, data, log)
         tokenizer = load_tokenizer(source)
-        task = make_task(experiment.task.wanted or data.task, data, tokenizer, experiment.task.given())
+        task = make_task(experiment.task.configured or data.task, data, tokenizer, experiment.task.given())
         self.model = pretrained_model(
             source, task.model_class, task.settings(), settings.config, experiment.seed, None
         )

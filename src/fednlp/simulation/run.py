@@ -25,12 +25,18 @@ from fednlp.partition import Partition
 from fednlp.plugins import name_of, require_typed
 from fednlp.reports.trackers import open_trackers, require_trackers, round_numbers
 from fednlp.runtime.pool import Pool
-from fednlp.simulation.build import Pieces, build_algorithm, gather, share_out, worker_spec
+from fednlp.simulation.build import (
+    RunComponents,
+    build_algorithm,
+    build_components,
+    build_partition,
+    worker_spec,
+)
 from fednlp.simulation.callback import Callback, default_callback
 from fednlp.simulation.context import RunContext, Training
+from fednlp.simulation.data_profile import profile_run_data
 from fednlp.simulation.evaluate import write_clients
 from fednlp.simulation.final import evaluate_final, is_due
-from fednlp.simulation.look import look_at
 from fednlp.simulation.loops import training_of
 from fednlp.simulation.protection import protect
 from fednlp.simulation.run_dir import (
@@ -85,14 +91,14 @@ def run(
     refuse_taken(folder)
     require_trackers(experiment.report.report_to)
     with _pool(experiment) as pool:
-        pieces = gather(experiment, callback.log)
-        partition = _shared_out(experiment, pieces, callback)
-        model = start_model(experiment, pieces.source, pieces.task)
-        start = start_fingerprints(experiment, model, pieces.tokenizer)
+        components = build_components(experiment, callback.log)
+        partition = _shared_out(experiment, components, callback)
+        model = start_model(experiment, components.source, components.task)
+        start = start_fingerprints(experiment, model, components.tokenizer)
         directory = create(experiment, folder)
         with directory.alone():
-            _write_start(directory, experiment, pieces, partition, callback, start)
-            return _train(_open(directory, experiment, pieces, partition, model, pool, callback, given))
+            _write_start(directory, experiment, components, partition, callback, start)
+            return _train(_open(directory, experiment, components, partition, model, pool, callback, given))
 
 
 def resume(
@@ -146,19 +152,19 @@ def resume(
             )
         partition = Partition.load(directory.partition) if begun else None
         known = directory.read_json("environment.json") if begun else None
-        pieces = gather(experiment, callback.log)
-        if known is not None and pieces.data.fingerprint != known.get("data", {}).get("fingerprint"):
+        components = build_components(experiment, callback.log)
+        if known is not None and components.data.fingerprint != known.get("data", {}).get("fingerprint"):
             raise RunError(
                 f"the data of {folder} have changed since it was begun: start anew with another --out"
             )
-        model = start_model(experiment, pieces.source, pieces.task)
-        start = start_fingerprints(experiment, model, pieces.tokenizer)
+        model = start_model(experiment, components.source, components.task)
+        start = start_fingerprints(experiment, model, components.tokenizer)
         if known is not None:
             check_start(directory, experiment, known, start, callback.log)
         if partition is None:
-            partition = _shared_out(experiment, pieces, callback)
-            _write_start(directory, experiment, pieces, partition, callback, start)
-        return _train(_open(directory, experiment, pieces, partition, model, pool, callback, algorithm))
+            partition = _shared_out(experiment, components, callback)
+            _write_start(directory, experiment, components, partition, callback, start)
+        return _train(_open(directory, experiment, components, partition, model, pool, callback, algorithm))
 
 
 def _with_algorithm(
@@ -191,16 +197,16 @@ def _require_given(folder: str | Path, experiment: Experiment, algorithm: Algori
 
 def _require_named_by_user(folder: str | Path, experiment: Experiment, task: str | None) -> None:
     """Refuse to go on with code that only a run directory names; of all that can be, ``task`` names the task alone."""
-    named = experiment.task.wanted
+    named = experiment.task.configured
     if (named or task) is not None:
         require_trusted(folder, named or "inferred from its data", task)
     rest = [(key, name) for key, name in config.own_code(experiment) if key != "task.name"]
     require_typed(folder, rest, f"give its experiment too: fednlp run EXPERIMENT.toml --resume {folder}")
 
 
-def _shared_out(experiment: Experiment, pieces: Pieces, callback: Callback) -> Partition:
+def _shared_out(experiment: Experiment, components: RunComponents, callback: Callback) -> Partition:
     """Make the partition, and check that it has as many clients as a round needs."""
-    partition = share_out(experiment, pieces.data, callback.log)
+    partition = build_partition(experiment, components.data, callback.log)
     if partition.num_clients < experiment.min_clients:
         raise ConfigError(
             f"min_clients = {experiment.min_clients}, but there are only {partition.num_clients} clients "
@@ -243,14 +249,14 @@ class _OpenRun:
     directory: RunDir
     context: RunContext
     training: Training
-    pieces: Pieces
+    components: RunComponents
     callback: Callback
 
 
 def _open(
     directory: RunDir,
     experiment: Experiment,
-    pieces: Pieces,
+    components: RunComponents,
     partition: Partition,
     model: nn.Module,
     pool: Pool,
@@ -259,8 +265,8 @@ def _open(
 ) -> _OpenRun:
     """Build what the rounds need, from the last checkpoint where there is one."""
     with saving(directory.folder):
-        np.save(directory.test_numbers, pieces.data.test_numbers)
-    spec = worker_spec(experiment, pieces, directory.partition, directory.test_numbers, directory.records)
+        np.save(directory.test_numbers, components.data.test_numbers)
+    spec = worker_spec(experiment, components, directory.partition, directory.test_numbers, directory.records)
     personal = personal_names(model, spec.train, spec.federated)
     adapters = exact_adapters(model, spec.peft, spec.federated)
     weights = flat_weights(model, personal, [pair.base for pair in adapters])
@@ -274,11 +280,11 @@ def _open(
     if protected.algorithm.downlink.plain:  # the server's model is what clients get: it lies in shared memory
         pool.publish(MODEL, state.params)
         state.params = pool.vectors[MODEL]
-    texts = partial(pieces.data.input_texts, "train")
+    texts = partial(components.data.input_texts, "train")
     context = RunContext(
         experiment, partition, pool, worker, state, callback.on_progress, callback.log, texts
     )
-    return _OpenRun(directory, context, training_of(context, protected), pieces, callback)
+    return _OpenRun(directory, context, training_of(context, protected), components, callback)
 
 
 def _train(run: _OpenRun) -> RunDir:
@@ -303,7 +309,7 @@ def _train(run: _OpenRun) -> RunDir:
             numbers = round_numbers(_after_the_last(directory, context))
             for tracker in trackers:
                 tracker.log(context.state.round, numbers)
-    _finish(directory, context, run.pieces, callback)
+    _finish(directory, context, run.components, callback)
     return directory
 
 
@@ -314,7 +320,7 @@ def _finished_early(run: _OpenRun) -> Iterator[None]:
         yield
     except TooFewClients as error:
         if run.context.lines:
-            _finish(run.directory, run.context, run.pieces, run.callback, stopped=str(error))
+            _finish(run.directory, run.context, run.components, run.callback, stopped=str(error))
         raise
 
 
@@ -361,24 +367,26 @@ def _trackers(directory: RunDir, experiment: Experiment) -> Iterator[list[Any]]:
 def _write_start(
     directory: RunDir,
     experiment: Experiment,
-    pieces: Pieces,
+    components: RunComponents,
     partition: Partition,
     callback: Callback,
     start: dict[str, str],
 ) -> None:
-    """Say how the data were read; write what a run begins with, and what reports show of data and partition."""
-    look = look_at(experiment, pieces, partition)
+    """Log how the data were read; write what a run begins with, and what reports show of data and partition."""
+    look = profile_run_data(experiment, components, partition)
     for line in look.lines():
         callback.log(line)
     with saving(directory.folder):
         (directory.folder / "checkpoint").mkdir(exist_ok=True)
         partition.save(directory.partition)
         directory.write_json("data.json", look.values(texts=False))
-        _write_facts(directory, pieces, partition, start)
+        _write_facts(directory, components, partition, start)
 
 
-def _write_facts(directory: RunDir, pieces: Pieces, partition: Partition, start: dict[str, str]) -> None:
-    data = pieces.data
+def _write_facts(
+    directory: RunDir, components: RunComponents, partition: Partition, start: dict[str, str]
+) -> None:
+    data = components.data
     facts = {
         "name": data.name,
         "source": data.source,
@@ -386,11 +394,11 @@ def _write_facts(directory: RunDir, pieces: Pieces, partition: Partition, start:
         "train": len(data.train_numbers),
         "test": len(data.test_numbers),
         "labels": len(data.label_names) or None,
-        "task": pieces.task.name,
-        "metric": pieces.task.metric,
+        "task": components.task.name,
+        "metric": components.task.metric,
     }
     directory.write_json("environment.json", {**environment(facts), "start": start})
-    directory.write_json("task.json", {"task": pieces.place, "fields": asdict(pieces.task)})  # type: ignore[call-overload]
+    directory.write_json("task.json", {"task": components.task_spec, "fields": asdict(components.task)})  # type: ignore[call-overload]
     clients, labels = partition.num_clients, len(data.label_names)
     if SCHEMAS[data.task].kind != "class" or clients * labels > 200_000:
         return
@@ -406,7 +414,11 @@ def _write_facts(directory: RunDir, pieces: Pieces, partition: Partition, start:
 
 
 def _finish(
-    directory: RunDir, context: RunContext, pieces: Pieces, callback: Callback, stopped: str | None = None
+    directory: RunDir,
+    context: RunContext,
+    components: RunComponents,
+    callback: Callback,
+    stopped: str | None = None,
 ) -> None:
     """Write the model with its card, then the summary, which says that the run is at its end.
 
@@ -422,6 +434,8 @@ def _finish(
         if context.experiment.algorithm.name != "local":
             context.worker.replica.load_for_evaluation(context.state.params)
             card = model_card(summary, context.experiment.model_dump(exclude_none=True), known)
-            save_model(context.worker.replica.model, pieces.tokenizer, directory.model, card, pieces.longest)
+            save_model(
+                context.worker.replica.model, components.tokenizer, directory.model, card, components.longest
+            )
         directory.write_json("summary.json", summary)
     callback.finished(directory, summary)

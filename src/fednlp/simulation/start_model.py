@@ -53,7 +53,7 @@ def check_start(
     experiment: Experiment,
     known: dict[str, Any],
     found: dict[str, str],
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> None:
     """Check that a run's starting model and tokenizer are those that it began with.
 
@@ -62,13 +62,13 @@ def check_start(
         experiment: Its configuration.
         known: Its ``environment.json``.
         found: From :func:`start_fingerprints`, now.
-        say: Told if the run directory is of an older version, which did not write down what it began with.
+        log: Told if the run directory is of an older version, which did not write down what it began with.
 
     Raises:
         RunError: They are not.
     """
     if "start" not in known:
-        say(
+        log(
             f"warning: {run.folder} does not say which model it began with: it goes on with the one there is now"
         )
         return
