@@ -212,7 +212,7 @@ def test_names_of_clients_are_no_formulas(tmp_path: Path) -> None:
     names = ("=HYPERLINK(1)", "@b")
     partition = Partition([0, 2, 3], [0, 1, 2], [0, 0, 1], [0], [0, 1], names)
     side = SimpleNamespace(task=SimpleNamespace(metric="accuracy"))
-    course: Any = SimpleNamespace(partition=partition, side=side, client_scores=np.array([np.nan, -0.5]))
+    course: Any = SimpleNamespace(partition=partition, worker=side, client_scores=np.array([np.nan, -0.5]))
     write_clients(tmp_path / "clients.csv", course)
     rows = list(csv.reader((tmp_path / "clients.csv").read_text().splitlines()))
     assert rows[1:] == [["0", "'=HYPERLINK(1)", "2", "0", ""], ["1", "'@b", "1", "1", "-0.500000"]]

@@ -69,16 +69,16 @@ def run(
     Args:
         experiment: A configuration, its sections as a dictionary, or the path of its TOML file.
         out: The run directory to make; by default ``runs/<name>-<hash>``.
-        algorithm: In place of the one that the experiment names: an :class:`fednlp.Algorithm`, a function that
-            returns one, or ``"module:function"``. A value lies in this process alone, so that one worker trains.
-        overrides: ``"a.b=c"`` settings over a file's.
-        callback: Reports how the run goes; by default a progress bar in a notebook, and nothing elsewhere.
+        algorithm: Replaces the one that the experiment names: an :class:`fednlp.Algorithm`, a function that returns
+            one, or ``"module:function"``. A value exists only in this process, so that one worker trains.
+        overrides: Settings ``"a.b=c"`` that replace those of a file.
+        callback: Reports progress; by default a progress bar in a notebook, and nothing elsewhere.
 
     Returns:
         The run directory.
 
     Raises:
-        FednlpError: What was wrong, and what to do about it.
+        FednlpError: The settings, the data or the model do not allow the run; the message says what to do.
     """
     if isinstance(experiment, (str, Path)):
         experiment = config.load(experiment, overrides)
@@ -110,21 +110,21 @@ def resume(
     workers: int | None = None,
     callback: Callback | None = None,
 ) -> RunDir:
-    """Go on with a run that was stopped; it ends with the same weights as one never stopped, bit for bit.
+    """Continue a run that was stopped; it ends with the same weights as an uninterrupted run, bit for bit.
 
     Args:
         folder: The run directory.
-        expected: If given, must be the experiment of that run.
+        expected: The experiment of that run, which is checked if given.
         algorithm: The value that the run was given in Python, if it was.
-        task: If given, must be the task that the run names. One of the two is needed where that is a class of the
-            user's own, ``"module:Class"``, and ``expected`` where the run names an algorithm, a partition method or a
-            transform so: nothing is imported that only a run directory names.
-        workers: Another number of workers than before; it changes the speed alone.
-        callback: Reports how the run goes; by default as for :func:`run`.
+        task: The task of that run, which is checked if given. ``task`` or ``expected`` is needed where the task is a
+            user's own class, ``"module:Class"``; ``expected`` is needed where the run names an algorithm, a partition
+            method or a transform in this form. Code that only a run directory names is never imported.
+        workers: Number of workers if it is to change; it affects only the speed.
+        callback: Reports progress; by default as for :func:`run`.
 
     Raises:
-        RunError: No run directory, other settings, other data, another model or tokenizer, code that only the run
-            directory names, or a checkpoint that cannot be read.
+        RunError: The folder is no run directory; the settings, the data, the model or the tokenizer differ; only the
+            run directory names some code; or the checkpoint cannot be read.
     """
     directory, callback = RunDir(Path(folder)), callback or default_callback()
     experiment = directory.experiment()
@@ -170,7 +170,7 @@ def resume(
 def _with_algorithm(
     experiment: Experiment, algorithm: Algorithm | Callable[..., Algorithm] | str | None
 ) -> tuple[Experiment, Algorithm | None]:
-    """Return the experiment with the name of the algorithm that is given, and the algorithm if it is a value."""
+    """Return the experiment with the name of the given algorithm, and the algorithm itself if it is a value."""
     if algorithm is None:
         return experiment, None
     value = algorithm if isinstance(algorithm, Algorithm) else None
@@ -185,7 +185,11 @@ def _with_algorithm(
 
 
 def _require_given(folder: str | Path, experiment: Experiment, algorithm: Algorithm | None) -> None:
-    """Refuse to go on without the algorithm that a run was given as a value, or with one that it was not given."""
+    """Check that a resumed run gets an algorithm as a value if, and only if, it began with one.
+
+    Raises:
+        RunError: It does not.
+    """
     if (experiment.algorithm.name == GIVEN) is (algorithm is not None):
         return
     if algorithm is None:
@@ -196,7 +200,11 @@ def _require_given(folder: str | Path, experiment: Experiment, algorithm: Algori
 
 
 def _require_named_by_user(folder: str | Path, experiment: Experiment, task: str | None) -> None:
-    """Refuse to go on with code that only a run directory names; of all that can be, ``task`` names the task alone."""
+    """Check that the user names all code that the run directory names; ``task`` can name the task only.
+
+    Raises:
+        RunError: Only the run directory names some code.
+    """
     named = experiment.task.configured
     if (named or task) is not None:
         require_trusted(folder, named or "inferred from its data", task)
@@ -205,7 +213,11 @@ def _require_named_by_user(folder: str | Path, experiment: Experiment, task: str
 
 
 def _shared_out(experiment: Experiment, components: RunComponents, callback: Callback) -> Partition:
-    """Make the partition, and check that it has as many clients as a round needs."""
+    """Build the partition, and check that it has as many clients as a round needs.
+
+    Raises:
+        ConfigError: It has fewer than ``min_clients``.
+    """
     partition = build_partition(experiment, components.data, callback.log)
     if partition.num_clients < experiment.min_clients:
         raise ConfigError(
@@ -216,7 +228,7 @@ def _shared_out(experiment: Experiment, components: RunComponents, callback: Cal
 
 
 def _pool(experiment: Experiment) -> Pool:
-    """Start the workers; most of what any model's module imports, they import at once."""
+    """Start the workers, which import most dependencies of all models beforehand."""
     preload = ("transformers.modeling_layers", "transformers.activations")
     return Pool(
         _workers(experiment), "fednlp.simulation.build:open_worker", experiment.runtime.threads, preload
@@ -224,22 +236,26 @@ def _pool(experiment: Experiment) -> Pool:
 
 
 def _workers(experiment: Experiment) -> int:
-    """Return how many processes work: as asked; or one a GPU; or one a core, but no more than clients at once."""
-    wanted = experiment.runtime.workers
+    """Return the number of workers: as configured, or one a GPU, or one a core up to the clients of a round.
+
+    Raises:
+        ConfigError: Several are configured, and some code exists only in this process.
+    """
+    configured = experiment.runtime.workers
     own = [name for _, name in config.own_code(experiment)]
     if experiment.algorithm.name == GIVEN or any(name.startswith("__main__:") for name in own):
-        if wanted > 1:
+        if configured > 1:
             raise ConfigError(
-                f"runtime.workers = {wanted}: what a notebook or a script defines lies in its own process alone: write "
-                'it into a file and name it "module:function", or say runtime.workers = 1'
+                f"runtime.workers = {configured}: what a notebook or a script defines lies in its own process "
+                'alone: write it into a file and name it "module:function", or say runtime.workers = 1'
             )
         return 1
     if pick_device(experiment.runtime.device).type != "cpu":
-        return wanted or 1
+        return configured or 1
     if experiment.algorithm.name == "centralised" and experiment.evaluation.every >= experiment.num_rounds:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return wanted or max(1, min(cores // experiment.runtime.threads, experiment.clients_per_round))
+    return configured or max(1, min(cores // experiment.runtime.threads, experiment.clients_per_round))
 
 
 @dataclass(frozen=True)
@@ -355,8 +371,8 @@ def _trackers(directory: RunDir, experiment: Experiment) -> Iterator[list[Any]]:
     if not experiment.report.report_to:
         yield []
         return
-    wanted = list(experiment.report.report_to)
-    trackers = open_trackers(wanted, directory.folder, experiment.model_dump(exclude_none=True))
+    settings = experiment.model_dump(exclude_none=True)
+    trackers = open_trackers(list(experiment.report.report_to), directory.folder, settings)
     try:
         yield trackers
     finally:
