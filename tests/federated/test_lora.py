@@ -11,7 +11,7 @@ from torch import Tensor
 from fednlp.errors import ConfigError
 from fednlp.federated.aggregators.base import Mean
 from fednlp.federated.communication import Downlink, broadcast, bytes_down, entry_shapes
-from fednlp.federated.lora import LoraPair, change_ranks, check_exact, exact_step, fill_products
+from fednlp.federated.lora import LoraPair, change_ranks, check_exact, exact_step, lora_products
 from fednlp.federated.message import message_bytes
 from fednlp.federated.params import Layout
 from fednlp.federated.server import ServerOptimizer
@@ -60,7 +60,7 @@ def averaged(there: Layout, x: Tensor, models: list[Tensor], weights: list[int],
     for model, weight in zip(models, weights, strict=True):
         update = model - x
         if exact:
-            fill_products(there, x, update[: there.dense], PAIRS)
+            lora_products(there, x, update[: there.dense], PAIRS)
         table = there.rows(update) if there.table else None
         total.add(weight / unit, update[: there.dense], None, table)
     mean, rows = total.mean(sum(weights) / unit)
@@ -161,7 +161,7 @@ def test_a_round_changes_w_by_the_rank_that_is_counted(clients: int, lossy: bool
     began = x + lossy * 0.1 * torch.randn(there.numel, generator=torch.Generator().manual_seed(seed + 1))
     total, unit = ExactSum(there), weight_unit(clients)
     for update in trained(there, torch.zeros(there.numel), clients, seed):
-        fill_products(there, began, update, [pair])
+        lora_products(there, began, update, [pair])
         total.add(1 / unit, update)
     mean, _ = total.mean(clients / unit)
     after = x + mean

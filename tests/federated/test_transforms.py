@@ -14,7 +14,7 @@ from scipy import stats
 from fednlp.errors import ModelError, RunError
 from fednlp.federated.message import pack, shapes_of, unpack
 from fednlp.federated.params import Layout
-from fednlp.federated.sums import NotFinite, check_finite
+from fednlp.federated.sums import NonFiniteUpdate, check_finite
 from fednlp.federated.transform_spec import parse_chain
 from fednlp.federated.transforms import (
     Chain,
@@ -162,7 +162,7 @@ def test_what_is_not_finite_is_refused_by_the_sum(words: list[str], bad: float, 
     for nearest in (False, True):
         values = normal(30)
         values[place] = bad
-        with pytest.raises(NotFinite):
+        with pytest.raises(NonFiniteUpdate):
             check_finite(through(chain_of(words, nearest), values))
 
 

@@ -17,7 +17,7 @@ from fednlp.federated.lora import LoraPair, change_shapes
 from fednlp.federated.message import message_bytes, pack, unpack
 from fednlp.federated.params import Entry, Layout
 from fednlp.federated.pulling import Pull
-from fednlp.federated.sums import count_bad
+from fednlp.federated.sums import count_nonfinite
 from fednlp.federated.transforms import Chain, Key, Shapes, feedback
 
 
@@ -166,7 +166,7 @@ def broadcast(downlink: Downlink, layout: Layout, x: Tensor, key: Key) -> Tensor
     message = pack(downlink.chain.encode({name: views[name] for name in shapes}, key))
     arrived = downlink.chain.decode(unpack(message, downlink.chain.shapes(shapes)), shapes, key)
     flat = layout.flatten(views | arrived)
-    if count_bad(flat) > count_bad(x):
+    if count_nonfinite(flat) > count_nonfinite(x):
         raise RunError(
             "the model holds numbers that exchange.down cannot: say bfloat16 in place of float16, or lower the "
             "learning rate; the rounds before are saved"

@@ -12,7 +12,7 @@ import numpy as np
 from fednlp.config import Experiment
 from fednlp.errors import TooFewClients
 from fednlp.federated.runtime import MODEL
-from fednlp.federated.sums import count_bad
+from fednlp.federated.sums import count_nonfinite
 from fednlp.formatting.units import plural
 from fednlp.runtime.messages import LocalOnlyRequest, LocalOnlyResult
 from fednlp.seeds import generator
@@ -40,7 +40,7 @@ class Centralised:
         budget = cohort_examples(context.experiment, context.partition)
         self.steps = max(1, round(budget / self.options.batch_size))
         self._epoch: tuple[int, list[np.ndarray]] = (-1, [])
-        self.bad = count_bad(context.state.params)
+        self.bad = count_nonfinite(context.state.params)
 
     def _span(self) -> tuple[int, int]:
         """Return the number of the round's first step, and the total number of steps of the schedule."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from fednlp.config import Experiment
 from fednlp.errors import RunError
 from fednlp.federated.state import State
-from fednlp.federated.sums import BURST, count_bad
+from fednlp.federated.sums import DIVERGED, count_nonfinite
 from fednlp.partition import Partition
 from fednlp.runtime.pool import Pool
 from fednlp.tasks.label_scores import LabelScores
@@ -86,5 +86,7 @@ def require_finite(params: Tensor, before: int, round_number: int) -> None:
     Raises:
         RunError: More values are not finite.
     """
-    if count_bad(params) > before:
-        raise RunError(f"round {round_number}: {BURST}: lower the learning rate; the rounds before are saved")
+    if count_nonfinite(params) > before:
+        raise RunError(
+            f"round {round_number}: {DIVERGED}: lower the learning rate; the rounds before are saved"
+        )

@@ -18,7 +18,7 @@ from fednlp.federated.lora import change_ranks
 from fednlp.federated.params import Layout
 from fednlp.federated.round import RoundReport, run_round
 from fednlp.federated.runtime import Runtime
-from fednlp.federated.sums import count_bad
+from fednlp.federated.sums import count_nonfinite
 from fednlp.simulation.build import fleet_of
 from fednlp.simulation.context import RunContext, require_finite
 from fednlp.simulation.evaluate import evaluated
@@ -42,7 +42,7 @@ class FederatedTraining:
         self._sizes = np.diff(context.partition.train_offsets)
         self.fleet = fleet_of(context.experiment, context.worker.replica.model, context.partition.num_clients)
         state = context.state
-        self._bad = count_bad(state.params)
+        self._bad = count_nonfinite(state.params)
         for name, vector in algorithm.server.init(state.layout).items():
             state.vectors.setdefault(name, vector)
         memory = memory_of_run(context.experiment, context.worker)

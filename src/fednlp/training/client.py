@@ -23,7 +23,7 @@ from fednlp.data.features import Features
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult, Result, TrainRequest, Update, failed
 from fednlp.federated.communication import EncodedUpdate, bytes_down, decode_update, encode_update
-from fednlp.federated.lora import fill_products
+from fednlp.federated.lora import lora_products
 from fednlp.federated.params import Layout
 from fednlp.federated.pulling import choose, distances
 from fednlp.federated.store import ClientStore
@@ -192,7 +192,7 @@ class ClientTrainer:
             record: What it had kept.
 
         Raises:
-            NotFinite: Training ended in NaN, infinity or huge numbers.
+            NonFiniteUpdate: Training ended in NaN, infinity or huge numbers.
         """
         uplink, layout = self.algorithm.uplink, self.replica.layout
         change, key = result.update["model"], Key(self.seed, request.round, request.client)
@@ -363,7 +363,7 @@ def received(
         key: Seed, round, client.
 
     Raises:
-        NotFinite: It holds NaN, infinity or huge numbers.
+        NonFiniteUpdate: It holds NaN, infinity or huge numbers.
         RunError: The message is not what the layout asks for.
     """
     if sent.masked is not None:
@@ -371,7 +371,7 @@ def received(
     model = sent.model
     if sent.encoded is not None:
         flat = decode_update(algorithm.uplink, layout, sent.encoded, key)
-        fill_products(layout, x, flat, algorithm.uplink.adapters)
+        lora_products(layout, x, flat, algorithm.uplink.adapters)
         check_finite(flat)
         model = Update.of(flat, layout)
     assert model is not None

@@ -43,7 +43,7 @@ class NoisyMean(WeightedMean):
         """Add a client's update, cut to the norm.
 
         Raises:
-            NotFinite: It holds NaN, infinity or a huge number; nothing was added.
+            NonFiniteUpdate: It holds NaN, infinity or a huge number; nothing was added.
         """
         from fednlp.federated.client import Update
         from fednlp.federated.sums import check_finite
