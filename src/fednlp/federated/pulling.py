@@ -19,7 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from fednlp.federated.params import Layout
-from fednlp.federated.transforms import Key
+from fednlp.federated.transforms import RngKey
 from fednlp.seeds import generator
 
 RULES = ("all", "low", "high", "random")
@@ -63,7 +63,7 @@ def distances(layout: Layout, new: Tensor, old: Tensor) -> np.ndarray:
     return np.array([float(gap[e.start : e.stop].double().norm()) for e in layout.entries])
 
 
-def choose(pull: Pull, layout: Layout, moved: np.ndarray, key: Key) -> np.ndarray:
+def choose(pull: Pull, layout: Layout, moved: np.ndarray, key: RngKey) -> np.ndarray:
     """Return which entries are sent.
 
     Args:
@@ -80,9 +80,9 @@ def choose(pull: Pull, layout: Layout, moved: np.ndarray, key: Key) -> np.ndarra
 
     >>> layout = Layout.of({name: ((4,), "parameter") for name in "abcde"})
     >>> moved = np.array([3.0, 1.0, 2.0, 5.0, 4.0])
-    >>> choose(Pull("low"), layout, moved, Key(0, 1, 0)).tolist()
+    >>> choose(Pull("low"), layout, moved, RngKey(0, 1, 0)).tolist()
     [False, True, True, False, False]
-    >>> choose(Pull("high"), layout, moved, Key(0, 1, 0)).tolist()
+    >>> choose(Pull("high"), layout, moved, RngKey(0, 1, 0)).tolist()
     [True, False, False, True, True]
     """
     chosen = np.zeros(len(moved), dtype=bool)

@@ -23,7 +23,7 @@ from fednlp.federated.client import TrainRequest
 from fednlp.federated.cohort import Cohort, Population
 from fednlp.federated.round import RoundReport, publish
 from fednlp.federated.runtime import MODEL
-from fednlp.federated.transforms import Key
+from fednlp.federated.transforms import RngKey
 from fednlp.fewshot.gold import GoldLabels
 from fednlp.fewshot.noisy_labels import find_noisy_clients
 from fednlp.fewshot.pacing import FixedPacing, Pace, is_labelling_round, most_confident, num_pseudo_labels
@@ -238,7 +238,7 @@ class PseudoLabels:
     def _label_only(self, number: int) -> list[Labels]:
         """Have clients label in a round without training."""
         context = self.context
-        publish(self.algorithm, context.state, context.pool, Key(context.experiment.seed, number, -1))
+        publish(self.algorithm, context.state, context.pool, RngKey(context.experiment.seed, number, -1))
         return context.pool.do(self._label_requests(number))
 
     def _check(self) -> list[int]:
@@ -249,7 +249,7 @@ class PseudoLabels:
             self.algorithm,
             context.state,
             context.pool,
-            Key(context.experiment.seed, context.state.round + 1, -1),
+            RngKey(context.experiment.seed, context.state.round + 1, -1),
         )
         predicted = self.probabilities(known.examples[asked])
         found: list[int] = find_noisy_clients(known.owners[asked], known.labels[asked], predicted).tolist()

@@ -28,7 +28,7 @@ from fednlp.federated.params import Layout
 from fednlp.federated.pulling import choose, distances
 from fednlp.federated.store import ClientStore
 from fednlp.federated.sums import check_finite
-from fednlp.federated.transforms import Key
+from fednlp.federated.transforms import RngKey
 from fednlp.tasks.base import Task
 from fednlp.training.local import LocalTrainer
 from fednlp.training.optimizers import LocalTraining, memory_sizes
@@ -195,7 +195,7 @@ class ClientTrainer:
             NonFiniteUpdate: Training ended in NaN, infinity or huge numbers.
         """
         uplink, layout = self.algorithm.uplink, self.replica.layout
-        change, key = result.update["model"], Key(self.seed, request.round, request.client)
+        change, key = result.update["model"], RngKey(self.seed, request.round, request.client)
         others = {
             name: value if isinstance(value, Tensor) else value.flat()
             for name, value in result.update.items()
@@ -219,7 +219,7 @@ class ClientTrainer:
         encoded = encode_update(uplink, layout, update, key, chosen.sent, record.get("residual"))
         return SentUpdate(encoded=encoded, others=others, chosen=chosen)
 
-    def _chosen(self, record: Record, update: Tensor, x: Tensor, key: Key) -> "ChosenTensors":
+    def _chosen(self, record: Record, update: Tensor, x: Tensor, key: RngKey) -> "ChosenTensors":
         """Choose which tensors to send, by how far each moved since the client's last round."""
         pull = self.algorithm.uplink.pull
         if pull.rule == "all":
@@ -351,7 +351,7 @@ class SentUpdate:
 
 
 def received(
-    sent: SentUpdate, algorithm: Algorithm, layout: Layout, x: Tensor, key: Key
+    sent: SentUpdate, algorithm: Algorithm, layout: Layout, x: Tensor, key: RngKey
 ) -> "Mapping[str, Update] | MaskedUpdate":
     """Return what the server makes of a client's update: the server's half.
 

@@ -17,7 +17,7 @@ from fednlp.federated.params import Layout
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.store import ClientStore
 from fednlp.federated.sums import DIVERGED, NonFiniteUpdate, count_nonfinite
-from fednlp.federated.transforms import Key
+from fednlp.federated.transforms import RngKey
 from fednlp.hubs.cache import cache_dir
 from fednlp.models.groups import groups_of
 from fednlp.partition import Partition
@@ -162,7 +162,7 @@ class ClientWorker:
             try:
                 result = algorithm.client(local, x, vectors, init.method)
                 sent = trainer.encode(request, local, result, record)
-                key = Key(self.spec.seed, request.round, request.client)
+                key = RngKey(self.spec.seed, request.round, request.client)
                 algorithm.aggregator.add(total, request, received(sent, algorithm, self.layout, x, key))
             except Exception as error:
                 trainer.forget(request)
