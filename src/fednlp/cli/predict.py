@@ -162,7 +162,7 @@ def _json(one: "Prediction") -> str:
 
 
 def _shown(one: "Prediction") -> str:
-    """Return a line for a person: the prediction, or the labels with their probabilities."""
+    """Return a readable line: the prediction, or the labels with their probabilities."""
     from fednlp.formatting.safe_text import clean
 
     if one.probabilities is None:
