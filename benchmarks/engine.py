@@ -68,14 +68,14 @@ def bare_round(model: Any, batches: list[list[tuple[Any, Any, Any]]]) -> float:
 
 
 def prepare(folder: Path, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Write model configuration, features and partition; return a recipe and an experiment's settings."""
+    """Write model configuration, features and partition; return a worker's specification and an experiment's."""
     import numpy as np
     from transformers import BertConfig
 
     from fednlp.data.features import write_features
     from fednlp.partition import Partition
     from fednlp.training.optimizers import LocalTraining
-    from fednlp.training.worker import Recipe
+    from fednlp.training.worker import WorkerSpec
 
     config = BertConfig(
         vocab_size=VOCABULARY,
@@ -102,7 +102,7 @@ def prepare(folder: Path, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
     Partition(offsets, numbers, nobody, numbers[:0], np.arange(CLIENTS)).save(folder / "partition.npz")
     np.save(folder / "test.npy", numbers[:0])
     options = LocalTraining("sgd", RATE, batch_size=BATCH, by_length=False)
-    recipe = Recipe(
+    spec = WorkerSpec(
         source=str(folder),
         model_config={},
         peft=None,
@@ -115,16 +115,14 @@ def prepare(folder: Path, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
         partition=str(folder / "partition.npz"),
         options=asdict(options),
         federated=True,
-        exchange={"up": [], "down": [], "error_feedback": False, "pull": {}},
         records=str(folder / "clients.bin"),
-        clip=None,
-        hidden_labels=False,
+        unlabelled=False,
         seed=0,
         device="cpu",
         cache_activations=False,
         evaluation_batch=64,
     )
-    return asdict(recipe), {"data": {"name": "synthetic"}, "algorithm": {"name": "fedavg"}}
+    return asdict(spec), {"data": {"name": "synthetic"}, "algorithm": {"name": "fedavg"}}
 
 
 class Federation:
@@ -132,40 +130,43 @@ class Federation:
 
     def __init__(self, folder: Path, cohort: int, steps: int, workers: int) -> None:
         from fednlp.config import parse
+        from fednlp.federated.runtime import MODEL
         from fednlp.federated.state import State
         from fednlp.models import new_model
         from fednlp.partition import Partition
         from fednlp.runtime.pool import Pool
+        from fednlp.simulation.build import build_algorithm
         from fednlp.simulation.context import RunContext
-        from fednlp.simulation.rounds import Federated
+        from fednlp.simulation.rounds import FederatedTraining
         from fednlp.tasks import task_from
         from fednlp.training.replica import flat_weights
-        from fednlp.training.worker import ClientWorker, Recipe
+        from fednlp.training.worker import ClientWorker, WorkerSpec
 
-        recipe, settings = prepare(folder, steps)
+        spec, settings = prepare(folder, steps)
         settings |= {
             "clients_per_round": cohort,
             "partition": {"clients": CLIENTS},
             "evaluation": {"every": 10**9},
         }
         settings["num_rounds"] = 10**9
-        self.pool = Pool(workers, "fednlp.training.worker:open_side")
-        built = Recipe(**recipe)
+        self.pool = Pool(workers, "fednlp.simulation.build:open_worker")
+        built, experiment = WorkerSpec(**spec), parse(settings).resolved()
         task = task_from(built.task, built.task_fields)
         model = new_model(built.source, task.model_class, task.settings(), {})
         weights = flat_weights(model)
-        side = ClientWorker(built, model)
-        x = self.pool.start(side, recipe)
-        x.copy_(weights)
+        worker = ClientWorker(built, model, build_algorithm(experiment))
+        self.pool.start(worker, {"spec": spec, "experiment": experiment.model_dump(exclude_none=True)})
+        self.pool.publish(MODEL, weights)
         partition = Partition.load(Path(built.partition))
-        experiment, state = parse(settings).resolved(), State(0, side.layout, x)
-        context = RunContext(experiment, partition, self.pool, side, state, _nothing, print, list)
-        self.rounds = Federated(context)
+        state = State(0, worker.layout, self.pool.vectors[MODEL])
+        context = RunContext(experiment, partition, self.pool, worker, state, _nothing, print, list)
+        self.rounds = FederatedTraining(context, worker.algorithm)
 
     def round(self) -> tuple[float, list[int]]:
         """Do one round; return its seconds and its cohort."""
         start = time.perf_counter()
-        line = self.rounds.round()
+        do_round = self.rounds.prepare()
+        line = self.rounds.line(do_round())
         return time.perf_counter() - start, line["cohort"]
 
 
@@ -279,7 +280,7 @@ def measure_padding(name: str | None, path: str | None, rounds: int) -> dict[str
     from fednlp.hubs.package_index import named_model
     from fednlp.models import pretrained_model
     from fednlp.tasks.text_classification import TextClassification
-    from fednlp.training.local import train_client
+    from fednlp.training.local import LocalTrainer
     from fednlp.training.optimizers import LocalTraining
     from fednlp.training.replica import Replica, flat_weights
 
@@ -312,7 +313,7 @@ def measure_padding(name: str | None, path: str | None, rounds: int) -> dict[str
         options = LocalTraining("adamw", 2e-4, batch_size=8, by_length=by_length)
         start = time.perf_counter()
         for client in range(10):
-            train_client(replica, task, features, clients[client], options, x, 0, number, client)
+            LocalTrainer(replica, task, features, clients[client], options, x, 0, number, client).steps(x)
         return time.perf_counter() - start
 
     ratios = [seconds(own, True, n) / seconds(padded, False, n) for n in range(rounds + 1)][1:]

@@ -1,8 +1,8 @@
-"""Federate a trainer written for one process: four methods, then one line.
+"""Federate a trainer that was written for one process, with four methods and one call.
 
     python examples/bring_your_own_trainer.py
 
-The trainer is scikit-learn's linear classifier; fednlp never looks inside.
+The trainer uses a linear classifier of scikit-learn. fednlp calls its methods and does not look inside.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ HASHED = HashingVectorizer(n_features=2**12, alternate_sign=False)
 
 
 class NewsTrainer:
-    """Classifies news; knows nothing of clients, rounds or servers."""
+    """A classifier of news, without any code for clients, rounds or servers."""
 
     def __init__(self) -> None:
         self.model = SGDClassifier(
@@ -44,7 +44,7 @@ class NewsTrainer:
 
 
 def main(rounds: int = 10) -> float:
-    """Share BBC News out over 20 clients under label shift and federate the trainer."""
+    """Partition BBC News over 20 clients under label shift and federate the trainer; return the last accuracy."""
     data = fednlp.load_data("bbc")
     labels = data.labels("train")
     examples = list(zip(data.train["text"].to_pylist(), labels.tolist(), strict=True))

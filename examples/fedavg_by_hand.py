@@ -1,9 +1,9 @@
-"""Federated averaging on real news, by hand: the whole idea in plain PyTorch.
+"""Federated averaging on real news in plain PyTorch.
 
     python examples/fedavg_by_hand.py
 
-BBC News, 20 clients under label shift, a bag of words. `tests/test_examples.py` checks that
-`federated_round` and the library's round end in the same weights.
+The data are BBC News over 20 clients under label shift, and the model is a bag of words. `tests/test_examples.py`
+checks that `federated_round` and the library's round give the same weights.
 """
 
 import re
@@ -20,12 +20,12 @@ Example = tuple[list[int], int]
 
 
 def tokens(text: str) -> list[int]:
-    """Return the words' numbers: a checksum in place of a vocabulary, the same on every client."""
+    """Return a number for each word: a checksum instead of a vocabulary, the same on every client."""
     return [zlib.crc32(word.encode()) % WORDS for word in re.findall(r"[a-z]+", text.lower())[:200]]
 
 
 def new_model() -> nn.Module:
-    """A bag of words: every word speaks for each label, and a text is the mean of its words."""
+    """A bag of words: every word has a score for each label, and a text has the mean of its words' scores."""
     torch.manual_seed(0)
     return nn.EmbeddingBag(WORDS, LABELS, mode="mean")
 
@@ -39,7 +39,7 @@ def logits(model: nn.Module, examples: list[Example]) -> Tensor:
 
 
 def local_training(model: nn.Module, examples: list[Example], rate: float = 50.0) -> None:
-    """What a client does: one epoch of SGD on its own texts, in batches of 8."""
+    """Train one client: one epoch of SGD on its own texts, in batches of 8."""
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     for start in range(0, len(examples), 8):
         batch = examples[start : start + 8]
@@ -50,7 +50,7 @@ def local_training(model: nn.Module, examples: list[Example], rate: float = 50.0
 
 
 def federated_round(model: nn.Module, cohort: list[list[Example]]) -> None:
-    """What the server does: send the model, take the mean of what comes back, weighted by examples."""
+    """Run one round of the server: send the model, and average the clients' models weighted by examples."""
     start = {name: value.clone() for name, value in model.state_dict().items()}
     total = sum(len(examples) for examples in cohort)
     mean = {name: torch.zeros_like(value) for name, value in start.items()}
@@ -63,14 +63,14 @@ def federated_round(model: nn.Module, cohort: list[list[Example]]) -> None:
 
 
 def accuracy(model: nn.Module, examples: list[Example]) -> float:
-    """Return the share of texts whose likeliest label is the right one."""
+    """Return the fraction of texts whose most likely label is right."""
     with torch.no_grad():
         guess = logits(model, examples).argmax(1)
     return float((guess == torch.tensor([y for _, y in examples])).float().mean())
 
 
 def main(rounds: int = 20) -> float:
-    """Share the news out over 20 clients and run some rounds of ten clients each."""
+    """Partition the news over 20 clients and run some rounds with ten clients each."""
     data = fednlp.load_data("bbc")
     labels = data.labels("train")
     examples = [

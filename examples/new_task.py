@@ -33,7 +33,7 @@ class MultiLabel:
     Args:
         labels: Label names, sorted.
         padding: The tokenizer's padding id.
-        threshold: A label is predicted from this probability on.
+        threshold: Probability from which a label is predicted.
     """
 
     labels: tuple[str, ...]

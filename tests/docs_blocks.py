@@ -17,11 +17,11 @@ from typing import Any
 
 import tomli_w
 import typer
-from fednlp.fewshot.prompts import load_prompts
 
 from fednlp import config
 from fednlp.cli import app
 from fednlp.costs import load_profile
+from fednlp.fewshot.prompt_sets import load_prompts
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -113,7 +113,9 @@ def test_resolving_writes_out_every_default_once(document: dict[str, Any]) -> No
     assert config.parse(tomllib.loads(config.dump(resolved))) == resolved
     assert resolved.server.optimizer is not None
     assert resolved.server.learning_rate is not None
-    assert resolved.algorithm.mu is not None
+    assert set(resolved.algorithm.function_options) >= (
+        {"mu"} if resolved.algorithm.name == "fedprox" else set()
+    )
     assert resolved.partition.seed is not None
 
 
@@ -159,7 +161,7 @@ NAMES_THAT_STAY = {
 def value_at(experiment: Experiment, key: str) -> Any:
     found: Any = experiment
     for part in key.split("."):
-        found = getattr(found, part)
+        found = getattr(found, part, None)
     return found
 
 
@@ -188,8 +190,10 @@ def test_words_need_no_quotes_in_an_override(tmp_path: Path) -> None:
     assert experiment.name == "e"
 
 
+CONSTANT = {"round_schedule": "constant", "warmup_rounds": 0, "minimum_rate": 0.0}
+"""The server's learning rate over the rounds."""
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "fedavg": {"mu": 0.0, "optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0},
+    "fedavg": {"optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0},
     "fedprox": {"mu": 0.01, "optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0},
     "fedopt": {"mu": 0.0, "optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.9},
     "fedadagrad": {"mu": 0.0, "optimizer": "adagrad", "learning_rate": 0.01, "beta1": 0.0, "tau": 1e-3},
@@ -209,8 +213,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "beta2": 0.99,
         "tau": 1e-3,
     },
-    "centralised": {"mu": 0.0, "optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0},
-    "local": {"mu": 0.0, "optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0},
+    "centralised": {"optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0},
+    "local": {"optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0},
 }
 
 
@@ -218,10 +222,17 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 def test_defaults_of_each_algorithm(name: str) -> None:
     """FedProx pulls, FedOpt has momentum 0.9, the adaptive ones have the paper's numbers; nothing more is set."""
     resolved = config.parse({"seed": 5, "data": {"name": "20news"}, "algorithm": {"name": name}}).resolved()
-    said = resolved.server.model_dump(exclude_none=True) | {"mu": resolved.algorithm.mu}
-    assert said == DEFAULTS[name]
+    said = resolved.server.model_dump(exclude_none=True) | resolved.algorithm.function_options
+    assert said == DEFAULTS[name] | CONSTANT
     assert resolved.partition.seed == 5
     assert resolved.client.optimizer == "adamw"
+
+
+@pytest.mark.parametrize("name", ["fedprox", "fedopt", "fedadagrad", "fedadam", "fedyogi"])
+@pytest.mark.parametrize("mu", [-0.1, float("inf")])
+def test_the_proximal_term_has_a_finite_weight_of_0_or_more(name: str, mu: float) -> None:
+    with pytest.raises(ConfigError, match=r"algorithm\.mu"):
+        config.parse({"data": {"name": "20news"}, "algorithm": {"name": name, "mu": mu}})
 
 
 @pytest.mark.parametrize("name", ["fedopt", "fedadam"])
@@ -229,9 +240,12 @@ def test_what_is_given_stands_beside_the_defaults(name: str) -> None:
     resolved = config.parse(
         {"data": {"name": "20news"}, "algorithm": {"name": name}, "server": {"learning_rate": 0.5}}
     ).resolved()
-    assert resolved.server.model_dump(exclude_none=True) == {
-        key: value for key, value in DEFAULTS[name].items() if key != "mu"
-    } | {"learning_rate": 0.5}
+    assert (
+        resolved.server.model_dump(exclude_none=True)
+        == {key: value for key, value in DEFAULTS[name].items() if key != "mu"}
+        | {"learning_rate": 0.5}
+        | CONSTANT
+    )
 
 
 @pytest.mark.parametrize(
@@ -373,13 +387,19 @@ def test_numbers_that_cannot_be(key: str, value: str, tmp_path: Path) -> None:
         ({"clients_per_round": 20, "partition": {"clients": 10}}, "clients_per_round = 20 is more than"),
         ({"clients_per_round": 2, "min_clients": 3}, "min_clients = 3 is more than"),
         ({"algorithm": {"name": "fedavg", "mu": 0.1}}, "fedprox"),
-        ({"server": {"momentum": 0.9}}, "[server] has no part in fedavg"),
+        ({"server": {"momentum": 0.9}}, "[server] is not supported by fedavg"),
         (
             {"algorithm": {"name": "fedadam"}, "server": {"optimizer": "yogi"}},
             'means server.optimizer = "adam"',
         ),
-        ({"algorithm": {"name": "fedadam"}, "server": {"momentum": 0.9}}, "server.momentum has no part"),
-        ({"algorithm": {"name": "fedopt"}, "server": {"tau": 0.1}}, "server.tau has no part"),
+        (
+            {"algorithm": {"name": "fedadam"}, "server": {"momentum": 0.9}},
+            "server.momentum is not supported by the",
+        ),
+        (
+            {"algorithm": {"name": "fedopt"}, "server": {"tau": 0.1}},
+            "server.tau is not supported by the",
+        ),
     ],
 )
 def test_parts_that_do_not_go_together(changes: dict[str, Any], said: str) -> None:
@@ -402,7 +422,8 @@ def test_another_algorithm_keeps_the_rest(name: str) -> None:
     )
     other = config.with_algorithm(base, name, 9)
     assert (other.algorithm.name, other.seed) == (name, 9)
-    assert other.algorithm.mu == (None if name in {"fedavg", "centralised", "local"} else 0.1)
+    takes = name not in {"fedavg", "centralised", "local"}
+    assert other.algorithm.function_options == ({"mu": 0.1} if takes else {})
     assert other.server.learning_rate == (0.7 if name == "fedopt" else None)
     same = {"algorithm", "server", "seed"}
     assert other.model_dump(exclude=same) == base.model_dump(exclude=same)
@@ -516,3 +537,10 @@ def test_an_override_that_replaces_the_data_or_the_method_drops_what_was_theirs(
     found = config.load(tmp_path / "e.toml", ["partition.method=niid_label", "data.name=trec"])
     assert (found.partition.method, found.partition.clusters, found.partition.clients) == ("label", None, 4)
     assert (found.data.name, found.data.path, found.data.text) == ("trec", None, "text")
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedadam", "ditto", "centralised", "chained", "local"])
+def test_what_is_resolved_may_be_resolved_again(name: str) -> None:
+    """As a comparison does: it checks all runs before the first begins."""
+    once = config.parse({"data": {"name": "20news"}, "algorithm": {"name": name}}).resolved()
+    assert once.resolved() == once

@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fednlp.reports.costs import cost_blocks
 
 import fednlp
 from fednlp import config
 from fednlp.costs import assign_kinds
 from fednlp.errors import ConfigError
+from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.cohort import Cohort, Population
 from fednlp.partition import Partition
 from fednlp.reports import group_runs, read_run
 from fednlp.reports.document import Grid
+from fednlp.reports.sections.costs import cost_blocks
 
 Make = Callable[..., config.Experiment]
 MIX = {"slow.toml": 0.25, "jetson-tx2": 0.75}
@@ -71,6 +73,50 @@ def test_a_round_takes_as_long_as_its_slowest_client_by_its_own_device(
     assert runs["mixed"].read_json("summary.json")["simulated_seconds"] == pytest.approx(
         sum(line["simulated_seconds"] for line in lines["mixed"])
     )
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"exchange.up": ["int8"], "exchange.down": ["float16"]}, {"client.num_train_epochs": 2}],
+    ids=["plain", "compressed", "two epochs"],
+)
+def test_an_algorithm_is_told_what_a_round_takes_each_client(
+    more: dict[str, Any], experiment: Make, slow: Path, tmp_path: Path
+) -> None:
+    """The clock that algorithms go by is the one that rounds are charged by, and a round's seconds may be theirs."""
+    given = experiment(more | {"costs": {"bandwidth_up": 1.0, "bandwidth_down": 1.0, "device": MIX}})
+    told: dict[int, float] = {}
+
+    def alone(population: Population, round_number: int, stated: bool) -> Cohort:
+        client = (3 * round_number) % len(population)
+        assert population.seconds is not None
+        told[round_number] = round(float(population.seconds[client]), 6)
+        return Cohort([client], seconds=1.25 if stated else None)
+
+    charged, given_seconds = (
+        fednlp.run(
+            given,
+            tmp_path / str(stated),
+            algorithm=Algorithm("alone", lambda all_, number, stated=stated: alone(all_, number, stated)),
+        )
+        for stated in (False, True)
+    )
+    lines = _lines(charged)
+    assert len({line["simulated_seconds"] for line in lines}) > 1
+    assert [line["simulated_seconds"] for line in lines] == [told[line["round"]] for line in lines]
+    assert [line["simulated_seconds"] for line in _lines(given_seconds)] == [1.25] * len(lines)
+
+
+def test_without_costs_no_seconds_are_told(experiment: Make, tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    def sample(population: Population, round_number: int) -> Cohort:
+        seen.append(population.seconds)
+        return Cohort([0])
+
+    fednlp.run(experiment({"num_rounds": 1}), tmp_path / "run", algorithm=Algorithm("first", sample))
+    assert seen
+    assert set(seen) == {None}
 
 
 def test_a_mix_is_kept_with_the_run_and_named_in_its_report(

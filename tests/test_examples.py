@@ -1,20 +1,24 @@
 """The examples run, learn, and say the same as the library."""
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from fednlp import errors
-from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.cohort import by_examples
+from fednlp.federated.aggregators.weighted_mean import WeightedMean
+from fednlp.federated.algorithms.fedavg import fedavg
+from fednlp.federated.client import ClientResult, TrainRequest, Update
+from fednlp.federated.cohort import Population
 from fednlp.federated.params import Layout
-from fednlp.federated.round import Gathered, Reply, run_round
+from fednlp.federated.round import run_round
 from fednlp.federated.state import State
-from fednlp.federated.sums import ExactSum
+from fednlp.runtime.shared import PrivateRoom
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -53,25 +57,37 @@ def test_the_library_makes_the_round_that_is_made_by_hand() -> None:
     layout = Layout.of({name: (tuple(value.shape), "parameter") for name, value in start.items()})
 
     class Runtime:
-        def train(self, round_number, state, factors, done):  # type: ignore[no-untyped-def]
-            total, replies = ExactSum(layout), []
-            for client, factor in factors.items():
-                model.load_state_dict(layout.views(state.x))
-                hand.local_training(model, clients[client])
-                total.add(factor, layout.flatten(model.state_dict()) - state.x)
-                replies.append(Reply(client, factor, len(clients[client]), 1))
-            return Gathered(total, replies)
+        """Clients of this process, trained by the example's own function."""
 
-    everyone = Algorithm("fedavg", lambda seed, number, count: list(range(count)), by_examples)
+        total = WeightedMean().init(layout, ["model"], PrivateRoom())
+
+        def __len__(self) -> int:
+            return 1
+
+        def publish(self, name: str, vector: torch.Tensor) -> None:
+            self.x = vector
+
+        def do(self, requests: Sequence[TrainRequest], on_progress: Any = None) -> list[ClientResult]:
+            results = []
+            for request in requests:
+                model.load_state_dict(layout.views(self.x))
+                hand.local_training(model, clients[request.client])
+                update = Update(layout.flatten(model.state_dict()) - self.x)
+                WeightedMean().add(self.total, request, {"model": update})
+                size = len(clients[request.client])
+                results.append(ClientResult(request.client, request.weight, size, 1))
+            return results
+
+    everyone = Population(np.array([len(client) for client in clients]))
     state = State(0, layout, layout.flatten(start))
     for _ in range(3):
-        run_round(everyone, state, [len(client) for client in clients], Runtime(), seed=0)
+        run_round(fedavg(3), state, everyone, Runtime())
     model.load_state_dict(start)
     for _ in range(3):
         hand.federated_round(model, clients)
     for name, value in model.state_dict().items():
         assert not torch.equal(value, start[name])
-        torch.testing.assert_close(layout.views(state.x)[name], value, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(layout.views(state.params)[name], value, rtol=1e-5, atol=1e-5)
 
 
 def test_bring_your_own_trainer_learns() -> None:

@@ -17,7 +17,7 @@ from fednlp.inference.score import evaluate_run
 from fednlp.simulation import final
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.run_dir import RunDir
-from fednlp.training import client as client_module
+from fednlp.training.local import LocalTrainer
 from fednlp.training.worker import ClientWorker
 
 Make = Callable[..., Experiment]
@@ -89,7 +89,7 @@ def test_killed_between_the_last_round_and_the_end(
     assert last_line(run)["round"] == 2
     assert not run.finished
     with monkeypatch.context() as patch:
-        patch.setattr(ClientWorker, "_train", killed)  # no round is done again
+        patch.setattr(ClientWorker, "train", killed)  # no round is done again
         fednlp.resume(tmp_path / "run", workers=2 if where == "before" else 1)
     assert outcome(run) == outcome(whole)
     kept = [one.client_models.read_bytes() if one.client_models.is_file() else None for one in (run, whole)]
@@ -127,13 +127,15 @@ def test_hidden_labels_do_not_reach_finetune_steps(
     )
     gold: set[int] = set()
 
-    def note(side: ClientWorker, job: dict[str, Any], piece: int) -> Any:
-        gold.update(job["labelled"][piece][0])
-        return original(side, job, piece)
+    def note(worker: ClientWorker, client: int, examples: list[int] | None, labels: list[int] | None) -> Any:
+        assert examples is not None
+        assert labels is not None
+        gold.update(examples)
+        return original(worker, client, examples, labels)
 
-    original = ClientWorker._examples
+    original = ClientWorker._labelled
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ClientWorker, "_examples", note)
+        patch.setattr(ClientWorker, "_labelled", note)
         one = fednlp.run(settings, tmp_path / "one")
     assert 0 < len(gold) <= 12
     hidden = [n for n in range(160) if n not in gold]
@@ -217,15 +219,15 @@ def test_models_that_the_disk_has_no_room_for_are_not_kept(
 def test_a_run_that_stopped_early_has_no_models_of_clients_and_says_why(
     experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = client_module.train_client
+    original = LocalTrainer.steps
 
-    def broken(*arguments: Any, **options: Any) -> Any:
-        if arguments[7] == 2:
+    def broken(local: LocalTrainer, *arguments: Any, **options: Any) -> Any:
+        if local.round == 2:
             raise RuntimeError("no such luck")
-        return original(*arguments, **options)
+        return original(local, *arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(client_module, "train_client", broken)
+        patch.setattr(LocalTrainer, "steps", broken)
         with pytest.raises(TooFewClients, match="no such luck"):
             fednlp.run(experiment(SHORT), tmp_path / "run")
     with pytest.raises(

@@ -16,12 +16,17 @@ from typing import Any
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
+from torch import Tensor
 
 import fednlp
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, MissingDependency, ModelError, RunError
-from fednlp.federated.cohort import uniform_cohort
+from fednlp.federated.aggregators.base import AggregatedUpdate
+from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.cohort import Cohort, Population, uniform_cohort
+from fednlp.federated.server import ServerOptimizer
+from fednlp.federated.state import State
 from fednlp.inference.predict import predict_texts
 from fednlp.models import load_tokenizer, longest_text
 from fednlp.partition import Partition
@@ -111,6 +116,35 @@ def test_two_workers_give_what_one_gives(
     """Bit for bit: dropout, order and sums do not depend on who did which piece."""
     two = fednlp.run(experiment(METHODS[method] | {"runtime.workers": 2}), tmp_path / "two")
     assert outcome(two) == outcome(whole(method))
+
+
+def test_an_older_model_is_published_without_harm_to_the_newest(
+    experiment: Make, outcome: Outcome, tmp_path: Path
+) -> None:
+    """A client that counts nothing changes nothing, whichever model it starts from."""
+
+    class Keeping(ServerOptimizer):
+        def step(self, state: State, update: AggregatedUpdate) -> None:
+            state.vectors["before"] = state.params.clone()
+            super().step(state, update)
+
+        def model(self, state: State, staleness: int) -> Tensor:
+            return state.vectors["before"] if staleness else state.params
+
+    def method(late: int) -> Algorithm:
+        def sample(population: Population, round_number: int) -> Cohort:
+            return Cohort([1, 2, 5], [0, 0, late * (round_number > 1)], scale=[1.0, 1.0, 0.0])
+
+        return Algorithm("stale", sample, server=Keeping())
+
+    latest, older = (
+        fednlp.run(experiment(), tmp_path / str(late), algorithm=method(late)) for late in (0, 1)
+    )
+    assert outcome(older)["state"] == outcome(latest)["state"]
+    assert outcome(older)["weights"] == outcome(latest)["weights"]
+    assert [line["train_loss"] for line in lines_of(older)] != [
+        line["train_loss"] for line in lines_of(latest)
+    ]
 
 
 def test_more_workers_than_clients(experiment: Make, outcome: Outcome, tmp_path: Path) -> None:
@@ -517,6 +551,9 @@ def test_the_configuration_is_written_out(whole: Callable[[str], RunDir], experi
     said = tomllib.loads((whole("fedadam").folder / "resolved.toml").read_text())
     assert config.parse(said) == experiment(METHODS["fedadam"]).resolved()
     assert said["server"] == {
+        "round_schedule": "constant",
+        "warmup_rounds": 0,
+        "minimum_rate": 0.0,
         "optimizer": "adam",
         "learning_rate": 0.01,
         "beta1": 0.9,
@@ -798,17 +835,16 @@ def test_a_client_that_gives_nan_is_dropped_alone_too(
 def test_a_client_that_raises_is_dropped(
     method: str, experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fednlp.training import client, side
+    from fednlp.training.local import LocalTrainer
 
-    train = client.train_client
+    steps = LocalTrainer.steps
 
-    def fail_once(*arguments: Any, **options: Any) -> Any:
-        if arguments[8] == 1 and arguments[7] in {0, 2}:
+    def fail_once(local: LocalTrainer, *arguments: Any, **options: Any) -> Any:
+        if local.client == 1 and local.round in {0, 2}:
             raise OSError("the disk is on fire\nand more")
-        return train(*arguments, **options)
+        return steps(local, *arguments, **options)
 
-    for module in (client, side):
-        monkeypatch.setattr(module, "train_client", fail_once)
+    monkeypatch.setattr(LocalTrainer, "steps", fail_once)
     changes = {"algorithm.name": method, "clients_per_round": 8 if method == "fedavg" else 2, "num_rounds": 3}
     run = fednlp.run(experiment(changes), tmp_path / "run")
     dropped = {line["round"]: line["dropped"] for line in lines_of(run) if "dropped" in line}
@@ -826,7 +862,12 @@ def test_a_round_below_min_clients_stops_and_keeps_what_is_done(
 ) -> None:
     """The rounds before the poisoned client's turn are on the disk; the run says which client and why."""
     cohort = uniform_cohort(2)
-    seed = next(s for s in range(100) if [4 in cohort(s, t, 5) for t in (1, 2, 3)] == [False, False, True])
+
+    def drawn(seed: int) -> list[bool]:
+        everyone = Population(np.ones(5, dtype=np.int64), seed)
+        return [4 in cohort(everyone, number).clients for number in (1, 2, 3)]
+
+    seed = next(s for s in range(100) if drawn(s) == [False, False, True])
     changes = poisoned(poisoned_model, tmp_path, make_csv, make_rows)
     changes |= {"clients_per_round": 2, "min_clients": 2, "num_rounds": 5, "seed": seed}
     with pytest.raises(RunError) as caught:

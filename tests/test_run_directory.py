@@ -211,9 +211,10 @@ def test_names_of_clients_are_no_formulas(tmp_path: Path) -> None:
     """In clients.csv, and in the tables beside the plots of a partition."""
     names = ("=HYPERLINK(1)", "@b")
     partition = Partition([0, 2, 3], [0, 1, 2], [0, 0, 1], [0], [0, 1], names)
-    side = SimpleNamespace(task=SimpleNamespace(metric="accuracy"))
-    course: Any = SimpleNamespace(partition=partition, worker=side, client_scores=np.array([np.nan, -0.5]))
-    write_clients(tmp_path / "clients.csv", course)
+    worker = SimpleNamespace(task=SimpleNamespace(metric="accuracy"))
+    scores = np.array([np.nan, -0.5])
+    context: Any = SimpleNamespace(partition=partition, worker=worker, client_scores=scores)
+    write_clients(tmp_path / "clients.csv", context)
     rows = list(csv.reader((tmp_path / "clients.csv").read_text().splitlines()))
     assert rows[1:] == [["0", "'=HYPERLINK(1)", "2", "0", ""], ["1", "'@b", "1", "1", "-0.500000"]]
     save_plots(tmp_path, overview(partition, np.array([0, 1, 1]), ("-label", "b")))

@@ -16,6 +16,8 @@ import fednlp
 from fednlp.cli.console import closing_table
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, SecureAbort, TooFewClients
+from fednlp.federated.algorithms.fedavg import fedavg
+from fednlp.federated.cohort import Population, equally
 from fednlp.privacy.dp import DPMechanism
 from fednlp.reports import write_report
 from fednlp.secure.plan import make_plan
@@ -66,7 +68,7 @@ def lines_of(run: RunDir) -> list[dict[str, Any]]:
 
 
 def x_of(run: RunDir) -> torch.Tensor:
-    return load_file(run.state)["x"]
+    return load_file(run.state)["params"]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -115,7 +117,7 @@ def test_clients_drop_out_in_every_phase_and_the_run_goes_on(
     protocol: str, rate: float, experiment: Make, tmp_path: Path
 ) -> None:
     """A round with enough clients moves the model; one with too few is noted, and leaves it as it is."""
-    secure = {"protocol": protocol, "dropout": 0.2, "corruption": 0.0, "simulated_dropout": rate}
+    secure = {"protocol": protocol, "dropout": 0.2, "max_colluding": 0.0, "simulated_dropout": rate}
     settings = {
         "num_rounds": 12,
         "clients_per_round": 6,
@@ -128,7 +130,7 @@ def test_clients_drop_out_in_every_phase_and_the_run_goes_on(
 
     class Watch(NullCallback):
         def on_round(self, line: dict[str, Any], left: float | None) -> None:
-            models.append(load_file(tmp_path / "run" / "checkpoint" / "state.safetensors")["x"])
+            models.append(load_file(tmp_path / "run" / "checkpoint" / "state.safetensors")["params"])
 
     run = fednlp.run(experiment(settings), tmp_path / "run", callback=Watch())
     lines = lines_of(run)
@@ -246,7 +248,8 @@ def test_clients_noise_is_worth_its_epsilon_against_the_server(experiment: Make)
 
     def mechanism(privacy: dict[str, float], protocol: str = "secagg+") -> DPMechanism:
         changes = THOUSAND | {"privacy": {"clip": 0.5, **privacy}, "secure.protocol": protocol}
-        found = dp_mechanism(experiment(changes), 1000)
+        made = experiment(changes)
+        found = dp_mechanism(made, fedavg(20, weight=equally), Population(np.full(1000, 7), made.seed))
         assert found is not None
         return found
 
@@ -357,7 +360,7 @@ def test_a_run_in_which_nobody_comes_through_stops(
     def broken(*arguments: Any, **options: Any) -> None:
         raise RuntimeError("no such luck")
 
-    monkeypatch.setattr("fednlp.training.client.train_client", broken)
+    monkeypatch.setattr("fednlp.training.local.LocalTrainer.steps", broken)
     with pytest.raises(TooFewClients, match="no such luck"):
         fednlp.run(experiment(changes), tmp_path / "run")
 

@@ -5,7 +5,6 @@ import json
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,10 @@ from fednlp.config import Experiment
 from fednlp.errors import ConfigError, RunError
 from fednlp.inference.score import evaluate_run
 from fednlp.models import pretrained_model
-from fednlp.simulation.build import build_components, build_partition, local_training, recipe
+from fednlp.simulation.build import build_algorithm, build_components, build_partition, worker_spec
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.run_dir import RunDir
-from fednlp.training.local import Begin, train_client
+from fednlp.training.client import ClientInit
 from fednlp.training.replica import flat_weights
 from fednlp.training.worker import ClientWorker
 from fednlp.training.worker_spec import personal_names
@@ -74,7 +73,7 @@ def lines_of(run: RunDir) -> list[dict[str, Any]]:
 
 
 def x_of(run: RunDir) -> torch.Tensor:
-    return load_file(run.state)["x"]
+    return load_file(run.state)["params"]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -117,35 +116,25 @@ def test_nothing_shared_is_local_training(
     components = build_components(settings, lambda text: None)
     build_partition(settings, components.data, lambda text: None).save(tmp_path / "partition.npz")
     np.save(tmp_path / "test.npy", components.data.test_numbers)
-    how = recipe(
-        settings, components, tmp_path / "partition.npz", tmp_path / "test.npy", tmp_path / "records"
-    )
+    files = tmp_path / "partition.npz", tmp_path / "test.npy", tmp_path / "records"
+    spec = worker_spec(settings, components, *files)
     task = components.task
     model = pretrained_model(components.source, task.model_class, task.settings(), {}, settings.seed)
-    x = flat_weights(model, personal_names(model, how.train, True))
-    side = ClientWorker(how, model)
+    x = flat_weights(model, personal_names(model, spec.train, True))
+    worker = ClientWorker(spec, model, build_algorithm(settings))
     assert x.numel() == 0
     own: dict[int, torch.Tensor] = {}
     for line in lines_of(run):
         assert line["bytes_up"] == line["bytes_down"] == 0
         for client in line["cohort"]:
-            train_client(
-                side.replica,
-                task,
-                components.train,
-                side.partition.train(client),
-                local_training(settings),
-                x,
-                settings.seed,
-                line["round"],
-                client,
-                begin=Begin(own.get(client)),
-            )
-            own[client] = side.replica.own()
+            examples, init = worker.partition.train(client), ClientInit(own.get(client))
+            local = worker.trainer.local(client, examples, line["round"], x, init)
+            local.steps(x)
+            own[client] = worker.replica.own()
     shutil.copy(run.records, tmp_path / "records")
-    again = ClientWorker(replace(how, records=str(tmp_path / "records")), side.replica.model)
+    again = ClientWorker(spec, worker.replica.model, worker.algorithm)
     for client, expected in own.items():
-        assert torch.equal(again.participant.record(client, 4)["own"], expected)
+        assert torch.equal(again.trainer.record(client, 4)["personal"], expected)
 
 
 def test_clients_are_tried_with_their_own_tensors(whole: Callable[[str], RunDir], tmp_path: Path) -> None:

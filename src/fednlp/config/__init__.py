@@ -1,5 +1,6 @@
 """A typed experiment, from and to TOML: unknown keys get their nearest match, all mistakes come at once."""
 
+from fednlp.config.cross_checks import own_code
 from fednlp.config.files import (
     as_experiment,
     canonical,
@@ -11,7 +12,6 @@ from fednlp.config.files import (
     with_method,
 )
 from fednlp.config.schema import Experiment
-from fednlp.config.together import own_code
 
 __all__ = [
     "Experiment",

@@ -12,11 +12,12 @@ from typing import Any
 
 import tomli_w
 
-from fednlp.config.mistakes import report
+from fednlp.config.error_messages import report
+from fednlp.config.method_options import own_keys
 from fednlp.config.schema import Experiment
 from fednlp.config.sections import BASELINES, Server
 from fednlp.errors import ConfigError
-from fednlp.federated import algorithms
+from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.partition.methods import ALIASES, METHODS
 
 _OWN_FILE = ("path", "test_path", "text", "label", "columns", "delimiter")
@@ -32,7 +33,7 @@ def with_algorithm(experiment: Experiment, name: str, seed: int) -> Experiment:
     Raises:
         ConfigError: The algorithm is unknown.
     """
-    same, options = name == experiment.algorithm.name, experiment.algorithm.method_options
+    same, options = name == experiment.algorithm.name, experiment.algorithm.function_options
     if same:
         algorithm = experiment.algorithm.model_dump()
     else:
@@ -42,12 +43,13 @@ def with_algorithm(experiment: Experiment, name: str, seed: int) -> Experiment:
     update = {"algorithm": algorithm, "server": server.model_dump(), "seed": seed}
     if name in BASELINES:  # nothing is exchanged
         update |= {"exchange": {}, "pull": {}, "secure": {}, "privacy": None, "fewshot": None}
+        update |= {"aggregator": None, "attack": None}
     return parse(_document(experiment) | update, experiment.name)
 
 
 def _options_of(name: str) -> Collection[str]:
     """Return the options of a method that comes with fednlp; none for others."""
-    return algorithms.find(name).options().model_fields if name in algorithms.names() else ()
+    return ALGORITHMS.find(name).options().model_fields if name in ALGORITHMS.names() else ()
 
 
 def with_method(experiment: Experiment, name: str, seed: int) -> Experiment:
@@ -62,8 +64,12 @@ def with_method(experiment: Experiment, name: str, seed: int) -> Experiment:
     algorithm = changes.get("algorithm")
     chosen = algorithm.get("name") if isinstance(algorithm, dict) else None
     base = with_algorithm(experiment, str(chosen or experiment.algorithm.name), seed)
-    document = _over(_document(base), changes | {"variant": name})
-    return parse(document, f"variant {name} of {experiment.name}")
+    document = _document(base)
+    for section in ("aggregator", "attack"):
+        table = changes.get(section)
+        if isinstance(table, dict) and "name" in table:
+            _drop_options(document, section)
+    return parse(_over(document, changes | {"variant": name}), f"variant {name} of {experiment.name}")
 
 
 def _document(experiment: Experiment) -> dict[str, Any]:
@@ -168,8 +174,8 @@ def _near_experiments(path: Path) -> str:
 
 
 def _make_way(document: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Drop options of the file that belong to a data set, partition method or algorithm that overrides replace."""
-    data, partition, algorithm = (document.get(name) for name in ("data", "partition", "algorithm"))
+    """Drop options of the file that belong to what overrides replace: a data set, a partition method, an algorithm."""
+    data, partition = (document.get(name) for name in ("data", "partition"))
     if isinstance(data, dict) and changes.get("data.name", data.get("name")) != data.get("name"):
         for key in _OWN_FILE:
             data.pop(key, None)
@@ -182,12 +188,22 @@ def _make_way(document: dict[str, Any], changes: Mapping[str, Any]) -> None:
         if method is not None and old != new:
             for option in set(partition) - {"method", "seed", *method.needs}:
                 del partition[option]
-    if isinstance(algorithm, dict):
-        name = algorithm.get("name")
-        if changes.get("algorithm.name", name) != name:
-            document.pop("server", None)
-            for key in set(algorithm) - {"name", "weighting"}:
-                del algorithm[key]
+    for section in ("algorithm", "aggregator", "attack"):
+        table = document.get(section)
+        name = table.get("name") if isinstance(table, dict) else None
+        if changes.get(f"{section}.name", name) != name:
+            if section == "algorithm":
+                document.pop("server", None)
+            _drop_options(document, section)
+
+
+def _drop_options(document: dict[str, Any], section: str) -> None:
+    """Drop the options of the function that a section names, which is about to be replaced by another."""
+    table = document.get(section)
+    if isinstance(table, dict):
+        document[section] = {
+            key: value for key, value in table.items() if key in own_keys(section) - {"options"}
+        }
 
 
 def _is_own(path: Any) -> bool:

@@ -1,69 +1,21 @@
 """A typed experiment: its sections, every default written out, and paths that hold from anywhere."""
 
 import glob
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ValidationError
 
-from fednlp.config import together
-from fednlp.config.mistakes import explain, report
-from fednlp.config.sections import (
-    Algorithm,
-    Client,
-    Costs,
-    Data,
-    Evaluation,
-    Exchange,
-    Fewshot,
-    Model,
-    Partition,
-    PositiveInt,
-    Privacy,
-    Pull,
-    Report,
-    Runtime,
-    Section,
-    Secure,
-    Server,
-    Task,
-    VariantName,
-)
+from fednlp.config import cross_checks, method_options
+from fednlp.config.error_messages import explain, report
+from fednlp.config.fields import ExperimentFields
+from fednlp.config.sections import Costs, Model
 from fednlp.costs.devices import profile_names
 from fednlp.disk import expanded
 from fednlp.errors import ConfigError
 
 
-class Experiment(Section):
-    """Everything a run depends on; a run is a function of this and nothing else.
-
-    ``variants`` are settings laid over these under a name, for ``fednlp compare``; ``variant`` is the name of
-    the one that a run was made with.
-    """
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=80)] = "experiment"
-    seed: int = 0
-    num_rounds: PositiveInt = 10
-    clients_per_round: PositiveInt = 10
-    min_clients: PositiveInt = 1
-    data: Data
-    partition: Partition = Partition()
-    task: Task = Task()
-    model: Model = Model()
-    algorithm: Algorithm = Algorithm()
-    client: Client = Client()
-    server: Server = Server()
-    exchange: Exchange = Exchange()
-    pull: Pull = Pull()
-    secure: Secure = Secure()
-    privacy: Privacy | None = None
-    fewshot: Fewshot | None = None
-    costs: Costs = Costs()
-    runtime: Runtime = Runtime()
-    evaluation: Evaluation = Evaluation()
-    report: Report = Report()
-    variant: str | None = None
-    variants: Annotated[dict[VariantName, dict[str, JsonValue]], Field(default_factory=dict)]
+class Experiment(ExperimentFields):
+    """Everything a run depends on; a run is a function of this and nothing else."""
 
     def __init__(self, /, **sections: Any) -> None:
         """Check the sections, given as values or as dictionaries.
@@ -74,8 +26,7 @@ class Experiment(Section):
         >>> Experiment(data={"name": "20news"}, client={"learning_rate": 1e-3}).client.learning_rate
         0.001
         """
-        algorithm = sections.get("algorithm")
-        found = together.option_problems(algorithm) if isinstance(algorithm, Mapping) else []
+        found = method_options.unknown_options(sections)
         try:
             super().__init__(**sections)
         except ValidationError as error:
@@ -90,9 +41,9 @@ class Experiment(Section):
         Raises:
             DataError: ``data.path`` is a pattern that fits nothing, or a folder of silos and something else.
         """
-        partition = together.partition_defaults(self.partition, self.data)
+        partition = cross_checks.partition_defaults(self.partition, self.data)
         settled = self.model_copy(update={"partition": partition})
-        return settled.model_copy(update=together.cohort_defaults(settled))
+        return settled.model_copy(update=cross_checks.cohort_defaults(settled))
 
     def resolved(self) -> "Experiment":
         """Return the experiment with every default of its algorithm written out, and paths made absolute.
@@ -102,7 +53,7 @@ class Experiment(Section):
             DataError: As for :meth:`settled`.
         """
         settled = self.settled()
-        problems = together.problems(settled)
+        problems = cross_checks.problems(settled)
         if problems:
             raise ConfigError(report(self.name, problems))
         seed = self.seed if self.partition.seed is None else self.partition.seed
@@ -110,8 +61,8 @@ class Experiment(Section):
         return self.model_copy(
             update={
                 "variants": {},
-                "algorithm": together.algorithm_defaults(self.algorithm),
-                "server": together.server_defaults(self.algorithm.name, self.server),
+                **method_options.with_defaults(self),
+                "server": cross_checks.server_defaults(self.algorithm.name, self.server),
                 "clients_per_round": settled.clients_per_round,
                 "partition": settled.partition.model_copy(update=partition),
                 "data": self.data.model_copy(update=_anchored(self.data, "path", "test_path")),

@@ -1,4 +1,4 @@
-"""The sections of an experiment: their keys, types and defaults. What goes together: :mod:`fednlp.config.together`."""
+"""The sections of an experiment: their keys, types and defaults (how they go together: :mod:`.cross_checks`)."""
 
 import difflib
 from typing import Annotated, Any, Literal, Self
@@ -7,10 +7,11 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, PlainValidator, fi
 from pydantic_core import PydanticCustomError
 
 from fednlp.errors import PartitionError
-from fednlp.federated import algorithms
+from fednlp.federated.aggregators import AGGREGATORS
+from fednlp.federated.algorithms import ALGORITHMS
+from fednlp.federated.attacks import ATTACKS
 from fednlp.federated.schedules import ScheduleName
 from fednlp.partition.make import method_named
-from fednlp.plugins import is_own
 from fednlp.tasks.formulations import TASKS
 
 PositiveInt = Annotated[int, Field(ge=1)]
@@ -157,35 +158,59 @@ class Model(Section):
     train: JsonValue = "all"
 
 
-class Algorithm(Section):
-    """The method: see docs/methods.
+class NamedFunction(Section):
+    """A section whose ``name`` stands for a function, and whose further keys are options: the function's parameters.
 
-    A name ``"module:function"`` is the user's own. The other keys are the method's options: parameters of its function
-    (:mod:`fednlp.federated.algorithms`). Those of the user's own are in ``options``.
+    A name ``"module:function"`` is the user's own function, whose options are in ``options``
+    (:mod:`fednlp.federated.registry`).
     """
 
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True, protected_namespaces=())
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    options: dict[str, JsonValue] = {}
+
+    @property
+    def function_options(self) -> dict[str, Any]:
+        """The function's options that are given."""
+        return {**(self.model_extra or {}), **self.options}
+
+
+class Algorithm(NamedFunction):
+    """The method: see docs/methods. Its options are parameters of its function (:mod:`fednlp.federated.algorithms`)."""
 
     name: str = "fedavg"
     weighting: Literal["examples", "uniform"] = "examples"
-    options: dict[str, JsonValue] = {}
 
     @field_validator("name")
     @classmethod
     def _known_name(cls, name: str) -> str:
-        known = (*algorithms.names(), *BASELINES)
-        if name in known or name == GIVEN or is_own(name):
-            return name
-        near = difflib.get_close_matches(name.lower(), known, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ValueError(
-            f'there is no algorithm "{name}": {hint}known are {", ".join(known)}, or "module:function" of your own'
-        )
+        return name if name == GIVEN else ALGORITHMS.check_name(name, BASELINES)
 
-    @property
-    def method_options(self) -> dict[str, Any]:
-        """The method's options that are given."""
-        return {**(self.model_extra or {}), **self.options}
+
+class Aggregator(NamedFunction):
+    """How updates become one, in place of the algorithm's own rule (:mod:`fednlp.federated.aggregators`)."""
+
+    name: str = "mean"
+
+    @field_validator("name")
+    @classmethod
+    def _known_name(cls, name: str) -> str:
+        return AGGREGATORS.check_name(name)
+
+
+class Attack(NamedFunction):
+    """Which ``fraction`` of all clients send something else than what they trained, and what.
+
+    The attacks: :mod:`fednlp.federated.attacks`.
+    """
+
+    fraction: Fraction
+
+    @field_validator("name")
+    @classmethod
+    def _known_name(cls, name: str) -> str:
+        return ATTACKS.check_name(name)
 
 
 class Client(Section):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -218,15 +219,14 @@ def _short(number: float) -> float:
 
 
 def _source(models: list[str], batch: int, length: int) -> str:
+
     import torch
     import transformers
-
-    from fednlp import __version__
 
     cores = f"{os.cpu_count()} cores, {torch.get_num_threads()} threads"
     on = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{_processor()}, {cores}"
     return (
-        f"measured on {date.today().isoformat()} with fednlp {__version__}, PyTorch {torch.__version__}, "
+        f"measured on {date.today().isoformat()} with fednlp {version('fednlp')}, PyTorch {torch.__version__}, "
         f"transformers {transformers.__version__}: {', '.join(map(_called, models))}; {on}; AdamW, batches of {batch} "
         f"texts of {length} tokens, median; frozen layers remembered"
     )

@@ -96,6 +96,7 @@ class Local(Protocol):
         client: Its id.
         round: The number of the round, from 1.
         staleness: How many rounds ago the server had the model that this client starts from; 0 in synchronous rounds.
+        momentum: Of the client's SGD; 0 for none.
         num_steps: Optimiser steps of the last call of :meth:`steps`.
         rate_sum: The sum of the learning rates of these steps: ``num_steps * learning_rate`` where it is constant.
     """
@@ -103,8 +104,15 @@ class Local(Protocol):
     client: int
     round: int
     staleness: int
-    num_steps: int
-    rate_sum: float
+
+    @property
+    def momentum(self) -> float: ...
+
+    @property
+    def num_steps(self) -> int: ...
+
+    @property
+    def rate_sum(self) -> float: ...
 
     def steps(
         self, start: Tensor, gradient: Gradient | None = None, *vectors: Tensor, sparse: bool = False

@@ -20,7 +20,8 @@ class Population:
     Attributes:
         sizes: int64 (clients,): training examples of each.
         seed: The experiment's.
-        seconds: float64 (clients,): how long each would take for a round; None where ``[costs]`` names no device.
+        seconds: float64 (clients,): how long each takes for a round by the simulated clock: to receive the model, train
+            and send its update. None where ``[costs]`` says nothing of it.
     """
 
     sizes: NDArray[np.int64]

@@ -199,6 +199,18 @@ def bytes_down(
     return (message_bytes(shapes) if shapes else 0) + vectors * layout.message_bytes
 
 
+def bytes_up(uplink: Uplink, layout: Layout, *, vectors: int = 0) -> int:
+    """Return the length of what a client sends at the end of a round, if it sends all tensors.
+
+    Args:
+        uplink: How the update travels.
+        layout: Of the global model.
+        vectors: How many of the client's vectors travel with the update.
+    """
+    shapes = uplink.chain.shapes(entry_shapes(_transformed(layout)))
+    return (message_bytes(shapes) if shapes else 0) + vectors * layout.message_bytes
+
+
 def _transformed(layout: Layout, chosen: np.ndarray | None = None) -> list[Entry]:
     """Return the entries that are chosen and not derived."""
     return [

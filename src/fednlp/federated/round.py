@@ -68,6 +68,8 @@ def run_round(
     plan = plan_round(algorithm, state.round + 1, population)
     collection = algorithm.aggregator.open(plan, state.layout)
     requests, results = collection.requests(), list[ClientResult]()
+    if any(request.staleness for request in requests):
+        state.params = state.params.clone()  # older models are published where a runtime may hold it
     for staleness in sorted({request.staleness for request in requests}):
         publish(algorithm, state, runtime, RngKey(population.seed, plan.number, -1), staleness)
         wanted = [request for request in requests if request.staleness == staleness]

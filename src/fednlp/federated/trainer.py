@@ -2,12 +2,11 @@
 
 import inspect
 import logging
-import os
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from io import FileIO
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,10 +32,12 @@ class Trainer(Protocol):
     """What a user writes: one model, one client's data at a time, no word of federation.
 
     Optional attributes: ``buffer_names``, the names that are statistics rather than parameters (they are
-    averaged and not moved by the server optimiser); ``learning_rate``, for methods that need it.
+    averaged and not moved by the server optimiser); ``learning_rate`` and ``momentum`` of its SGD, for methods that
+    need them.
 
-    A method that changes the gradient of every local step, such as FedProx or SCAFFOLD, needs ``train(data, adjust)``:
-    call ``adjust(params)`` before every step of the optimiser, with the named parameters and their ``.grad``.
+    A method that changes the gradient of every local step, such as FedProx or SCAFFOLD, or that counts the steps, such
+    as FedNova, needs ``train(data, adjust)``: call ``adjust(params)`` before every step of the optimiser, with the
+    named parameters and their ``.grad``.
     """
 
     def get_model_params(self) -> Params:
@@ -60,11 +61,14 @@ class Federation:
         params: Final named tensors, with the types the trainer gave.
         rounds: One report a round.
         tests: ``{round: metrics}`` on ``test_data``, if it was given.
+        personal: The clients' own models, by the clients' places from 0, where the method gives them any; a client that
+            was never drawn has none.
     """
 
     params: dict[str, Tensor]
     rounds: list[RoundReport]
     tests: dict[int, dict[str, float]]
+    personal: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<Federation after {len(self.rounds):,} rounds: {len(self.params):,} tensors>"
@@ -96,6 +100,13 @@ class _Trainers:
             name: views[name].clone().to(value.dtype) if name in views else value.clone()
             for name, value in self.start.items()
         }
+
+    def personal(self) -> dict[int, dict[str, Tensor]]:
+        """Return the clients' own models; none for a method that gives them none."""
+        name = self.algorithm.personal_model
+        if name is None:
+            return {}
+        return {client: self.params(self._kept[client][name]) for client in sorted(self._kept)}
 
     def __len__(self) -> int:
         return 1
@@ -134,7 +145,7 @@ class _Trainers:
             request.client,
             request.weight,
             local.examples,
-            local.num_steps,
+            local.total_steps,
             local.loss,
             metrics=dict(result.metrics),
         )
@@ -146,10 +157,8 @@ class _Room:
     def tensor(self, name: str, numel: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(numel, dtype=dtype)
 
-    def file(self, name: str) -> Path:
-        handle, path = tempfile.mkstemp(prefix=f"fednlp-{name}-")
-        os.close(handle)
-        return Path(path)
+    def file(self, name: str) -> FileIO:
+        return tempfile.TemporaryFile("w+b", buffering=0)
 
 
 class _TrainerLocal:
@@ -158,13 +167,36 @@ class _TrainerLocal:
     def __init__(self, runtime: _Trainers, request: TrainRequest) -> None:
         self._runtime = runtime
         self.client, self.round, self.staleness = request.client, request.round, request.staleness
-        self.num_steps, self.rate_sum, self.examples, self.loss = 0, 0.0, 0, 0.0
+        self.adjusted, self.total_steps, self.examples, self.loss = 0, 0, 0, 0.0
+
+    @property
+    def momentum(self) -> float:
+        return float(getattr(self._runtime.trainer, "momentum", 0.0))
+
+    @property
+    def num_steps(self) -> int:
+        if not self.adjusted:
+            raise ConfigError(
+                f"{self._runtime.algorithm.name} needs to know how many local steps a client takes: give train a "
+                "second parameter, train(data, adjust), and call adjust(params) before every step of the optimiser"
+            )
+        return self.adjusted
+
+    @property
+    def rate_sum(self) -> float:
+        rate = getattr(self._runtime.trainer, "learning_rate", None)
+        if rate is None:
+            raise ConfigError(
+                f"{self._runtime.algorithm.name} needs to know the clients' learning rate: give your trainer an "
+                "attribute learning_rate"
+            )
+        return self.num_steps * float(rate)
 
     def steps(
         self, start: Tensor, gradient: Gradient | None = None, *vectors: Tensor, sparse: bool = False
     ) -> "_Weights":
         """Have the trainer train on the client's data."""
-        runtime, self.num_steps = self._runtime, 0
+        runtime, self.adjusted = self._runtime, 0
         data = runtime.clients[self.client]
         if gradient is not None and not runtime.adjusts:
             raise ConfigError(
@@ -175,7 +207,7 @@ class _TrainerLocal:
         runtime.trainer.set_model_params(runtime.params(start))
 
         def adjust(params: Mapping[str, Tensor]) -> None:
-            self.num_steps += 1
+            self.adjusted += 1
             if gradient is None:
                 return
             for entry in runtime.layout.entries:
@@ -187,8 +219,7 @@ class _TrainerLocal:
                         parameter.grad = gradient(grad, parameter.detach(), *parts)
 
         reported = runtime.trainer.train(data, adjust) if runtime.adjusts else runtime.trainer.train(data)
-        self.num_steps = max(1, self.num_steps)
-        self.rate_sum = self.num_steps * float(getattr(runtime.trainer, "learning_rate", float("nan")))
+        self.total_steps += max(1, self.adjusted)
         self.examples += len(data)
         self.loss += _mean_loss(reported) * len(data)
         flat = runtime.layout.flatten(named_tensors(runtime.trainer.get_model_params()))
@@ -290,6 +321,7 @@ def federate(
     *,
     num_rounds: int = 10,
     seed: int = 0,
+    seconds: Sequence[float] | None = None,
     test_data: Any = None,
     on_round: Callable[[RoundReport, dict[str, float]], None] = lambda report, metrics: None,
 ) -> Federation:
@@ -301,12 +333,13 @@ def federate(
         algorithm: From :func:`fednlp.fedavg`, :func:`fednlp.fedopt`, ...
         num_rounds: Rounds.
         seed: Draws the cohorts.
+        seconds: How long each client takes for a round, for a method that goes by a simulated clock.
         test_data: If given, ``trainer.test(test_data)`` with the global model after each round.
         on_round: Called after each round with its report and its metrics.
 
     Raises:
-        ConfigError: ``algorithm`` is none, a client's data has no length, no value is floating-point, or a
-            method meets a trainer that lacks what it needs.
+        ConfigError: ``algorithm`` is none, a client's data has no length, ``seconds`` are not one for each client, no
+            value is floating-point, or a method meets a trainer that lacks what it needs.
         TooFewClients: Fewer than ``algorithm.min_clients`` clients came through a round.
 
     >>> class Mean:
@@ -330,10 +363,13 @@ def federate(
         raise ConfigError("a client's data must have a length: it is the client's weight") from None
     if not values:
         raise ConfigError("there are no clients: give at least one client's data")
+    if seconds is not None and len(seconds) != len(values):
+        raise ConfigError(f"seconds has {len(seconds)} entries for {len(values)} clients: give one for each")
     start = _start(trainer.get_model_params())
     runtime = _Trainers(trainer, values, algorithm, start)
     state = State(0, runtime.layout, runtime.layout.flatten(start), algorithm.server.init(runtime.layout))
-    population = Population(np.array(sizes, dtype=np.int64), seed)
+    clock = None if seconds is None else np.array(seconds, dtype=np.float64)
+    population = Population(np.array(sizes, dtype=np.int64), seed, clock)
     reports, tests = [], {}
     for _ in range(num_rounds):
         report = run_round(algorithm, state, population, runtime)
@@ -345,4 +381,4 @@ def federate(
             tests[report.round] = metrics
         reports.append(report)
         on_round(report, metrics)
-    return Federation(runtime.params(state.params), reports, tests)
+    return Federation(runtime.params(state.params), reports, tests, runtime.personal())

@@ -13,7 +13,7 @@ from fednlp.config.sections import BASELINES
 from fednlp.config.sections import Algorithm as AlgorithmSection
 from fednlp.errors import RunError
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.algorithms import names
+from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.store import ClientStore
 from fednlp.partition import Partition
 from fednlp.simulation.build import build_algorithm, local_training
@@ -65,9 +65,10 @@ def _known(partition: Partition) -> str:
 def _algorithm_of(experiment: Experiment) -> Algorithm:
     """Return a run's algorithm, without code of the user's own: what only a run directory names is not imported."""
     untransformed = experiment.exchange.model_copy(update={"up": [], "down": []})  # a record is what arrived
-    known = experiment.algorithm.name in (*names(), *BASELINES)
+    known = experiment.algorithm.name in (*ALGORITHMS.names(), *BASELINES)
     section = experiment.algorithm if known else AlgorithmSection()
-    return build_algorithm(experiment.model_copy(update={"exchange": untransformed, "algorithm": section}))
+    kept = {"exchange": untransformed, "algorithm": section, "aggregator": None, "attack": None}
+    return build_algorithm(experiment.model_copy(update=kept))
 
 
 def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: str | int | None) -> None:
@@ -90,10 +91,10 @@ def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: s
     federated = experiment.algorithm.name not in BASELINES
     personal = personal_names(model, experiment.model.train, federated)
     algorithm, partition = _algorithm_of(experiment), Partition.load(run.partition)
-    own = bool(personal) or algorithm.personal_model is not None
-    personalised = own or algorithm.uplink.pull.push != "all"
+    has_global = not personal and algorithm.uplink.pull.push == "all"
+    personalised = not has_global or algorithm.personal_model is not None
     if client is None:
-        if personalised:
+        if not has_global:
             example = shlex.quote(client_name(partition, 0))
             raise RunError(
                 f"the clients of {run.folder} have models of their own: say whose, with --client {example} "

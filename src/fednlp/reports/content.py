@@ -130,7 +130,8 @@ def _all_metrics(runs: Sequence[Run]) -> Iterator[Block]:
             f"{metric_value(run.metric, b.get(run.metric))} (round {b.get('round')})" if b else DASH
             for run, b in zip(runs, best, strict=True)
         ]
-        of = "personal" if own_models(runs[0]) else "global"
+        own = own_models(runs[0]) or (runs[0].summary or {}).get("personalised")
+        of = "personal" if own else "global"
         rows.append([f"Best {of} test {metric_title(runs[0].metric)} of all rounds", *cells])
     baselines = [(run.summary or {}).get("baseline") or {} for run in runs]
     if any(baselines):

@@ -6,22 +6,13 @@ from functools import cache
 from typing import Any
 
 from fednlp.errors import RunError
+from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.formatting.safe_text import clean
 from fednlp.reports.read import Run
 
 Groups = Mapping[str, Sequence[Run]]
 
-_TITLES = {
-    "fedavg": "FedAvg",
-    "fedprox": "FedProx",
-    "fedopt": "FedOpt",
-    "fedadagrad": "FedAdagrad",
-    "fedadam": "FedAdam",
-    "fedyogi": "FedYogi",
-    "centralised": "Centralised",
-    "chained": "Chained",
-    "local": "Local only",
-}
+_BASELINES = {"centralised": "Centralised", "chained": "Chained", "local": "Local only"}
 # What names a run or changes its speed, never its result.
 _APART = ("name", "variant", "variants", "runtime", "report", "evaluation", "min_clients")
 _EXPERIMENT = ("data", "partition", "model")
@@ -37,7 +28,9 @@ def algorithm_title(name: str) -> str:
     >>> algorithm_title("fedavg"), algorithm_title("my_methods:cyclic")
     ('FedAvg', 'cyclic')
     """
-    return _TITLES.get(name) or clean(name.rpartition(":")[2])
+    if name in ALGORITHMS.names():
+        return ALGORITHMS.find(name).title
+    return _BASELINES.get(name) or clean(name.rpartition(":")[2])
 
 
 def method_title(run: Run) -> str:

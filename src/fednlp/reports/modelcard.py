@@ -35,7 +35,7 @@ def model_card(summary: Values, config: Values, environment: Values) -> str:
         config: Its ``resolved.toml``.
         environment: Its ``environment.json``.
     """
-    metrics = [] if _personalised(summary, config) else hub_metrics(lookup(summary, "evaluation.global"))
+    metrics = [] if _own_models_alone(summary, config) else hub_metrics(lookup(summary, "evaluation.global"))
     incomplete = _incomplete(summary, config)
     sections = [
         front_matter(summary, config, metrics, "", not incomplete),
@@ -94,6 +94,8 @@ def _title(summary: Values, config: Values) -> str:
 
 def _whose(config: Values, client: Values) -> str:
     """Return what a client's own model consists of."""
+    if not client["finetuned"] and not keeps_tensors(config):
+        return "the personal model that it had after its last round"
     if not client["finetuned"]:
         return "the shared layers after the last round, with those that the client keeps to itself"
     steps = format_count(lookup(config, "client.finetune_steps"))
@@ -197,7 +199,7 @@ def _results(summary: Values, config: Values) -> str:
     if not rows:
         return "The run ended before its first evaluation.\n"
     own = "The whole test set was tried with some clients' own models: the mean of these."
-    note = summary.get("note") or (own if _personalised(summary, config) else None)
+    note = summary.get("note") or (own if _own_models_alone(summary, config) else None)
     return markdown_table(["After the last round", ""], rows) + (f"\n{escape(note)}\n" if note else "")
 
 
@@ -209,11 +211,16 @@ _PARTS = (
 
 
 def _personalised(summary: Values, config: Values) -> bool:
-    """Return whether clients kept tensors to themselves; the references have nothing of the kind."""
+    """Return whether clients had models of their own; the references have nothing of the kind."""
     personalised = summary.get("personalised")
     if personalised is not None or summary.get("algorithm") in BASELINES:
         return bool(personalised)
     return keeps_tensors(config)
+
+
+def _own_models_alone(summary: Values, config: Values) -> bool:
+    """Return whether the clients' models are the only ones that are used: the server's is none by itself."""
+    return _personalised(summary, config) and keeps_tensors(config)
 
 
 def _incomplete(summary: Values, config: Values) -> bool:
@@ -231,6 +238,8 @@ def _own_tensors(summary: Values, config: Values) -> Iterator[str]:
             "places the first ones, those that every client began with: by itself it is not what any client uses. The "
             "results above are those of the clients' own models."
         )
+    elif not keeps_tensors(config):
+        yield "Each client has a personal model beside this one, which is the server's."
     else:
         yield (
             "The clients kept tensors that they did not send, so that each has a model of its own; this is the "

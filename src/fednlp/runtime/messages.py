@@ -4,10 +4,10 @@ Tensors are not in these messages. In one machine they lie in memory that all wo
 :mod:`fednlp.federated.message` packs them.
 """
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any, NamedTuple, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from fednlp.errors import RunError
 from fednlp.federated.client import ClientResult, TrainRequest
@@ -192,11 +192,32 @@ Request = (
 )
 Answer = ClientResult | Labels | Probabilities | BatchPredictions | ClientModelResult | LocalOnlyResult | None
 
-_KINDS: dict[str, TypeAdapter[Any]] = {
-    kind.__name__: TypeAdapter(kind)
+
+class _Kind(NamedTuple):
+    """A type of message, and the model that its fields are checked by."""
+
+    message: Any
+    fields: type[BaseModel]
+
+
+def _kind(message: Any) -> _Kind:
+    hints = get_type_hints(message)
+    checked: dict[str, Any] = {
+        one.name: (
+            hints[one.name],
+            ... if one.default is MISSING and one.default_factory is MISSING else None,
+        )
+        for one in fields(message)
+    }
+    strict = ConfigDict(extra="forbid", strict=True)
+    return _Kind(message, create_model(message.__name__, __config__=strict, **checked))
+
+
+_KINDS = {
+    message.__name__: _kind(message)
     for union in (Request, Answer)
-    for kind in union.__args__
-    if kind is not type(None)
+    for message in union.__args__
+    if message is not type(None)
 }
 
 
@@ -224,12 +245,14 @@ def from_json(value: Any) -> Any:
         return None
     if not isinstance(value, dict) or value.get("version") != VERSION:
         raise RunError(f"a message of another version than {VERSION}: install the same fednlp on both sides")
-    adapter = _KINDS.get(str(value.get("kind")))
-    if adapter is None:
+    kind = _KINDS.get(str(value.get("kind")))
+    if kind is None:
         raise RunError(f"a message of an unknown kind: {str(value.get('kind'))[:40]!r}")
+    given = {k: v for k, v in value.items() if k not in ("version", "kind")}
     try:
-        return adapter.validate_python({k: v for k, v in value.items() if k not in ("version", "kind")})
+        checked = kind.fields.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
+        place = ".".join(repr(str(part)[:40])[1:-1] for part in first["loc"])
         raise RunError(f"a {value['kind']} that does not fit: {place}: {first['msg']}") from None
+    return kind.message(**{name: getattr(checked, name) for name in given})

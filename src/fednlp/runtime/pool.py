@@ -8,7 +8,6 @@ no trace.
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from fednlp.federated.aggregators.base import Room
 from fednlp.federated.params import Layout
 from fednlp.federated.runtime import MODEL
 from fednlp.runtime.messages import Answer, Request, from_json, to_json
-from fednlp.runtime.shared import Counter, PrivateRoom, SharedRoom, scratch_folder
+from fednlp.runtime.shared import Counter, PrivateRoom, SharedRoom, remove_scratch, scratch_folder
 
 Vectors = Mapping[str, Tensor]
 """What is published: the global model, and the server's vectors that travel with it, by name."""
@@ -82,6 +81,7 @@ class Pool:
         self._scratch: Path | None = None
         self._counter: Counter | None = None
         self._totals: list[Any] = []
+        self.total: Any = None
         self.vectors: dict[str, Tensor] = {}
 
     def __len__(self) -> int:
@@ -156,7 +156,7 @@ class Pool:
         if self._scratch is not None:
             for child in self._children:
                 child.receive()
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            remove_scratch(self._scratch)
             self._scratch = None
 
     def close(self) -> None:
@@ -169,8 +169,9 @@ class Pool:
             self._counter.close()
             self._counter = None
         if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            remove_scratch(self._scratch)
             self._scratch = None
+        self._totals, self.total = [], None
 
     def __enter__(self) -> Self:
         return self

@@ -6,6 +6,7 @@ import os
 import shutil
 import struct
 import tempfile
+from io import FileIO
 from pathlib import Path
 
 import torch
@@ -44,6 +45,13 @@ def shared_tensor(path: Path, numel: int, dtype: torch.dtype) -> Tensor:
     return torch.from_file(str(path), shared=True, size=numel, dtype=dtype)
 
 
+def remove_scratch(folder: Path) -> None:
+    """Remove a scratch folder, and the names of files that were shared along with it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for path in Path(tempfile.gettempdir()).glob(f"{folder.name}-*"):
+        path.unlink(missing_ok=True)
+
+
 class PrivateRoom:
     """Room in the memory of this process alone."""
 
@@ -51,11 +59,9 @@ class PrivateRoom:
         """Return a new tensor of zeros."""
         return torch.zeros(numel, dtype=dtype)
 
-    def file(self, name: str) -> Path:
-        """Return the path of a new empty file, on disk."""
-        handle, path = tempfile.mkstemp(prefix=f"fednlp-{name}-")
-        os.close(handle)
-        return Path(path)
+    def file(self, name: str) -> FileIO:
+        """Return a new empty file without a name, in the temporary folder."""
+        return tempfile.TemporaryFile("w+b", buffering=0)
 
 
 class SharedRoom:
@@ -73,14 +79,18 @@ class SharedRoom:
         """Return the tensor of that name; zeros at first."""
         return shared_tensor(self._folder / f"{self._owner}-{name}", numel, dtype)
 
-    def file(self, name: str) -> Path:
-        """Return the path of the file of that name, on disk; it is empty at first.
+    def file(self, name: str) -> FileIO:
+        """Return the file of that name, in the temporary folder; it is empty at first.
 
-        It lies in the temporary folder, and is named after the shared one.
+        Two processes share it, and the second that opens it removes its name: nothing was written before.
         """
         path = Path(tempfile.gettempdir()) / f"{self._folder.name}-{self._owner}-{name}"
-        path.touch()
-        return path
+        try:
+            return FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "r+")
+        except FileExistsError:
+            file = FileIO(path, "r+")
+            path.unlink()
+            return file
 
 
 class Counter:

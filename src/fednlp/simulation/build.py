@@ -21,9 +21,13 @@ from fednlp.data.schema import SCHEMAS
 from fednlp.data.textdata import Split
 from fednlp.disk import writing
 from fednlp.errors import ConfigError, DataError, PartitionError
+from fednlp.federated.aggregators import AGGREGATORS
+from fednlp.federated.aggregators.base import Aggregator
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
+from fednlp.federated.aggregators.weighted_mean import WeightedMean
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.algorithms import find
+from fednlp.federated.algorithms import ALGORITHMS
+from fednlp.federated.attacks import ATTACKS, draw_attackers, with_attackers
 from fednlp.federated.cohort import by_examples, equally
 from fednlp.federated.communication import Downlink, Uplink
 from fednlp.federated.pulling import Pull
@@ -390,7 +394,8 @@ def open_worker(spec: dict[str, Any], experiment: dict[str, Any]) -> ClientWorke
         experiment: The sections of the resolved experiment.
     """
     built, made = WorkerSpec(**spec), Experiment(**experiment)
-    algorithm = client_side(build_algorithm(made), made)
+    clients = Partition.load(Path(built.partition)).num_clients
+    algorithm = client_side(attacked(build_algorithm(made), made, clients), made)
     return ClientWorker(built, load_model(built), algorithm)
 
 
@@ -423,23 +428,63 @@ def build_algorithm(experiment: Experiment, given: Algorithm | None = None) -> A
         given: A method as a value, which replaces the one that the experiment names.
 
     Raises:
-        ConfigError: The method does not take its options, or cannot be imported.
+        ConfigError: The method or the rule does not take its options, or cannot be imported; or the method has an
+            aggregator of its own, and ``[aggregator]`` names another.
     """
     configured, exchange = experiment.algorithm, experiment.exchange
     if given is None:
         weight = by_examples if configured.weighting == "examples" else equally
-        common = {
+        common: dict[str, Any] = {
             "weight": weight,
             "min_clients": experiment.min_clients,
             "client_rate": rate_schedule(experiment.client, experiment.num_rounds),
-            "server": server_optimizer(experiment),
         }
-        name = "fedavg" if configured.name in BASELINES else configured.name
-        given = find(name).make(experiment.clients_per_round, common, configured.method_options)
+        method = ALGORITHMS.find("fedavg" if configured.name in BASELINES else configured.name)
+        if method.server is not None:
+            common["server"] = server_optimizer(experiment)
+        given = method.make(experiment.clients_per_round, common, configured.function_options)
     pull = Pull(**experiment.pull.model_dump())
     uplink = Uplink(make_chain(parse_chain(exchange.up, "up")), exchange.error_feedback, pull)
     downlink = Downlink(make_chain(parse_chain(exchange.down, "down"), nearest=True))
-    return replace(given, uplink=uplink, downlink=downlink)
+    return replace(given, uplink=uplink, downlink=downlink, aggregator=_aggregator(experiment, given))
+
+
+def _aggregator(experiment: Experiment, algorithm: Algorithm) -> Aggregator:
+    """Return the aggregator that ``[aggregator]`` names; the algorithm's own without the section."""
+    section, own = experiment.aggregator, algorithm.aggregator
+    if section is None:
+        return own
+    if type(own) is not WeightedMean:
+        raise ConfigError(
+            f"{algorithm.name} has an aggregator of its own ({type(own).__name__}): leave [aggregator] out"
+        )
+    return AGGREGATORS.find(section.name).make(section.function_options)
+
+
+def attackers_of(experiment: Experiment, clients: int) -> list[int]:
+    """Return the ids of the clients that ``[attack]`` makes attackers; none without the section.
+
+    Args:
+        experiment: Resolved.
+        clients: How many clients the partition has.
+    """
+    attack = experiment.attack
+    return [] if attack is None else draw_attackers(clients, attack.fraction, experiment.seed)
+
+
+def attacked(algorithm: Algorithm, experiment: Experiment, clients: int) -> Algorithm:
+    """Return an algorithm with the attackers of ``[attack]`` among the clients; the same without the section.
+
+    Args:
+        algorithm: The method.
+        experiment: Resolved.
+        clients: How many clients the partition has.
+    """
+    section = experiment.attack
+    if section is None:
+        return algorithm
+    attack = ATTACKS.find(section.name).make(section.function_options)
+    return with_attackers(algorithm, attack, attackers_of(experiment, clients))
 
 
 def rate_schedule(section: Client | Server, rounds: int) -> RateSchedule:

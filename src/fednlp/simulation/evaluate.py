@@ -33,25 +33,24 @@ def evaluate(context: RunContext, last: bool = False) -> dict[str, dict[str, Any
         last: Evaluate as after the last round: by label, and with the clients' own models on the whole test set.
 
     Returns:
-        ``global``: metrics of the common model on the whole test set; where clients have models of their own,
+        ``global``: metrics of the global model on the whole test set; where there are only clients' own models,
         the mean over ``evaluation.local_models`` of these, only at the end, since each costs a whole test.
-        ``personal``: a summary of the clients' scores on their own tests, if configured.
+        ``personal``: a summary of the clients' scores on their own tests by the models that they use, if configured.
     """
-    options = context.experiment.evaluation
+    options, worker = context.experiment.evaluation, context.worker
     scores: dict[str, dict[str, Any]] = {}
-    if context.worker.personalised:
-        drawn = drawn_clients(context) if last else []
+    if worker.has_global_model:
+        outcomes = predict_globally(context)
+        scores["global"] = worker.evaluator.scored(outcomes) or {}
+        context.by_label = worker.evaluator.by_label(outcomes) if last else None
+        context.client_scores = scores_of_clients(context, outcomes)
+    if worker.personalised:
+        drawn = drawn_clients(context) if last and not worker.has_global_model else []
         own = clients_with_tests(context) if options.personal else []
         results = evaluate_clients(context, own, drawn)
         if drawn:
             scores["global"] = mean_scores([r.everyone for r in results if r.everyone])
         context.client_scores = own_scores(context, results)
-    else:
-        outcomes = predict_globally(context)
-        scores["global"] = context.worker.evaluator.scored(outcomes) or {}
-        if last:
-            context.by_label = context.worker.evaluator.by_label(outcomes)
-        context.client_scores = scores_of_clients(context, outcomes)
     if options.personal:
         scores["personal"] = personal_scores(context, context.client_scores)
     return scores

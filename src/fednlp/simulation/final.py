@@ -131,7 +131,7 @@ def _warn(context: RunContext, failed: list[dict[str, Any]], untrained: int) -> 
 
 
 def cross_client_evaluation(context: RunContext, results: list[ClientModelResult]) -> dict[str, Any]:
-    """Return the scores of models (rows) on the clients' tests (columns): the server's first, if it is used.
+    """Return the scores of models (rows) on the clients' tests (columns): the server's first, where there is one.
 
     Args:
         context: The run.
@@ -141,7 +141,7 @@ def cross_client_evaluation(context: RunContext, results: list[ClientModelResult
     names = context.partition.client_names or [str(c) for c in range(clients)]
     scores = {result.client: result.by_owner for result in results}
     rows = []
-    if not context.worker.personalised:
+    if context.worker.has_global_model:
         server = scores_of_clients(context, predict_globally(context))
         rows.append({"model": "server", "scores": [None if np.isnan(s) else float(s) for s in server]})
     if results:

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.costs import ClientCost, merge, round_line
+from fednlp.costs import ClientCost, client_seconds, local_examples, merge, round_line
 from fednlp.federated.aggregators.weighted_mean import sent_entries
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult
 from fednlp.federated.cohort import Population
-from fednlp.federated.communication import bytes_down
+from fednlp.federated.communication import bytes_down, bytes_up
 from fednlp.federated.lora import change_ranks
 from fednlp.federated.params import Layout
 from fednlp.federated.round import RoundReport, run_round
 from fednlp.federated.runtime import Runtime
 from fednlp.federated.sums import count_nonfinite
-from fednlp.simulation.build import fleet_of
+from fednlp.simulation.build import fleet_of, local_training
 from fednlp.simulation.context import RunContext, require_finite
 from fednlp.simulation.evaluate import evaluated
 from fednlp.simulation.pseudo_labels import PseudoLabels
@@ -41,6 +41,7 @@ class FederatedTraining:
         self.runtime: Runtime = context.pool if labels is None else labels
         self._sizes = np.diff(context.partition.train_offsets)
         self.fleet = fleet_of(context.experiment, context.worker.replica.model, context.partition.num_clients)
+        self._seconds = self._clock() if labels is None else None
         state = context.state
         self._bad = count_nonfinite(state.params)
         for name, vector in algorithm.server.init(state.layout).items():
@@ -53,13 +54,15 @@ class FederatedTraining:
     def population(self) -> Population:
         """All clients, each with its number of labelled examples."""
         sizes: NDArray[np.int64] = self._sizes if self.labels is None else self.labels.sizes
-        return Population(sizes, self.context.experiment.seed)
+        return Population(sizes, self.context.experiment.seed, self._seconds)
 
     def prepare(self) -> Callable[[], RoundReport]:
         """Prepare the next round, and return the function that runs it."""
-        context, work = self.context, min(self.context.experiment.clients_per_round, len(self._sizes))
+        context = self.context
         if self.labels is not None:
             work = self.labels.prepare()
+        else:
+            work = len(self.algorithm.sample(self.population, context.state.round + 1).clients)
         progress = partial(_progress, context, work)
         return partial(
             run_round, self.algorithm, context.state, self.population, self.runtime, on_progress=progress
@@ -79,7 +82,7 @@ class FederatedTraining:
             **round_line(self._spent(done.results), self.fleet),
         }
         if done.seconds is not None:
-            line["simulated_seconds"] = done.seconds
+            line["simulated_seconds"] = round(done.seconds, 6)
         norms = {r.client: r.facts["update_norms"] for r in done.results if "update_norms" in r.facts}
         if norms:
             line["moved"] = norms
@@ -93,6 +96,20 @@ class FederatedTraining:
             line["dropped"] = [{"client": one.client, "reason": one.error} for one in done.dropped]
         line = evaluated(context, line | also, self.rounds)
         return line if self.labels is None else line | self.labels.tell(line)
+
+    def _clock(self) -> NDArray[np.float64] | None:
+        """Return each client's simulated seconds of a round; None where ``[costs]`` has no figures.
+
+        Not for ``[fewshot]``, where the number of labelled examples changes with the rounds.
+        """
+        if self.fleet is None:
+            return None
+        options, algorithm = local_training(self.context.experiment), self.algorithm
+        examples = local_examples(
+            self._sizes, epochs=options.epochs, batch_size=options.batch_size, max_steps=options.max_steps
+        )
+        up = bytes_up(algorithm.uplink, self.context.state.layout, vectors=len(algorithm.sends) - 1)
+        return client_seconds(self.fleet, examples, self._length(0), up)
 
     def _spent(self, results: Sequence[ClientResult]) -> dict[int, ClientCost]:
         """Return the cost of each client of a round, merged over training and labelling."""

@@ -27,6 +27,8 @@ from fednlp.reports.trackers import open_trackers, require_trackers, round_numbe
 from fednlp.runtime.pool import Pool
 from fednlp.simulation.build import (
     RunComponents,
+    attacked,
+    attackers_of,
     build_algorithm,
     build_components,
     build_partition,
@@ -286,7 +288,8 @@ def _open(
     personal = personal_names(model, spec.train, spec.federated)
     adapters = exact_adapters(model, spec.peft, spec.federated)
     weights = flat_weights(model, personal, [pair.base for pair in adapters])
-    protected = protect(build_algorithm(experiment, algorithm), experiment, partition, weights.numel())
+    method = attacked(build_algorithm(experiment, algorithm), experiment, partition.num_clients)
+    protected = protect(method, experiment, partition, weights.numel())
     worker = ClientWorker(spec, model, protected.algorithm)
     pool.start(worker, {"spec": asdict(spec), "experiment": experiment.model_dump(exclude_none=True)})
     state = directory.load_state(worker.layout)
@@ -300,6 +303,8 @@ def _open(
     context = RunContext(
         experiment, partition, pool, worker, state, callback.on_progress, callback.log, texts
     )
+    if experiment.attack is not None:
+        context.facts["attackers"] = attackers_of(experiment, partition.num_clients)
     return _OpenRun(directory, context, training_of(context, protected), components, callback)
 
 

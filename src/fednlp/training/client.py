@@ -27,7 +27,7 @@ from fednlp.federated.lora import lora_products
 from fednlp.federated.params import Layout
 from fednlp.federated.pulling import choose, distances
 from fednlp.federated.store import ClientStore
-from fednlp.federated.sums import check_finite
+from fednlp.federated.sums import DIVERGED, NonFiniteUpdate, check_finite, count_nonfinite
 from fednlp.federated.transforms import RngKey
 from fednlp.tasks.base import Task
 from fednlp.training.local import LocalTrainer
@@ -192,7 +192,7 @@ class ClientTrainer:
             record: What it had kept.
 
         Raises:
-            NonFiniteUpdate: Training ended in NaN, infinity or huge numbers.
+            NonFiniteUpdate: Training ended in NaN, infinity or huge numbers, in what is sent or in what is kept.
         """
         uplink, layout = self.algorithm.uplink, self.replica.layout
         change, key = result.update["model"], RngKey(self.seed, request.round, request.client)
@@ -202,6 +202,11 @@ class ClientTrainer:
             if name != "model"
         }
         self.replica.check_own()
+        for vector in result.keep.values():
+            if (bad := count_nonfinite(vector)) and bad > count_nonfinite(
+                local.x
+            ):  # a model may begin with numbers as bad
+                raise NonFiniteUpdate(DIVERGED)
         if uplink.plain and request.masking is None and not isinstance(change, Tensor):
             plain = change.take()  # in place: the last thing that is done with the trained weights
             return SentUpdate(model=plain, others=others)

@@ -43,6 +43,7 @@ class LocalTrainer:
         all_words: Load the whole word embedding, so that the trained model can be evaluated as it stands.
         rate: The learning rate is multiplied by this.
         staleness: How many rounds ago the server had ``x``.
+        momentum: Of the client's SGD; 0 for none.
         batches: Of the next call, in place of the client's epochs.
         span: The number of the next call's first step, and how many steps the schedule is for; None for the call's own.
         dropout: The name of the random stream of dropout, and its numbers.
@@ -71,7 +72,7 @@ class LocalTrainer:
         self.begin: Tensor | None = None
         self.memory: Mapping[str, Tensor] = {}
         self.all_words = False
-        self.rate, self.staleness = 1.0, 0
+        self.rate, self.staleness, self.momentum = 1.0, 0, options.momentum
         self.batches: list[np.ndarray] | None = None
         self.span: tuple[int, int] | None = None
         self.dropout: tuple[str, tuple[int, ...]] = ("dropout", (round_number, client))
@@ -139,11 +140,12 @@ class LocalTrainer:
         self._load(at, by_rows=False)
         replica.train(False)
         replica.zero_grad()
-        for start in range(0, len(self.examples), size):
-            numbers = self.examples[start : start + size]
-            batch = self.task.collate(self.features, numbers, replica.device, training=True)
-            loss = self.task.loss(replica.model, batch) * (len(numbers) / len(self.examples))
-            loss.backward()  # type: ignore[no-untyped-call]
+        with torch_stream(self.seed, "gradient", self.round, self.client, *self._again()):
+            for start in range(0, len(self.examples), size):
+                numbers = self.examples[start : start + size]
+                batch = self.task.collate(self.features, numbers, replica.device, training=True)
+                loss = self.task.loss(replica.model, batch) * (len(numbers) / len(self.examples))
+                loss.backward()  # type: ignore[no-untyped-call]
         return replica.gradient()
 
     def _load(self, start: Tensor, by_rows: bool) -> None:

@@ -126,11 +126,14 @@ class ClientWorker:
         self._loaded: int | None = None
 
     @property
+    def has_global_model(self) -> bool:
+        """Whether the server's model is a whole one, which clients get as it is."""
+        return not self.replica.personal.numel and self.algorithm.uplink.pull.push == "all"
+
+    @property
     def personalised(self) -> bool:
         """Whether clients have models of their own after a round."""
-        algorithm = self.algorithm
-        own = self.replica.personal.numel > 0 or algorithm.personal_model is not None
-        return own or algorithm.uplink.pull.push != "all"
+        return not self.has_global_model or self.algorithm.personal_model is not None
 
     def new_total(self, room: Room) -> Any:
         """Return an empty total of updates."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from io import FileIO
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from fednlp.federated.client import ClientResult, TrainRequest
@@ -30,8 +30,11 @@ class Room(Protocol):
     def tensor(self, name: str, numel: int, dtype: torch.dtype) -> Tensor:
         """Return the tensor of that name; zeros at first."""
 
-    def file(self, name: str) -> Path:
-        """Return the path of the file of that name, on disk; it is empty at first."""
+    def file(self, name: str) -> FileIO:
+        """Return the file of that name, on disk, open for reading and writing; it is empty at first.
+
+        Nothing of it is left once it is closed by all who share it, however they end.
+        """
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import Any
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.algorithms import method
 from fednlp.federated.algorithms.fedopt import fedopt
+from fednlp.federated.algorithms.fedprox import Mu
 from fednlp.federated.server import ServerOptimizer, default_server
 
 
@@ -13,7 +14,7 @@ from fednlp.federated.server import ServerOptimizer, default_server
 def fedadam(
     clients_per_round: int,
     server: ServerOptimizer = default_server("adam"),
-    mu: float = 0.0,
+    mu: Mu = 0.0,
     **common: Any,
 ) -> Algorithm:
     """Return FedOpt with Adam as the server optimiser.

@@ -1,12 +1,8 @@
 """FedOpt: Reddi et al. 2021, "Adaptive Federated Optimization"."""
 
-from typing import Annotated
-
-from pydantic import Field
-
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.algorithms import method
-from fednlp.federated.algorithms.fedprox import proximal_client
+from fednlp.federated.algorithms.fedprox import Mu, proximal_client
 from fednlp.federated.cohort import WeightFunction, by_examples, uniform_cohort
 from fednlp.federated.schedules import RateSchedule
 from fednlp.federated.server import ServerOptimizer
@@ -16,7 +12,7 @@ from fednlp.federated.server import ServerOptimizer
 def fedopt(
     clients_per_round: int,
     server: ServerOptimizer = ServerOptimizer("sgd", 1.0, momentum=0.9),
-    mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0,
+    mu: Mu = 0.0,
     *,
     weight: WeightFunction = by_examples,
     min_clients: int = 1,

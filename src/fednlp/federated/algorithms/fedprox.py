@@ -14,11 +14,14 @@ from fednlp.federated.schedules import RateSchedule
 if TYPE_CHECKING:
     from torch import Tensor
 
+Mu = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""The weight of the proximal term: a finite number, 0 or more."""
+
 
 @method("FedProx")
 def fedprox(
     clients_per_round: int,
-    mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01,
+    mu: Mu = 0.01,
     *,
     weight: WeightFunction = by_examples,
     min_clients: int = 1,

@@ -182,7 +182,9 @@ def _cost_model_note(runs: Sequence[Run]) -> str:
     up, down, device = rates.pop()
     parts = [f"{rate:g} MB/s {way}" for rate, way in ((up, "up"), (down, "down")) if rate is not None]
     parts += [device] if device else []
-    return f"Simulated time: every round as long as its slowest client; {', '.join(parts)}." if parts else ""
+    if not parts:
+        return ""
+    return f"Simulated time: every synchronous round as long as its slowest client; {', '.join(parts)}."
 
 
 def _devices(run: Run) -> str:

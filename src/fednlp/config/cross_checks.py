@@ -1,18 +1,15 @@
 """What goes together in an experiment, what does not, and what an algorithm's name stands for."""
 
-import difflib
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pydantic import ValidationError
-
-from fednlp.config.mistakes import explain
+from fednlp.config.fields import ExperimentFields
+from fednlp.config.method_options import foreign_options, found_or_none
+from fednlp.config.robustness import aggregator_problems, attack_problems
 from fednlp.config.sections import (
     BASELINES,
     GIVEN,
     LARGEST_CLIP,
-    Algorithm,
     Data,
     Exchange,
     Partition,
@@ -25,15 +22,11 @@ from fednlp.costs.devices import load_profile
 from fednlp.costs.fleet import check_mix
 from fednlp.data.silos.paths import names_silos
 from fednlp.errors import ConfigError, ModelError, PartitionError
-from fednlp.federated import algorithms
+from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.server import ServerOptimizer, default_server
 from fednlp.federated.transform_spec import additive, check_exchange, parse_chain
 from fednlp.partition.make import check_options
 from fednlp.plugins import is_own, load
-
-if TYPE_CHECKING:
-    from fednlp.config.schema import Experiment
-
 
 _NUMBERS = {
     "sgd": ("momentum",),
@@ -45,12 +38,14 @@ _NUMBERS = {
 _SCHEDULE = ("round_schedule", "warmup_rounds", "minimum_rate")
 
 
-def problems(experiment: "Experiment") -> list[str]:
+def problems(experiment: ExperimentFields) -> list[str]:
     """Return every mistake in how the parts go together, a sentence each."""
     return [
         *_own_code_problems(experiment),
         *_partition_problems(experiment),
         *_algorithm_problems(experiment),
+        *aggregator_problems(experiment),
+        *attack_problems(experiment),
         *_cohort_problems(experiment),
         *_exchange_problems(experiment),
         *_selection_problems(experiment),
@@ -61,12 +56,14 @@ def problems(experiment: "Experiment") -> list[str]:
     ]
 
 
-def own_code(experiment: "Experiment") -> list[tuple[str, str]]:
+def own_code(experiment: ExperimentFields) -> list[tuple[str, str]]:
     """Return the settings that name code of the user's own, each with the ``"module:attribute"`` that it names."""
     named = [
         ("task.name", experiment.task.name or ""),
         ("partition.method", experiment.partition.method),
         ("algorithm.name", experiment.algorithm.name),
+        ("aggregator.name", experiment.aggregator.name if experiment.aggregator else ""),
+        ("attack.name", experiment.attack.name if experiment.attack else ""),
         *(("exchange.up", word) for word in experiment.exchange.up),
         *(("exchange.down", word) for word in experiment.exchange.down),
     ]
@@ -87,25 +84,17 @@ def partition_defaults(partition: Partition, data: Data) -> Partition:
     return partition.model_copy(update={"method": "uniform", "clients": clients})
 
 
-def cohort_defaults(experiment: "Experiment") -> dict[str, int]:
+def cohort_defaults(experiment: ExperimentFields) -> dict[str, int]:
     """Return the size of the cohort where it is not given and the default is more than all clients; else nothing."""
     clients, cohort = experiment.partition.clients, experiment.clients_per_round
     given = "clients_per_round" in experiment.model_fields_set or experiment.algorithm.name in BASELINES
     return {} if given or clients is None or cohort <= clients else {"clients_per_round": clients}
 
 
-def algorithm_defaults(algorithm: Algorithm) -> Algorithm:
-    """Fill in the options of the method."""
-    if algorithm.name in BASELINES or algorithm.name == GIVEN or is_own(algorithm.name):
-        return algorithm
-    options = algorithms.find(algorithm.name).options()(**algorithm.method_options)
-    return Algorithm(**{**algorithm.model_dump(), **options.model_dump()})
-
-
 def server_defaults(algorithm: str, server: Server) -> Server:
     """Fill in what the algorithm stands for, or the defaults of the server optimiser that is configured."""
     known = algorithm not in BASELINES and algorithm != GIVEN
-    begun = (algorithms.find(algorithm).server if known else None) or ServerOptimizer()
+    begun = (ALGORITHMS.find(algorithm).server if known else None) or ServerOptimizer()
     name = server.optimizer or begun.name
     defaults = asdict(begun if name == begun.name else default_server(name))
     useful = {"learning_rate", *_NUMBERS[name]}
@@ -113,41 +102,7 @@ def server_defaults(algorithm: str, server: Server) -> Server:
     return Server(**{"optimizer": name, **filled, **server.model_dump(exclude_none=True)})
 
 
-def option_problems(section: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with keys of ``[algorithm]`` whatever its name: each must be an option of some method."""
-    own = {"name", "weighting", "options"}
-    found = []
-    for key, value in section.items():
-        if key in own:
-            continue
-        takers = _takers(key)
-        if not takers:
-            near = difflib.get_close_matches(key, [*own, *_all_options()], n=1)
-            hint = f"did you mean algorithm.{near[0]}?" if near else "it is no option of any method"
-            found.append(f"unknown key algorithm.{key}; {hint}")
-            continue
-        here = section.get("name", "fedavg")
-        model = algorithms.find(here if here in takers else takers[0]).options()
-        try:
-            model.__pydantic_validator__.validate_assignment(model.model_construct(), key, value)
-        except ValidationError as error:
-            found += [
-                explain(dict(one) | {"loc": ("algorithm", *one["loc"])}, model) for one in error.errors()
-            ]
-    return found
-
-
-def _takers(key: str) -> list[str]:
-    """Return the methods that take an option."""
-    return [name for name in algorithms.names() if key in algorithms.find(name).options().model_fields]
-
-
-def _all_options() -> list[str]:
-    """Return the options of all methods."""
-    return [key for name in algorithms.names() for key in algorithms.find(name).options().model_fields]
-
-
-def _own_code_problems(experiment: "Experiment") -> list[str]:
+def _own_code_problems(experiment: ExperimentFields) -> list[str]:
     found = []
     for key, name in own_code(experiment):
         try:
@@ -157,7 +112,7 @@ def _own_code_problems(experiment: "Experiment") -> list[str]:
     return found
 
 
-def _partition_problems(experiment: "Experiment") -> list[str]:
+def _partition_problems(experiment: ExperimentFields) -> list[str]:
     try:
         check_options(experiment.partition)
     except PartitionError as error:
@@ -165,28 +120,29 @@ def _partition_problems(experiment: "Experiment") -> list[str]:
     return []
 
 
-def _algorithm_problems(experiment: "Experiment") -> list[str]:
+def _algorithm_problems(experiment: ExperimentFields) -> list[str]:
     algorithm, server, name = experiment.algorithm, experiment.server, experiment.algorithm.name
     if name == GIVEN:
         return []
     given = {
         key: value for key, value in server.model_dump(exclude_defaults=True).items() if value is not None
     }
+    plain = {"optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0}
+    no_server = [_no_server(name, given)] if any(plain.get(k) != v for k, v in given.items()) else []
     if name in BASELINES:
         found = [
-            f"algorithm.{key} is not supported by {name}: leave it out" for key in algorithm.method_options
+            f"algorithm.{key} is not supported by {name}: leave it out" for key in algorithm.function_options
         ]
-        return found + ([_no_server(name, given)] if given else [])
-    method = _method(name)
+        return found + no_server
+    method = found_or_none(ALGORITHMS, name)
     if method is None:  # reported already
         return []
-    found = _foreign_options(algorithm, method)
+    found = foreign_options(algorithm, ALGORITHMS, method)
     if not found and method.refuses is not None:
-        found += method.refuses(algorithm.method_options, experiment)
+        found += method.refuses(algorithm.function_options, experiment)
     begun = method.server
     if begun is None:
-        plain = {"optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0}
-        return found + ([_no_server(name, given)] if any(plain.get(k) != v for k, v in given.items()) else [])
+        return found + no_server
     if method.fixed_server and server.optimizer not in {None, begun.name}:
         found.append(
             f'{name} means server.optimizer = "{begun.name}", not "{server.optimizer}": '
@@ -201,13 +157,6 @@ def _algorithm_problems(experiment: "Experiment") -> list[str]:
     ]
 
 
-def _method(name: str) -> algorithms.Method | None:
-    try:
-        return algorithms.find(name)
-    except ConfigError:
-        return None
-
-
 def _no_server(name: str, given: dict[str, Any]) -> str:
     return (
         f"[server] is not supported by {name} ({', '.join(given)} given): leave it out, or say "
@@ -215,30 +164,7 @@ def _no_server(name: str, given: dict[str, Any]) -> str:
     )
 
 
-def _foreign_options(algorithm: Algorithm, method: algorithms.Method) -> list[str]:
-    """Return what is wrong with options that are not the method's."""
-    name = algorithm.name
-    if is_own(name):
-        return [
-            f"algorithm.{key} is an option of {', '.join(_takers(key))}; those of your own algorithm go into "
-            "[algorithm.options]"
-            for key in algorithm.model_extra or {}
-        ]
-    if algorithm.options:
-        return [
-            f"algorithm.options are for an algorithm of your own: write the options of {name} into [algorithm], or "
-            "leave them out"
-        ]
-    known = method.options().model_fields
-    return [
-        f"algorithm.{key} is not supported by {name}: say algorithm.name = "
-        + " or ".join(f'"{taker}"' for taker in _takers(key))
-        for key in algorithm.model_extra or {}
-        if key not in known
-    ]
-
-
-def _cohort_problems(experiment: "Experiment") -> list[str]:
+def _cohort_problems(experiment: ExperimentFields) -> list[str]:
     clients, cohort = experiment.partition.clients, experiment.clients_per_round
     found = []
     if clients is not None and cohort > clients and experiment.algorithm.name not in BASELINES:
@@ -252,7 +178,7 @@ def _cohort_problems(experiment: "Experiment") -> list[str]:
     return found
 
 
-def _exchange_problems(experiment: "Experiment") -> list[str]:
+def _exchange_problems(experiment: ExperimentFields) -> list[str]:
     exchange, pull, name = experiment.exchange, experiment.pull, experiment.algorithm.name
     found = []
     for section, given in (("exchange", exchange != Exchange()), ("pull", pull != Pull())):
@@ -269,7 +195,7 @@ def _exchange_problems(experiment: "Experiment") -> list[str]:
     return found
 
 
-def _secure_problems(experiment: "Experiment") -> list[str]:
+def _secure_problems(experiment: ExperimentFields) -> list[str]:
     from fednlp.models.peft_options import averaging_of
 
     secure, exchange = experiment.secure, experiment.exchange
@@ -304,7 +230,7 @@ def _secure_problems(experiment: "Experiment") -> list[str]:
     return found + _plan_problems(experiment)
 
 
-def _plan_problems(experiment: "Experiment") -> list[str]:
+def _plan_problems(experiment: ExperimentFields) -> list[str]:
     from fednlp.secure.plan import make_plan
 
     secure, cohort = experiment.secure, experiment.clients_per_round
@@ -322,7 +248,7 @@ def _plan_problems(experiment: "Experiment") -> list[str]:
     return []
 
 
-def _privacy_problems(experiment: "Experiment") -> list[str]:
+def _privacy_problems(experiment: ExperimentFields) -> list[str]:
     from fednlp.models.peft_options import averaging_of
 
     privacy, name = experiment.privacy, experiment.algorithm.name
@@ -379,7 +305,7 @@ def _private_sum_problems(privacy: Privacy, secure: Secure) -> list[str]:
     return found
 
 
-def _fewshot_problems(experiment: "Experiment") -> list[str]:
+def _fewshot_problems(experiment: ExperimentFields) -> list[str]:
     fewshot, name, task = experiment.fewshot, experiment.algorithm.name, experiment.task.configured
     if fewshot is None:
         return []
@@ -418,7 +344,7 @@ def _fewshot_problems(experiment: "Experiment") -> list[str]:
     return found
 
 
-def _costs_problems(experiment: "Experiment") -> list[str]:
+def _costs_problems(experiment: ExperimentFields) -> list[str]:
     try:
         device = experiment.costs.device
         if isinstance(device, dict):
@@ -430,7 +356,7 @@ def _costs_problems(experiment: "Experiment") -> list[str]:
     return []
 
 
-def _selection_problems(experiment: "Experiment") -> list[str]:
+def _selection_problems(experiment: ExperimentFields) -> list[str]:
     from fednlp.models.peft_options import averaging_of, check_peft
     from fednlp.models.selection_spec import parse_selection
 

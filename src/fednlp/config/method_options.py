@@ -1,0 +1,129 @@
+"""Options of the functions that ``[algorithm]``, ``[aggregator]`` and ``[attack]`` name: which are known, and whose."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from fednlp.config.error_messages import explain
+from fednlp.config.fields import ExperimentFields
+from fednlp.config.sections import BASELINES, GIVEN, Aggregator, Algorithm, Attack, NamedFunction
+from fednlp.errors import ConfigError
+from fednlp.federated.aggregators import AGGREGATORS
+from fednlp.federated.algorithms import ALGORITHMS
+from fednlp.federated.attacks import ATTACKS
+from fednlp.federated.registry import P, Plugin, Registry
+from fednlp.plugins import is_own
+
+_SECTIONS: Mapping[str, tuple[type[NamedFunction], Registry[Any]]] = {
+    "algorithm": (Algorithm, ALGORITHMS),
+    "aggregator": (Aggregator, AGGREGATORS),
+    "attack": (Attack, ATTACKS),
+}
+
+
+def own_keys(section: str) -> set[str]:
+    """Return the keys of a section that are no options of a function; none of other sections.
+
+    >>> sorted(own_keys("attack"))
+    ['fraction', 'name', 'options']
+    """
+    return set(_SECTIONS[section][0].model_fields)
+
+
+def unknown_options(sections: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with options, whatever name they stand beside: each must be an option of some function.
+
+    Args:
+        sections: Of the experiment, by name; those that are values already are not looked at.
+    """
+    return [
+        problem
+        for name in _SECTIONS
+        if isinstance(sections.get(name), Mapping)
+        for problem in _unknown_options(name, sections[name])
+    ]
+
+
+def _unknown_options(section: str, given: Mapping[str, Any]) -> list[str]:
+    model, registry = _SECTIONS[section]
+    own, found = list(model.model_fields), []
+    for key, value in given.items():
+        if key in own:
+            continue
+        takers = registry.takers(key)
+        if not takers:
+            near = difflib.get_close_matches(key, [*own, *registry.all_options()], n=1)
+            hint = (
+                f"did you mean {section}.{near[0]}?"
+                if near
+                else f"it is no option of any {registry.kind.noun}"
+            )
+            found.append(f"unknown key {section}.{key}; {hint}")
+            continue
+        here = given.get("name", model.model_fields["name"].default)
+        options = registry.find(here if here in takers else takers[0]).options()
+        try:
+            options.__pydantic_validator__.validate_assignment(options.model_construct(), key, value)
+        except ValidationError as error:
+            found += [explain(dict(one) | {"loc": (section, *one["loc"])}, options) for one in error.errors()]
+    return found
+
+
+def foreign_options(section: NamedFunction, registry: Registry[P], plugin: P) -> list[str]:
+    """Return what is wrong with options that are not the named function's.
+
+    Args:
+        section: The section.
+        registry: What its name is looked up in.
+        plugin: What its name stands for.
+    """
+    name, key = section.name, plugin.section
+    if is_own(name):
+        return [
+            f"{key}.{option} is an option of {', '.join(registry.takers(option))}; those of your own {key} go into "
+            f"[{key}.options]"
+            for option in section.model_extra or {}
+        ]
+    if section.options:
+        return [
+            f"{key}.options are for an {key} of your own: write the options of {name} into [{key}], or leave them out"
+        ]
+    known = plugin.options().model_fields
+    return [
+        f"{key}.{option} is not supported by {name}: say {key}.name = "
+        + " or ".join(f'"{taker}"' for taker in registry.takers(option))
+        for option in section.model_extra or {}
+        if option not in known
+    ]
+
+
+def found_or_none(registry: Registry[P], name: str) -> P | None:
+    """Return what a name stands for; None for code of the user's own that cannot be imported.
+
+    Args:
+        registry: What the name is looked up in.
+        name: As typed.
+    """
+    try:
+        return registry.find(name)
+    except ConfigError:
+        return None
+
+
+def with_defaults(experiment: ExperimentFields) -> dict[str, NamedFunction]:
+    """Return the sections that name a function, with the defaults of its options filled in."""
+    found = {}
+    for name, (_, registry) in _SECTIONS.items():
+        section: NamedFunction | None = getattr(experiment, name)
+        if section is not None:
+            found[name] = _filled(section, registry)
+    return found
+
+
+def _filled(section: NamedFunction, registry: Registry[Plugin]) -> NamedFunction:
+    if section.name in (*BASELINES, GIVEN) or is_own(section.name):
+        return section
+    options = registry.find(section.name).options()(**section.function_options)
+    return type(section)(**{**section.model_dump(), **options.model_dump()})

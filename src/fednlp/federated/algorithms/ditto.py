@@ -1,0 +1,107 @@
+"""Ditto: Li et al. 2021, "Ditto: Fair and Robust Federated Learning Through Personalization"."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.algorithms import method
+from fednlp.federated.client import ClientFunction, Local, Result
+from fednlp.federated.cohort import WeightFunction, by_examples, uniform_cohort
+from fednlp.federated.schedules import RateSchedule
+from fednlp.federated.server import ServerOptimizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PERSONAL = "personal"
+"""The client's own model, in its record."""
+
+
+def _refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
+    """Return what goes with one model a client, and not with two."""
+    train, peft, fewshot = experiment.model.train, experiment.model.peft or {}, experiment.fewshot
+    found = []
+    if isinstance(train, Mapping) and (
+        {"critical_layer", "personal"} & {*train} or "personal" in train.values()
+    ):
+        found.append(
+            "ditto keeps a whole personal model with each client, and model.train keeps layers there: leave one of the "
+            'two out; to share all layers but the embeddings, say model.train.frozen = "embeddings"'
+        )
+    if experiment.pull.push == "selected":
+        found.append(
+            'ditto trains its personal model towards the global model, which pull.push = "selected" does not send as '
+            'a whole: say pull.push = "all"'
+        )
+    if experiment.client.keep_optimizer:
+        found.append(
+            "client.keep_optimizer keeps the memory of one optimiser, and a client of ditto trains two models: leave "
+            "it out"
+        )
+    if peft.get("averaging") == "exact":
+        found.append(
+            '[model.peft] averaging = "exact" moves the weights under the adapters, which ditto\'s personal models do '
+            'not follow: say averaging = "ffa" or "plain"'
+        )
+    if fewshot is not None and fewshot.pacing == "search":
+        found.append(
+            'fewshot.pacing = "search" puts the model back between trials, and not the personal models of ditto: set '
+            "another pacing"
+        )
+    return found
+
+
+@method("Ditto", refuses=_refuses)
+def ditto(
+    clients_per_round: int,
+    lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0,
+    *,
+    server: ServerOptimizer = ServerOptimizer(),
+    weight: WeightFunction = by_examples,
+    min_clients: int = 1,
+    client_rate: RateSchedule = RateSchedule(),
+) -> Algorithm:
+    """Return Ditto (Algorithm 1): FedAvg, and beside it a personal model of each client, held near the global one.
+
+    Args:
+        clients_per_round: The size of the cohort.
+        lam: The paper's lambda: a client's personal model v minimises F_i(v) + (lam/2)||v - x||^2.
+        server: The server optimiser of the global model.
+        weight: A client's weight, from its number of examples.
+        min_clients: A round with fewer clients stops the run.
+        client_rate: The clients' learning rate over the rounds.
+    """
+    return Algorithm(
+        "ditto",
+        uniform_cohort(clients_per_round),
+        weight,
+        client=ditto_client(lam),
+        server=server,
+        min_clients=min_clients,
+        keeps=(PERSONAL,),
+        personal_model=PERSONAL,
+        client_rate=client_rate,
+    )
+
+
+def ditto_client(lam: float) -> ClientFunction:
+    """Return the client of Ditto, whose global model is FedAvg's, whatever ``lam`` is.
+
+    Args:
+        lam: The strength of the pull towards the global model; with 0 the personal models are trained alone.
+    """
+
+    def pull(g: "Tensor", v: "Tensor", x: "Tensor") -> "Tensor":
+        return g.add_(v - x, alpha=lam)
+
+    def client(
+        local: Local, x: "Tensor", server: Mapping[str, "Tensor"], own: Mapping[str, "Tensor"]
+    ) -> Result:
+        y = local.steps(x)
+        start = own.get(PERSONAL, x)
+        v = local.steps(start, pull, x, sparse=start is x) if lam else local.steps(start)
+        return Result(update={"model": y - x}, keep={PERSONAL: v.flat()})
+
+    return client

@@ -1,0 +1,287 @@
+"""FedBuff: Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous Aggregation" (arXiv:2106.06639)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fednlp.errors import ConfigError
+from fednlp.federated.aggregators.base import AggregatedUpdate, Mean
+from fednlp.federated.aggregators.weighted_mean import WeightedMean
+from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.algorithms import method
+from fednlp.federated.client import ClientResult
+from fednlp.federated.cohort import Cohort, Population, RoundPlan, WeightFunction, by_examples
+from fednlp.federated.schedules import RateSchedule
+from fednlp.federated.server import ServerOptimizer
+from fednlp.seeds import generator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fednlp.federated.params import Layout
+    from fednlp.federated.state import State
+    from fednlp.federated.sums import ExactSum
+
+_VERSION = "version."
+
+
+def _refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
+    """Return what FedBuff cannot go with."""
+    from fednlp.models.peft_options import averaging_of
+
+    found, size = [], options.get("buffer_size", 10)
+    clients = experiment.partition.clients
+    if experiment.costs.device is None:
+        found.append(
+            "FedBuff goes by how long each client takes: say costs.device, a profile or a mix of several"
+        )
+    if clients is not None and size > clients:
+        found.append(_too_large(size, clients))
+    if experiment.min_clients > size:
+        found.append(
+            f"min_clients = {experiment.min_clients} is more than algorithm.buffer_size = {size}, the clients of an "
+            "update: lower it"
+        )
+    if options.get("staleness") == "constant" and options.get("staleness_exponent", 0.5) != 0.5:
+        found.append(
+            'algorithm.staleness_exponent is for algorithm.staleness = "polynomial": leave one of them out'
+        )
+    if experiment.secure.protocol != "none":
+        found.append(
+            "[secure] runs each step of its protocol with a whole cohort at once, and FedBuff's clients come one by "
+            "one: leave [secure] out"
+        )
+    if experiment.privacy is not None:
+        found.append(
+            "[privacy] counts on cohorts that are drawn at random, and who is in FedBuff's buffer depends on the "
+            "clients' speeds: leave [privacy] out"
+        )
+    if experiment.pull.rule != "all":
+        found.append(
+            "[pull] averages each tensor over the clients that sent it, and FedBuff divides by the whole buffer: leave "
+            "[pull] out"
+        )
+    if experiment.fewshot is not None:
+        found.append(
+            "[fewshot] draws each round among the clients that have labels by then, and FedBuff's clients train across "
+            "rounds: leave [fewshot] out"
+        )
+    if averaging_of(experiment.model.peft) == "exact":
+        found.append(
+            '[model.peft] averaging = "exact" is for clients that start from the same model, and FedBuff\'s do not: '
+            'say averaging = "ffa" or "plain"'
+        )
+    return found
+
+
+def _too_large(size: int, clients: int) -> str:
+    return (
+        f"algorithm.buffer_size = {size} is more than the {clients} clients, and a buffer holds one update of each at "
+        "most: lower it"
+    )
+
+
+@method("FedBuff", refuses=_refuses)
+def fedbuff(
+    clients_per_round: int,
+    buffer_size: Annotated[int, Field(ge=1)] = 10,
+    staleness: Literal["polynomial", "constant"] = "polynomial",
+    staleness_exponent: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5,
+    server: ServerOptimizer = ServerOptimizer(),
+    *,
+    weight: WeightFunction = by_examples,
+    min_clients: int = 1,
+    client_rate: RateSchedule = RateSchedule(),
+) -> Algorithm:
+    """Return FedBuff (Algorithm 1): clients train at their own pace, and every K updates the server takes a step.
+
+    A round is a flush of the buffer.
+
+    Args:
+        clients_per_round: M, how many clients train at any time.
+        buffer_size: K, how many updates a step is made of.
+        staleness: How an update that is tau flushes late counts: ``"polynomial"``, (1 + tau)^-a; ``"constant"``, 1.
+        staleness_exponent: a.
+        server: The server optimiser.
+        weight: A client's weight, from its number of examples; :func:`~fednlp.federated.cohort.equally` in the
+            paper.
+        min_clients: A flush with fewer clients stops the run.
+        client_rate: The clients' learning rate over the flushes.
+    """
+    exponent = staleness_exponent if staleness == "polynomial" else 0.0
+    schedule = FlushSchedule(clients_per_round, buffer_size)
+
+    def sample(population: Population, round_number: int) -> Cohort:
+        cohort = schedule.flush(population, round_number).cohort
+        return replace(cohort, scale=[(1.0 + late) ** -exponent for late in cohort.staleness])
+
+    return Algorithm(
+        "fedbuff",
+        sample,
+        weight,
+        aggregator=BufferedMean(),
+        server=FedBuffServer(server, schedule),
+        min_clients=min_clients,
+        client_rate=client_rate,
+    )
+
+
+class BufferedMean(WeightedMean):
+    """sum s(tau_i) p_i update_i / sum p_i: staleness makes an update smaller, and no other one larger."""
+
+    def finish(
+        self, total: Mapping[str, "ExactSum"], plan: RoundPlan, results: Sequence[ClientResult]
+    ) -> AggregatedUpdate:
+        """Return the sums over the weights of the buffer's clients, whatever their staleness."""
+        sizes, weight = plan.population.sizes, plan.weight
+        whole = sum(weight(int(sizes[result.client])) for result in results)
+        vectors = {name: Mean(*one.mean(whole / plan.unit)) for name, one in total.items()}
+        return replace(super().finish({}, plan, results), vectors=vectors)
+
+
+@dataclass(frozen=True)
+class FedBuffServer:
+    """Moves the model by a server optimiser, and keeps the older models on which clients still train.
+
+    Attributes:
+        server: The optimiser.
+        schedule: Says which models are still needed.
+    """
+
+    server: ServerOptimizer
+    schedule: "FlushSchedule"
+
+    def init(self, layout: "Layout") -> "dict[str, Tensor]":
+        """Return the optimiser's vectors before the first flush."""
+        return self.server.init(layout)
+
+    def step(self, state: "State", update: AggregatedUpdate) -> None:
+        """Move the model; keep the one before under ``version.<flushes>`` if a client trains on it."""
+        needed = self.schedule.flush(update.plan.population, update.plan.number).needed
+        for name in [name for name in state.vectors if name.startswith(_VERSION)]:
+            if int(name.removeprefix(_VERSION)) not in needed:
+                del state.vectors[name]
+        if state.round in needed:
+            state.vectors[f"{_VERSION}{state.round}"] = state.params.clone()
+        self.server.step(state, update)
+
+    def model(self, state: "State", staleness: int) -> "Tensor":
+        """Return the model of ``staleness`` flushes ago."""
+        return state.vectors[f"{_VERSION}{state.round - staleness}"] if staleness else state.params
+
+
+@dataclass(frozen=True)
+class Flush:
+    """One flush of the buffer.
+
+    Attributes:
+        cohort: Whose updates are in it, how late they are, and the seconds since the flush before.
+        needed: Numbers of flushes after which clients got the models on which they still train; the model after
+            this flush is not among them.
+    """
+
+    cohort: Cohort
+    needed: frozenset[int]
+
+
+class FlushSchedule:
+    """The flushes of a run: a function of seed and population, of which the last run's are remembered.
+
+    Args:
+        concurrency: How many clients train at any time.
+        buffer_size: Updates in a flush.
+    """
+
+    def __init__(self, concurrency: int, buffer_size: int) -> None:
+        self._sizes = concurrency, buffer_size
+        self._timeline: Timeline | None = None
+
+    def flush(self, population: Population, number: int) -> Flush:
+        """Return a flush by its number from 1.
+
+        Raises:
+            ConfigError: How long clients take is not known, or there are fewer clients than a buffer holds.
+        """
+        if self._timeline is None or not self._timeline.is_of(population):
+            self._timeline = Timeline(population, *self._sizes)
+        while len(self._timeline.flushes) < number:
+            self._timeline.advance()
+        return self._timeline.flushes[number - 1]
+
+
+class Timeline:
+    """The events of a simulated clock, one instant after the other.
+
+    At each instant the updates that arrive are added to the buffer in the order of the clients' ids, and whenever the
+    buffer is full, it is flushed. Then every free place is taken by a client drawn uniformly among those that neither
+    train nor have an update in the buffer, which starts from the newest model. Where no client is left, the place stays
+    free until one is.
+
+    Args:
+        population: All clients.
+        concurrency: How many clients train at any time.
+        buffer_size: Updates in a flush.
+
+    Raises:
+        ConfigError: How long clients take is not known, or there are fewer clients than a buffer holds.
+    """
+
+    def __init__(self, population: Population, concurrency: int, buffer_size: int) -> None:
+        if population.seconds is None:
+            raise ConfigError(
+                "FedBuff goes by how long each client takes, which is not known: give costs.device a profile that says "
+                "how long the model takes, or seconds to federate()"
+            )
+        if buffer_size > len(population):
+            raise ConfigError(_too_large(buffer_size, len(population)))
+        self.flushes: list[Flush] = []
+        self._seed, self._seconds = population.seed, population.seconds.copy()
+        self._concurrency, self._size = concurrency, buffer_size
+        self._rng = generator(population.seed, "fedbuff")
+        self._training: list[tuple[float, int]] = []
+        self._began: dict[int, int] = {}
+        self._buffer: list[int] = []
+        self._flushed = 0.0
+        self._fill(0.0)
+
+    def is_of(self, population: Population) -> bool:
+        """Whether these are the events of a population."""
+        return population.seed == self._seed and np.array_equal(population.seconds, self._seconds)  # type: ignore[arg-type]
+
+    def advance(self) -> None:
+        """Go on to the next instant at which an update arrives."""
+        now = self._training[0][0]
+        while self._training and self._training[0][0] == now:
+            self._buffer.append(heappop(self._training)[1])
+            if len(self._buffer) == self._size:
+                self._flush(now)
+        self._fill(now)
+
+    def _flush(self, now: float) -> None:
+        clients, newest = sorted(self._buffer), len(self.flushes)
+        late = [newest - self._began.pop(client) for client in clients]
+        cohort = Cohort(clients, late, seconds=now - self._flushed)
+        self.flushes.append(Flush(cohort, frozenset(self._began.values())))
+        self._buffer, self._flushed = [], now
+
+    def _fill(self, now: float) -> None:
+        while len(self._training) < self._concurrency:
+            client = self._draw()
+            if client is None:
+                return
+            self._began[client] = len(self.flushes)
+            heappush(self._training, (now + float(self._seconds[client]), client))
+
+    def _draw(self) -> int | None:
+        """Return a client that is neither training nor in the buffer; None where there is none."""
+        clients, busy = len(self._seconds), self._began
+        if clients > 2 * len(busy):  # two draws on average at most
+            while (client := int(self._rng.integers(clients))) in busy:
+                pass
+            return client
+        idle = [client for client in range(clients) if client not in busy]
+        return idle[int(self._rng.integers(len(idle)))] if idle else None

@@ -1,0 +1,184 @@
+"""Registries: packages in which a file defines one thing that an experiment can name.
+
+A file holds a function of the file's name, marked by a decorator such as
+:func:`fednlp.federated.aggregators.aggregator`. The function's parameters are the options, with their types and
+defaults: they are the keys of the section that names it. A name has hyphens where the file's name has underscores.
+The user's own function is the same, named ``"module:function"``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, create_model
+
+from fednlp.errors import ConfigError
+from fednlp.plugins import is_own, load
+
+Refusal = Callable[[Mapping[str, Any], Any], list[str]]
+"""(the options that are given, the experiment) -> mistakes, a sentence each."""
+Build = TypeVar("Build", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A function that experiments can name.
+
+    Attributes:
+        name: As it is typed.
+        build: Returns what the name stands for.
+        title: As people write it.
+        refuses: What it cannot go with.
+    """
+
+    name: str
+    build: Callable[..., Any]
+    title: str
+    refuses: Refusal | None = None
+
+    section: ClassVar[str]
+    """The section of the experiment that names it."""
+    noun: ClassVar[str]
+    """What messages call it."""
+    given: ClassVar[Sequence[str]] = ()
+    """Parameters that are no options: the run gives them."""
+
+    @property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """The function's parameters."""
+        return inspect.signature(self.build, eval_str=True).parameters
+
+    def options(self) -> type[BaseModel]:
+        """Return the model that checks the options."""
+        fields: dict[str, Any] = {}
+        for name, one in self.parameters.items():
+            if name not in self.given and one.kind is not inspect.Parameter.VAR_KEYWORD:
+                annotation = Any if one.annotation is inspect.Parameter.empty else one.annotation
+                fields[name] = (annotation, ... if one.default is inspect.Parameter.empty else one.default)
+        strict = ConfigDict(extra="forbid", strict=True, validate_default=True, arbitrary_types_allowed=True)
+        return create_model(self.name, __config__=strict, **fields)
+
+    def call(self, expected: Callable[[Any], bool], wanted: str, /, *args: Any, **options: Any) -> Any:
+        """Return what the name stands for.
+
+        Args:
+            expected: Whether a value is of the kind that the function must return.
+            wanted: What to return instead, for the message.
+            args: Passed by position.
+            options: Passed by name.
+
+        Raises:
+            ConfigError: The function does not take the options, or returns something else.
+        """
+        said = f'{self.section}.name = "{self.name}"'
+        try:
+            made = self.build(*args, **options)
+        except TypeError as error:
+            raise ConfigError(f"{said}: {error} (see [{self.section}.options])") from error
+        if not expected(made):
+            raise ConfigError(f"{said} returned {type(made).__name__}: return {wanted}")
+        return made
+
+
+def mark(**about: Any) -> Callable[[Build], Build]:
+    """Return a decorator that marks a function as the one of its file.
+
+    Args:
+        about: The attributes of the :class:`Plugin`, less name and function.
+    """
+
+    def decorate(build: Build) -> Build:
+        build.about = about  # type: ignore[attr-defined]
+        return build
+
+    return decorate
+
+
+P = TypeVar("P", bound=Plugin)
+
+
+@dataclass(frozen=True)
+class Registry(Generic[P]):
+    """The marked functions of a package's files.
+
+    Attributes:
+        package: The package's dotted name.
+        kind: What a function becomes.
+    """
+
+    package: str
+    kind: type[P]
+
+    @cached_property
+    def _modules(self) -> Mapping[str, str]:
+        """Name -> module."""
+        modules = [one.name for one in pkgutil.iter_modules(import_module(self.package).__path__)]
+        marked = (
+            module
+            for module in modules
+            if hasattr(getattr(import_module(f"{self.package}.{module}"), module, None), "about")
+        )
+        return {module.replace("_", "-"): module for module in sorted(marked)}
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names that come with fednlp."""
+        return tuple(self._modules)
+
+    def find(self, name: str, key: str = "") -> P:
+        """Return what a name stands for, or one of the user's own by ``"module:function"``.
+
+        Args:
+            name: As typed.
+            key: The setting that holds it, for messages; by default the section's ``name``.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        module = self._modules.get(name, name)
+        place = name if is_own(name) else f"{self.package}.{module}:{module}"
+        return self.of(load(place, key or f"{self.kind.section}.name"), name)
+
+    def of(self, build: Callable[..., Any], name: str) -> P:
+        """Return a function as one of the registry's kind.
+
+        Args:
+            build: The function.
+            name: What it is called.
+        """
+        about = getattr(build, "about", {"title": name.rpartition(":")[2]})
+        return self.kind(name, build, **about)
+
+    def check_name(self, name: str, also: Sequence[str] = ()) -> str:
+        """Return a name that is known, or has the form of the user's own.
+
+        Args:
+            name: As typed.
+            also: Further names that are known.
+
+        Raises:
+            ValueError: It is neither.
+        """
+        known = (*self.names(), *also)
+        if name in known or is_own(name):
+            return name
+        near = difflib.get_close_matches(name.lower(), known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(
+            f'there is no {self.kind.section} "{name}": {hint}known are {", ".join(known)}, or "module:function" of '
+            "your own"
+        )
+
+    def takers(self, option: str) -> list[str]:
+        """Return the names that take an option."""
+        return [name for name in self.names() if option in self.find(name).options().model_fields]
+
+    def all_options(self) -> list[str]:
+        """Return the options of all names."""
+        return [option for name in self.names() for option in self.find(name).options().model_fields]

@@ -1,0 +1,158 @@
+"""Imports run one way: a room knows those below it and none above, and no module reaches itself again.
+
+Rooms are the packages and modules of ``fednlp``. What is imported for type checkers alone does not count.
+"""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import fednlp
+
+SOURCE = Path(fednlp.__file__).parent
+
+ROOMS = (
+    "errors",
+    "seeds",
+    "disk",
+    "plugins",
+    "checked_json",
+    "formatting",
+    "hubs",
+    "models",
+    "data",
+    "tasks",
+    "partition",
+    "federated",
+    "runtime",
+    "privacy",
+    "secure",
+    "training",
+    "costs",
+    "fewshot",
+    "config",
+    "reports",
+    "simulation",
+    "inference",
+    "",
+    "cli",
+)
+"""From low to high; "" is the package itself, which names what Python users have; the commands stand on it."""
+
+ALLOWED = {"fednlp.models.adapters": "fednlp.federated.lora"}
+"""Imports upwards that are about to go: importing module -> imported module."""
+
+
+def modules() -> dict[str, Path]:
+    """Return every module's file by its name."""
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def only_for_checkers(test: ast.expr) -> bool:
+    """Return whether a condition is ``TYPE_CHECKING``."""
+    return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
+
+
+def statements(
+    body: list[ast.stmt], late: bool = False
+) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """Yield the imports of a module, and whether they stand within a function."""
+    for node in body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield node, late
+        elif isinstance(node, ast.If) and only_for_checkers(node.test):
+            yield from statements(node.orelse, late)
+        else:
+            inner = late or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            for name in ("body", "orelse", "finalbody"):
+                yield from statements(getattr(node, name, []), inner)
+            for handler in [*getattr(node, "handlers", []), *getattr(node, "cases", [])]:
+                yield from statements(handler.body, inner)
+
+
+@cache
+def imports() -> dict[str, dict[str, bool]]:
+    """Return what each module imports of fednlp, and whether it does so within a function alone."""
+    known, found = modules(), {}
+    for name, path in known.items():
+        there: dict[str, bool] = {}
+        for node, late in statements(ast.parse(path.read_text(encoding="utf-8")).body):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            else:
+                assert not node.level, f"{name} imports by a relative name"
+                module = node.module or ""
+                inner = [f"{module}.{alias.name}" for alias in node.names]
+                names = [one if one in known else module for one in inner]
+            for one in names:
+                if one.partition(".")[0] == "fednlp" and one != name:
+                    there[one] = there.get(one, True) and late
+        found[name] = there
+    return found
+
+
+def room(module: str) -> str:
+    """Return the room of a module."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+def test_every_module_is_in_a_room() -> None:
+    assert {room(module) for module in imports()} <= set(ROOMS)
+    assert len(set(ROOMS)) == len(ROOMS)
+
+
+def test_rooms_import_only_those_below() -> None:
+    """Within functions too: a late import is as much of an arrow."""
+    wrong = [
+        f"{module} -> {other}"
+        for module, there in imports().items()
+        for other in there
+        if ROOMS.index(room(other)) > ROOMS.index(room(module)) and ALLOWED.get(module) != other
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_is_allowed_is_there() -> None:
+    """An exception that is not needed any more goes."""
+    assert [f"{one} -> {other}" for one, other in ALLOWED.items() if other not in imports()[one]] == []
+
+
+def circles(graph: dict[str, list[str]]) -> list[list[str]]:
+    """Return one circle for each module that reaches itself again."""
+    found, done = [], set[str]()
+
+    def visit(module: str, way: list[str]) -> None:
+        if module in way:
+            found.append([*way[way.index(module) :], module])
+        elif module not in done:
+            for other in graph[module]:
+                visit(other, [*way, module])
+            done.add(module)
+
+    for module in graph:
+        visit(module, [])
+    return found
+
+
+def test_no_module_reaches_itself_again() -> None:
+    """Not within a room either. A method's file and its folder's __init__ are a plugin and its registry: by name."""
+    graph = {module: list(there) for module, there in imports().items()}
+    wrong = [" -> ".join(circle) for circle in circles(graph)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_circles_are_found() -> None:
+    assert circles({"a": ["b"], "b": ["c"], "c": ["b"]}) == [["b", "c", "b"]]
+    assert circles({"a": ["b", "c"], "b": ["c"], "c": []}) == []
+
+
+def test_late_and_conditional_imports_are_seen() -> None:
+    checked = "if TYPE_CHECKING:\n    import a\nelse:\n    import b\n"
+    body = f"{checked}def f():\n    try:\n        import c\n    finally:\n        import d\n"
+    found = [(node.names[0].name, late) for node, late in statements(ast.parse(body).body)]
+    assert found == [("b", False), ("c", True), ("d", True)]
