@@ -159,6 +159,12 @@ def balanced_numbering(
     a fair order: a stratified choice among numberings that are equally likely. (The divergence reported is
     that of Jensen and Shannon, which ranks nearly alike; square roots come out the same on every machine,
     logarithms need not.)
+
+    Args:
+        owners: The client of each example, 0 to C-1.
+        labels: The label of each example, 0 or more.
+        clients: C.
+        seed: Any integer.
     """
     offsets, positions = client_runs(owners, clients)
     near = np.empty(clients)

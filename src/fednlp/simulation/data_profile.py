@@ -16,7 +16,7 @@ def profile_run_data(experiment: Experiment, components: RunComponents, partitio
     Args:
         experiment: Resolved.
         components: Data, task and features of the run.
-        partition: Says which client holds which example.
+        partition: The examples of each client.
     """
     data = components.data
     lengths = [

@@ -52,7 +52,7 @@ class FederatedTraining:
 
     @property
     def population(self) -> Population:
-        """All clients, each with its number of labelled examples."""
+        """The population of all clients, each with its number of labelled examples."""
         sizes: NDArray[np.int64] = self._sizes if self.labels is None else self.labels.sizes
         return Population(sizes, self.context.experiment.seed, self._seconds)
 

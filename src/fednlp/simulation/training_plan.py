@@ -83,7 +83,7 @@ class PlanTrial:
 
 @dataclass(frozen=True)
 class PlanSearchResult:
-    """All plans that were evaluated, and the chosen one.
+    """The evaluated plans, and the chosen one.
 
     Attributes:
         model: Name or path of the model.
