@@ -58,7 +58,7 @@ def work(path: Path) -> None:
     from fednlp.config import parse
     from fednlp.models import load_tokenizer, resolve_model
     from fednlp.partition import Partition
-    from fednlp.simulation.build import features_of, make_task, open_data, share_out
+    from fednlp.simulation.build import build_partition, features_of, make_task, open_data
 
     experiment = parse(
         {
@@ -76,7 +76,7 @@ def work(path: Path) -> None:
     features = features_of(data, "train", data.task, task, tokenizer, 32, lambda text: None)
     said("tokenising", tokens=int(features.offsets["input_ids"][-1]))
     file = path.parent / "partition.npz"
-    share_out(experiment, data, lambda text: None).save(file)
+    build_partition(experiment, data, lambda text: None).save(file)
     partition = Partition.load(file)
     said("partition", clients=len(partition.train_offsets) - 1)
     tokens = sum(len(features.words(partition.train(client))) for client in range(COHORT))

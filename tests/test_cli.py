@@ -756,7 +756,7 @@ def test_a_terminal_obeys_no_data(
     escape = "\x1b]0;pwn\x07\x1b[31m"
     answers = [escape + "arts", [f"{escape}tag", "\x9b2J"], "two\nlines"]
     monkeypatch.setattr("fednlp.inference.model.open_trained", lambda *_: None)
-    monkeypatch.setattr("fednlp.inference.inputs.asked_of_texts", lambda *_: None)
+    monkeypatch.setattr("fednlp.inference.inputs.rows_of_texts", lambda *_: None)
     monkeypatch.setattr(
         "fednlp.inference.predict.predictions",
         lambda *_, **__: [Prediction({}, answer) for answer in answers],

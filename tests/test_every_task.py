@@ -12,7 +12,7 @@ import pytest
 import fednlp
 from fednlp.config import parse
 from fednlp.errors import ConfigError, DataError, RunError
-from fednlp.inference.inputs import asked_of_file, asked_of_texts
+from fednlp.inference.inputs import rows_of_file, rows_of_texts
 from fednlp.inference.model import open_trained
 from fednlp.inference.predict import predict_texts, predictions, write_predictions
 from fednlp.inference.score import evaluate_run
@@ -281,7 +281,7 @@ def test_it_answers(name: str, run_of: Callable[[str], RunDir]) -> None:
 @pytest.mark.parametrize("name", [name for name in CASES if name != "pairs"])
 def test_probabilities_are_of_labels_alone(name: str, run_of: Callable[[str], RunDir]) -> None:
     case, trained = CASES[name], open_trained(run_of(name).folder)
-    asked = asked_of_texts(trained, [case.ask], case.beside)
+    asked = rows_of_texts(trained, [case.ask], case.beside)
     with pytest.raises(RunError, match=f"{case.task} gives no probabilities"):
         next(predictions(trained, asked, probabilities=True))
 
@@ -292,7 +292,7 @@ def test_a_file_is_predicted_with_its_own_columns(
 ) -> None:
     """JSON lines keep every value as it is; the predictions are those of evaluate."""
     trained = open_trained(run_of(name).folder)
-    count = write_predictions(tmp_path / "out.jsonl", trained, asked_of_file(trained, made(name)))
+    count = write_predictions(tmp_path / "out.jsonl", trained, rows_of_file(trained, made(name)))
     lines, rows = (
         [json.loads(line) for line in p.read_text().splitlines()]
         for p in (tmp_path / "out.jsonl", made(name))
@@ -342,7 +342,7 @@ def test_label_shift_needs_labels(made: Callable[[str], Path], tiny_model: Path,
 def test_an_option_of_another_task(made: Callable[[str], Path], tiny_model: Path, tmp_path: Path) -> None:
     settings = settings_of("tagging", made("tagging"), tiny_model, task={"doc_stride": 3})
     with pytest.raises(
-        ConfigError, match=r"task.doc_stride has no part in token-classification.*takes scheme"
+        ConfigError, match=r"task.doc_stride is not supported by token-classification.*takes scheme"
     ):
         fednlp.run(parse(settings), tmp_path / "run")
 

@@ -170,7 +170,7 @@ def test_clients_without_a_model_are_left_out(experiment: Make, tmp_path: Path) 
     changes = {"num_rounds": 1, "clients_per_round": 2, "model.train": {"personal": "head"}}
     run = fednlp.run(experiment(changes), tmp_path / "run")
     said: list[str] = []
-    made = fednlp.export_clients(run.folder, tmp_path / "all", say=said.append)
+    made = fednlp.export_clients(run.folder, tmp_path / "all", log=said.append)
     (line,) = [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
     assert [path.name for path in made] == [str(client) for client in line["cohort"]]
     assert len(said) == 6

@@ -124,7 +124,7 @@ def test_a_device_in_a_run_directory_is_not_read(name: str, stranger: Path) -> N
 
 
 def test_the_task_that_is_named_is_that_of_the_run(plain: Path) -> None:
-    assert open_trained(plain, task="text-classification").place == "text-classification"
+    assert open_trained(plain, task="text-classification").task_spec == "text-classification"
     with pytest.raises(RunError, match='is a run of the task "text-classification", not of "mine:Task"'):
         open_trained(plain, task="mine:Task")
     with pytest.raises(RunError, match="leave out --task"):

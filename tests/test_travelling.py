@@ -18,7 +18,7 @@ from fednlp.config import Experiment
 from fednlp.errors import ConfigError, RunError
 from fednlp.inference.score import evaluate_run
 from fednlp.models import pretrained_model
-from fednlp.simulation.build import build_algorithm, gather, share_out, worker_spec
+from fednlp.simulation.build import build_algorithm, build_components, build_partition, worker_spec
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.run_dir import RunDir
 from fednlp.training.client import ClientInit
@@ -113,13 +113,13 @@ def test_nothing_shared_is_local_training(
     """Each client ends where its own local steps, one visit after the other, lead it; nothing is sent."""
     run = whole("nothing shared")
     settings = experiment(METHODS["nothing shared"]).resolved()
-    pieces = gather(settings, lambda text: None)
-    share_out(settings, pieces.data, lambda text: None).save(tmp_path / "partition.npz")
-    np.save(tmp_path / "test.npy", pieces.data.test_numbers)
+    components = build_components(settings, lambda text: None)
+    build_partition(settings, components.data, lambda text: None).save(tmp_path / "partition.npz")
+    np.save(tmp_path / "test.npy", components.data.test_numbers)
     files = tmp_path / "partition.npz", tmp_path / "test.npy", tmp_path / "records"
-    spec = worker_spec(settings, pieces, *files)
-    task = pieces.task
-    model = pretrained_model(pieces.source, task.model_class, task.settings(), {}, settings.seed)
+    spec = worker_spec(settings, components, *files)
+    task = components.task
+    model = pretrained_model(components.source, task.model_class, task.settings(), {}, settings.seed)
     x = flat_weights(model, personal_names(model, spec.train, True))
     worker = ClientWorker(spec, model, build_algorithm(settings))
     assert x.numel() == 0

@@ -1,7 +1,7 @@
-"""The files of a run directory as data: read, and checked against what they must hold, before anything is done.
+"""The files of a run directory as data: read, and checked against their shapes before use.
 
-A run directory may be damaged, or a stranger's. What is read of one is numbers and words of the shapes below; other
-keys may stand beside these, in older and newer runs. Whatever does not fit is one :class:`RunError`.
+A run directory may be damaged, or from an untrusted source. Only numbers and words of the shapes below are read from
+it. Older and newer runs may have further keys. A file that does not fit raises a :class:`RunError`.
 """
 
 import json
@@ -24,7 +24,7 @@ _LARGEST = 2**63
 
 
 class Shape(BaseModel):
-    """Keys and types that must fit; other keys are left alone."""
+    """Keys and types that must fit; other keys are allowed."""
 
     model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
 
@@ -37,7 +37,7 @@ class TaskFile(Shape):
 
 
 class DataFacts(Shape):
-    """What is known of the data."""
+    """Facts on the data."""
 
     name: str | None = None
     source: str | None = None
@@ -60,14 +60,14 @@ class Dropped(Shape):
 
 
 class SecureFacts(Shape):
-    """What secure aggregation added to a round."""
+    """Costs that secure aggregation added to a round."""
 
     bytes: Number = 0
     seconds: Number = 0
 
 
 class Spent(Shape):
-    """What a round, or a whole run, took."""
+    """Costs of a round, or of a whole run."""
 
     bytes_up: Count = 0
     bytes_down: Count = 0
@@ -95,13 +95,13 @@ class Round(Spent):
 
 
 class SavedRound(Round):
-    """A line of ``rounds.jsonl`` that a run goes on from."""
+    """A line of ``rounds.jsonl`` from which a run is resumed."""
 
     cohort: list[int]
 
 
 class Baseline(Shape):
-    """What is possible without a model."""
+    """The prediction without a model."""
 
     name: str
 
@@ -119,7 +119,7 @@ class Summary(Spent):
 
 
 class SpreadFacts(Shape):
-    """How numbers are distributed."""
+    """Quantiles of a distribution."""
 
     median: Count
     p95: Count
@@ -127,7 +127,7 @@ class SpreadFacts(Shape):
 
 
 class OddityFacts(Shape):
-    """What is odd about the data."""
+    """A peculiarity of the data."""
 
     kind: str
     said: str
@@ -188,7 +188,7 @@ SHAPES: Mapping[str, type[Shape]] = {
     "labels.json": Labels,
     "cross_client_evaluation.json": Matrix,
 }
-"""What each file must hold."""
+"""Shape of each file by its name."""
 
 
 def read_json(path: Path, remedy: str = "run the experiment again") -> dict[str, Any]:
@@ -196,10 +196,10 @@ def read_json(path: Path, remedy: str = "run the experiment again") -> dict[str,
 
     Args:
         path: The file.
-        remedy: What to do if it does not, for the end of the message.
+        remedy: Advice for the end of an error message.
 
     Raises:
-        RunError: It is absent, cut short, or does not fit.
+        RunError: The file is missing, cut short, or does not fit its shape.
     """
     try:
         return parse_json(regular(path).read_bytes(), SHAPES[path.name])
@@ -208,10 +208,10 @@ def read_json(path: Path, remedy: str = "run the experiment again") -> dict[str,
 
 
 def parse_json(text: bytes | str, shape: type[Shape]) -> dict[str, Any]:
-    """Return the JSON object of a text, as it stands there.
+    """Return the JSON object of a text, unchanged.
 
     Raises:
-        ValueError: It is none, or does not fit; the message is one line.
+        ValueError: The text is not a JSON object, or does not fit the shape; the message is one line.
     """
     try:
         value = json.loads(text if isinstance(text, str) else text.decode("utf-8"))
@@ -231,8 +231,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file.
 
     Raises:
-        ValueError: It is no TOML; the message is one line.
-        OSError: It cannot be read.
+        ValueError: The file is not valid TOML; the message is one line.
+        OSError: The file cannot be read.
     """
     try:
         document = tomllib.loads(regular(path).read_text(encoding="utf-8"))
@@ -243,19 +243,25 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def damaged(path: Path, error: Exception, remedy: str = "run the experiment again") -> RunError:
-    """Return the error for a file of a run directory that cannot be used."""
+    """Return the error for a file of a run directory that cannot be used.
+
+    Args:
+        path: The file.
+        error: What is wrong with it.
+        remedy: Advice for the end of the message.
+    """
     return RunError(f"{path} is damaged ({error}): {remedy}")
 
 
 def _first(error: ValidationError) -> str:
-    """Return the first mistake in words: where, and what is wrong there."""
+    """Return the first validation error as text: its place, and what is wrong there."""
     detail = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in detail["loc"])
     return f"{place}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
 
 
 def _require_plain(value: Any) -> None:
-    """Refuse what no run writes, and what later steps could stumble over: deep nesting, and numbers beyond 64 bits."""
+    """Refuse deep nesting and numbers beyond 64 bits, which no run writes and later steps may not support."""
     level, depth = [value], 0
     while level:
         depth += 1

@@ -1,4 +1,4 @@
-"""Files on disk: written whole or not at all, locked between processes, and errors that say what to do."""
+"""Files on disk: atomic writes, locks between processes, and error messages with advice."""
 
 import errno
 import fcntl
@@ -23,34 +23,40 @@ def expanded(path: str | os.PathLike[str]) -> Path:
 
 
 def regular(path: Path) -> Path:
-    """Return a path as it is, unless reading there might never end.
+    """Return the path, after checking that reading it cannot block forever.
 
     Raises:
         OSError: There is no such file, or it is a pipe, a socket or a device.
     """
     mode = path.stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a folder says by itself what is wrong
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a folder raises a clear error by itself
         raise OSError(errno.EINVAL, "a pipe or a device, no file: write what it gives to a file", str(path))
     return path
 
 
 def cannot_write(folder: Path, reason: str, remedy: str = ELSEWHERE) -> RunError:
-    """Return the error for a folder that cannot be written, in one line that says what to do."""
+    """Return the error for a folder that cannot be written, with a message of one line.
+
+    Args:
+        folder: The folder.
+        reason: Why it cannot be written.
+        remedy: Advice for the end of the message.
+    """
     return RunError(f"cannot write in {folder} ({reason}): {remedy}")
 
 
 def disk_full(folder: Path, remedy: str = ELSEWHERE) -> RunError:
-    """Return the error for a full disk, in one line that says what to do."""
+    """Return the error for a full disk, with a message of one line that ends with ``remedy``."""
     return RunError(f"no space left on the disk that holds {folder}: free some, or {remedy}")
 
 
 @contextmanager
 def writing(folder: Path, remedy: str = ELSEWHERE) -> Iterator[None]:
-    """Turn what the system says about a folder that cannot be written into one line.
+    """Turn the system's errors about a folder that cannot be written into one line.
 
     Args:
-        folder: Where the files go; created if need be.
-        remedy: What the user can do, for the end of the message.
+        folder: The folder of the files; created if missing.
+        remedy: Advice for the end of the message.
 
     Raises:
         RunError: The disk is full, or the folder cannot be written.
@@ -66,10 +72,9 @@ def writing(folder: Path, remedy: str = ELSEWHERE) -> Iterator[None]:
 
 @contextmanager
 def atomic(path: Path, remedy: str = ELSEWHERE) -> Iterator[BinaryIO]:
-    """Open a file for writing that takes its name only once it is whole and on the disk.
+    """Open a file for writing that gets its name only when it is complete and on the disk.
 
-    A reader sees the old file or the new one, whatever happens in between; when the block raises, nothing
-    is left behind.
+    A reader sees the old file or the new one at any time; when the block raises, no file remains.
 
     Raises:
         RunError: The disk is full, or the folder cannot be written.
@@ -92,12 +97,12 @@ def atomic(path: Path, remedy: str = ELSEWHERE) -> Iterator[BinaryIO]:
 
 @contextmanager
 def locked(path: Path, remedy: str = ELSEWHERE, taken: str | None = None) -> Iterator[None]:
-    """Hold an exclusive lock between processes for the time of the block; the lock goes with its holder.
+    """Hold an exclusive lock between processes for the time of the block; it ends with the process at the latest.
 
     Args:
-        path: The lock file; made if need be.
-        remedy: What the user can do where it cannot be made.
-        taken: What to say if another process holds it; None to wait for it.
+        path: The lock file; made if missing.
+        remedy: Advice for the error message where it cannot be made.
+        taken: Error message if another process holds the lock; None to wait for it.
 
     Raises:
         RunError: The lock file cannot be made, the file system has no locks, or the lock is taken.

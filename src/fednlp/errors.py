@@ -1,14 +1,14 @@
-"""Every exception that fednlp raises on purpose.
+"""The exceptions that fednlp raises on purpose.
 
-Each carries one message for a person: what was wrong, where, and what to type instead.
-The command line prints the message and nothing else.
+Each has one message for the user: what was wrong, where, and what to type instead.
+The command line prints only this message.
 
     FednlpError
     ├── ConfigError        a key, value or combination in an experiment
     ├── DataError          a data set, file, row or column
-    ├── PartitionError     a partition that cannot be made as asked
+    ├── PartitionError     a partition that cannot be made as configured
     ├── ModelError         a model that cannot be found, loaded or used for the task
-    ├── FetchError         a package-index file that cannot be had, or is not the pinned one
+    ├── FetchError         a package-index file that cannot be downloaded, or is not the pinned one
     ├── RunError           a run directory, a resume, a worker, a full disk
     │   └── TooFewClients  a round below min_clients; the rounds before are saved
     ├── SecureAbort        a step of secure aggregation that a party refuses
@@ -19,15 +19,15 @@ from collections.abc import Sequence
 
 
 class FednlpError(Exception):
-    """The root of everything fednlp raises on purpose."""
+    """The base class of all exceptions that fednlp raises on purpose."""
 
 
 class ConfigError(FednlpError):
-    """An experiment says something that cannot be; lists every mistake at once.
+    """An experiment has invalid settings; all mistakes are listed at once.
 
     Args:
-        message: For a person.
-        problems: The mistakes one by one; the message alone if left out.
+        message: The message for the user.
+        problems: The mistakes one by one; only the message if left out.
     """
 
     def __init__(self, message: str, problems: Sequence[str] = ()) -> None:
@@ -36,11 +36,11 @@ class ConfigError(FednlpError):
 
 
 class DataError(FednlpError):
-    """A data set, file, row or column is not what it should be."""
+    """A data set, file, row or column is missing or not valid."""
 
 
 class PartitionError(FednlpError):
-    """The examples cannot be shared out as asked."""
+    """The examples cannot be partitioned as configured."""
 
 
 class ModelError(FednlpError):
@@ -48,19 +48,19 @@ class ModelError(FednlpError):
 
 
 class FetchError(FednlpError):
-    """A file of the package index cannot be had, or is not the pinned one."""
+    """A file of the package index cannot be downloaded, or is not the pinned one."""
 
 
 class RunError(FednlpError):
-    """A run cannot start, go on, or be read."""
+    """A run cannot start, continue, or be read."""
 
 
 class TooFewClients(RunError):
-    """Fewer clients than ``min_clients`` came through a round."""
+    """Fewer clients than ``min_clients`` completed a round."""
 
 
 class SecureAbort(FednlpError):
-    """A party of secure aggregation goes no further: too few are left, or a message is not what it must be."""
+    """A party of secure aggregation aborts: too few parties are left, or a message is not valid."""
 
 
 class MissingDependency(FednlpError):

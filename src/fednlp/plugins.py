@@ -1,7 +1,7 @@
-"""Code of the user's own, which an experiment names ``"module:attribute"``.
+"""Users' own code, which an experiment names ``"module:attribute"``.
 
-Tasks, algorithms, partitioners and transforms can be named so. What only a run directory names is never imported:
-:func:`require_typed`.
+Tasks, algorithms, partitioners and transforms can be named in this form. Code that only a run directory names is
+never imported (:func:`require_typed`).
 """
 
 import importlib
@@ -25,14 +25,14 @@ def is_own(name: str) -> bool:
 
 
 def load(name: str, key: str) -> Any:
-    """Import what the user's own name stands for.
+    """Import the object that a user's own name refers to.
 
     Args:
         name: ``"module:attribute"``; the module is found as by ``import`` (``PYTHONPATH``).
-        key: The setting that holds it, for messages.
+        key: The setting with this name, for messages.
 
     Raises:
-        ConfigError: The form is another, there is no such module or attribute, or its import failed.
+        ConfigError: The name has another form, there is no such module or attribute, or its import failed.
 
     >>> load("math:pi", "algorithm.name")
     3.141592653589793
@@ -41,35 +41,35 @@ def load(name: str, key: str) -> Any:
         ...
     fednlp.errors.ConfigError: algorithm.name = "math:tau2": module math has no tau2
     """
-    said = f'{key} = "{name}"'
+    setting = f'{key} = "{name}"'
     if not is_own(name):
-        raise ConfigError(f'{said} is not "module:name", for example "my_methods:cyclic"')
+        raise ConfigError(f'{setting} is not "module:name", for example "my_methods:cyclic"')
     module, _, attribute = name.partition(":")
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{said}: {_not_found(error.name or module, module)}") from None
+        raise ConfigError(f"{setting}: {_not_found(error.name or module, module)}") from None
     except Exception as error:
-        raise ConfigError(f"{said}: importing {module} failed: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{setting}: importing {module} failed: {type(error).__name__}: {error}") from error
     if hasattr(found, attribute):
         return getattr(found, attribute)
     if module == "__main__":
         raise ConfigError(
-            f"{said}: what a notebook or a script defines lies in its own process alone: write it into a file, "
+            f"{setting}: what a notebook or a script defines lies in its own process alone: write it into a file, "
             "or say runtime.workers = 1"
         )
-    raise ConfigError(f"{said}: module {module} has no {attribute}")
+    raise ConfigError(f"{setting}: module {module} has no {attribute}")
 
 
 def name_of(value: Any, key: str) -> str:
     """Return the ``"module:attribute"`` of a function or class that a caller gives.
 
     Args:
-        value: It.
-        key: What it is given as, for messages.
+        value: The function or class.
+        key: Name of the argument, for messages.
 
     Raises:
-        ConfigError: It has no name that it can be found by, like a lambda.
+        ConfigError: It cannot be imported by name, for example because it is a lambda.
 
     >>> from math import sqrt
     >>> name_of(sqrt, "algorithm")
@@ -85,12 +85,12 @@ def name_of(value: Any, key: str) -> str:
 
 
 def require_typed(folder: object, named: Iterable[tuple[str, str]], remedy: str) -> None:
-    """Refuse code that only a run directory names: it may be a stranger's.
+    """Refuse code that only a run directory names: the directory may be from an untrusted source.
 
     Args:
         folder: The run directory.
-        named: The settings that name code which the user did not name too, each with the name.
-        remedy: What to type to name it.
+        named: Settings, each with its name, that the user has not given as well.
+        remedy: The command or argument that gives them, for the message.
 
     Raises:
         RunError: There is such a setting.
@@ -110,7 +110,7 @@ names: if you trust it, type it
 
 
 def _not_found(missing: str, module: str) -> str:
-    """Say which module is missing, and what to type where its file lies in the working directory."""
+    """Return a message about the missing module, with advice where its file is in the working directory."""
     if missing != module.partition(".")[0]:
         return f"importing {module} failed: there is no module {missing}"
     here = Path(f"{missing}.py").is_file() or Path(missing, "__init__.py").is_file()

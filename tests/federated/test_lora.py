@@ -11,13 +11,13 @@ from torch import Tensor
 from fednlp.errors import ConfigError
 from fednlp.federated.aggregators.base import Mean
 from fednlp.federated.communication import Downlink, broadcast, bytes_down, entry_shapes
-from fednlp.federated.lora import LoraPair, change_ranks, check_exact, exact_step, fill_products
+from fednlp.federated.lora import LoraPair, change_ranks, check_exact, exact_step, lora_products
 from fednlp.federated.message import message_bytes
 from fednlp.federated.params import Layout
 from fednlp.federated.server import ServerOptimizer
 from fednlp.federated.sums import ExactSum, weight_unit
 from fednlp.federated.transform_spec import parse_chain
-from fednlp.federated.transforms import Key, make_chain
+from fednlp.federated.transforms import RngKey, make_chain
 
 PAIRS = [
     LoraPair("one.a", "one.b", "one.w", scaling=2.0),
@@ -60,7 +60,7 @@ def averaged(there: Layout, x: Tensor, models: list[Tensor], weights: list[int],
     for model, weight in zip(models, weights, strict=True):
         update = model - x
         if exact:
-            fill_products(there, x, update[: there.dense], PAIRS)
+            lora_products(there, x, update[: there.dense], PAIRS)
         table = there.rows(update) if there.table else None
         total.add(weight / unit, update[: there.dense], None, table)
     mean, rows = total.mean(sum(weights) / unit)
@@ -161,7 +161,7 @@ def test_a_round_changes_w_by_the_rank_that_is_counted(clients: int, lossy: bool
     began = x + lossy * 0.1 * torch.randn(there.numel, generator=torch.Generator().manual_seed(seed + 1))
     total, unit = ExactSum(there), weight_unit(clients)
     for update in trained(there, torch.zeros(there.numel), clients, seed):
-        fill_products(there, began, update, [pair])
+        lora_products(there, began, update, [pair])
         total.add(1 / unit, update)
     mean, _ = total.mean(clients / unit)
     after = x + mean
@@ -194,7 +194,7 @@ def test_base_weights_arrive_as_they_are() -> None:
     there = wide()
     x = torch.randn(there.numel, generator=torch.Generator().manual_seed(0))
     down = make_chain(parse_chain(["int4"], "down"), nearest=True)
-    arrived, sent = there.views(broadcast(Downlink(down), there, x, Key(0, 1, -1))), there.views(x)
+    arrived, sent = there.views(broadcast(Downlink(down), there, x, RngKey(0, 1, -1))), there.views(x)
     assert torch.equal(arrived["w"], sent["w"])
     assert not torch.equal(arrived["a"], sent["a"])
     torch.testing.assert_close(arrived["a"], sent["a"], rtol=0, atol=0.5)

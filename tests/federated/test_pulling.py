@@ -18,10 +18,10 @@ from fednlp.federated.pulling import Pull, choose, distances
 from fednlp.federated.round import run_round
 from fednlp.federated.server import ServerOptimizer
 from fednlp.federated.state import State
-from fednlp.federated.transforms import Key
+from fednlp.federated.transforms import RngKey
 from fednlp.runtime.shared import PrivateRoom
 
-KEY = Key(0, 3, 2)
+KEY = RngKey(0, 3, 2)
 moves = st.lists(st.floats(0, 100), min_size=1, max_size=30)
 
 
@@ -66,7 +66,7 @@ def test_random_is_as_many_as_low_and_other_for_others(moved: list[float], share
     assert chosen.sum() == choose(Pull("low", share), layout, d, KEY).sum()
     assert np.array_equal(chosen, choose(Pull("random", share), layout, d, KEY))
     if len(moved) == 30:
-        others = [choose(Pull("random", share), layout, d, Key(0, r, 2)).tolist() for r in range(4, 8)]
+        others = [choose(Pull("random", share), layout, d, RngKey(0, r, 2)).tolist() for r in range(4, 8)]
         assert chosen.tolist() not in others
 
 

@@ -157,7 +157,7 @@ def test_clients_that_fail_are_dropped_and_named() -> None:
     report = result.rounds[0]
     assert [(r.client, r.error) for r in report.dropped] == [
         (0, "ValueError: out of cheese"),
-        (2, "NotFinite: training ended in NaN, infinity or a number beyond 2^20"),
+        (2, "NonFiniteUpdate: training ended in NaN, infinity or a number beyond 2^20"),
     ]
     good = federate(Linear(), [clients[1], clients[3]], fedavg(2), num_rounds=1)
     assert same(result.params, good.params)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednlp.federated.params import Layout
-from fednlp.federated.sums import LARGEST, ExactSum, NotFinite, weight_unit
+from fednlp.federated.sums import LARGEST, ExactSum, NonFiniteUpdate, weight_unit
 
 LAYOUT = Layout.of({"a": ((3, 2), "parameter"), "words": ((5, 2), "parameter")}, table="words")
 PLAIN = Layout.of({"a": ((7,), "parameter")})
@@ -92,7 +92,7 @@ def test_what_is_not_finite_is_refused_and_adds_nothing(bad: float, where: str) 
     total = ExactSum(LAYOUT)
     dense, table = torch.ones(LAYOUT.dense), torch.ones(2, 2)
     (dense if where == "dense" else table)[0] = bad
-    with pytest.raises(NotFinite):
+    with pytest.raises(NonFiniteUpdate):
         total.add(1.0, dense, torch.tensor([0, 1]), table)
     assert not total.storage.any()
     assert not total.touched.any()

@@ -14,15 +14,15 @@ from scipy import stats
 from fednlp.errors import ModelError, RunError
 from fednlp.federated.message import pack, shapes_of, unpack
 from fednlp.federated.params import Layout
-from fednlp.federated.sums import NotFinite, check_finite
+from fednlp.federated.sums import NonFiniteUpdate, check_finite
 from fednlp.federated.transform_spec import parse_chain
 from fednlp.federated.transforms import (
     Chain,
     Clip,
     Half,
-    Key,
     Quantise,
     RandomK,
+    RngKey,
     Sign,
     Tensors,
     TopK,
@@ -33,7 +33,7 @@ from fednlp.federated.transforms import (
 from fednlp.federated.transforms.sparse import count_kept, draw
 from fednlp.seeds import generator
 
-KEY = Key(seed=7, round=3, client=5)
+KEY = RngKey(seed=7, round=3, client=5)
 FLOATS = st.floats(-1000, 1000, width=32).map(lambda value: value + 0.0)  # no -0.0
 EVERY = [
     [],
@@ -71,7 +71,7 @@ def chain_of(words: Sequence[str], nearest: bool = False) -> Chain:
     return make_chain(parse_chain(words, "up"), nearest=nearest)
 
 
-def through(transform: Transform, values: torch.Tensor, key: Key = KEY) -> torch.Tensor:
+def through(transform: Transform, values: torch.Tensor, key: RngKey = KEY) -> torch.Tensor:
     """Return one tensor encoded and decoded."""
     shapes = shapes_of({"w": values})
     return transform.decode(transform.encode({"w": values}, key), shapes, key)["w"]
@@ -104,7 +104,7 @@ def test_no_step_no_change(bits: list[int]) -> None:
 def test_shapes_lengths_and_bytes_are_a_function_of_shapes_and_key(
     words: list[str], update: dict[str, torch.Tensor], seed: int
 ) -> None:
-    chain, shapes, key = chain_of(words), shapes_of(update), Key(seed, 1, 2)
+    chain, shapes, key = chain_of(words), shapes_of(update), RngKey(seed, 1, 2)
     before = {name: value.clone() for name, value in update.items()}
     encoded = chain.encode(update, key)
     message = pack(encoded)
@@ -162,7 +162,7 @@ def test_what_is_not_finite_is_refused_by_the_sum(words: list[str], bad: float, 
     for nearest in (False, True):
         values = normal(30)
         values[place] = bad
-        with pytest.raises(NotFinite):
+        with pytest.raises(NonFiniteUpdate):
             check_finite(through(chain_of(words, nearest), values))
 
 
@@ -223,7 +223,7 @@ def test_the_largest_of_a_block_arrives(values: torch.Tensor, how: Quantise) -> 
 @pytest.mark.parametrize("how", [Quantise(8), Quantise(4), Quantise(4, 5), Chain((RandomK(0.3, True),))])
 def test_the_mean_over_messages_is_the_update(how: Transform) -> None:
     values, draws = normal(40), 2000
-    arrived = torch.stack([through(how, values, Key(1, number, 0)) for number in range(draws)]).double()
+    arrived = torch.stack([through(how, values, RngKey(1, number, 0)) for number in range(draws)]).double()
     spread = arrived.std(0) / math.sqrt(draws)
     away = (arrived.mean(0) - values).abs()
     assert bool((away <= 5 * spread + 1e-6).all())

@@ -378,7 +378,7 @@ def _broken(name: str, value: object) -> dict[str, Any]:
 )
 def test_a_broken_state_is_refused_in_one_line(state: object) -> None:
     with pytest.raises(
-        RunError, match=r"^the saved state of the pacing search cannot be read .*start the run anew$"
+        RunError, match=r"^the saved state of the pacing search cannot be read .*start the run again$"
     ):
         from_json(state)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fednlp.errors import MissingDependency, ModelError
-from fednlp.federated.lora import exact_step, fill_products
+from fednlp.federated.lora import exact_step, lora_products
 from fednlp.federated.params import Layout
 from fednlp.models import load_tokenizer, new_model, pretrained_model, resolve_model, save_model
 from fednlp.models.adapters import lora_pairs, with_adapter
@@ -558,7 +558,7 @@ def test_exact_averaging_of_real_models_is_the_mean_of_the_merged_ones(
         for pair in pairs:
             layout.views(update)[pair.base].zero_()
         wanted.append(merged(x + update))
-        fill_products(layout, x, update, pairs)
+        lora_products(layout, x, update, pairs)
         updates.append(update)
     mean = torch.stack(updates).mean(0)
     after = x + mean

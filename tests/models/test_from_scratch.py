@@ -24,7 +24,7 @@ from fednlp.models import (
     pretrained_model,
     train_vocabulary,
 )
-from fednlp.models.build import save_model, target_tokenizer
+from fednlp.models.pretrained import save_model, target_tokenizer
 from fednlp.models.vocabulary import SMALLEST, SPECIAL
 from fednlp.training.replica import layout_of
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from fednlp.errors import ConfigError, SecureAbort
 from fednlp.federated.params import Layout
 from fednlp.federated.sums import FRACTION_BITS, ExactSum
-from fednlp.federated.transforms import Key
+from fednlp.federated.transforms import RngKey
 from fednlp.secure.masks import MaskSeeds
 from fednlp.secure.params import SecAggParams, make_params
 from fednlp.secure.round import SecureRound
@@ -38,7 +38,7 @@ def upload(round_: SecureRound, total: ExactSum, skip: frozenset[int] = frozense
     """Have every client that is asked to mask its update do so."""
     for client, masking in round_.begin().items():
         if client not in skip:
-            masked = mask_update(update_of(client), masking | {"clip": None}, Key(7, 1, client))
+            masked = mask_update(update_of(client), masking | {"clip": None}, RngKey(7, 1, client))
             masked.add_to(total)
             round_.add(client, int(masked.residues[-1]), masked.seconds)
 

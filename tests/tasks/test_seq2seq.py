@@ -355,7 +355,7 @@ TRANSLATED = (("w1 w15 w3", "v3 v2 v1"), ("w4", "v4 v4"), ("w19 w6", "v9 v8 v7 v
 
 
 def test_targets_may_have_a_vocabulary_of_their_own(two_sided: Any, tmp_path: Path) -> None:
-    from fednlp.models.build import save_model
+    from fednlp.models.pretrained import save_model
 
     task = SequenceToSequence.build([], two_sided, max_target_length=10, scorer="bleu")
     assert (task.vocabulary, task.start, task.end, task.first) == (15, 2, 3, 2)

@@ -286,7 +286,7 @@ def test_what_a_method_returns_is_added_whole_or_not_at_all(tmp_path: Path) -> N
 
     one = Worker(tmp_path, replace(METHOD, client=spoiled))
     result, _ = one.take_part(vectors={"control": torch.zeros_like(one.x)})
-    assert str(result.error).startswith("NotFinite")
+    assert str(result.error).startswith("NonFiniteUpdate")
     assert not one.trainer.record(5, 1)
 
 

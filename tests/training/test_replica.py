@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fednlp.federated.client import Gradient
-from fednlp.federated.sums import ExactSum, NotFinite
+from fednlp.federated.sums import ExactSum, NonFiniteUpdate
 from fednlp.models import new_model, pretrained_model
 from fednlp.training.optimizers import LocalTraining, make_optimizer
 from fednlp.training.replica import Replica, decayed_names, flat_weights, layout_of
@@ -328,11 +328,11 @@ def test_bad_numbers_are_counted_wherever_they_are() -> None:
         [("norm.weight", 4), ("out.weight", 8), ("words.weight", WORDS * 4)]
     ):
         replica.load(x)
-        assert replica.count_bad() == 0
+        assert replica.count_nonfinite() == 0
         replica.model.get_parameter(name).data.fill_([math.nan, math.inf, 1e30][number])
-        assert replica.count_bad() == count
+        assert replica.count_nonfinite() == count
         total = ExactSum(replica.layout)
-        with pytest.raises(NotFinite):
+        with pytest.raises(NonFiniteUpdate):
             add_update(replica, total)
         assert not total.storage.any()
 

@@ -14,7 +14,7 @@ from fednlp.federated.sums import ExactSum
 from fednlp.models import new_model
 from fednlp.runtime.messages import EvaluateRequest, Request, UnmaskRequest
 from fednlp.secure.upload import unmask
-from fednlp.simulation.build import gather, share_out, worker_spec
+from fednlp.simulation.build import build_components, build_partition, worker_spec
 from fednlp.training.worker import ClientWorker
 
 Make = Callable[..., Experiment]
@@ -25,11 +25,13 @@ def worker(experiment: Make, tmp_path_factory: pytest.TempPathFactory) -> Client
     """The worker of a run on the tiny model, with batches of seven test examples."""
     folder = tmp_path_factory.mktemp("worker")
     made = experiment({"evaluation.batch_size": 7}).resolved()
-    pieces = gather(made, lambda text: None)
-    share_out(made, pieces.data, lambda text: None).save(folder / "partition.npz")
-    np.save(folder / "test.npy", pieces.data.test_numbers)
-    spec = worker_spec(made, pieces, folder / "partition.npz", folder / "test.npy", folder / "records")
-    model = new_model(pieces.source, pieces.task.model_class, pieces.task.settings(), {}, made.seed)
+    components = build_components(made, lambda text: None)
+    build_partition(made, components.data, lambda text: None).save(folder / "partition.npz")
+    np.save(folder / "test.npy", components.data.test_numbers)
+    spec = worker_spec(made, components, folder / "partition.npz", folder / "test.npy", folder / "records")
+    model = new_model(
+        components.source, components.task.model_class, components.task.settings(), {}, made.seed
+    )
     return ClientWorker(spec, model, fedavg(4))
 
 

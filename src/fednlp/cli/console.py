@@ -48,8 +48,8 @@ class Console:
     As a context it handles Ctrl-C: what is done is saved, and the last line tells how to continue.
 
     Args:
-        again: What to type to continue; by default the command that resumes the run directory.
-        output: Where to write; standard output if left out.
+        again: The command that continues; by default the one that resumes the run directory.
+        output: The stream to write to; standard output if left out.
     """
 
     def __init__(self, again: str | None = None, output: RichConsole | None = None) -> None:
@@ -74,7 +74,7 @@ class Console:
         self.output.print(clean(text), style="dim", markup=False, soft_wrap=True)
 
     def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
-        """Print what is about to be run."""
+        """Print the title of the run."""
         self._rounds, self._folder = rounds, run.folder
         data, path = run.read_json("environment.json")["data"], experiment.data.path
         self._curve, self._metric = [], data.get("metric", "accuracy")
@@ -154,7 +154,7 @@ class Console:
         self.output.print(f"run directory: {run.folder}", markup=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._task is not None:
             self._progress.remove_task(self._task)
             self._task = None
@@ -224,7 +224,7 @@ def closing_table(summary: dict[str, Any]) -> Table:
 
 
 def _privacy_text(promise: dict[str, Any]) -> str:
-    """Return what differential privacy promises, and against whom."""
+    """Return the guarantee of differential privacy, and against whom it holds."""
 
     def bound(name: str) -> str:
         return "infinite" if promise[name] is None else f"{promise[name]:.3g}"
@@ -237,7 +237,7 @@ def _privacy_text(promise: dict[str, Any]) -> str:
 
 
 def _secure_row(summary: dict[str, Any]) -> tuple[str, str]:
-    """Return what secure aggregation added in all."""
+    """Return the total costs of secure aggregation."""
     added, seconds = summary["secure"], summary["seconds"]
     share = 100 * added["seconds"] / seconds if seconds else 0.0
     text = f"{human_bytes(added['bytes'])} and {added['seconds']:.1f} s added ({share:.0f} % of the time)"

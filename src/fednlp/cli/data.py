@@ -244,7 +244,7 @@ def _data(
 
 
 def _origin(sources: list[str], path: str | None, columns: dict[str, str]) -> dict[str, Any]:
-    """Return the settings of ``[data]`` that say where the examples come from."""
+    """Return the settings of ``[data]`` about the source of the examples."""
     if len(sources) > 1 and path is not None:
         raise ConfigError("--path goes with one known data set: leave it out, or name one")
     if len(sources) > 1:

@@ -74,7 +74,7 @@ def plan(
 
 
 def _show(found: "PlanSearchResult", console: "Console", as_json: bool) -> None:
-    """Print all plans that were tried: as JSON, or as a table and a sentence for each that is odd."""
+    """Print all evaluated plans: as JSON, or as a table with a sentence for each violation of monotonicity."""
     if as_json:
         print(json.dumps(_document(found), indent=1))
     elif found.decisions:
@@ -84,7 +84,7 @@ def _show(found: "PlanSearchResult", console: "Console", as_json: bool) -> None:
 
 
 def _document(found: "PlanSearchResult") -> dict[str, Any]:
-    """Return all that was found as JSON values."""
+    """Return the result of the search as JSON values."""
     tried = [
         asdict(one.candidate)
         | {"step": one.step, "reached": one.reached}
@@ -102,7 +102,7 @@ def _document(found: "PlanSearchResult") -> dict[str, Any]:
 
 
 def _table(found: "PlanSearchResult") -> "Table":
-    """Return one line a plan that was tried, in order, with the chosen one marked."""
+    """Return a table of the evaluated plans, in order, with the chosen one marked."""
     from rich.table import Table
 
     from fednlp.formatting.units import DASH, human_bytes, human_seconds, metric_title, metric_value
@@ -134,7 +134,7 @@ def _table(found: "PlanSearchResult") -> "Table":
 
 
 def _violations(found: "PlanSearchResult") -> list[str]:
-    """Return a sentence for each plan that trains more than another and came to less."""
+    """Return a sentence for each plan that trains more than another and is less accurate."""
     lines = []
     for less, more in found.monotonicity_violations():
         missed = less.reached and not more.reached
@@ -153,7 +153,7 @@ def _short(one: Any) -> str:
 
 
 def _why(found: "PlanSearchResult") -> str:
-    """Return why there is no plan, and what to do."""
+    """Return the reason why there is no plan, with advice."""
     from fednlp.formatting.units import human_bytes, plural
 
     if not found.decisions:

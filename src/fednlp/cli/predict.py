@@ -98,19 +98,19 @@ def predict(
     if table is None and not texts and sys.stdin is not None and sys.stdin.isatty():
         raise ConfigError("there is no text: type one, pipe some in, or give a file with --in")
     from fednlp.formatting.units import plural
-    from fednlp.inference.inputs import asked_of_file, asked_of_texts
+    from fednlp.inference.inputs import rows_of_file, rows_of_texts
     from fednlp.inference.model import open_trained
     from fednlp.inference.predict import predictions, write_predictions
 
     with _console(True) as console:
         trained = open_trained(run, client, task)
         if table is None:
-            asked = asked_of_texts(trained, _typed(texts or ["-"]), further)
+            inputs = rows_of_texts(trained, _typed(texts or ["-"]), further)
         else:
-            asked = asked_of_file(trained, table, text, further, console.log)
+            inputs = rows_of_file(trained, table, text, further, console.log)
         with_probabilities = probabilities or top is not None
         if out is None:
-            for one in predictions(trained, asked, probabilities=with_probabilities, top=top):
+            for one in predictions(trained, inputs, probabilities=with_probabilities, top=top):
                 print(_json(one) if as_json else _shown(one))
             return
         console.begin()
@@ -118,7 +118,7 @@ def predict(
         def done(rows: int) -> None:
             console.on_progress(rows, None, "rows")
 
-        count = write_predictions(out, trained, asked, probabilities=with_probabilities, top=top, done=done)
+        count = write_predictions(out, trained, inputs, probabilities=with_probabilities, top=top, done=done)
         console.close()
         console.log(f"written {out}: {plural(count, 'row')}")
 
@@ -162,7 +162,7 @@ def _json(one: "Prediction") -> str:
 
 
 def _shown(one: "Prediction") -> str:
-    """Return a line for a person: the prediction, or the labels with their probabilities."""
+    """Return a readable line: the prediction, or the labels with their probabilities."""
     from fednlp.formatting.safe_text import clean
 
     if one.probabilities is None:

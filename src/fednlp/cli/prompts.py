@@ -72,7 +72,7 @@ def checked(
 
 
 def _lines(one: "PromptCheck", again: bool) -> list[str]:
-    """Return what is found of one pattern, for people; not the words again where they are those of the last one."""
+    """Return the result for one pattern as lines; its words only where they differ from those of the last one."""
     words = [
         f"{label} = {word}" + (f" ({', '.join(one.pieces[label])})" if len(one.pieces[label]) != 1 else "")
         for label, word in one.words.items()

@@ -137,7 +137,7 @@ def compare(
 
 
 def _methods(experiment: Any, algorithms: str | None) -> list[str]:
-    """Return what to compare: as asked, or the file's variants, or the algorithms of FedNLP's Table 2."""
+    """Return the methods to compare: those given, or the file's variants, or the algorithms of FedNLP's Table 2."""
     if algorithms is not None:
         return _names(algorithms)
     return list(experiment.variants) or ["fedavg", "fedprox", "fedopt"]

@@ -47,7 +47,7 @@ def add_scores(table: Table, scores: Mapping[str, float | None]) -> None:
 
 
 def four_digits(value: float | None) -> str:
-    """Return a score as it is shown, also where the examples do not define one."""
+    """Return a score with four decimals, or "not defined"."""
     return "not defined" if value is None else f"{value:.4f}"
 
 
@@ -109,7 +109,7 @@ def clients_table(clients: ClientTable, metric: str) -> Table | None:
     """Return the clients one by one, the best and the worst marked; None where they are many, or have no scores.
 
     Args:
-        clients: What ``clients.csv`` says.
+        clients: The clients of ``clients.csv``.
         metric: The metric of their scores.
     """
     final = bool(np.isfinite(clients.finetuned_scores).any())
@@ -138,7 +138,7 @@ def _name(text: str) -> Text:
 
 
 def decile_text(scores: Mapping[str, float], metric: str) -> str:
-    """Return how unlike the clients fare."""
+    """Return the worst decile and the standard deviation of the clients' scores as text."""
     worst, spread = scores[f"{metric}_worst_decile"], scores[f"{metric}_std"]
     return (
         f"{scores[metric]:.4f} (worst decile {worst:.4f}, spread {spread:.4f}, "

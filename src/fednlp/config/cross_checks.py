@@ -306,7 +306,7 @@ def _private_sum_problems(privacy: Privacy, secure: Secure) -> list[str]:
 
 
 def _fewshot_problems(experiment: ExperimentFields) -> list[str]:
-    fewshot, name, task = experiment.fewshot, experiment.algorithm.name, experiment.task.wanted
+    fewshot, name, task = experiment.fewshot, experiment.algorithm.name, experiment.task.configured
     if fewshot is None:
         return []
     found = []

@@ -131,12 +131,12 @@ class Task(Section):
         raise ValueError(f'there is no task "{name}": {hint}known are {", ".join(TASKS)}')
 
     @property
-    def wanted(self) -> str | None:
-        """The formulation that is named, or that a prompt stands for."""
+    def configured(self) -> str | None:
+        """The task that is named, or prompt classification where only a prompt is; None for the data set's own."""
         return self.name or ("prompt-classification" if self.prompt else None)
 
     def given(self) -> dict[str, Any]:
-        """Return the options that are said, without the name."""
+        """Return the options that are set, without the name."""
         named = self.model_dump(exclude_none=True, exclude={"name", "options"})
         return named | dict(self.options)
 

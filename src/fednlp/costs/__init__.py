@@ -1,4 +1,4 @@
-"""Bytes, time, energy and memory: what a round cost, by bandwidths and the profiles of the clients' devices."""
+"""Costs of rounds: bytes, and time, energy and memory by bandwidths and the profiles of the clients' devices."""
 
 from fednlp.costs.accounting import COUNTED, ClientCost, merge, round_line, round_seconds, totals
 from fednlp.costs.cost_model import CostModel, device_cost_model

@@ -1,4 +1,4 @@
-"""What a round sent and how long it would have taken: pure functions of counts and the clients' devices.
+"""Accounting of a round's traffic and simulated time: pure functions of counts and the clients' devices.
 
 A synchronous round takes as long as the slowest client of its cohort, each on its own device
 (:meth:`fednlp.costs.cost_model.CostModel.seconds`). The energy of a round is that of all its clients.
@@ -12,7 +12,7 @@ from typing import Any
 from fednlp.costs.fleet import Fleet
 
 COUNTED = ("bytes_up", "bytes_down", "tensors_up", "tensors_down", "parameters_up")
-"""What is counted in every round, as whole numbers over the cohort."""
+"""Keys of the integers that are summed over the cohort in every round."""
 
 _SECONDS = "simulated_seconds"
 _JOULES = "energy_joules"
@@ -24,13 +24,13 @@ class ClientCost:
     """The work and traffic of one client in one round.
 
     Attributes:
-        bytes_up: Length of its message to the server; 0 for one that was dropped.
-        bytes_down: Length of the server's message to it.
-        tensors_up: Tensors in its message.
-        tensors_down: Tensors in the server's message.
-        parameters_up: Values of the tensors that it sent, before compression.
-        examples: Examples of its local steps, once per epoch.
-        labelled: Examples that it ran the model over to label them, forwards only.
+        bytes_up: Length of the client's message in bytes; 0 for a dropped client.
+        bytes_down: Length of the server's message in bytes.
+        tensors_up: Number of tensors in the client's message.
+        tensors_down: Number of tensors in the server's message.
+        parameters_up: Number of elements of the sent tensors, before compression.
+        examples: Number of examples of its local steps, once per epoch.
+        labelled: Number of examples that it ran the model over to label them, without a backward pass.
     """
 
     bytes_up: int = 0
@@ -43,7 +43,7 @@ class ClientCost:
 
 
 def merge(one: ClientCost, other: ClientCost) -> ClientCost:
-    """Return the cost of a client that did two things in a round on one message from the server.
+    """Return the cost of a client that trained and labelled in a round, with one message from the server.
 
     >>> merge(ClientCost(bytes_up=5, bytes_down=9, examples=2), ClientCost(bytes_down=9, labelled=7))
     ClientCost(bytes_up=5, bytes_down=9, tensors_up=0, tensors_down=0, parameters_up=0, examples=2, labelled=7)
@@ -64,7 +64,7 @@ def round_seconds(costs: Mapping[int, ClientCost], fleet: Fleet) -> float:
     """Return the seconds of a synchronous round: those of the slowest of its clients, 0 without clients.
 
     Args:
-        costs: By client, those of the cohort.
+        costs: Costs by client, of the cohort.
         fleet: The devices of all clients.
     """
     return max((_seconds(cost, fleet, client) for client, cost in costs.items()), default=0.0)
@@ -82,7 +82,7 @@ def round_line(costs: Mapping[int, ClientCost], fleet: Fleet | None = None) -> d
     """Return the costs in a round's line of ``rounds.jsonl``.
 
     Args:
-        costs: By client, those of the cohort; dropped clients too, which were sent the model.
+        costs: Costs by client, of the cohort with its dropped clients, which received the model.
         fleet: The devices of all clients; without it the line has no seconds and no energy.
 
     >>> from fednlp.costs import CostModel, uniform_fleet

@@ -1,12 +1,12 @@
-"""What bytes and examples take on one device.
+"""The cost model of one device: seconds and energy of bytes and examples.
 
 A client's part in a round (FeS, Cai et al. 2023, section 4.1: measured times put into an emulation) takes
 
     latency + bytes_down / bandwidth_down + bytes_up / bandwidth_up
             + examples * seconds per example of training + labelled * seconds per example of inference
 
-seconds. Its energy is the device's watts times these seconds; latency draws no power. A part whose price is not known
-counts nothing.
+seconds. Its energy is the device's watts times these seconds; latency draws no power. A part whose cost is not known
+counts as 0.
 """
 
 import math
@@ -22,16 +22,16 @@ _Amount = TypeVar("_Amount", float, FloatArray)
 
 @dataclass(frozen=True)
 class CostModel:
-    """What bytes and examples take on one device; None for what is not known.
+    """The cost model of one device; None for unknown figures.
 
     Attributes:
-        bandwidth_up: Bytes a second from a client to the server.
-        bandwidth_down: Bytes a second from the server to a client.
-        training: Seconds an example of a local step.
-        latency: Seconds a client and round.
-        inference: Seconds an example that is labelled.
-        watts_computing: Power while a client trains or labels.
-        watts_sending: Power while it sends or receives.
+        bandwidth_up: Bytes per second from a client to the server.
+        bandwidth_down: Bytes per second from the server to a client.
+        training: Seconds per example of a local step.
+        latency: Seconds per client and round.
+        inference: Seconds per labelled example.
+        watts_computing: Power in watts while a client trains or labels.
+        watts_sending: Power in watts while it sends or receives.
     """
 
     bandwidth_up: float | None = None
@@ -48,10 +48,10 @@ class CostModel:
         """Return the seconds of a client's part in a round.
 
         Args:
-            bytes_down: Length of the server's message to it.
-            bytes_up: Length of its message to the server.
-            examples: Examples of its local steps, once per epoch.
-            labelled: Examples that it labels.
+            bytes_down: Length of the server's message in bytes.
+            bytes_up: Length of the client's message in bytes.
+            examples: Number of examples of its local steps, once per epoch.
+            labelled: Number of examples that it labels.
 
         >>> CostModel(1e6, 2e6, training=0.5, latency=0.25).seconds(10_000_000, 5_000_000, 100)
         60.25
@@ -62,15 +62,15 @@ class CostModel:
         return latency + self._sending(bytes_down, bytes_up) + self._computing(examples, labelled)
 
     def joules(self, bytes_down: int, bytes_up: int, examples: int, labelled: int = 0) -> float | None:
-        """Return the energy of a client's part in a round, None where no watts are known.
+        """Return the energy of a client's part in a round in joules, None where no watts are known.
 
         Source: Cai et al. 2023 (FeS), Figure 12; 75.9 s of training at 12 W are the 910.8 J of its introduction.
 
         Args:
-            bytes_down: As for :meth:`seconds`.
-            bytes_up: As for :meth:`seconds`.
-            examples: As for :meth:`seconds`.
-            labelled: As for :meth:`seconds`.
+            bytes_down: Length of the server's message in bytes.
+            bytes_up: Length of the client's message in bytes.
+            examples: Number of examples of its local steps, once per epoch.
+            labelled: Number of examples that it labels.
 
         >>> round(CostModel(training=75.9, watts_computing=12.0).joules(0, 0, examples=1), 3)
         910.8
@@ -82,16 +82,16 @@ class CostModel:
 
     @property
     def knows_power(self) -> bool:
-        """Whether the device's watts are known, of computing or of sending."""
+        """True if the device's watts of computing or of sending are known."""
         return self.watts_computing is not None or self.watts_sending is not None
 
     def _computing(self, examples: _Amount, labelled: _Amount | float) -> _Amount:
         return examples * (self.training or 0.0) + labelled * (self.inference or 0.0)
 
     def _sending(self, bytes_down: _Amount, bytes_up: _Amount) -> _Amount:
-        unpriced = math.inf  # any number of bytes in 0.0 seconds
-        down = unpriced if self.bandwidth_down is None else self.bandwidth_down
-        up = unpriced if self.bandwidth_up is None else self.bandwidth_up
+        unlimited = math.inf  # any number of bytes in 0.0 seconds
+        down = unlimited if self.bandwidth_down is None else self.bandwidth_down
+        up = unlimited if self.bandwidth_up is None else self.bandwidth_up
         return bytes_down / down + bytes_up / up
 
 
@@ -104,15 +104,15 @@ def device_cost_model(
     parameters: int,
     depth: TrainingDepth | None = None,
 ) -> CostModel | None:
-    """Return what bytes and examples take on one device, None where nothing is known of it.
+    """Return the cost model of one device, None where no figure is known.
 
     Args:
-        bandwidth_up: From a client to the server, in MB/s (10^6 bytes a second).
-        bandwidth_down: From the server to a client, in MB/s.
-        device: Name or path of a device's profile.
-        model: The model's name or folder, as the profile may name it.
-        parameters: Parameters of the whole model, trained or not.
-        depth: How deep it is trained; None for the whole of it.
+        bandwidth_up: Bandwidth from a client to the server, in MB/s (10^6 bytes a second).
+        bandwidth_down: Bandwidth from the server to a client, in MB/s.
+        device: Name or path of a device profile.
+        model: Name or folder of the model, which is looked up in the profile.
+        parameters: Number of parameters of the whole model, trained or not.
+        depth: The trained layers; None for the whole model.
 
     Raises:
         ConfigError: The profile cannot be read, or does not fit the depth.

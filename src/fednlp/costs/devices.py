@@ -1,4 +1,4 @@
-"""Profiles of devices: how long each takes for an example, its power and its memory.
+"""Device profiles: seconds per example, power and memory.
 
 A profile is a TOML file. ``name`` and ``source`` must be there; a figure that no source states is left out::
 
@@ -51,15 +51,15 @@ _KEYS = {
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds an example; None stands for a figure that is not known.
+    """Seconds per example of a device; None for unknown figures.
 
     Attributes:
-        models: By model, of which everything is trained.
-        per_million_parameters: Of a model that is not named, seconds per million parameters.
-        depths: By model and number of layers from the top that are at work, with the head, while the frozen ones
-            below are cached.
-        backward: Of training: time of a layer's backward pass over that of its forward pass.
-        bias: Of training: time of a layer whose biases alone are trained, over one that is trained whole.
+        models: Seconds per example by model, with all parameters trained.
+        per_million_parameters: Seconds per example and million parameters, for other models.
+        depths: Seconds per example by model and by the number of active top layers, with the head, while the outputs of
+            the frozen layers below are cached.
+        backward: Time of a layer's backward pass over that of its forward pass, in training.
+        bias: Time of a layer of which only biases are trained, over one that is trained in full.
     """
 
     models: Mapping[str, float] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Speed:
     bias: float | None = None
 
     def seconds(self, model: str, parameters: int) -> float | None:
-        """Return the seconds an example, None where the profile does not say.
+        """Return the seconds per example, None where the profile does not state them.
 
         Args:
             model: A name, hub name or folder; the last part of it is looked up.
@@ -99,17 +99,17 @@ def of_model(table: Mapping[str, _T], model: str) -> _T | None:
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """One device; None stands for a figure that is not known.
+    """The profile of one device; None for unknown figures.
 
     Attributes:
-        name: What it is called.
-        source: Where the figures come from.
-        training: Seconds an example of a local step, forwards and backwards.
-        inference: Seconds an example, forwards only.
-        watts_computing: Power while it trains or predicts.
-        watts_sending: Power while it sends or receives.
-        memory: Bytes.
-        latency: Seconds that a client's part in a round takes beside computing and sending.
+        name: Name of the device.
+        source: Source of the figures.
+        training: Seconds per example of a local step, forward and backward.
+        inference: Seconds per example, forward only.
+        watts_computing: Power in watts while it trains or predicts.
+        watts_sending: Power in watts while it sends or receives.
+        memory: Bytes of memory.
+        latency: Seconds of a client's part in a round in addition to computing and sending.
     """
 
     name: str
@@ -138,7 +138,7 @@ def load_profile(name_or_path: str | Path) -> DeviceProfile:
         name_or_path: A name of :func:`profile_names`, or the path of a TOML file.
 
     Raises:
-        ConfigError: There is no such profile, or it says something wrong.
+        ConfigError: There is no such profile, or it is not valid.
 
     >>> load_profile("jetson-tx2").training.seconds("roberta-large", 355_000_000)
     2.0
@@ -246,5 +246,5 @@ def _figure(path: Path, key: str, value: Any) -> float | None:
 
 
 def _shown(text: str) -> str:
-    """Return text that came from outside so that it stays on one line, and a short one."""
+    """Return untrusted text on one short line."""
     return text if text.isprintable() and len(text) <= 200 else reprlib.repr(text)

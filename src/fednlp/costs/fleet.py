@@ -1,4 +1,4 @@
-"""The devices of all clients: which client has which device, and what a round takes on each."""
+"""The devices of all clients, and the simulated time of a round on each."""
 
 import math
 from collections.abc import Mapping
@@ -26,28 +26,28 @@ class Fleet:
     """The devices of all clients.
 
     Attributes:
-        models: One for each kind of device.
-        kinds: int64 (clients), the kind of each client's device: its place in ``models``.
+        models: Cost model of each kind of device.
+        kinds: int64 (clients,), the kind of each client's device as a position in ``models``.
     """
 
     models: tuple[CostModel, ...]
     kinds: IntArray
 
     def of(self, client: int) -> CostModel:
-        """Return what bytes and examples take on a client's device."""
+        """Return the cost model of a client's device."""
         return self.models[int(self.kinds[client])]
 
     @property
     def knows_power(self) -> bool:
-        """Whether the watts of every kind of device are known, and so the energy of a round."""
+        """True if the watts of every kind of device are known, and with them the energy of a round."""
         return all(model.knows_power for model in self.models)
 
     def mean_training(self) -> float | None:
-        """Return the seconds an example of a local step, the mean over all clients; None where not known."""
+        """Return the mean seconds per example of a local step over all clients; None where not known."""
         return self._mean([model.training for model in self.models])
 
     def mean_inference(self) -> float | None:
-        """Return the seconds an example that is labelled, the mean over all clients; None where not known."""
+        """Return the mean seconds per labelled example over all clients; None where not known."""
         return self._mean([model.inference for model in self.models])
 
     def _mean(self, seconds: list[float | None]) -> float | None:
@@ -76,21 +76,21 @@ def make_fleet(
     seed: int,
     depth: TrainingDepth | None = None,
 ) -> Fleet | None:
-    """Return the devices of all clients by a ``[costs]`` section, None where it prices nothing.
+    """Return the devices of all clients as a ``[costs]`` section configures them, None where it has no figures.
 
     Args:
-        bandwidth_up: As for :func:`device_cost_model`, of every client.
-        bandwidth_down: As for :func:`device_cost_model`, of every client.
+        bandwidth_up: Bandwidth from every client to the server, in MB/s (10^6 bytes a second).
+        bandwidth_down: Bandwidth from the server to every client, in MB/s.
         device: Name or path of a profile for all clients, or a mix: shares of the clients by name or path.
-        model: As for :func:`device_cost_model`.
-        parameters: As for :func:`device_cost_model`.
-        num_clients: Clients in all.
-        seed: The experiment's; with shares and number of clients it decides who has which device of a mix.
-        depth: As for :func:`device_cost_model`.
+        model: Name or folder of the model, which is looked up in the profiles.
+        parameters: Number of parameters of the whole model, trained or not.
+        num_clients: Number of clients.
+        seed: The experiment's seed, which assigns the devices of a mix to clients.
+        depth: The trained layers; None for the whole model.
 
     Raises:
-        ConfigError: As for :func:`device_cost_model`; the shares are wrong; or only some profiles of a mix say how long
-            the model takes, so that they cannot be compared.
+        ConfigError: As for :func:`device_cost_model`; the shares are not valid; or only some profiles of a mix state
+            the seconds of the model, so that they cannot be compared.
     """
 
     def of(name: str | None) -> CostModel | None:
@@ -111,11 +111,11 @@ def make_fleet(
 
 
 def assign_kinds(shares: ArrayLike, num_clients: int, seed: int) -> IntArray:
-    """Return which kind of device each client has: counts by largest remainder, clients by a random permutation.
+    """Return the kind of each client's device: counts by largest remainder, clients by a random permutation.
 
     Args:
-        shares: One a kind, above 0.
-        num_clients: Clients in all.
+        shares: Share of each kind, above 0.
+        num_clients: Number of clients.
         seed: The experiment's seed.
 
     >>> assign_kinds([0.5, 0.25, 0.25], 8, seed=0).tolist()
@@ -127,10 +127,10 @@ def assign_kinds(shares: ArrayLike, num_clients: int, seed: int) -> IntArray:
 
 
 def check_mix(mix: DeviceMix) -> None:
-    """Refuse shares that are not above 0, or do not sum to 1 within a millionth.
+    """Check that shares are above 0 and sum to 1 within a millionth.
 
     Raises:
-        ConfigError: They are wrong.
+        ConfigError: They do not.
     """
     wrong = next((name for name, share in mix.items() if not 0 < share <= 1 + _TOLERANCE), None)
     if wrong is not None:
@@ -141,7 +141,7 @@ def check_mix(mix: DeviceMix) -> None:
 
 
 def _require_comparable(models: Mapping[str, CostModel], model: str) -> None:
-    """Refuse a mix in which a device without a figure would pass for the fastest."""
+    """Refuse a mix in which a device without a figure would count as the fastest."""
     for kind in ("training", "inference"):
         missing = [name for name, one in models.items() if getattr(one, kind) is None]
         if missing and len(missing) < len(models):
@@ -152,14 +152,15 @@ def _require_comparable(models: Mapping[str, CostModel], model: str) -> None:
 
 
 def local_examples(sizes: ArrayLike, *, epochs: int, batch_size: int, max_steps: int = -1) -> IntArray:
-    """Return the examples that each client's local steps of a round go over.
+    """Return the number of examples of each client's local steps in a round.
 
     Args:
-        sizes: Training examples of each client.
-        epochs: Passes over these.
-        batch_size: Examples a step.
-        max_steps: Local steps in place of epochs, if positive. Where they end within an epoch, its smaller batch is
-            taken to be the last; the order of a client's batches may move the number by less than a batch.
+        sizes: Number of training examples of each client.
+        epochs: Number of local epochs.
+        batch_size: Number of examples of a step.
+        max_steps: Number of local steps, which replaces the epochs if positive. Where the steps end within an epoch,
+            its smaller batch is assumed to be the last; the order of a client's batches may change the number by less
+            than a batch.
 
     >>> local_examples([10, 3], epochs=2, batch_size=4).tolist()
     [20, 6]
@@ -179,18 +180,18 @@ def client_seconds(
 ) -> FloatArray:
     """Return the simulated seconds of one round of local training for each client of the fleet.
 
-    The server's message, local training, and the client's message, each client on its own device. What a client takes
-    does not depend on who else trains, so that this is the clock of synchronous and asynchronous rounds alike.
+    The time includes the server's message, local training, and the client's message, on the client's own device. It
+    does not depend on the other clients, and so applies to synchronous and asynchronous rounds.
 
     Args:
         fleet: The devices of all clients.
         examples: Examples of the local steps, one number for all clients or one a client; :func:`local_examples` gives
             them by the sizes of the clients.
-        bytes_down: Length of the server's message, in the same form.
-        bytes_up: Length of the client's message, in the same form.
+        bytes_down: Length of the server's message in bytes, in the same form.
+        bytes_up: Length of the client's message in bytes, in the same form.
 
     Returns:
-        float64 (clients), bit for bit what :meth:`CostModel.seconds` gives for each.
+        float64 (clients,), bit for bit the results of :meth:`CostModel.seconds`.
 
     >>> mixed = Fleet((CostModel(1e6, 1e6, training=0.5), CostModel(1e6, 1e6, training=2.0)), np.array([0, 1, 0]))
     >>> client_seconds(mixed, [10, 10, 20], bytes_down=2_000_000, bytes_up=1_000_000).tolist()

@@ -1,4 +1,4 @@
-"""Measuring this machine: seconds an example of a model at several depths, as the profile of a device."""
+"""Measure this machine: seconds per example of a model at several depths, as a device profile."""
 
 import os
 import platform
@@ -41,12 +41,12 @@ def measure_device(
     Args:
         models: Names, folders or hub names of Transformer encoders or decoders.
         name: The profile's name.
-        batch: Examples a batch.
-        length: Tokens an example.
-        on_progress: Called with the number of measurements done, of how many, and the name of the next.
+        batch: Number of examples of a batch.
+        length: Number of tokens of an example.
+        on_progress: Called with measurements done, of how many, and the name of the next.
 
     Raises:
-        ConfigError: A model is no classifier of texts, or the sizes do not fit it.
+        ConfigError: A model has no single stack of layers, or the sizes do not fit it.
         ModelError: A model cannot be found.
     """
     training: dict[str, Any] = {"models": {}, "depths": {}}
@@ -95,7 +95,7 @@ def _measurements(
 
 
 def _depths(layers: int) -> list[int]:
-    """Return depths from the head alone to one layer frozen.
+    """Return depths from only the head to all layers but one.
 
     >>> _depths(1), _depths(2), _depths(24)
     ([0], [0, 1], [0, 1, 8, 16, 23])
@@ -105,7 +105,7 @@ def _depths(layers: int) -> list[int]:
 
 
 def _builder(name: str) -> tuple[int, Callable[[Any], "nn.Module"]]:
-    """Return a model's number of layers, and a function that builds it with some of its parts trained."""
+    """Return a model's number of layers, and a function that builds it with a selection of trained parts."""
     from fednlp.models import new_model, resolve_model
     from fednlp.models.groups import groups_of
     from fednlp.models.selection import apply_selection, parse_selection
@@ -166,7 +166,7 @@ def _cached_states(
 
 
 def _trainer(model: "nn.Module", batches: Callable[[], dict[str, Any]]) -> Callable[[], None]:
-    """Return a function that takes one local step."""
+    """Return a function that runs one local step."""
     import torch
 
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -214,7 +214,7 @@ def _timed(run: Callable[[], None], batch: int) -> float:
 
 
 def _short(number: float) -> float:
-    """Return a number with four digits: the clock gives no more."""
+    """Return a number with four significant digits, the precision of the measurement."""
     return float(f"{number:.4g}")
 
 
@@ -233,7 +233,7 @@ def _source(models: list[str], batch: int, length: int) -> str:
 
 
 def _processor() -> str:
-    """Return the processor's name, as far as the system states it."""
+    """Return the processor's name, or its architecture where the system states none."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             named = next(

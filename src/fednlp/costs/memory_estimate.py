@@ -1,4 +1,4 @@
-"""How much memory training or labelling takes at its peak: weights, gradients, optimiser, activations."""
+"""Estimates of the peak memory of training or labelling: weights, gradients, optimiser, activations."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from fednlp.errors import ConfigError
 ALLOCATOR_OVERHEAD = 1.5
 """Bytes that glibc's allocator holds for a byte of activations, measured with its defaults on Linux.
 
-It keeps freed blocks of up to 32 MB, and the gaps between those in use do not fit what comes next.
+It keeps freed blocks of up to 32 MB, and the gaps between used blocks do not fit later ones.
 """
 
 _GIVEN_BACK = 32 * 2**20
@@ -21,7 +21,13 @@ _OPTIMIZER_STATES = {"sgd": 0, "momentum": 1, "adagrad": 1, "adam": 2, "adamw": 
 
 @dataclass(frozen=True)
 class LayerSizes:
-    """The sizes of a Transformer's layers: width, attention heads, width between the two products of a layer."""
+    """The sizes of a Transformer's layers.
+
+    Attributes:
+        hidden: Width of the hidden states.
+        heads: Number of attention heads.
+        intermediate: Width of the feed-forward network.
+    """
 
     hidden: int
     heads: int
@@ -33,12 +39,13 @@ class ModelSizes:
     """The sizes of a model and its texts that the memory of a client depends on.
 
     Attributes:
-        parameters: Of the whole model, trained or not.
-        shape: Of its layers.
-        length: Tokens of a row at most.
-        logits: Numbers that the head gives for a row, where they are many.
-        rows: Rows that labelling reads at once at most; None for a whole batch.
-        recompute: Training too reads at most ``rows`` at once, and computes their activations again on the way back.
+        parameters: Number of parameters of the whole model, trained or not.
+        shape: Sizes of its layers.
+        length: Maximum number of tokens of a row.
+        logits: Number of logits of a row, where they are many.
+        rows: Maximum number of rows that labelling processes at once; None for a whole batch.
+        recompute: True if training too processes at most ``rows`` at once, and recomputes their activations in the
+            backward pass.
     """
 
     parameters: int
@@ -53,7 +60,7 @@ def layer_sizes(config: Any) -> LayerSizes:
     """Return the sizes of a model's layers, by its Hugging Face configuration.
 
     Raises:
-        ConfigError: The configuration states them under no usual name.
+        ConfigError: The configuration has no known names of these sizes.
     """
     names = {
         "hidden": ("hidden_size", "d_model", "n_embd", "dim"),
@@ -61,8 +68,8 @@ def layer_sizes(config: Any) -> LayerSizes:
         "intermediate": ("intermediate_size", "encoder_ffn_dim", "d_ff", "n_inner", "hidden_dim"),
     }
     found = {
-        key: next((size for name in said if isinstance(size := getattr(config, name, None), int)), None)
-        for key, said in names.items()
+        key: next((size for name in keys if isinstance(size := getattr(config, name, None), int)), None)
+        for key, keys in names.items()
     }
     hidden, heads = found["hidden"], found["heads"]
     if hidden is None or heads is None:
@@ -86,14 +93,14 @@ def peak_memory(
     tied: int = 0,
     exact: bool = False,
 ) -> int:
-    """Return the bytes that a process takes at its peak for a model, in 32 bits, beyond its libraries.
+    """Return the peak memory of a process for a model in 32 bits, in bytes, without its libraries.
 
     The sum of ::
 
         weights      4 parameters
         gradients    4 trained + 8 tied
         optimiser    8 trained (adam, adamw), 4 trained (adagrad, SGD with momentum), 0 (SGD)
-        libraries    6 MB that PyTorch takes for itself once it computes
+        libraries    6 MB that PyTorch allocates for itself once it computes
         1.5 times    activations + workspace, or the workspace of labelling if that is more; that of labelling once
                      where its scores, 4 a s^2 b, are a block above 32 MB
 
@@ -116,20 +123,20 @@ def peak_memory(
     and takes less.
 
     Args:
-        parameters: Of the whole model, trained or not.
-        trained: Parameters that are trained; 0 for labelling, forwards only.
-        shape: Of its layers, from :func:`layer_sizes`.
-        depth: Which layers are trained.
-        batch: Examples a batch.
-        length: Tokens of the longest example of a batch, with padding.
+        parameters: Number of parameters of the whole model, trained or not.
+        trained: Number of trained parameters; 0 for labelling, which has no backward pass.
+        shape: Sizes of its layers, from :func:`layer_sizes`.
+        depth: The trained layers.
+        batch: Number of examples of a batch.
+        length: Number of tokens of the longest example of a batch, with padding.
         optimizer: ``"sgd"``, ``"momentum"`` (SGD with momentum), ``"adam"``, ``"adamw"`` or ``"adagrad"``.
-        logits: Numbers that the head gives for a batch, where they are many: masked tokens times vocabulary.
-        tied: Of the trained parameters those that are word embedding and head at once: the gradients of both uses, and
-            their sum, are there together.
-        exact: Count what is in use, as an allocator takes it that gives freed blocks back at once.
+        logits: Number of logits of a batch, where they are many: masked tokens times vocabulary.
+        tied: Number of trained parameters in a word embedding whose matrix is the head's too: the gradients of both
+            uses, and their sum, are in memory together.
+        exact: Count only memory in use, for an allocator that returns freed blocks at once.
 
     Raises:
-        ConfigError: No such optimiser.
+        ConfigError: The optimiser is unknown.
 
     >>> base = LayerSizes(hidden=768, heads=12, intermediate=3072)
     >>> whole = peak_memory(110_000_000, 110_000_000, base, TrainingDepth(12, 12), batch=8, length=128)
@@ -167,19 +174,19 @@ def client_memory(
     optimizer: str = "adamw",
     tied: int = 0,
 ) -> int:
-    """Return the bytes at the peak of a client: of training, or of labelling if it labels and that is more.
+    """Return the peak memory of a client in bytes: of training, or of labelling if it labels and that is more.
 
     Args:
-        sizes: Of model and texts.
-        depth: Which layers are trained.
-        trained: Parameters that are trained.
-        batch: Examples a batch of training.
-        labelled: Examples a batch of labelling; 0 where clients label nothing.
-        optimizer: As for :func:`peak_memory`.
-        tied: As for :func:`peak_memory`.
+        sizes: Sizes of model and texts.
+        depth: The trained layers.
+        trained: Number of trained parameters.
+        batch: Number of examples of a training batch.
+        labelled: Number of examples of a labelling batch; 0 where clients do not label.
+        optimizer: Name of the optimiser, as for :func:`peak_memory`.
+        tied: Number of trained parameters in a word embedding whose matrix is the head's too.
 
     Raises:
-        ConfigError: No such optimiser.
+        ConfigError: The optimiser is unknown.
 
     >>> tiny = ModelSizes(4_400_000, LayerSizes(hidden=128, heads=2, intermediate=512), length=128)
     >>> trains, labels = (client_memory(tiny, TrainingDepth(2, 0), 20_000, batch=8, labelled=n) for n in (0, 64))

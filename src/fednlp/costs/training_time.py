@@ -1,4 +1,4 @@
-"""How long an example takes by how deep a model is trained: top layers whole, some by their biases, the rest frozen."""
+"""Seconds per example by training depth: top layers in full, some by their biases, the others frozen."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from fednlp.costs.devices import DeviceProfile, Speed, of_model
 from fednlp.errors import ConfigError
 
 BACKWARD = 2.0
-"""Time of a layer's backward pass over that of its forward pass, where a profile does not say.
+"""Time of a layer's backward pass over that of its forward pass, where a profile does not state it.
 
 Each matrix product of the forward pass has two in the backward pass: one for the gradient of the weights, one for
 that of the inputs (Kaplan et al. 2020, "Scaling Laws for Neural Language Models", section 2.1).
@@ -16,13 +16,13 @@ that of the inputs (Kaplan et al. 2020, "Scaling Laws for Neural Language Models
 
 @dataclass(frozen=True)
 class TrainingDepth:
-    """Which layers of a stack are trained, counted from the top; the head always is.
+    """The trained layers of a stack, counted from the top; the head is always trained.
 
     Attributes:
-        layers: Of the model.
-        trained_layers: At the top, trained whole.
-        bias_layers: Below these, of which the biases alone are trained.
-        cached: The outputs of the frozen layers below are computed once a text and kept: they cost nothing here.
+        layers: Number of layers of the model.
+        trained_layers: Number of top layers that are trained in full.
+        bias_layers: Number of layers below these of which only the biases are trained.
+        cached: True if the outputs of the frozen layers below are cached, so that they take no time.
 
     >>> TrainingDepth(24, trained_layers=2, bias_layers=4).frozen_layers
     18
@@ -43,36 +43,37 @@ class TrainingDepth:
 
     @property
     def frozen_layers(self) -> int:
-        """Layers at the bottom that are not trained."""
+        """Number of layers at the bottom that are not trained."""
         return self.layers - self.trained_layers - self.bias_layers
 
 
 def seconds_per_example(
     profile: DeviceProfile, model: str, parameters: int, depth: TrainingDepth | None, training: bool
 ) -> float | None:
-    """Return how long an example takes on a device, None where its profile does not say.
+    """Return the seconds per example on a device, None where its profile does not state them.
 
-    With ``D(d)`` for the seconds with the top ``d`` layers at work, a plan with ``t`` layers trained whole and ``b``
-    by their biases takes ::
+    Let ``D(d)`` be the seconds with the top ``d`` layers active. The seconds of a plan with ``t`` layers trained in
+    full and ``b`` by their biases are ::
 
         training   D(t) + s (D(t + b) - D(t))      s = (1 + r / 2) / (1 + r)
         inference  D(t + b)
 
-    * ``D`` is a straight line between what the profile says under ``depths``, and the seconds of the whole model. Where
-      it names no depths, ``D(d)`` is ``d / layers`` of the whole: embeddings and head take no time of their own.
-    * ``r`` is backward over forward: what the profile says, else seconds of training over those of inference, less
-      one, else 2. A layer whose biases alone are trained has the forward pass and half of the backward pass: gradients
-      of its inputs, none of its weights. The profile may state ``s`` itself, as ``bias``.
-    * Of seconds of training and of inference, what the profile lacks is made from the other: training is ``1 + r``
+    * ``D`` is interpolated linearly between the profile's values under ``depths`` and the seconds of the whole model.
+      Where the profile has no depths, ``D(d)`` is ``d / layers`` of the whole: embeddings and head take no time.
+    * ``r`` is the time of the backward pass over that of the forward pass: the profile's value, else seconds of
+      training over those of inference, less one, else 2. A layer of which only the biases are trained takes the forward
+      pass and half of the backward pass: gradients of its inputs, none of its weights. The profile may state ``s``
+      itself, as ``bias``.
+    * Where the profile has only seconds of training or of inference, the others follow: training takes ``1 + r``
       times inference.
-    * Frozen layers cost nothing if cached; else their forward pass, in training and inference alike.
+    * Frozen layers take no time if cached; else their forward pass, in training and in inference.
 
     Args:
-        profile: Of the device.
+        profile: The device's profile.
         model: A name, hub name or folder.
-        parameters: Parameters of the whole model, trained or not.
-        depth: None for the whole model.
-        training: Forwards and backwards; else forwards only.
+        parameters: Number of parameters of the whole model, trained or not.
+        depth: The trained layers; None for the whole model.
+        training: True for a forward and a backward pass; False for a forward pass only.
 
     Raises:
         ConfigError: The profile names a depth that a model with so many layers does not have.
@@ -102,7 +103,7 @@ def seconds_per_example(
 
 
 def _whole(profile: DeviceProfile, model: str, parameters: int) -> tuple[float | None, float | None]:
-    """Return the seconds of the whole model, training and inference; one of them made from the other if need be."""
+    """Return the seconds of the whole model in training and in inference; a missing one is derived from the other."""
     training = profile.training.seconds(model, parameters)
     forward = profile.inference.seconds(model, parameters)
     ratio = 1 + _backward(profile, model, parameters)
@@ -124,7 +125,7 @@ def _backward(profile: DeviceProfile, model: str, parameters: int) -> float:
 
 
 def _bias_share(profile: DeviceProfile, model: str, parameters: int) -> float:
-    """Return the time of a layer whose biases alone are trained, over that of one trained whole."""
+    """Return the time of a layer of which only biases are trained, over that of one trained in full."""
     if profile.training.bias is not None:
         return profile.training.bias
     backward = _backward(profile, model, parameters)
@@ -134,7 +135,7 @@ def _bias_share(profile: DeviceProfile, model: str, parameters: int) -> float:
 def _points(
     profile: DeviceProfile, speed: Speed, model: str, whole: float | None, layers: int
 ) -> dict[int, float]:
-    """Return seconds by depth, as far as they are known: nothing at 0, the whole model at its number of layers."""
+    """Return the known seconds by depth: 0.0 at 0, the whole model's at its number of layers."""
     stated: Mapping[int, float] = of_model(speed.depths, model) or {}
     deepest = max(stated, default=0)
     if deepest > layers:
@@ -145,7 +146,7 @@ def _points(
 
 
 def _between(points: Mapping[int, float], depth: int) -> float | None:
-    """Return what a straight line between the nearest points says.
+    """Return the linear interpolation between the nearest points; None beyond the last.
 
     >>> _between({0: 1.0, 4: 3.0}, 1), _between({0: 1.0}, 1)
     (1.5, None)

@@ -17,8 +17,8 @@ from fednlp.federated.lora import LoraPair, change_shapes
 from fednlp.federated.message import message_bytes, pack, unpack
 from fednlp.federated.params import Entry, Layout
 from fednlp.federated.pulling import Pull
-from fednlp.federated.sums import count_bad
-from fednlp.federated.transforms import Chain, Key, Shapes, feedback
+from fednlp.federated.sums import count_nonfinite
+from fednlp.federated.transforms import Chain, RngKey, Shapes, feedback
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def encode_update(
     uplink: Uplink,
     layout: Layout,
     update: Tensor,
-    key: Key,
+    key: RngKey,
     chosen: np.ndarray | None = None,
     residual: Tensor | None = None,
 ) -> EncodedUpdate:
@@ -121,7 +121,7 @@ def encode_update(
     return EncodedUpdate(message, numbers, still_lost, decoded)
 
 
-def decode_update(uplink: Uplink, layout: Layout, sent: EncodedUpdate, key: Key) -> Tensor:
+def decode_update(uplink: Uplink, layout: Layout, sent: EncodedUpdate, key: RngKey) -> Tensor:
     """Decode a client's update: the server's half.
 
     Args:
@@ -152,7 +152,7 @@ def decode_update(uplink: Uplink, layout: Layout, sent: EncodedUpdate, key: Key)
     return received
 
 
-def broadcast(downlink: Downlink, layout: Layout, x: Tensor, key: Key) -> Tensor:
+def broadcast(downlink: Downlink, layout: Layout, x: Tensor, key: RngKey) -> Tensor:
     """Return the global model as clients unpack it: ``x`` itself where nothing is transformed.
 
     Derived entries arrive as they are: what they changed by travels in full precision (:func:`bytes_down`).
@@ -166,7 +166,7 @@ def broadcast(downlink: Downlink, layout: Layout, x: Tensor, key: Key) -> Tensor
     message = pack(downlink.chain.encode({name: views[name] for name in shapes}, key))
     arrived = downlink.chain.decode(unpack(message, downlink.chain.shapes(shapes)), shapes, key)
     flat = layout.flatten(views | arrived)
-    if count_bad(flat) > count_bad(x):
+    if count_nonfinite(flat) > count_nonfinite(x):
         raise RunError(
             "the model holds numbers that exchange.down cannot: say bfloat16 in place of float16, or lower the "
             "learning rate; the rounds before are saved"

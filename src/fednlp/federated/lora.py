@@ -1,4 +1,4 @@
-"""Averaging low-rank adapters: what the server has is a product of two matrices, and a mean is not a product.
+"""Averaging of low-rank adapters: a mean of products of two matrices is not the product of the means.
 
 An adapted weight is W + s B A. The model that stands for the clients is the mean of theirs,
 
@@ -8,22 +8,22 @@ but averaging A and B apart gives W + s mean(B_i) mean(A_i). With p_i the client
 
     s (sum p_i B_i A_i - B A) = s sum p_i (B_i - B)(A_i - A),        B = sum p_i B_i, A = sum p_i A_i,
 
-which has rank (clients - 1) r at most, since the p_i (B_i - B) sum to nothing. Three ways to deal with it:
+which has rank (clients - 1) r at most, since the p_i (B_i - B) sum to zero. There are three options:
 
-* plain: nothing is done about it;
-* ffa: A stays as it was drawn, the same for all. Then A_i - A is 0. Sun et al. 2024, "Improving LoRA in
+* plain: the difference is ignored;
+* ffa: A keeps its initial values, the same for all. Then A_i - A is 0. Sun et al. 2024, "Improving LoRA in
   Privacy-preserving Federated Learning" (FFA-LoRA);
 * exact: the difference is added to W, the same for all clients. Singhal et al. 2024, "FedEx-LoRA: Exact
   Aggregation for Federated and Efficient Fine-Tuning of Foundation Models".
 
 For *exact* the layout holds the base weights W too. Clients neither train nor send them: the update of W is
-what :func:`fill_products` computes of the updates of A and B, and :func:`exact_step` makes it the new W.
+what :func:`lora_products` computes from the updates of A and B, and :func:`exact_step` computes the new W from it.
 
 Two clients with one adapter of one number each, B A = 1 * 1 and 3 * 3:
 
 >>> b, a = torch.tensor([1.0, 3.0]), torch.tensor([1.0, 3.0])
->>> wanted, plain = (b * a).mean(), b.mean() * a.mean()
->>> wanted.item(), plain.item(), ((b - b.mean()) * (a - a.mean())).mean().item()
+>>> exact, plain = (b * a).mean(), b.mean() * a.mean()
+>>> exact.item(), plain.item(), ((b - b.mean()) * (a - a.mean())).mean().item()
 (5.0, 4.0, 1.0)
 """
 
@@ -42,7 +42,7 @@ from fednlp.federated.server import ServerOptimizer, ServerUpdate
 from fednlp.federated.state import State
 
 FROZEN_A = r"\.lora_A\."
-"""Regular expression of the parameters that FFA-LoRA leaves as they were drawn."""
+"""Regular expression of the parameters that FFA-LoRA does not train."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class LoraPair:
     """One adapter: the names of its two matrices and of the weight that it is added to.
 
     Attributes:
-        a: (r, inputs).
-        b: (outputs, r).
-        base: (outputs, inputs); (inputs, outputs) where ``transposed``, as in GPT-2.
+        a: Name of A, (r, inputs).
+        b: Name of B, (outputs, r).
+        base: Name of W, (outputs, inputs); (inputs, outputs) where ``transposed``, as in GPT-2.
         scaling: s, LoRA's alpha / r.
-        transposed: Whether the product is transposed before it is added.
+        transposed: True if the product is transposed before it is added.
     """
 
     a: str
@@ -64,7 +64,7 @@ class LoraPair:
     transposed: bool = False
 
     def product(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return s B A in the shape of the base weight, in 64 bits.
+        """Return s B A in the shape of the base weight, float64.
 
         >>> pair = LoraPair("a", "b", "w", scaling=2.0)
         >>> pair.product(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [4.0]])).tolist()
@@ -75,15 +75,15 @@ class LoraPair:
 
 
 def check_exact(layout: Layout, pairs: Sequence[LoraPair], server: ServerUpdate) -> None:
-    """Check that exact averaging can be what its name says.
+    """Check that exact averaging is possible.
 
     Args:
-        layout: Of what is shared.
+        layout: The layout of the shared tensors.
         pairs: All adapters of the model.
-        server: The server's part of the algorithm.
+        server: The server's half of the algorithm.
 
     Raises:
-        ConfigError: The server does not average plainly, there are no adapters, or some of them are not shared.
+        ConfigError: The server does not simply average, there are no adapters, or some of them are not shared.
     """
     if not (isinstance(server, ServerOptimizer) and server.averages):
         raise ConfigError(
@@ -104,21 +104,21 @@ def check_exact(layout: Layout, pairs: Sequence[LoraPair], server: ServerUpdate)
 
 
 def _named(layout: Layout, flat: Tensor) -> dict[str, Tensor]:
-    """Return the tensors of a flat buffer, which may end before the table."""
+    """Return the named tensors of a flat buffer, as views; the buffer may end before the table."""
     return {e.name: flat[e.start : e.stop].view(e.shape) for e in layout.entries if e.stop <= flat.numel()}
 
 
 @torch.no_grad()
-def fill_products(layout: Layout, x: Tensor, update: Tensor, pairs: Sequence[LoraPair]) -> None:
-    """Write s B_i A_i into a client's update, in place of what it says of the base weights.
+def lora_products(layout: Layout, x: Tensor, update: Tensor, pairs: Sequence[LoraPair]) -> None:
+    """Write s B_i A_i into a client's update, at the positions of the base weights.
 
-    It is the product itself, not its difference from the one before. It takes the update as the server adds
-    it up, after whatever was done to it on its way, so that the two agree.
+    The value is the product itself, not its change. It is computed from the update as the server adds it, after
+    compression, so that the two agree.
 
     Args:
-        layout: What lies where.
-        x: The server's model that the client began with, flat, with or without the table.
-        update: The client's update of it, flat, with or without the table.
+        layout: The layout of the shared tensors.
+        x: float32, the server's model that the client began with, flat, with or without the table.
+        update: float32, the client's update of it, flat, with or without the table; changed in place.
         pairs: The adapters.
     """
     began, moved = _named(layout, x), _named(layout, update)
@@ -129,12 +129,13 @@ def fill_products(layout: Layout, x: Tensor, update: Tensor, pairs: Sequence[Lor
 
 @torch.no_grad()
 def exact_step(layout: Layout, x: Tensor, mean: Tensor, pairs: Sequence[LoraPair]) -> None:
-    """Set the base weights, so that the model is the mean of the clients': W + mean(s B_i A_i) - s B A.
+    """Set the base weights so that the model is the mean of the clients' models: W + mean(s B_i A_i) - s B A.
 
     Args:
-        layout: What lies where.
-        x: The model after the server's step, flat, with the averaged A and B, and W as before; W is set in place.
-        mean: The mean update, flat, with the mean products in place of W (:func:`fill_products`).
+        layout: The layout of the shared tensors.
+        x: float32, the model after the server's step, flat, with the averaged A and B and the old W, which is changed
+            in place.
+        mean: float32, the mean update, flat, with the mean products in place of W (:func:`lora_products`).
         pairs: The adapters.
     """
     model, found = _named(layout, x), _named(layout, mean)
@@ -145,10 +146,10 @@ def exact_step(layout: Layout, x: Tensor, mean: Tensor, pairs: Sequence[LoraPair
 
 @dataclass(frozen=True)
 class ExactAveraging:
-    """A server that averages, and then sets the base weights of adapters so that the model is the clients' mean.
+    """A server that averages, and then sets the base weights so that the model is the mean of the clients' models.
 
     Attributes:
-        server: Averages.
+        server: The averaging server.
         pairs: The adapters.
     """
 
@@ -160,7 +161,7 @@ class ExactAveraging:
         return self.server.init(layout)
 
     def step(self, state: State, update: AggregatedUpdate) -> None:
-        """Move the model, then set the base weights."""
+        """Update the model, then set the base weights."""
         self.server.step(state, update)
         exact_step(state.layout, state.params, update.model.delta, self.pairs)
 
@@ -170,12 +171,12 @@ class ExactAveraging:
 
 
 def change_ranks(clients: int, lossy: bool = False) -> int:
-    """Return the rank of what one round changes the base weights by, at most and as a multiple of r.
+    """Return the maximum rank of a round's change of the base weights, as a multiple of r.
 
     Args:
-        clients: That were averaged; 0 for a round without a step.
-        lossy: Whether the clients began from an A and B that ``exchange.down`` had rounded. The mean of theirs is
-            then not the server's, and their products differ from its product by up to 2 r ranks more.
+        clients: Number of averaged clients; 0 for a round without a step.
+        lossy: True if ``exchange.down`` had rounded the clients' A and B. The mean of theirs is then not the
+            server's, and their products differ from its product by up to 2 r ranks more.
 
     >>> [change_ranks(clients) for clients in (0, 1, 2, 9)], change_ranks(1, lossy=True)
     ([0, 0, 1, 8], 2)
@@ -184,12 +185,12 @@ def change_ranks(clients: int, lossy: bool = False) -> int:
 
 
 def change_shapes(layout: Layout, pairs: Sequence[LoraPair], ranks: int) -> Shapes:
-    """Return the shapes of what travels of the base weights' change: two factors, or W itself where that is less.
+    """Return the shapes of the message of the base weights' change: two factors, or W itself where that is shorter.
 
     Args:
-        layout: What lies where.
+        layout: The layout of the shared tensors.
         pairs: The adapters.
-        ranks: Sum of :func:`change_ranks` over the rounds since the client got its last model.
+        ranks: Sum of :func:`change_ranks` over the rounds since the client received its last model.
 
     >>> shapes = {"a": ((1, 9), "parameter"), "b": ((9, 1), "parameter"), "w": ((9, 9), "derived")}
     >>> [list(change_shapes(Layout.of(shapes), [LoraPair("a", "b", "w", 1.0)], ranks)) for ranks in (0, 1, 8)]

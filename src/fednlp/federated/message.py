@@ -1,7 +1,7 @@
 """The wire format: named tensors as one safetensors message, and nothing else.
 
-A receiver knows beforehand which names, dtypes and shapes a message must have (:class:`Layout` and the chain of
-transforms say so). A message that differs in any of them is refused before memory is taken for its tensors; no number
+A receiver knows in advance the names, dtypes and shapes of a message, from :class:`Layout` and the chain of
+transforms. A message that differs in any of them is refused before memory is allocated for its tensors; no number
 of its header is ever used. Format: https://huggingface.co/docs/safetensors, *Format*.
 """
 
@@ -19,7 +19,7 @@ Shapes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Name -> (shape, dtype)."""
 
 METADATA_LIMIT = 1 << 16
-"""Most bytes that metadata may add to a header."""
+"""Maximum number of bytes of metadata in a header."""
 _METADATA, _OWN = "__metadata__", "fednlp"
 _DTYPES = {
     torch.float32: ("F32", 4),
@@ -30,11 +30,11 @@ _DTYPES = {
     torch.int8: ("I8", 1),
     torch.uint8: ("U8", 1),
 }
-"""What travels, in the order in which safetensors lays out dtypes."""
+"""The dtypes of messages, in the order in which safetensors writes them."""
 
 
 def shapes_of(tensors: Mapping[str, Tensor]) -> Shapes:
-    """Return name -> (shape, dtype) of tensors at hand."""
+    """Return name -> (shape, dtype) of tensors."""
     return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
 
 
@@ -66,11 +66,11 @@ def unpack(data: bytes, expected: Shapes) -> dict[str, Tensor]:
     """Return the tensors of a message, in the order of ``expected``; they own their memory.
 
     Args:
-        data: A message from anybody.
-        expected: Exactly what it must hold.
+        data: An untrusted message.
+        expected: The exact names, shapes and dtypes of its tensors.
 
     Raises:
-        RunError: It is no safetensors message, or holds anything else; one line says what.
+        RunError: The message is not valid safetensors, or differs from ``expected``.
     """
     header, payload = _header(expected)
     start, found = _read_header(data, len(_text(header)) + METADATA_LIMIT)
@@ -89,10 +89,10 @@ def unpack(data: bytes, expected: Shapes) -> dict[str, Tensor]:
 
 
 def read_metadata(data: bytes, expected: Shapes) -> dict[str, str]:
-    """Return the short texts that :func:`pack` was given with tensors of the shapes expected.
+    """Return the short texts that :func:`pack` was given with tensors of the expected shapes.
 
     Raises:
-        RunError: It is no safetensors message, or its metadata are no texts by name.
+        RunError: The message is not valid safetensors, or its metadata are not texts by name.
     """
     _, found = _read_header(data, len(_text(_header(expected)[0])) + METADATA_LIMIT)
     extra = found.get(_METADATA)
@@ -121,7 +121,7 @@ def _text(header: dict[str, dict[str, Any]]) -> bytes:
 
 
 def _read_header(data: bytes, longest: int) -> tuple[int, dict[str, Any]]:
-    """Return where the tensors begin, and the header, of at most so many bytes."""
+    """Return the offset of the tensors, and the header, which may have ``longest`` bytes."""
     if len(data) < 8:
         raise RunError(f"the message has {len(data)} bytes: it is cut off, or no safetensors message")
     length = int.from_bytes(data[:8], "little")
@@ -136,7 +136,7 @@ def _read_header(data: bytes, longest: int) -> tuple[int, dict[str, Any]]:
 
 
 def _parse(text: bytes | str) -> Any:
-    """Return JSON from anybody; None where it is none, or names a key twice."""
+    """Return the value of untrusted JSON text; None where it is not valid, or repeats a key."""
     try:
         return json.loads(text if isinstance(text, str) else text.decode(), object_pairs_hook=_distinct)
     except (ValueError, RecursionError):
@@ -151,7 +151,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _compare(found: dict[str, Any], header: dict[str, dict[str, Any]]) -> None:
-    """Check that the header is the one expected, tensor by tensor."""
+    """Check that the header is the expected one, tensor by tensor."""
     for name, entry in header.items():
         if name not in found:
             raise RunError(f"the message lacks {_shown(name)}")
@@ -163,6 +163,6 @@ def _compare(found: dict[str, Any], header: dict[str, dict[str, Any]]) -> None:
 
 
 def _shown(value: Any) -> str:
-    """Return a value from anybody as one short line."""
+    """Return an untrusted value as one short line."""
     text = json.dumps(value)
     return text if len(text) <= 120 else f"{text[:117]}..."

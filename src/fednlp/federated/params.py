@@ -1,14 +1,14 @@
-"""Parameters are named tensors in one flat buffer: the layout says what lies where.
+"""The layout of a model's named tensors in one flat buffer.
 
-Every floating-point tensor of a model has a name, a kind and a place:
+Every floating-point tensor of a model has a name, a kind and a position:
 
-* a *parameter* is trained by the clients and moved by the server optimiser;
-* a *buffer* (a batch-norm mean, say) is averaged over the clients and set, never optimised;
-* a *derived* tensor is never trained: the server sets it by what it has of others.
+* a *parameter* is trained by the clients and updated by the server optimiser;
+* a *buffer* (for example a batch-norm mean) is averaged over the clients and set, never optimised;
+* a *derived* tensor is never trained: the server computes it from others.
 
-Integer buffers (position ids) belong to the architecture and never travel.
-One parameter, the *table*, may travel by rows in memory: a client touches few rows of a word
-embedding, and the others need neither loading, nor subtracting, nor adding. It lies last.
+Integer buffers (position ids) belong to the architecture and are never sent.
+One parameter, the *table*, can be processed by rows: a client changes few rows of a word embedding, and the others
+need not be loaded, subtracted or added. It is the last entry.
 """
 
 import json
@@ -25,7 +25,15 @@ Kind = Literal["parameter", "buffer", "derived"]
 
 @dataclass(frozen=True)
 class Entry:
-    """One named tensor: its shape, its kind, and its place in the flat buffer (in elements)."""
+    """One named tensor of the flat buffer.
+
+    Attributes:
+        name: The tensor's name in the model.
+        shape: The tensor's shape.
+        kind: ``"parameter"``, ``"buffer"`` or ``"derived"``.
+        start: Position of its first element in the flat buffer.
+        stop: Position after its last element.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -41,7 +49,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each named tensor lies: parameters, then buffers, then the table, if any."""
+    """The positions of named tensors in a flat buffer: parameters, buffers, derived tensors, and the table, if any.
+
+    Attributes:
+        entries: The tensors in their order.
+        table: Name of the tensor that is processed by rows, which is the last; None without one.
+    """
 
     entries: tuple[Entry, ...]
     table: str | None = None
@@ -82,17 +95,17 @@ class Layout:
 
     @cached_property
     def buffers(self) -> slice:
-        """The stretch of the flat buffer that holds buffers."""
+        """The range of the flat buffer that holds buffers."""
         spans = [(e.start, e.stop) for e in self.entries if e.kind == "buffer"]
         return slice(spans[0][0], spans[-1][1]) if spans else slice(0, 0)
 
     @cached_property
     def derived(self) -> frozenset[int]:
-        """Numbers of the entries that are derived."""
+        """Positions in ``entries`` of the derived tensors."""
         return frozenset(number for number, e in enumerate(self.entries) if e.kind == "derived")
 
     def zeros(self) -> Tensor:
-        """Return a flat float32 buffer of zeros."""
+        """Return a flat float32 buffer of ``numel`` zeros."""
         return torch.zeros(self.numel)
 
     def rows(self, flat: Tensor) -> Tensor:

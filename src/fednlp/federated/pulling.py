@@ -1,4 +1,4 @@
-"""Dynamic pulling: which tensors a client sends in a round, by how far each moved since its last one.
+"""Dynamic pulling: selects the tensors that a client sends, by how far each moved since the client's last round.
 
 Passban et al. 2022, "Training Mixed-Domain Translation Models via Federated Learning", equations 2 and 3.
 For client c, tensor t and round r: d_t = ||w_r^t - w_(r-1)^t||, where w_r is the client's own model at the
@@ -6,8 +6,8 @@ end of its local steps. With the threshold theta,
 
     DP_g = {t : d_t >= theta}      DP_l = {t : d_t < theta}
 
-so that the two together are all tensors. theta is the median of d, or the quantile for a wanted share, and
-is taken for each group of tensors (encoder, decoder) apart, since these vary at different scales.
+so that the two together are all tensors. theta is the median of d, or the quantile for a given share, and
+is computed for each group of tensors (encoder, decoder) separately, since their scales differ.
 """
 
 import math
@@ -19,7 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from fednlp.federated.params import Layout
-from fednlp.federated.transforms import Key
+from fednlp.federated.transforms import RngKey
 from fednlp.seeds import generator
 
 RULES = ("all", "low", "high", "random")
@@ -29,16 +29,16 @@ _FINEST = 10**6
 
 @dataclass(frozen=True)
 class Pull:
-    """Which shared tensors travel.
+    """The selection of the shared tensors to send.
 
     Attributes:
         rule: ``"low"`` (DP_l), ``"high"`` (DP_g), ``"random"`` (as many, drawn), or ``"all"``.
-        share: How much of each group is sent.
-        of: What the share counts: ``"tensors"`` (theta is then a quantile of d: the median for one half), or
-            ``"parameters"``, each tensor for as many as it has.
-        push: ``"all"``: the server's whole model comes back; ``"selected"``: the tensors alone that the client
-            sent last, and the others stay its own.
-        groups: The group of each entry of the layout; one for all if empty.
+        share: Share of each group that is sent, 0 to 1.
+        of: Unit of the share: ``"tensors"`` (theta is then a quantile of d: the median for one half), or
+            ``"parameters"``, which counts the elements of each tensor.
+        push: ``"all"``: clients receive the server's whole model; ``"selected"``: a client receives only the tensors
+            that it sent last, and keeps its own values of the others.
+        groups: The group of each entry of the layout; one group of all entries if empty.
     """
 
     rule: str = "all"
@@ -49,28 +49,40 @@ class Pull:
 
 
 def distances(layout: Layout, new: Tensor, old: Tensor) -> np.ndarray:
-    """Return d_t of each of the layout's entries: the Euclidean norm of its change, float64."""
+    """Return d_t of each of the layout's entries: the Euclidean norm of its change.
+
+    Args:
+        layout: The layout of the vectors.
+        new: float32 (``layout.numel``,), the parameters after local training.
+        old: float32 (``layout.numel``,), the parameters of the comparison.
+
+    Returns:
+        float64 (entries,).
+    """
     gap = new - old
     return np.array([float(gap[e.start : e.stop].double().norm()) for e in layout.entries])
 
 
-def choose(pull: Pull, layout: Layout, moved: np.ndarray, key: Key) -> np.ndarray:
-    """Say which entries are sent.
+def choose(pull: Pull, layout: Layout, moved: np.ndarray, key: RngKey) -> np.ndarray:
+    """Return which entries are sent.
 
     Args:
         pull: The rule.
-        layout: Of the tensors.
-        moved: From :func:`distances`.
-        key: Seed, round, client: what ``"random"`` draws from.
+        layout: The layout of the tensors.
+        moved: float64 (entries,), from :func:`distances`.
+        key: Seed, round and client, from which ``"random"`` draws.
 
     Returns:
-        A bool for each entry. ``"low"`` with a share and ``"high"`` with the rest are complementary.
+        bool (entries,). ``"low"`` with a share and ``"high"`` with the rest are complementary.
+
+    Raises:
+        ValueError: The rule is unknown.
 
     >>> layout = Layout.of({name: ((4,), "parameter") for name in "abcde"})
     >>> moved = np.array([3.0, 1.0, 2.0, 5.0, 4.0])
-    >>> choose(Pull("low"), layout, moved, Key(0, 1, 0)).tolist()
+    >>> choose(Pull("low"), layout, moved, RngKey(0, 1, 0)).tolist()
     [False, True, True, False, False]
-    >>> choose(Pull("high"), layout, moved, Key(0, 1, 0)).tolist()
+    >>> choose(Pull("high"), layout, moved, RngKey(0, 1, 0)).tolist()
     [True, False, False, True, True]
     """
     chosen = np.zeros(len(moved), dtype=bool)
@@ -96,7 +108,7 @@ def choose(pull: Pull, layout: Layout, moved: np.ndarray, key: Key) -> np.ndarra
 
 
 def _first(pull: Pull, layout: Layout, order: np.ndarray, share: Fraction) -> int:
-    """Return how many of the first tensors make up a share, rounded down."""
+    """Return the number of leading tensors that make up a share, rounded down."""
     if pull.of == "tensors":
         return math.floor(share * len(order))
     sizes = np.cumsum([layout.entries[number].numel for number in order])

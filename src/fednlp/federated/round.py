@@ -22,7 +22,7 @@ from fednlp.federated.params import Layout
 from fednlp.federated.runtime import MODEL, Runtime
 from fednlp.federated.state import State
 from fednlp.federated.sums import weight_unit
-from fednlp.federated.transforms import Key
+from fednlp.federated.transforms import RngKey
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def run_round(
     if any(request.staleness for request in requests):
         state.params = state.params.clone()  # older models are published where a runtime may hold it
     for staleness in sorted({request.staleness for request in requests}):
-        publish(algorithm, state, runtime, Key(population.seed, plan.number, -1), staleness)
+        publish(algorithm, state, runtime, RngKey(population.seed, plan.number, -1), staleness)
         wanted = [request for request in requests if request.staleness == staleness]
         results += runtime.do(wanted, partial(_after, len(results), on_progress))
     outcome = collection.finish(runtime, sorted(results, key=lambda result: result.client))
@@ -107,7 +107,7 @@ def plan_round(algorithm: Algorithm, number: int, population: Population) -> Rou
     )
 
 
-def publish(algorithm: Algorithm, state: State, runtime: Runtime, key: Key, staleness: int = 0) -> None:
+def publish(algorithm: Algorithm, state: State, runtime: Runtime, key: RngKey, staleness: int = 0) -> None:
     """Send the global model, and the server's vectors that travel with it, to the clients.
 
     Args:

@@ -1,4 +1,4 @@
-"""Everything a resumed run needs, as one value and one file."""
+"""The server's state, which a resumed run needs, as one value and one file."""
 
 import json
 from dataclasses import dataclass, field
@@ -17,14 +17,14 @@ from fednlp.federated.params import Layout
 
 @dataclass
 class State:
-    """The server between two rounds. The tensors are moved in place by a round, so keep no other reference.
+    """The server's state between two rounds. A round changes the tensors in place: keep no other reference.
 
     Attributes:
-        round: Rounds that are done.
-        layout: What lies where in the flat tensors.
-        params: The global model, flat float32.
-        vectors: The server's named tensors: its optimiser's memory, control variates, pseudo labels.
-        memory: What else is kept from one round to the next: JSON values.
+        round: Number of finished rounds.
+        layout: The layout of the flat tensors.
+        params: float32 (``layout.numel``,), the global model.
+        vectors: Further tensors by name: optimiser state, control variates, pseudo labels.
+        memory: Further state as JSON values.
     """
 
     round: int
@@ -38,7 +38,7 @@ class State:
         return f"<State after {self.round:,} rounds: {self.params.numel():,} elements{vectors}>"
 
     def save(self, path: Path) -> None:
-        """Write the state as one safetensors file (not atomically: see ``fednlp.simulation.run_dir``)."""
+        """Write the state as one safetensors file; the caller makes it atomic."""
         metadata = {
             "round": self.round,
             "memory": self.memory,

@@ -1,12 +1,12 @@
-"""What each client keeps to itself between rounds, on disk: one record a client in one sparse file.
+"""The clients' states between rounds, on disk: one record a client in one sparse file.
 
-A record is named float32 tensors: a client's personal parameters, what compression still owes, the memory
-of its optimiser. Each client has two slots. A round writes into the one that the last saved round does not
-need, and stamps it with the round's number; who reads says which round is saved. So a crash at any moment
-leaves the record of the last saved round in place, and a round that was not acknowledged leaves no trace.
+A record is named float32 tensors: a client's personal parameters, its error-feedback residual, its optimiser
+state. Each client has two slots. A round writes into the slot that the last saved round does not need, and stamps
+it with the round's number; a reader states which round is saved. So a crash at any moment leaves the record of the
+last saved round in place, and a round that was not saved has no effect.
 
-A client that never took part has no record and takes no room, so the file costs what is in it, and the
-process O(1) memory, for any number of clients.
+A client that never took part has no record and needs no space: the file grows with the records in it, and the
+process needs O(1) memory for any number of clients.
 """
 
 import json
@@ -32,11 +32,11 @@ class ClientStore:
     """Records of clients in a file, shared by processes: each client is written by one at a time.
 
     Args:
-        path: The file; made if absent.
-        fields: Name -> number of float32 values, the same for every client.
+        path: The file; made if missing.
+        fields: Number of float32 values by tensor name, the same for every client.
 
     Raises:
-        RunError: The file holds records of another make.
+        RunError: The file holds records with other fields.
     """
 
     def __init__(self, path: Path, fields: Mapping[str, int]) -> None:
@@ -51,18 +51,21 @@ class ClientStore:
         if not found:
             os.pwrite(self._file, head, 0)
         elif found != head:
-            raise RunError(f"{path} holds clients of another model or method: start the run anew")
+            raise RunError(f"{path} holds clients of another model or method: start the run again")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._file)
 
     def read(self, client: int, saved: int) -> dict[str, Tensor] | None:
         """Return a client's tensors as the last saved round left them; None if it has none.
 
         Args:
-            client: Its id.
-            saved: The number of the last round that was saved: what later rounds wrote does not count.
+            client: The client's id.
+            saved: Number of the last saved round; records of later rounds are ignored.
+
+        Returns:
+            Flat float32 tensors by name.
 
         Raises:
             RunError: The record is damaged.
@@ -74,15 +77,21 @@ class ClientStore:
         data = bytearray(self._slot - _STAMP.size)
         got = os.preadv(self._file, [data], self._place(client, slot) + _STAMP.size)
         if got != len(data) or zlib.crc32(data) != stamps[slot][1]:
-            raise RunError(f"{self.path}: the record of client {client} is damaged: start the run anew")
+            raise RunError(f"{self.path}: the record of client {client} is damaged: start the run again")
         values = torch.from_numpy(np.frombuffer(data, dtype="<f4"))
         return dict(zip(self.fields, torch.split(values, list(self.fields.values())), strict=True))
 
     def write(self, client: int, round_number: int, tensors: Mapping[str, Tensor]) -> None:
-        """Write a client's tensors as of a round that is not saved yet; flat float32, of the stated sizes.
+        """Write a client's tensors of a round that is not saved yet.
+
+        Args:
+            client: The client's id.
+            round_number: Number of the round.
+            tensors: Flat float32 tensors by name, of the sizes in ``fields``.
 
         Raises:
             RunError: The disk is full.
+            ValueError: A tensor has another size.
         """
         with writing(self.path.parent, "choose another --out"):
             self._write(client, round_number, tensors)
@@ -102,13 +111,13 @@ class ClientStore:
         _write_all(self._file, _STAMP.pack(round_number, checksum), place)
 
     def forget(self, client: int, round_number: int) -> None:
-        """Take back what an earlier attempt at a round has written: the client fails in this one."""
+        """Discard a client's record of an earlier attempt at a round, in which it now fails."""
         for slot, (number, _) in enumerate(self._stamps(client)):
             if number >= round_number:
                 _write_all(self._file, _STAMP.pack(0, 0), self._place(client, slot))
 
     def sync(self) -> None:
-        """See to the disk what all processes have written; before the round is saved."""
+        """Flush the records of all processes to the disk, before the round is saved."""
         os.fsync(self._file)
 
     def _place(self, client: int, slot: int) -> int:
@@ -123,7 +132,7 @@ class ClientStore:
 
 
 def _latest(stamps: list[tuple[int, int]], saved: int) -> int | None:
-    """Return the slot of the latest round that is saved; None if there is none."""
+    """Return the slot of the latest saved round; None if there is none."""
     there = [(number, slot) for slot, (number, _) in enumerate(stamps) if 0 < number <= saved]
     return max(there)[1] if there else None
 

@@ -23,11 +23,11 @@ from fednlp.federated.params import Layout
 FRACTION_BITS = 40
 LARGEST = 2.0**20
 """No element of an update may be larger: the sum of weighted means then stays below 2^60."""
-BURST = "training ended in NaN, infinity or a number beyond 2^20"
+DIVERGED = "training ended in NaN, infinity or a number beyond 2^20"
 _CHUNK = 1 << 16
 
 
-class NotFinite(ValueError):
+class NonFiniteUpdate(ValueError):
     """An update holds NaN, infinity, or a number beyond ``LARGEST``."""
 
 
@@ -44,9 +44,9 @@ class ExactSum:
     """Sum of weight * update over clients, as 64-bit integers in the layout's flat order.
 
     Args:
-        layout: What lies where.
-        storage: int64 tensor of ``layout.numel`` zeros to sum into (shared memory, say); made if absent.
-        touched: bool tensor, one a table row, all False; made if absent.
+        layout: The layout of the updates.
+        storage: int64 (``layout.numel``,), zeros to sum into, for example in shared memory; made if left out.
+        touched: bool (table rows,), all False, set for rows that are not zero; made if left out.
     """
 
     def __init__(self, layout: Layout, storage: Tensor | None = None, touched: Tensor | None = None) -> None:
@@ -65,12 +65,12 @@ class ExactSum:
 
         Args:
             factor: The client's weight over :func:`weight_unit`, in [0, 1].
-            dense: float32, the update before the table.
-            rows: int64, which rows of the table the client touched; None for all of them.
+            dense: float32 (``layout.dense``,), the update before the table.
+            rows: int64, the rows of the table that the client changed; None for all of them.
             table: float32 (rows, width), the update of those rows.
 
         Raises:
-            NotFinite: The update holds NaN, infinity or a huge number; nothing was added.
+            NonFiniteUpdate: The update holds NaN, infinity or a number beyond ``LARGEST``; nothing was added.
         """
         check_finite(dense)
         if table is not None:
@@ -106,15 +106,15 @@ class ExactSum:
             self.touched[rows] = True
 
     def mean(self, share: float | Sequence[float]) -> tuple[Tensor, Tensor]:
-        """Return the weighted mean of what was added, and the table rows that anybody touched.
+        """Return the weighted mean of the updates, and the nonzero rows of the table.
 
         Args:
             share: Sum of the factors that were added; or one such sum for each of the layout's entries, where
-                not everybody sent all of them. 0 gives zeros.
+                clients sent different ones. 0 gives zeros.
 
         Returns:
-            A flat float32 buffer, zero in the rows that nobody touched, and the touched rows, int64; both hold
-            until the next :meth:`clear`.
+            A flat float32 buffer (``layout.numel``,), and int64 numbers of the table rows that any client changed;
+            both are valid until the next :meth:`clear`.
         """
         if self._mean is None:
             self._mean = torch.zeros(self.layout.numel)
@@ -144,7 +144,7 @@ class ExactSum:
                 yield entry.start, entry.stop, part
 
     def clear(self) -> None:
-        """Forget everything that was added."""
+        """Reset the sum to zero."""
         self.storage[: self.layout.dense].zero_()
         rows = self.touched.nonzero().squeeze(1)
         if len(rows):
@@ -163,19 +163,19 @@ def _scale(share: float) -> float:
     return 2.0**-FRACTION_BITS / share if share > 0 else 0.0
 
 
-def count_bad(values: Tensor) -> int:
-    """Return how many values are NaN, infinite or beyond ``LARGEST``."""
+def count_nonfinite(values: Tensor) -> int:
+    """Return the number of values that are NaN, infinite or beyond ``LARGEST``."""
     return 0 if _is_sound(values) else values.numel() - int((values.abs() <= LARGEST).sum())
 
 
 def check_finite(values: Tensor) -> None:
-    """Check that values are numbers within ``LARGEST``.
+    """Check that values are finite and within ``LARGEST``.
 
     Raises:
-        NotFinite: One of them is not.
+        NonFiniteUpdate: One of them is not.
     """
     if not _is_sound(values):
-        raise NotFinite(BURST)
+        raise NonFiniteUpdate(DIVERGED)
 
 
 def _is_sound(values: Tensor) -> bool:

@@ -1,8 +1,8 @@
-"""The search for a training plan: how deep to train, and how much of that in full (FeS, section 3.3).
+"""The search for a training plan: the depth of training, and the number of layers in full (FeS, section 3.3).
 
-A plan trains the top ``depth`` layers of a model: of these the upper ``capacity`` in full, the others by their
-biases alone. The layers below are frozen. The paper says "binary search" and no more; docs/methods/planning.md states
-our choices. The search is pure: the caller tries the plans.
+A plan trains the top ``depth`` layers of a model: of these the upper ``capacity`` in full, and only the biases of the
+others. The layers below are frozen. The paper only states "binary search"; docs/methods/planning.md describes the
+details chosen here. The search is pure: the caller evaluates the plans.
 """
 
 from bisect import bisect_left
@@ -19,13 +19,18 @@ Step = Literal["depth", "capacity", "neighbour"]
 
 @dataclass(frozen=True, order=True)
 class TrainingPlan:
-    """A plan: the top ``depth`` layers are trained, of these the upper ``capacity`` in full, the others by biases."""
+    """A training plan.
+
+    Attributes:
+        depth: Number of trained layers, counted from the top.
+        capacity: Number of these that are trained in full, the uppermost; of the others only biases are trained.
+    """
 
     depth: int
     capacity: int
 
     def within(self, other: "TrainingPlan") -> bool:
-        """Whether everything that this one trains, the other trains too.
+        """Return whether the other plan trains everything that this one trains.
 
         >>> TrainingPlan(4, 1).within(TrainingPlan(6, 1)), TrainingPlan(4, 3).within(TrainingPlan(6, 1))
         (True, False)
@@ -35,7 +40,12 @@ class TrainingPlan:
 
 @dataclass(frozen=True)
 class PlanOutcome:
-    """What trying a plan came to: the highest accuracy, and the seconds until the target; None if not reached."""
+    """The outcome of evaluating a plan.
+
+    Attributes:
+        accuracy: The highest accuracy, 0 to 1.
+        seconds: Seconds until the target was reached; None if it was not.
+    """
 
     accuracy: float
     seconds: float | None
@@ -43,7 +53,14 @@ class PlanOutcome:
 
 @dataclass(frozen=True)
 class PlanDecision:
-    """One plan tried: in which step of the search, what came of it, and whether it reached the target."""
+    """One evaluated plan.
+
+    Attributes:
+        step: The step of the search.
+        candidate: The plan.
+        outcome: Its accuracy and time.
+        reached: True if it reached the target.
+    """
 
     step: Step
     candidate: TrainingPlan
@@ -51,36 +68,36 @@ class PlanDecision:
     reached: bool
 
 
-Try = Callable[[TrainingPlan], PlanOutcome]
+Evaluate = Callable[[TrainingPlan], PlanOutcome]
 Fits = Callable[[TrainingPlan], bool]
 
 
 def search_plans(
-    layers: int, target: float, try_candidate: Try, fits: Fits | None = None
+    layers: int, target: float, evaluate: Evaluate, fits: Fits | None = None
 ) -> tuple[list[PlanDecision], TrainingPlan | None]:
-    """Find the plan with the least time to a target accuracy, trying few of the (layers + 1)(layers + 2) / 2.
+    """Find the plan with the least time to a target accuracy with few evaluations of the (layers + 1)(layers + 2) / 2.
 
     1. Depth: binary search for the least at which the target is reached, each depth with as many of its layers in full
        as fit. It goes up to the depth from which a deeper plan has room for fewer layers in full; where none of these
-       depths reaches the target, the deeper ones are tried one by one.
+       depths reaches the target, the deeper ones are evaluated one by one.
     2. Capacity: binary search for the least that reaches the target at this depth.
-    3. Neighbours of the plan found, one layer deeper and one more layer in full, are tried where they fit.
+    3. Neighbours of the plan found, one layer deeper and one more layer in full, are evaluated where they fit.
 
-    Of all that reached the target the one with the fewest seconds is chosen; of equal ones that which trains least.
+    Of the plans that reached the target, the fastest is chosen; of equally fast ones, the one that trains least.
     Both binary searches assume that accuracy does not fall where more is trained; :func:`monotonicity_violations`
     returns where it did. Where it does not fall, a plan is found if any that fits reaches the target. The searches
-    take at most ceil(log2(layers + 2)) and ceil(log2(layers + 1)) tries, one more for each depth tried by itself, and
-    no plan is tried twice.
+    evaluate at most ceil(log2(layers + 2)) and ceil(log2(layers + 1)) plans, and one more for each depth evaluated by
+    itself. No plan is evaluated twice.
 
     Args:
-        layers: Of the model, 1 or more.
-        target: The accuracy to be reached.
-        try_candidate: Tries a plan.
-        fits: Whether a plan may be tried at all (memory); all may if left out. Where one fits, one with fewer layers
-            in full usually does too, but need not (a model without biases).
+        layers: Number of the model's layers, 1 or more.
+        target: The accuracy to be reached, 0 to 1.
+        evaluate: Evaluates a plan.
+        fits: Returns whether a plan can be evaluated (memory); all can if left out. Where one fits, one with fewer
+            layers in full usually does too, but need not (a model without biases).
 
     Returns:
-        What was tried, in order; and the plan, None where nothing fits or the target was not reached.
+        The evaluated plans, in order; and the chosen one, None where none fits or the target was not reached.
 
     Raises:
         ConfigError: There is no layer.
@@ -88,19 +105,19 @@ def search_plans(
     >>> def made_up(plan):  # accuracy 0.8 from three layers on of which one in full; more costs more
     ...     good = plan.depth >= 3 and plan.capacity >= 1
     ...     return PlanOutcome(0.8 if good else 0.5, 10.0 * plan.depth + plan.capacity if good else None)
-    >>> tried, chosen = search_plans(12, 0.75, made_up)
-    >>> chosen, len(tried)
+    >>> evaluated, chosen = search_plans(12, 0.75, made_up)
+    >>> chosen, len(evaluated)
     (TrainingPlan(depth=3, capacity=1), 8)
     """
     if layers < 1:
         raise ConfigError(f"a model with {layers} layers has no depth to choose")
-    tried: dict[TrainingPlan, PlanDecision] = {}
+    evaluated: dict[TrainingPlan, PlanDecision] = {}
 
     def reaches(step: Step, candidate: TrainingPlan) -> bool:
-        if candidate not in tried:
-            outcome = try_candidate(candidate)
-            tried[candidate] = PlanDecision(step, candidate, outcome, outcome.accuracy >= target)
-        return tried[candidate].reached
+        if candidate not in evaluated:
+            outcome = evaluate(candidate)
+            evaluated[candidate] = PlanDecision(step, candidate, outcome, outcome.accuracy >= target)
+        return evaluated[candidate].reached
 
     may = fits or (lambda candidate: True)
     fullest = [full for depth in range(layers + 1) if (full := _fullest(depth, may)) is not None]
@@ -115,7 +132,7 @@ def search_plans(
             there = neighbour.depth <= layers and neighbour.capacity <= neighbour.depth
             if there and may(neighbour):
                 reaches("neighbour", neighbour)
-    decisions = list(tried.values())
+    decisions = list(evaluated.values())
     return decisions, _fastest(decisions)
 
 
@@ -126,7 +143,7 @@ def _fullest(depth: int, may: Fits) -> TrainingPlan | None:
 
 
 def _nested(fullest: Sequence[TrainingPlan]) -> int:
-    """Return how many of the first plans train all that the ones before them do."""
+    """Return the number of leading plans of which each trains everything that the one before it trains."""
     pairs = enumerate(pairwise(fullest), start=1)
     return next((place for place, (less, more) in pairs if not less.within(more)), len(fullest))
 
@@ -144,13 +161,13 @@ def _fastest(decisions: Sequence[PlanDecision]) -> TrainingPlan | None:
 
 
 def monotonicity_violations(decisions: Sequence[PlanDecision]) -> list[tuple[PlanDecision, PlanDecision]]:
-    """Return where training more gave less accuracy, against what the search rests on.
+    """Return where a larger plan was less accurate, against the assumption of the search.
 
     Args:
-        decisions: From :func:`search_plans`.
+        decisions: The evaluated plans, from :func:`search_plans`.
 
     Returns:
-        One pair for each plan with which it fell: the best plan tried that trains only part of it, and itself. Where
+        One pair for each such plan: the best evaluated plan that trains only part of it, and itself. Where
         the first reached the target and the second did not, the search may have missed a plan.
     """
     found = []

@@ -1,4 +1,4 @@
-"""Representational filtering: which of a client's texts are worth a pseudo label (FeS, section 3.2)."""
+"""Representational filtering: selects the texts of a client that may get a pseudo label (FeS, section 3.2)."""
 
 import math
 
@@ -12,7 +12,7 @@ from fednlp.partition.index import FloatArray, IntArray, Partition
 
 NEIGHBOURS = 150
 RHO = 10.0
-# A score is summed anew below this share of the highest one when last summed; until then, rounding has moved
+# A score is summed again below this share of the highest one when last summed; until then, rounding has moved
 # it by far less than half of the other share.
 _SMALL, _ROUNDING = 1e-4, 1e-8
 # The next picks are looked for among the scores above this share of the highest, until none is left there.
@@ -40,12 +40,12 @@ def representative(
 
     Args:
         embeddings: float32 (n, d), one row a text, finite; their lengths do not matter.
-        budget: How many to pick, 0 or more; n or more picks all.
-        k: 1 or more; with k or fewer texts, V(x) is all the others and nothing tells one from another. By
+        budget: Number of texts to pick, 0 or more; n or more picks all.
+        k: Number of neighbours, 1 or more; with k or fewer texts, V(x) is all the others and all scores are equal. By
             default 150 and at most a twentieth of the texts.
-        rho: Above 1; the larger, the more the picks differ.
+        rho: Base of the weights, above 1; the larger, the more the picks differ.
         exact_up_to: See :func:`~fednlp.fewshot.neighbours.nearest`.
-        threads: As there; the picks are the same with any number.
+        threads: Number of threads of the neighbour search; the picks do not depend on it.
 
     Returns:
         int64 (min(budget, n)): row numbers in the order of picking, each once.
@@ -73,18 +73,22 @@ def filter_clients(
     k: int | None = None,
     rho: float = RHO,
 ) -> NDArray[np.bool_]:
-    """Return which texts are left where each client keeps a fraction of its own, the most representative ones.
+    """Return the texts that remain where each client keeps a fraction of its own, the most representative ones.
 
     Args:
         partition: The clients' training examples.
         usable: bool, by example number: the texts to choose among.
         embeddings: float32 (texts, d), one row a usable text, by rising example number.
-        fraction: Of each client's usable texts, above 0 and at most 1, rounded up.
-        k: As for :func:`representative`.
-        rho: As for :func:`representative`.
+        fraction: Fraction of each client's usable texts to keep, above 0 and at most 1, rounded up.
+        k: Number of neighbours, as for :func:`representative`.
+        rho: Base of the weights, as for :func:`representative`.
 
     Returns:
-        bool, by example number; False wherever `usable` is.
+        bool, by example number; False wherever `usable` is False.
+
+    Raises:
+        ConfigError: `k` or `rho` is out of range.
+        ModelError: An embedding is not finite.
     """
     row = np.cumsum(usable) - 1
     left = np.zeros(len(usable), dtype=bool)
@@ -99,7 +103,7 @@ def filter_clients(
 def pick(neighbours: NDArray[np.int32], budget: int, rho: float) -> IntArray:
     """Return the picks of :func:`representative` for given neighbours.
 
-    Scores are kept up to date by subtraction, and summed anew when they have become small. Those that rounding
+    Scores are kept up to date by subtraction, and summed again when they have become small. Those that rounding
     could have put first are computed exactly, in sums that are rounded once, so that equal scores are equal.
 
     Args:
@@ -148,7 +152,7 @@ def pick(neighbours: NDArray[np.int32], budget: int, rho: float) -> IntArray:
 
 
 def _turned(neighbours: NDArray[np.int32]) -> tuple[IntArray, NDArray[np.int32]]:
-    """Return for each text those whose neighbour it is: where each one's begin, and all of them in a row."""
+    """Return the inverse of the neighbour lists: offsets (n + 1) and, text by text, the texts that it is near to."""
     from scipy.sparse import csr_array
 
     texts, k = neighbours.shape

@@ -19,7 +19,7 @@ _LEAST, _MOST = 1e-9, 1e9
 
 @dataclass(frozen=True)
 class GoldLabels:
-    """The labels that are there before the first round; a function of the settings and of the gold labels alone.
+    """The gold labels, known before the first round; a function of the settings and of these labels only.
 
     Attributes:
         owners: int64 (G), the client of each gold example; rising.
@@ -29,7 +29,7 @@ class GoldLabels:
         validation: int64, examples and labels that the server has for choosing a pace; empty where it has none.
         noisy_clients: int64, clients whose gold labels were made wrong; rising.
         num_clients: All clients.
-        label_names: Of the labels.
+        label_names: Names of the labels, by class number.
     """
 
     owners: IntArray
@@ -81,11 +81,11 @@ def draw_gold_labels(
 
     Args:
         true_labels: int64, of each training example.
-        label_names: Of the labels.
+        label_names: Names of the labels, by class number.
         partition: The clients' training examples.
         total: G, gold labels in all.
-        gamma: As for :func:`dirichlet_counts`.
-        noisy_fraction: As for :func:`label_noise`.
+        gamma: Concentration of the gold labels over clients, as for :func:`dirichlet_counts`.
+        noisy_fraction: Share of noisy clients, 0 to 1, as for :func:`label_noise`.
         validation: Examples that the server has, at most; 0 for none.
         seed: The experiment's seed.
 
@@ -131,7 +131,7 @@ def dirichlet_counts(total: int, gamma: float, sizes: IntArray, rng: np.random.G
         total: G, gold labels in all, 0 or more.
         gamma: Above 0. 0.001 puts them on one client or few, 100 spreads them about evenly.
         sizes: int64 (C), the training examples of each client.
-        rng: Where the randomness comes from.
+        rng: The random generator.
 
     Returns:
         int64 (C), of sum `total`, nowhere above `sizes`.
@@ -186,7 +186,7 @@ def choose_examples(
         counts: int64 (C), gold labels of each client, at most as many as it has examples.
         offsets: int64 (C+1) and
         indices: int64, the training examples of a :class:`~fednlp.partition.Partition`.
-        rng: Where the randomness comes from.
+        rng: The random generator.
 
     Returns:
         For each client with a gold label, in order, its example numbers, rising.
@@ -218,9 +218,9 @@ def label_noise(
     Args:
         labels: (G), the gold labels, 0 to K-1.
         clients: (G), whose they are.
-        fraction: Of the clients with gold labels, those that are noisy, from 0 to 1, to the nearest whole client.
+        fraction: Share of noisy clients among those with gold labels, 0 to 1, rounded to a whole client.
         num_labels: K, 2 or more unless no client is noisy.
-        rng: Where the randomness comes from.
+        rng: The random generator.
 
     Returns:
         The labels, int64 (G), and the noisy clients, rising.

@@ -37,7 +37,7 @@ def nearest(
         embeddings: float32 (n, d), finite.
         k: 1 or more; where there are no more than k texts, all the others are returned.
         exact_up_to: The largest n for which all texts are compared.
-        threads: How many blocks are computed at once, 16 MB each; the result is the same with any number.
+        threads: Number of blocks that are computed at once, 16 MB each; the result does not depend on it.
 
     Returns:
         int32 (n, min(k, n - 1)), each row rising.

@@ -1,4 +1,4 @@
-"""Clients whose gold labels look wrong to the global model."""
+"""Detects clients whose gold labels contradict the global model."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fednlp.errors import DataError
 
 _ROUNDING = 1e-6
-"""By so much a text's probabilities may differ with the texts that are in the same batch."""
+"""Tolerance for the differences of a text's probabilities between batches."""
 
 
 def find_noisy_clients(
@@ -19,31 +19,31 @@ def find_noisy_clients(
     more_than: float = 0.5,
     chance: float = 0.05,
 ) -> NDArray[np.int64]:
-    """Return the clients whose gold labels look wrong, by what the global model is sure of.
+    """Return the clients whose gold labels contradict confident predictions of the global model.
 
-    The rule: a text counts as surely of class j if the model gives j at least t_j, the mean probability of j
-    over all gold texts that are labelled j, or a millionth less; of several such classes, the likeliest. A class
-    without any gold label is never sure. Of a client's texts that are surely of some class, at least ``least``,
-    let d of m be surely of another class than their label. The client is suspected if d / m is above
-    ``more_than`` and if d or more of m would happen with probability ``chance`` at most, were the client as the
-    others: each text in disagreement with the median of their shares d / m.
+    A prediction is confident in class j if the model's probability of j is at least t_j, the mean probability of j
+    over all gold texts labelled j, less a millionth; of several such classes the likeliest counts. There are no
+    confident predictions of a class without gold labels. Let m of a client's texts, at least ``least``, have confident
+    predictions, and let d of these differ from the gold label. The client is returned if d / m is above ``more_than``,
+    and if d or more of m has at most the probability ``chance`` for a client like the others: one in which each text
+    disagrees with the median of the others' shares d / m.
 
     The thresholds are those of confident learning (Northcutt, Jiang and Chuang 2021, "Confident Learning:
-    Estimating Uncertainty in Dataset Labels", JAIR 70): they fit any model, however sure it is of itself.
+    Estimating Uncertainty in Dataset Labels", JAIR 70), which adapt to any model's confidence.
 
     Args:
-        clients: Whose text it is, one number a gold text; of all clients together.
-        labels: Its gold label, a class number.
-        probabilities: What the model gives each class, (texts, classes). Rows with NaN say nothing.
-        least: Fewer sure texts than this are no evidence.
-        more_than: The share, from 0 to 1.
-        chance: What a weak model, which disagrees with everybody, must not exceed.
+        clients: Integers (texts,), the client of each gold text, for all clients together.
+        labels: Integers (texts,), the gold labels as class numbers.
+        probabilities: (texts, classes), the model's probabilities, 0 to 1. Rows with NaN are ignored.
+        least: Minimum number of confident predictions of a client.
+        more_than: Threshold of the share d / m, 0 to 1.
+        chance: Significance level, which keeps a weak model from accusing all clients.
 
     Returns:
-        Their numbers, each once, rising.
+        int64, the numbers of the clients in ascending order.
 
     Raises:
-        DataError: The three are not of one length, or a label is no class.
+        DataError: The three arrays differ in length, or a label is not a class number.
 
     >>> sure = np.array([[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.2, 0.8], [0.9, 0.1], [0.9, 0.1]])
     >>> find_noisy_clients(np.array([3, 3, 3, 3, 7, 7]), np.array([0, 0, 1, 1, 1, 1]), sure)
@@ -79,13 +79,13 @@ def find_noisy_clients(
 def _against_labels(
     labels: NDArray[np.integer[Any]], probabilities: NDArray[np.floating[Any]]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which texts are surely of another class than their label, and which are surely of any."""
-    said = ~np.isnan(probabilities).any(axis=1)
-    given, count = labels[said], probabilities.shape[1]
+    """Return the texts with a confident prediction of another class than their label, and all with a confident one."""
+    known = ~np.isnan(probabilities).any(axis=1)
+    given, count = labels[known], probabilities.shape[1]
     numbers = np.bincount(given, minlength=count)
-    sums = np.bincount(given, weights=probabilities[said, given], minlength=count)
+    sums = np.bincount(given, weights=probabilities[known, given], minlength=count)
     thresholds = np.divide(sums, numbers, out=np.full(count, np.inf), where=numbers > 0)
-    reached = said[:, None] & (probabilities >= thresholds - _ROUNDING)
+    reached = known[:, None] & (probabilities >= thresholds - _ROUNDING)
     likeliest = np.where(reached, probabilities, -np.inf).argmax(axis=1)
     sure = reached.any(axis=1)
     return sure & (likeliest != labels), sure

@@ -1,4 +1,4 @@
-"""Pacing: how often, by how many clients and how much is labelled.
+"""Pacing: the frequency of labelling, the number of labelling clients, and the number of labels.
 
 A pace <f, n, k> has n clients label their texts every f rounds, and at the g-th labelling each gives pseudo
 labels to the g k percent of its candidates of which the model is surest (FeS, Cai et al. 2023, section 3.1).
@@ -23,9 +23,9 @@ class Pace:
     """A pace of the curriculum (FeS, section 3.1).
 
     Attributes:
-        f: Rounds from one labelling to the next.
-        n: Clients that label.
-        k: Percent of a client's candidates that each labelling gives more than the one before.
+        f: Number of rounds from one labelling to the next.
+        n: Number of clients that label.
+        k: Percentage points of a client's candidates by which each labelling exceeds the one before.
 
     Raises:
         ConfigError: f or n is no whole number from 1, or k is not above 0 and at most 100.
@@ -47,9 +47,9 @@ class FixedPacing:
     """Static pacing: the same number of pseudo labels at every labelling (the baseline FedFSL; FeS, section 4.1).
 
     Attributes:
-        per_client: Pseudo labels of one client at one labelling.
-        f: Rounds from one labelling to the next.
-        n: Clients that label.
+        per_client: Number of pseudo labels of one client at one labelling.
+        f: Number of rounds from one labelling to the next.
+        n: Number of clients that label.
 
     Raises:
         ConfigError: A number is no whole number from 1.
@@ -84,8 +84,8 @@ def candidate_percentage(pace: Pace, labelling: int, reached: float = 0.0) -> fl
     Args:
         pace: The pace.
         labelling: g, counted from 1 since the pace began; 0 gives what was reached before.
-        reached: The percentage that the paces before this one had come to; a change of pace changes how fast
-            the curriculum goes on from there, and never takes it back.
+        reached: The percentage that the paces before this one had reached. A change of pace changes the speed of the
+            curriculum from there on, and never reduces the percentage.
 
     >>> candidate_percentage(Pace(5, 2, 1), 3), candidate_percentage(Pace(1, 1, 30), 4)
     (3.0, 100.0)
@@ -96,14 +96,14 @@ def candidate_percentage(pace: Pace, labelling: int, reached: float = 0.0) -> fl
 
 
 def num_pseudo_labels(pace: Pace | FixedPacing, labelling: int, candidates: int, reached: float = 0.0) -> int:
-    """Return how many pseudo labels a client gives at the g-th labelling.
+    """Return the number of pseudo labels of a client at the g-th labelling.
 
     Args:
-        pace: With a :class:`Pace` the share of the candidates, rounded up: a client that has run the model
-            over its texts gives at least one. With :class:`FixedPacing` the number, at most all candidates.
+        pace: A :class:`Pace`, for a percentage of the candidates, rounded up, so that a client with candidates gets at
+            least one; or :class:`FixedPacing`, for a fixed number, at most all candidates.
         labelling: g, counted from 1 since the pace began.
         candidates: The client's texts that may be given a pseudo label.
-        reached: As in :func:`candidate_percentage`.
+        reached: The percentage reached before, as in :func:`candidate_percentage`.
 
     Raises:
         ConfigError: The labelling is below 1.
@@ -137,11 +137,11 @@ def most_confident(
     """Return the indices of the highest confidences, the highest first; of equal ones the lower index first.
 
     Args:
-        confidences: One number a text; NaN is never taken.
-        count: How many, at least 0; fewer come back where there are no more.
-        labels: The likeliest label of each text. With them the same share of every label is taken, as nearly as
-            ``count`` allows, and a label that the model is surer of than of others does not crowd these out. The
-            order is then by the share of a text's label that is surer than it.
+        confidences: (texts,), the model's confidence in each text's label; NaN is never selected.
+        count: Maximum number of indices, 0 or more.
+        labels: (texts,), the predicted label of each text, for class-balanced selection: the same share of every label
+            is selected, as nearly as ``count`` allows, against confirmation bias towards labels with high confidence.
+            The order is then by a text's rank within its label, over the label's number of texts.
 
     >>> confidences = np.array([0.2, 0.9, np.nan, 0.9, 0.5])
     >>> most_confident(confidences, 3).tolist()
@@ -161,7 +161,7 @@ def most_confident(
 
 
 def cost(pace: Pace, inference_seconds: float, training_seconds: float, theta: float = 1.0) -> float:
-    """Return the price of a pace: C_infer + theta C_train = l_i n / f + theta l_t k (FeS, equation 1).
+    """Return the cost of a pace: C_infer + theta C_train = l_i n / f + theta l_t k (FeS, equation 1).
 
     Args:
         pace: The pace.

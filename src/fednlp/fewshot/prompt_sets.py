@@ -1,4 +1,4 @@
-"""Prompts of data sets: several patterns each, and the words that stand for the labels.
+"""Prompt sets: several patterns for a data set, and the words of its labels (verbalizers).
 
 A file of prompts is TOML::
 
@@ -7,11 +7,11 @@ A file of prompts is TOML::
     data = ["yelp-full"]               # data sets of the catalogue that they are for; may be left out
     patterns = ["It was {mask}. {text}", "{text} All in all, it was {mask}."]
 
-    [[words]]                          # a word a label; the first table that suits data and model is taken
+    [[words]]                          # a word a label; the first table that fits data and model is used
     "1" = "terrible"
     "5" = "great"
 
-``columns = { text = "title", text_pair = "answer" }`` may say which columns make the pair of ``{text_pair}``.
+``columns = { text = "title", text_pair = "answer" }`` names the columns of the pair for ``{text_pair}``.
 """
 
 import re
@@ -41,13 +41,13 @@ class PromptSet:
     """Patterns and words for one data set.
 
     Attributes:
-        name: What they are called.
-        source: Where they come from.
-        patterns: E.g. ``"{text} ? {mask}, {text_pair}"``; the first is the one to take if none is chosen.
-        words: Tables of a word a label, in order of preference.
-        data: Data sets of the catalogue that they are for.
-        columns: Own names of the columns ``text`` and ``text_pair`` for patterns of pairs, where the data set's
-            usual text is one.
+        name: Name of the prompt set.
+        source: Citation of patterns and words.
+        patterns: Patterns such as ``"{text} ? {mask}, {text_pair}"``; the first is the default.
+        words: Tables of one word for each label, in order of preference.
+        data: Names of the data sets in the catalogue that the prompts are for.
+        columns: Columns for ``text`` and ``text_pair`` in patterns with pairs, where the data set's usual text is one
+            column.
     """
 
     name: str
@@ -60,7 +60,13 @@ class PromptSet:
 
 @dataclass(frozen=True)
 class PromptChoice:
-    """Which prompts: ``"agnews"`` (pattern 0), ``"agnews:1"`` (pattern 1), ``"mnli:1:1"`` (and its words 1)."""
+    """A parsed ``task.prompt``: ``"agnews"`` (pattern 0), ``"agnews:1"`` (pattern 1), ``"mnli:1:1"`` (and words 1).
+
+    Attributes:
+        name: Name of a prompt set, or path of a TOML file.
+        pattern: Number of the pattern; None where it is left out.
+        words: Number of the table of words; None where it is left out.
+    """
 
     name: str
     pattern: int | None = None
@@ -70,18 +76,23 @@ class PromptChoice:
 def parse_choice(choice: str) -> PromptChoice:
     """Return the parts of ``name[:pattern[:words]]``; the name may be a path.
 
+    Raises:
+        ConfigError: The text is blank.
+
     >>> parse_choice("mnli:1:0"), parse_choice("./my.toml")
     (PromptChoice(name='mnli', pattern=1, words=0), PromptChoice(name='./my.toml', pattern=None, words=None))
     """
     found = _CHOICE.fullmatch(choice)
     if found is None:
         raise ConfigError(f"task.prompt is blank: name one of {', '.join(prompt_names())}, or a TOML file")
-    pattern, words = (None if said is None else int(said) for said in (found["pattern"], found["words"]))
+    pattern, words = (
+        None if number is None else int(number) for number in (found["pattern"], found["words"])
+    )
     return PromptChoice(found["name"], pattern, words)
 
 
 def prompt_names() -> list[str]:
-    """Return the names of the prompts that come with fednlp."""
+    """Return the names of the prompt sets that come with fednlp."""
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
@@ -92,7 +103,7 @@ def load_prompts(name_or_path: str | Path) -> PromptSet:
         name_or_path: A name of :func:`prompt_names`, or the path of a TOML file.
 
     Raises:
-        ConfigError: There are none of that name, or the file says something wrong.
+        ConfigError: There is no prompt set of that name, or the file is not valid.
 
     >>> load_prompts("yelp-full").patterns[0]
     'It was {mask}. {text}'
@@ -121,43 +132,48 @@ def load_prompts(name_or_path: str | Path) -> PromptSet:
 
 
 def prompt_for(
-    wanted: str, labels: Sequence[str], tokenizer: Any, verbalizer: Mapping[str, str] | None = None
+    choice: str, labels: Sequence[str], tokenizer: Any, verbalizer: Mapping[str, str] | None = None
 ) -> tuple[str, dict[str, str]]:
     """Return a pattern, and a word for each label that is one token of the model's vocabulary.
 
     Args:
-        wanted: ``name[:pattern[:words]]``, see :class:`PromptChoice`.
+        choice: ``name[:pattern[:words]]``, see :class:`PromptChoice`.
         labels: Label names of the data.
-        tokenizer: The model's.
-        verbalizer: Words to take in place of those of the prompts.
+        tokenizer: The model's tokenizer.
+        verbalizer: Words by label that replace those of the prompt set.
 
     Raises:
-        ConfigError: There are no such prompts, or they have no words for these labels.
-        ModelError: The model has no mask token, or no table of words suits its vocabulary.
+        ConfigError: There is no such prompt set, or it has no words for these labels.
+        ModelError: The model has no mask token, or no table of words fits its vocabulary.
     """
-    choice = parse_choice(wanted)
-    prompts = load_prompts(choice.name)
-    pattern = chosen_pattern(prompts, choice.pattern or 0)
+    parsed = parse_choice(choice)
+    prompts = load_prompts(parsed.name)
+    pattern = chosen_pattern(prompts, parsed.pattern or 0)
     if verbalizer is not None:
         return pattern, dict(verbalizer)
-    return pattern, words_for(prompts, pattern, labels, tokenizer, choice.words)
+    return pattern, words_for(prompts, pattern, labels, tokenizer, parsed.words)
 
 
 def with_prompt(options: Mapping[str, Any], labels: Sequence[str], tokenizer: Any) -> dict[str, Any]:
-    """Return a task's options with a pattern and words in place of ``prompt``; without it, as they are.
+    """Return a task's options with ``prompt`` replaced by its pattern and words; without ``prompt``, unchanged.
 
-    Words that the options give themselves go before those of the prompts.
+    Args:
+        options: ``[task]``; a ``verbalizer`` in it replaces the words of the prompt set.
+        labels: Label names of the data.
+        tokenizer: The model's tokenizer.
 
     Raises:
-        ConfigError, ModelError: As for :func:`prompt_for`; or there is a pattern as well.
+        ConfigError: As for :func:`prompt_for`, or there is a pattern as well.
+        ModelError: As for :func:`prompt_for`.
     """
     rest = dict(options)
-    wanted = rest.pop("prompt", None)
-    if wanted is None:
+    choice = rest.pop("prompt", None)
+    if choice is None:
         return rest
     if "pattern" in rest:
         raise ConfigError("task.prompt and task.pattern both say a pattern: leave one of them out")
-    pattern, words = prompt_for(wanted, labels, tokenizer, rest.get("verbalizer"))
+
+    pattern, words = prompt_for(choice, labels, tokenizer, rest.get("verbalizer"))
     return rest | {"pattern": pattern, "verbalizer": words}
 
 
@@ -186,15 +202,15 @@ def words_for(
     """Return the first table of words that has one for each label, each one token where the mask stands.
 
     Args:
-        prompts: Whose words.
-        pattern: Its mask decides whether a space stands before the words.
+        prompts: The prompt set.
+        pattern: The pattern; the position of its mask decides whether words have a leading space.
         labels: Label names of the data.
-        tokenizer: The model's.
-        table: Number of the only table to try.
+        tokenizer: The model's tokenizer.
+        table: Number of the only table to consider; None for all.
 
     Raises:
         ConfigError: No table has a word for each label.
-        ModelError: There is no mask token, or no table suits the vocabulary.
+        ModelError: There is no mask token, or no table fits the vocabulary.
     """
     mask_of(tokenizer, _TASK)
     tables = prompts.words if table is None else (chosen_words(prompts, table),)
@@ -225,8 +241,8 @@ def _prompts(path: str, table: Mapping[str, Any]) -> PromptSet:
         try:
             parts_of(pattern)
         except ConfigError as error:
-            said = str(error).removeprefix("task.").replace("\n", " ")
-            raise ConfigError(f"{path}: patterns[{number}]: {said}") from None
+            problem = str(error).removeprefix("task.").replace("\n", " ")
+            raise ConfigError(f"{path}: patterns[{number}]: {problem}") from None
     words = table.get("words")
     if not isinstance(words, list) or not 1 <= len(words) <= _MOST["words"]:
         raise ConfigError(f"{path}: words are missing: write a table [[words]] with a word for each label")
@@ -286,5 +302,5 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return text that came from outside so that it stays on one line, and a short one."""
+    """Return untrusted text on one short line."""
     return text if text.isprintable() and len(text) <= 200 else reprlib.repr(text)

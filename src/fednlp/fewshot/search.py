@@ -1,16 +1,16 @@
 """The search for a pace while the run goes on: Algorithm 1 of FeS (Cai et al. 2023, section 3.1).
 
-A pure state machine. Before every round the run asks (:func:`ask`) under which pace, and whether a model must be
-remembered or put back first; after it the run tells (:func:`tell`) what accuracy it came to and what things
-took. The state (:mod:`fednlp.fewshot.search_state`) is saved with the run's: a resumed search goes on exactly.
+A pure state machine. Before every round, :func:`ask` returns the pace, and which model to save or restore first.
+After the round, :func:`tell` takes its accuracy and its times. The state (:mod:`fednlp.fewshot.search_state`) is
+saved with the run's, so that a resumed search continues exactly.
 
     search = begin(paces, rules, accuracy)
     for every round:
         order = ask(search)
-        remember, put back and forget what the order says, then run the round under its pace
+        save, restore and delete the models that the order names, then run the round with its pace
         search, decision = tell(search, accuracy, inference_seconds, training_seconds, seconds)
 
-docs/methods/pacing.md says what was chosen where the paper leaves room.
+docs/methods/pacing.md states the choices that the paper leaves open.
 """
 
 import math
@@ -26,17 +26,17 @@ from fednlp.fewshot.search_state import PaceSearch, PaceTrial, SavedModel, check
 
 @dataclass(frozen=True)
 class RoundOrder:
-    """What to do before a round, and under which pace to run it.
+    """The pace of a round, and the models to save, restore and delete before it.
 
     Attributes:
         pace: The pace.
-        iteration: i of Algorithm 1, from 0. Every trial of a search begins at the same one: who draws by it
-            gives all trials the same cohorts and batches.
-        labelling: g, if clients label in this round, counted since the pace began; else 0.
+        iteration: i of Algorithm 1, from 0. Every trial of a search begins at the same one: random draws based on it
+            give all trials the same cohorts and batches.
+        labelling: g, counted since the pace began, if clients label in this round; else 0.
         reached: The percentage that :func:`fednlp.fewshot.pacing.num_pseudo_labels` starts from.
-        remember: First remember the model as it is now under this name.
-        restore: Then put back the model remembered under this name.
-        keep: Then forget every remembered model but these.
+        remember: Name under which to save the present model first; None for no saving.
+        restore: Name of the saved model to restore then; None for none.
+        keep: Names of the saved models to keep; all others are deleted then.
     """
 
     pace: Pace
@@ -49,15 +49,15 @@ class RoundOrder:
 
 
 def begin(paces: Sequence[Pace], rules: PaceSearchRules, accuracy: float) -> PaceSearch:
-    """Return a search that is about to try every pace, from the model of before the first round.
+    """Return a search that begins with a trial of every pace, from the model before the first round.
 
     Args:
-        paces: What to try, each once. Of equally good ones the cheaper wins, then the earlier.
+        paces: The paces to evaluate, without repetition. Of equally efficient ones the cheaper wins, then the earlier.
         rules: The rules of the search.
-        accuracy: Of the model before the first round, on the set on which all others are measured.
+        accuracy: Accuracy of the model before the first round, 0 to 1, on the validation set of the search.
 
     Raises:
-        ConfigError: There is no pace, one is there twice, or the run is too short to try them all.
+        ConfigError: There is no pace, one occurs twice, or the run is too short to evaluate all of them.
     """
     if not paces or len(paces) > LONGEST or len(set(paces)) < len(paces):
         raise ConfigError(f"{len(paces)} paces to try: give 1 to {LONGEST} that all differ")
@@ -89,7 +89,7 @@ def begin(paces: Sequence[Pace], rules: PaceSearchRules, accuracy: float) -> Pac
 
 
 def ask(search: PaceSearch) -> RoundOrder:
-    """Return what the next round is to be; asking changes nothing."""
+    """Return the order for the next round; the state does not change."""
     keep: tuple[SavedModel, ...] = ()
     if search.trials is not None:
         keep = ("base", "best") if search.trials else ("base",)
@@ -117,20 +117,20 @@ def tell(
 
     Args:
         search: The state before the round.
-        accuracy: Of the global model after it, from 0 to 1.
-        inference_seconds: l_i: what one client's labelling took, on average over those that labelled; None if
-            nobody did, for the last that is known.
-        training_seconds: l_t: what one training batch took, on average; None as above.
-        seconds: What the whole round took, to be counted as the search's if it is a trial's.
+        accuracy: Accuracy of the global model after the round, 0 to 1.
+        inference_seconds: l_i: mean seconds of one client's labelling; None, if no client labelled, for the last known
+            value.
+        training_seconds: l_t: mean seconds of one training batch; None for the last known value.
+        seconds: Seconds of the whole round, which count for the search if it is a trial's.
 
-    Seconds are those of a device profile, not of a clock: a run that is done again must decide the same.
+    Seconds are those of a device profile, not of a clock, so that a repeated run makes the same decisions.
 
     Returns:
-        The state after it; and what was decided, for the round's line: ``phase``, ``pace`` and ``iteration``,
-        ``aug_e`` where it was taken, and more at the ends of a search (docs/methods/pacing.md).
+        The state after the round; and the decision for the round's line: ``phase``, ``pace`` and ``iteration``,
+        ``aug_e`` where it was computed, and more at the end of a search (docs/methods/pacing.md).
 
     Raises:
-        RunError: A number is not what it must be, or nothing was ever said of training.
+        RunError: A number is out of range, or the time of a training batch was never given.
     """
     known = (
         _known(inference_seconds, search.known[0]),
@@ -155,36 +155,36 @@ def tell(
         remember=None,
         restore=None,
     )
-    after, said = _tried(went_on) if trying else _ran(went_on)
-    return after, {**line, **said}
+    after, decision = _tried(went_on) if trying else _ran(went_on)
+    return after, {**line, **decision}
 
 
 def _branch(search: PaceSearch) -> PaceSearch:
-    """Begin the trials of ``search.paces``, from the model as it is."""
+    """Begin the trials of ``search.paces``, from the present model."""
     base = (search.iteration, search.accuracies[-1], _reached(search))
     begun = replace(search, trials=(), base=base, spent=0.0)
     return replace(_try(begun, search.paces[0]), remember="base")
 
 
 def _try(search: PaceSearch, pace: Pace) -> PaceSearch:
-    """Put everything that a trial changes back to where it branches."""
+    """Reset everything that a trial changes to the values at the branching point."""
     iteration, accuracy, reached = search.base
     fresh = replace(search, pace=pace, age=0, iteration=iteration, reached=reached)
     return replace(fresh, accuracies=(accuracy,), seconds=())
 
 
 def _tried(search: PaceSearch) -> tuple[PaceSearch, dict[str, Any]]:
-    """Go on with a trial or, where it is over, with the next; end the search after the last."""
+    """Continue a trial, or begin the next one where it has ended; end the search after the last."""
     if search.age < search.rules.trial_rounds:
         return search, {}
     ended = PaceTrial(*_efficiency(search), search.accuracies[-1])
     trials = (*(search.trials or ()), ended)
-    said: dict[str, Any] = {"aug_e": ended.aug_e}
+    decision: dict[str, Any] = {"aug_e": ended.aug_e}
     ranks = sorted(range(len(trials)), key=lambda i: (-trials[i].aug_e, trials[i].cost))
     newest_best = ranks[0] == len(trials) - 1
     if len(trials) < len(search.paces):
         after = _try(replace(search, trials=trials), search.paces[len(trials)])
-        return replace(after, remember="best" if newest_best else None, restore="base"), said
+        return replace(after, remember="best" if newest_best else None, restore="base"), decision
     kept = tuple(search.paces[i] for i in ranks[: search.rules.candidates])
     after = replace(
         search,
@@ -195,32 +195,32 @@ def _tried(search: PaceSearch) -> tuple[PaceSearch, dict[str, Any]]:
         seconds=(),
         restore=None if newest_best else "best",
     )
-    said |= {"chosen": _json_pace(kept[0]), "candidates": [_json_pace(pace) for pace in kept]}
+    decision |= {"chosen": _json_pace(kept[0]), "candidates": [_json_pace(pace) for pace in kept]}
     cost_of_trials = {"trial_rounds": len(trials) * search.rules.trial_rounds, "trial_seconds": search.spent}
-    return after, said | cost_of_trials
+    return after, decision | cost_of_trials
 
 
 def _ran(search: PaceSearch) -> tuple[PaceSearch, dict[str, Any]]:
-    """Take AUG-E over the window, where it is full, and search anew where it is too low."""
+    """Compute AUG-E over a full window, and search again where it is below the threshold."""
     rules, window = search.rules, search.rules.window
     if len(search.seconds) < window:
         return search, {}
     search = replace(search, accuracies=search.accuracies[-window - 1 :], seconds=search.seconds[-window:])
     efficiency, _ = _efficiency(search)
-    said: dict[str, Any] = {"aug_e": efficiency}
+    decision: dict[str, Any] = {"aug_e": efficiency}
     if efficiency >= rules.threshold:
-        return search, said
+        return search, decision
     if search.switches >= rules.max_searches:
-        return search, {**said, "low": "no switch is left"}
+        return search, {**decision, "low": "no switch is left"}
     needed = len(search.paces) * rules.trial_rounds
     if rules.rounds is not None and search.done + needed >= rules.rounds:
-        return search, {**said, "low": "too few rounds are left"}
+        return search, {**decision, "low": "too few rounds are left"}
     after = _branch(replace(search, switches=search.switches + 1))
-    return after, {**said, "low": "the candidates are searched again"}
+    return after, {**decision, "low": "the candidates are searched again"}
 
 
 def _efficiency(search: PaceSearch) -> tuple[float, float]:
-    """Return AUG-E and the cost over the recorded rounds, for the mean gain, l_i and l_t of a round."""
+    """Return AUG-E and the cost over the recorded rounds, from the mean gain, l_i and l_t of a round."""
     rounds = len(search.seconds)
     gained = (search.accuracies[-1] - search.accuracies[0]) / rounds
     inference = math.fsum(pair[0] for pair in search.seconds) / rounds

@@ -1,4 +1,4 @@
-"""The rules of a search for a pace, and the lists of paces to try (FeS, Cai et al. 2023, section 3.1)."""
+"""The rules of a search for a pace, and the lists of paces to evaluate (FeS, Cai et al. 2023, section 3.1)."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from fednlp.errors import ConfigError
 from fednlp.fewshot.pacing import Pace
 
 LONGEST = 1000
-"""Paces of the longest list that is accepted."""
+"""Maximum number of paces in a list."""
 
 _GRID = (1, 2, 4)
 _FURTHER = (Pace(5, 2, 1), Pace(1, 5, 5), Pace(1, 4, 8), Pace(1, 8, 2), Pace(1, 8, 4))
@@ -20,15 +20,15 @@ class PaceSearchRules:
     """The rules of a search for a pace.
 
     Attributes:
-        trial_rounds: r: rounds for which each pace is tried; from 2, since labels are trained on a round later.
-        candidates: t: how many of the best are kept for a later search.
-        threshold: s: a search begins anew where AUG-E falls below.
-        window: Rounds over which AUG-E is taken while no search goes on.
+        trial_rounds: r: number of rounds of each trial; from 2, since labels are trained on a round later.
+        candidates: t: number of best paces that are kept for a later search.
+        threshold: s: a new search begins where AUG-E falls below.
+        window: Number of rounds over which AUG-E is computed between searches.
         theta: Weight of training against labelling in AUG-E.
         eta: Scale of AUG-E.
-        max_searches: Searches after the first, at most.
-        rounds: Rounds of the whole run, trials included; a search that would not end before them is not begun.
-            None where that is not known.
+        max_searches: Maximum number of searches after the first.
+        rounds: Number of rounds of the whole run, trials included; a search that would not end before is not begun.
+            None where it is not known.
 
     Raises:
         ConfigError: A number is out of its range.
@@ -59,10 +59,10 @@ class PaceSearchRules:
 
 
 def initial_list(clients: int) -> list[Pace]:
-    """Return the 32 paces tried at first: f, n, k of 1, 2, 4 (the authors' grid), and five further ones.
+    """Return the 32 paces of the first search: f, n, k of 1, 2, 4 (the authors' grid), and five further ones.
 
     Args:
-        clients: How many there are. No pace has more label, so that below 8 clients some fall together.
+        clients: Number of clients, which limits n; below 8 clients some paces coincide.
 
     >>> len(initial_list(100)), initial_list(100)[:2]
     (32, [Pace(f=1, n=1, k=1), Pace(f=1, n=1, k=2)])

@@ -8,12 +8,18 @@ from fednlp.fewshot.pacing import Pace
 from fednlp.fewshot.search_rules import LONGEST, PaceSearchRules
 
 SavedModel = Literal["base", "best"]
-"""Remembered models: what a search's trials branch from, and where its best trial so far ended."""
+"""Names of saved models: the one that a search's trials start from, and the one of its best trial so far."""
 
 
 @dataclass(frozen=True)
 class PaceTrial:
-    """How one trial ended: AUG-E, what its pace costs, and its last accuracy."""
+    """The result of a trial.
+
+    Attributes:
+        aug_e: AUG-E of its rounds.
+        cost: Cost of its pace.
+        accuracy: Accuracy after its last round, 0 to 1.
+    """
 
     aug_e: float
     cost: float
@@ -25,22 +31,22 @@ class PaceSearch:
     """The state of a search, from ``begin`` and ``tell`` of :mod:`fednlp.fewshot.search` and :func:`from_json`.
 
     Attributes:
-        rules: Its rules.
-        paces: What is tried; while no search goes on, the candidates, the best first.
-        pace: The pace now.
-        trials: How the trials of this search ended that are over; None while no search goes on.
-        base: Where this search's trials branch from: iteration, accuracy, percentage reached by then.
-        age: Rounds with this pace, of this branch.
-        iteration: Of the next round.
-        done: Rounds told, trials included.
-        switches: Searches begun after the first.
-        reached: Percentage of the candidates that the paces before had come to.
-        accuracies: Of this branch or window, the first from before it.
-        seconds: l_i and l_t of the rounds between these.
-        known: l_i and l_t as last told; None for one that never was.
+        rules: Rules of the search.
+        paces: The paces of this search; between searches the candidates, the best first.
+        pace: The present pace.
+        trials: Results of the finished trials of this search; None between searches.
+        base: Iteration, accuracy and percentage reached at the point where this search's trials branch.
+        age: Number of rounds with this pace in this branch.
+        iteration: Iteration of the next round.
+        done: Number of finished rounds, trials included.
+        switches: Number of searches after the first.
+        reached: Percentage of the candidates that the paces before this one had reached.
+        accuracies: Accuracies in this branch or window, 0 to 1; the first is from before it.
+        seconds: l_i and l_t of the rounds between these accuracies.
+        known: Last known l_i and l_t; None for one that was never given.
         spent: Seconds of this search so far.
-        remember: As in :class:`fednlp.fewshot.search.RoundOrder`, for the next round.
-        restore: As in :class:`fednlp.fewshot.search.RoundOrder`, for the next round.
+        remember: Saved model of the next round's order (:class:`fednlp.fewshot.search.RoundOrder`).
+        restore: Restored model of the next round's order.
     """
 
     rules: PaceSearchRules
@@ -71,7 +77,7 @@ def from_json(state: object) -> PaceSearch:
     """Return the state that :func:`to_json` was given.
 
     Raises:
-        RunError: It is no such state.
+        RunError: The value is not such a state.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -82,7 +88,7 @@ def from_json(state: object) -> PaceSearch:
     except (ValidationError, ConfigError, RunError) as error:
         first = str(error).splitlines()[0]
         raise RunError(
-            f"the saved state of the pacing search cannot be read ({first}): start the run anew"
+            f"the saved state of the pacing search cannot be read ({first}): start the run again"
         ) from None
 
 
@@ -105,7 +111,7 @@ def checked_accuracy(accuracy: float) -> float:
     """Return an accuracy, checked.
 
     Raises:
-        RunError: It is not from 0 to 1.
+        RunError: The accuracy is not from 0 to 1.
     """
     if not 0 <= accuracy <= 1:
         raise RunError(f"accuracy {accuracy!r:.80}: the pacing search needs one from 0 to 1")

@@ -1,1 +1,1 @@
-"""Where pinned models and data sets are downloaded from, and the cache that keeps them."""
+"""Downloads of pinned models and data sets, and their cache."""

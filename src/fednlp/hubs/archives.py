@@ -29,16 +29,16 @@ class PinnedArchive:
     """One wheel or source archive of the package index, and the files in it that are read.
 
     Attributes:
-        what: What the files are, for people.
+        what: Title of the content, for messages.
         package: Name in the package index.
         version: The pinned version.
-        sha256: Of the archive.
-        size: Of the archive, in bytes.
-        unpacked: Of the named files together, in bytes; more is never unpacked.
+        sha256: SHA-256 of the archive.
+        size: Size of the archive in bytes.
+        unpacked: Size of the named files together in bytes; more is never unpacked.
         files: SHA-256 by path in the archive. A path that ends in ``/`` is a folder with all files under it;
             its digest is that of the lines ``sha256sum`` would print for them, sorted by path in the folder.
-        sdist: Whether it is a source archive (``.tar.gz``), of which there is no wheel.
-        part: Tells apart two that take other files out of one archive.
+        sdist: True for a source archive (``.tar.gz``) of a package without a wheel.
+        part: Name that distinguishes two selections of files of the same archive.
     """
 
     what: str
@@ -53,7 +53,7 @@ class PinnedArchive:
 
     @property
     def title(self) -> str:
-        """Package and version, for people."""
+        """Package and version, for messages."""
         return f"{self.package} {self.version}"
 
     @property
@@ -71,7 +71,7 @@ def get_archive(pinned: PinnedArchive, work: Path, progress: bool = True) -> Pat
         progress: Show a bar (on a terminal) or one line on the standard error stream.
 
     Raises:
-        FetchError: It cannot be downloaded, or its SHA-256 is not the pinned one.
+        FetchError: The archive cannot be downloaded, or its SHA-256 is not the pinned one.
         RunError: The disk is full.
     """
     archive = _local_archive(pinned)

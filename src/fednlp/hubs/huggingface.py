@@ -17,7 +17,7 @@ def load_hub_dataset(name: str, rename: Mapping[str, str], config: str | None, r
     Args:
         name: ``owner/name``.
         rename: New names of columns, by the names at the hub; ``a.b`` is the field b of the column a.
-        config: Which of the data sets under the name.
+        config: Name of the configuration, where a data set has several.
         revision: Branch or commit at the hub.
 
     Raises:
@@ -47,11 +47,11 @@ def datasets_library(why: str, otherwise: str) -> Any:
     """Return the module ``datasets``.
 
     Args:
-        why: What it is needed for, for the message.
-        otherwise: What to do instead of installing it.
+        why: Why the library is needed, for the message.
+        otherwise: Alternative to installing it, for the message.
 
     Raises:
-        MissingDependency: It is not installed.
+        MissingDependency: The library is not installed.
     """
     try:
         import datasets
@@ -63,7 +63,7 @@ def datasets_library(why: str, otherwise: str) -> Any:
 
 
 def _is_reachable(name: str) -> bool:
-    """Return whether the hub answers, asked once: the library would retry for half a minute."""
+    """Return whether the hub answers a single request; the library itself would retry for half a minute."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 

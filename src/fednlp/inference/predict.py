@@ -1,4 +1,4 @@
-"""Predictions of the model of a run for rows of any number, and the file that they are written to."""
+"""Predict any number of rows with the model of a run, and write the predictions to a file."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ import numpy as np
 from fednlp.data.features import Features
 from fednlp.data.records import check_table, is_json, table_writer
 from fednlp.errors import DataError
-from fednlp.inference.inputs import Asked, asked_of_texts
+from fednlp.inference.inputs import InputRows, rows_of_texts
 from fednlp.inference.model import Trained, open_trained
 from fednlp.tasks.base import Row
 
@@ -25,12 +25,12 @@ PREDICTION = "prediction"
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of one row.
+    """The prediction of a model for one row.
 
     Attributes:
         row: The row's own columns.
         value: A label, an answer, a text, a number, or a list of ``{"word": ..., "tag": ...}``.
-        probabilities: Of labels, the likeliest first; None where they were not asked for.
+        probabilities: Probability of each label, 0 to 1, the likeliest first; None where not requested.
     """
 
     row: Mapping[str, Any]
@@ -46,7 +46,7 @@ class Prediction:
 def predict_texts(
     folder: str | Path,
     texts: Sequence[str],
-    beside: Mapping[str, str],
+    extra_columns: Mapping[str, str],
     client: str | None = None,
     task: str | None = None,
 ) -> list[Any]:
@@ -55,39 +55,39 @@ def predict_texts(
     Args:
         folder: The run directory.
         texts: The text, the words with spaces between them, the question, or the source, one an example.
-        beside: Further columns, the same for every text: ``text_pair``, or the ``context`` of questions.
-        client: Whose model, where clients have their own.
-        task: As for :func:`fednlp.inference.model.open_trained`.
+        extra_columns: Further columns, the same for every text: ``text_pair``, or the ``context`` of questions.
+        client: Name or number of the client whose model to use, where clients have models of their own.
+        task: The run's task, as in :func:`fednlp.inference.model.open_trained`.
 
     Returns:
-        A prediction for each text, as a person reads it.
+        A readable prediction for each text.
 
     Raises:
-        DataError: A text is empty; a column is missing, or has no part in the task.
+        DataError: A text is empty; a column is missing, or is not supported by the task.
         RunError: The folder holds no model.
     """
     trained = open_trained(folder, client, task)
-    found = predictions(trained, asked_of_texts(trained, texts, beside))
+    found = predictions(trained, rows_of_texts(trained, texts, extra_columns))
     return [one.text if isinstance(one.value, list) else one.value for one in found]
 
 
 def predictions(
-    trained: Trained, asked: Asked, *, probabilities: bool = False, top: int | None = None
+    trained: Trained, inputs: InputRows, *, probabilities: bool = False, top: int | None = None
 ) -> Iterator[Prediction]:
-    """Predict rows in their order, some at a time, in bounded memory.
+    """Predict rows in their order, in chunks of bounded memory.
 
     Args:
         trained: The model.
-        asked: The rows.
-        probabilities: Whether to give those of the labels.
-        top: How many labels then, the likeliest; None for all.
+        inputs: The rows.
+        probabilities: Return the probabilities of labels too.
+        top: Number of labels to return, the likeliest; None for all.
 
     Raises:
         RunError: The task gives no probabilities.
     """
     if probabilities:
         trained.require_probabilities()
-    for chunk in _chunks(asked.rows):
+    for chunk in _chunks(inputs.rows):
         rows = [row for _, row in chunk]
         features = Features.in_memory(trained.encode(rows))
         found: dict[int, tuple[Any, Mapping[str, float] | None]] = {}
@@ -99,11 +99,11 @@ def predictions(
         else:
             for outcome in trained.predict(features):
                 found |= (
-                    (n, (said, None)) for n, said in zip(outcome.indices, outcome.predictions, strict=True)
+                    (n, (value, None)) for n, value in zip(outcome.indices, outcome.predictions, strict=True)
                 )
         for number, (own, row) in enumerate(chunk):
-            said, likeliest_labels = found[number]
-            yield Prediction(own, readable(trained, said, row), likeliest_labels)
+            value, likeliest_labels = found[number]
+            yield Prediction(own, readable(trained, value, row), likeliest_labels)
 
 
 def _chunks(rows: Iterable[tuple[Mapping[str, Any], Row]]) -> Iterator[list[tuple[Mapping[str, Any], Row]]]:
@@ -125,7 +125,13 @@ def _likeliest(labels: Sequence[str], shares: np.ndarray, top: int | None) -> di
 
 
 def readable(trained: Trained, prediction: Any, row: Row) -> Any:
-    """Return a prediction as a person reads it; tags with their words."""
+    """Return a prediction in readable form; tags with their words.
+
+    Args:
+        trained: The model.
+        prediction: Its prediction for the row.
+        row: The row as the task reads it.
+    """
     from fednlp.tasks.token_classification import TokenClassification
 
     if isinstance(trained.task, TokenClassification):
@@ -152,27 +158,27 @@ def text_of(value: Any) -> str:
 def write_predictions(
     path: Path,
     trained: Trained,
-    asked: Asked,
+    inputs: InputRows,
     *,
     probabilities: bool = False,
     top: int | None = None,
     done: Callable[[int], None] = lambda rows: None,
 ) -> int:
-    """Write rows with their own columns and what is predicted for them; return how many they are.
+    """Write rows with their own columns and predictions; return their number.
 
     JSON lines get ``prediction``, and an object of ``probabilities`` by label. A table gets ``prediction``, and
     ``probability_<label>`` for each label; or, of the ``top`` likeliest, ``label_1``, ``probability_1`` and so on.
 
     Args:
-        path: Its ending says how it is written (:func:`fednlp.data.records.table_writer`).
+        path: The file; its suffix selects the format (:func:`fednlp.data.records.table_writer`).
         trained: The model.
-        asked: The rows.
-        probabilities: Whether to give those of the labels.
-        top: How many labels then, the likeliest; None for all.
-        done: Told how many rows are written.
+        inputs: The rows.
+        probabilities: Write the probabilities of labels too.
+        top: Number of labels to write, the likeliest; None for all.
+        done: Called with the number of rows written so far.
 
     Raises:
-        DataError: The ending is another, or the rows have a column of such a name already.
+        DataError: The suffix is unknown, or the rows have a column of such a name already.
         RunError: The file cannot be written, or there are no probabilities.
     """
     check_table(path)
@@ -180,10 +186,10 @@ def write_predictions(
     if probabilities:
         trained.require_probabilities()
         added += ["probabilities"] if is_json(path) else _probability_columns(trained, top)
-    check_free(asked.columns, added)
+    check_free(inputs.columns, added)
     count = 0
-    with table_writer(path, [*asked.columns, *added]) as write:
-        for some in _lists(predictions(trained, asked, probabilities=probabilities, top=top)):
+    with table_writer(path, [*inputs.columns, *added]) as write:
+        for some in _lists(predictions(trained, inputs, probabilities=probabilities, top=top)):
             write(_line(one) if is_json(path) else _cells(one, top) for one in some)
             count += len(some)
             done(count)
@@ -191,10 +197,10 @@ def write_predictions(
 
 
 def check_free(columns: Sequence[str], added: Sequence[str]) -> None:
-    """Refuse rows that have a column of their own under a name that is added.
+    """Check that rows have no column of their own under a name that is added.
 
     Raises:
-        DataError: They have.
+        DataError: They have such a column.
     """
     taken = next((name for name in added if name in columns), None)
     if taken is not None:
@@ -216,13 +222,13 @@ def _line(one: Prediction) -> dict[str, Any]:
 
 def _cells(one: Prediction, top: int | None) -> dict[str, Any]:
     shares = one.probabilities or {}
-    said: dict[str, Any] = {}
+    cells: dict[str, Any] = {}
     if top is None:
-        said = {f"probability_{label}": share for label, share in shares.items()}
+        cells = {f"probability_{label}": share for label, share in shares.items()}
     else:
         for place, (label, share) in enumerate(shares.items(), 1):
-            said |= {f"label_{place}": label, f"probability_{place}": share}
-    return {**one.row, PREDICTION: one.text, **said}
+            cells |= {f"label_{place}": label, f"probability_{place}": share}
+    return {**one.row, PREDICTION: one.text, **cells}
 
 
 def _probability_columns(trained: Trained, top: int | None) -> list[str]:

@@ -22,7 +22,7 @@ from fednlp.data.schema import SCHEMAS
 from fednlp.data.textdata import Split
 from fednlp.errors import DataError
 from fednlp.formatting.units import plural
-from fednlp.inference.model import Step, Trained, open_trained
+from fednlp.inference.model import OnProgress, Trained, open_trained
 from fednlp.inference.predict import PREDICTION, check_free, readable, text_of
 from fednlp.simulation.build import open_data
 from fednlp.tasks import TASKS
@@ -37,12 +37,12 @@ _ADDED = ("example", PREDICTION, "probability")
 
 @dataclass(frozen=True)
 class Scores:
-    """How a model does on some data.
+    """The scores of a model on some data.
 
     Attributes:
         metrics: The task's metrics, and the mean loss; None where the examples do not define one.
-        labels: Scores by label, of tasks that have labels.
-        unknown: How often each label occurs that the model does not know.
+        labels: Scores by label, for tasks that have labels.
+        unknown: Number of examples (or words) by label, for labels that the model does not know.
     """
 
     metrics: dict[str, float | None]
@@ -61,8 +61,8 @@ def evaluate_run(
     folder: str | Path,
     path: str | Path | None = None,
     out: Path | None = None,
-    say: Callable[[str], None] = lambda text: None,
-    step: Step = lambda done, of, what: None,
+    log: Callable[[str], None] = lambda text: None,
+    on_progress: OnProgress = lambda done, of, what: None,
     client: str | None = None,
     task: str | None = None,
 ) -> Scores:
@@ -70,34 +70,34 @@ def evaluate_run(
 
     Args:
         folder: The run directory.
-        path: A file that the run's own data could be read from; with a known data set one of its published files,
-            or one whose columns have the names that its task gives them. None for the run's test set.
-        out: Where to write each row with its prediction, if anywhere: CSV, TSV or JSON lines by its ending.
-        say: Told what takes time, and what was left out or is not known.
-        step: Told how far the predictions are.
-        client: Whose model, where clients have their own.
-        task: As for :func:`fednlp.inference.model.open_trained`.
+        path: A file in the format of the run's own data; for a known data set, one of its published files, or a file
+            with the column names of its task. None for the run's test set.
+        out: File for each row with its prediction: CSV, TSV or JSON lines by its suffix; None for no file.
+        log: Called with notes on the data, and with warnings.
+        on_progress: Called with batches (or lines) done, of how many, and their name.
+        client: Name or number of the client whose model to use, where clients have models of their own.
+        task: The run's task, as in :func:`fednlp.inference.model.open_trained`.
 
     Raises:
-        FednlpError: What was wrong, and what to do about it.
+        FednlpError: The data or the model cannot be loaded, or the file cannot be written; the message says why.
     """
     if out is not None:
         check_table(out)
     trained = open_trained(folder, client, task)
-    data, numbers, table = _examples(trained.experiment, trained.place, path)
+    data, numbers, table = _examples(trained.experiment, trained.task_spec, path)
     for note in data.notes:
-        say(note)
+        log(note)
     if data.dropped:
-        say(f"{plural(data.dropped, 'row')} left out: {data.dropped_why}")
+        log(f"{plural(data.dropped, 'row')} left out: {data.dropped_why}")
     if out is not None:
         check_free(table.column_names, _ADDED)
     table = table.take(numbers)
     columns = {name: own for name, own in data.columns.items() if own in table.column_names}
-    scores, predictions, probabilities = _scored(trained, table, columns, step, likely=out is not None)
+    scores, predictions, probabilities = _scored(trained, table, columns, on_progress, likely=out is not None)
     if scores.labels is not None:
         scores = replace(scores, unknown=_unknown(trained, data, "test" if path is None else "train"))
         if scores.unknown:
-            say(_unknown_text(scores.unknown, SCHEMAS[data.task].kind == "tags"))
+            log(_unknown_text(scores.unknown, SCHEMAS[data.task].kind == "tags"))
     if out is not None:
         added = [name for name in _ADDED if name != "probability" or probabilities is not None]
         with table_writer(out, [*table.column_names, *added]) as write:
@@ -105,45 +105,45 @@ def evaluate_run(
             for rows in _lines(trained, table, columns, numbers, predictions, probabilities, is_json(out)):
                 write(rows)
                 done += len(rows)
-                step(done, len(predictions), "lines")
+                on_progress(done, len(predictions), "lines")
     return scores
 
 
 def _examples(
-    experiment: Experiment, place: str, path: str | Path | None
+    experiment: Experiment, task_spec: str, path: str | Path | None
 ) -> tuple[TextData, np.ndarray, "pa.Table"]:
     """Return the data, the example numbers to predict, and the table that holds them."""
     if path is None:
         data = open_data(experiment)
         return data, data.test_numbers, data.test
-    data = _file_of(experiment, path, place if place in TASKS else None)
+    data = _file_of(experiment, path, task_spec if task_spec in TASKS else None)
     return data, np.arange(data.train.num_rows, dtype=np.int64), data.train
 
 
 def _file_of(experiment: Experiment, path: str | Path, task: str | None) -> TextData:
-    """Load a file as a run's own data are read; for a known data set it may have the canonical columns instead."""
-    wanted = experiment.data
-    read = partial(load_data, path=path, task=task, on_invalid_row=wanted.on_invalid_row, test_fraction=None)
-    own = partial(read, text=wanted.text, label=wanted.label, columns=wanted.columns)
-    if wanted.name is None:
+    """Load a file with the run's data settings; for a known data set it may have the canonical columns instead."""
+    section = experiment.data
+    read = partial(load_data, path=path, task=task, on_invalid_row=section.on_invalid_row, test_fraction=None)
+    own = partial(read, text=section.text, label=section.label, columns=section.columns)
+    if section.name is None:
         is_csv = suffix_of(Path(path)) in DELIMITERS or Path(path).is_dir()
-        return own(delimiter=wanted.delimiter if is_csv else None)
+        return own(delimiter=section.delimiter if is_csv else None)
     try:
         return read()
     except DataError as error:
-        if wanted.name not in CATALOGUE:
+        if section.name not in CATALOGUE:
             raise
         try:
-            return own(wanted.name)
+            return own(section.name)
         except DataError:
-            published = f"nor is it a file of {wanted.name} ({CATALOGUE[wanted.name].files})"
+            published = f"nor is it a file of {section.name} ({CATALOGUE[section.name].files})"
             raise DataError(f"{error}; {published}") from None
 
 
 def _scored(
-    trained: Trained, table: "pa.Table", columns: Mapping[str, str], step: Step, *, likely: bool
+    trained: Trained, table: "pa.Table", columns: Mapping[str, str], on_progress: OnProgress, *, likely: bool
 ) -> tuple[Scores, list[Any], np.ndarray | None]:
-    """Return the scores, each row's prediction, and its probability where it is asked for and there is one."""
+    """Return the scores, the prediction of each row, and its probability if requested and available."""
     probabilities = np.zeros(table.num_rows) if likely and trained.knows_probabilities else None
     predictions: list[Any] = [None] * table.num_rows
     loss = weight = 0.0
@@ -151,9 +151,9 @@ def _scored(
         batches = row_batches(table, columns)
         features = write_features(Path(scratch) / "features", (trained.encode(rows) for rows in batches))
         if probabilities is None:
-            outcomes = trained.predict(features, step)
+            outcomes = trained.predict(features, on_progress)
         else:
-            both = trained.predict_with_probabilities(features, step)
+            both = trained.predict_with_probabilities(features, on_progress)
             outcomes = [outcome for outcome, _ in both]
             for outcome, shares in both:
                 probabilities[outcome.indices] = shares.max(1)
@@ -180,7 +180,7 @@ def _unknown(trained: Trained, data: TextData, split: Split) -> dict[str, int]:
 
 
 def _unknown_text(unknown: Mapping[str, int], tags: bool) -> str:
-    """Say how many rows have a label that the model does not know, and what that does to the scores."""
+    """Return a warning about labels that the model does not know, with their effect on the scores."""
     names = ", ".join(repr(name) for name in list(unknown)[:5]) + (" ..." if len(unknown) > 5 else "")
     count = sum(unknown.values())
     if tags:
@@ -200,7 +200,7 @@ def _lines(
     probabilities: np.ndarray | None,
     json_lines: bool,
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yield rows for a file: their own columns, their number, what is predicted, and how probable that is."""
+    """Yield rows for a file: their own columns, their number, the prediction, and its probability."""
     lists = {own for name, own in columns.items() if name in LISTS} if json_lines else set()
     place = 0
     for rows in row_batches(table, {name: name for name in table.column_names}):

@@ -50,17 +50,17 @@ class ZeroShotScore:
 
 @dataclass(frozen=True)
 class PromptCheck:
-    """What was found about one pattern.
+    """The result of checking one pattern.
 
     Attributes:
         number: Number of the pattern.
         pattern: The pattern itself.
-        reads: An example as the model reads it.
+        reads: An example in the pattern, as the model reads it.
         tokens: Length of the pattern without any text, special tokens counted.
         words: The word of each label.
-        pieces: The tokens that each label's word is.
-        problem: Why the model cannot use it; None where it can.
-        score: None without data, or with a problem.
+        pieces: The tokens of each label's word.
+        problem: The reason why the model cannot use the pattern; None if it can.
+        score: Zero-shot score; None without data, or with a problem.
     """
 
     number: int
@@ -76,14 +76,14 @@ class PromptCheck:
 def check_prompts(
     prompts: PromptSet, choice: PromptChoice, model: str, data: str | None = None, path: str | None = None
 ) -> list[PromptCheck]:
-    """Check the chosen pattern of some prompts, or all of them, without any training; on one thread.
+    """Check one pattern of a prompt set, or all of them, without training; on one thread.
 
     Args:
-        prompts: Whose patterns and words.
-        choice: Which pattern and words; a pattern of None means all of them, words of None the first that suit.
-        model: As in ``[model] name_or_path``; it needs a masked-LM head.
-        data: A known data set; its test examples are predicted, up to 500 evenly spread over them.
-        path: Files of it, or of the user's own.
+        prompts: The prompt set.
+        choice: The pattern and words; a pattern of None selects all, words of None the first that fit.
+        model: Name or folder, as in ``[model] name_or_path``; the model needs a masked-LM head.
+        data: A known data set, of which up to 500 test examples are predicted, spread evenly.
+        path: Files of this data set, or the user's own.
 
     Raises:
         ConfigError: There is no such pattern, or there are no such words.
@@ -113,10 +113,10 @@ def check_prompts(
 
 
 def available_data(prompts: PromptSet, path: str | None) -> str | None:
-    """Return a data set that the prompts are for and that can be downloaded; None with own files, or without one.
+    """Return a downloadable data set of a prompt set; None if there is none, or with the user's own files.
 
     Args:
-        prompts: The prompts.
+        prompts: The prompt set.
         path: The user's own files, if any.
     """
     known = (name for name in prompts.data if name in CATALOGUE)
@@ -124,12 +124,12 @@ def available_data(prompts: PromptSet, path: str | None) -> str | None:
 
 
 def _own_columns(prompts: PromptSet, pattern: str, data: str | None) -> bool:
-    """Whether a pattern is of pairs and the data's usual text joins them."""
+    """Return whether a pattern has two texts that the data's usual text column joins."""
     return bool(prompts.columns) and data in prompts.data and "{text_pair}" in pattern
 
 
 def _data_for(prompts: PromptSet, data: str | None, path: str | None, own_columns: bool) -> TextData | None:
-    """Open the data; if asked for, with the columns that make a pair of a joined text."""
+    """Open the data, with ``own_columns`` by the prompt set's columns, which split a joined text into a pair."""
     if data is None and path is None:
         return None
     return load_data(data, path, task=_TASK, columns=prompts.columns if own_columns else None)
@@ -148,14 +148,14 @@ def _check_pattern(
     """Check one pattern.
 
     Args:
-        prompts: Whose words.
+        prompts: The prompt set.
         number: Number of the pattern.
         pattern: The pattern.
-        table: Number of the table of words; None for the first that suits.
-        tokenizer: The model's.
+        table: Number of the table of words; None for the first that fits.
+        tokenizer: The model's tokenizer.
         model: A masked language model, in evaluation mode.
         data: The data set to score on, if any.
-        limit: Number of tokens after which an example is cut.
+        limit: Maximum number of tokens of an example.
     """
     parts, mask = parts_of(pattern), mask_of(tokenizer, _TASK)
     labels = list(prompts.words[table or 0]) if data is None else list(data.label_names)
@@ -179,7 +179,7 @@ def _check_pattern(
 
 
 def _rows(data: TextData) -> list[dict[str, str | None]]:
-    """Return test examples, spread evenly over them: files are often sorted by label."""
+    """Return test examples, spread evenly over the test set, since files are often sorted by label."""
     count = min(_MOST_EXAMPLES, len(data.test_numbers))
     chosen = data.test_numbers[np.linspace(0, len(data.test_numbers) - 1, count).round().astype(np.int64)]
     columns = data.columns_in("test")
@@ -189,7 +189,7 @@ def _rows(data: TextData) -> list[dict[str, str | None]]:
 
 
 def _score(task: Any, model: Any, tokenizer: Any, rows: Sequence[Any], limit: int) -> ZeroShotScore:
-    """Return the score of an untrained task on examples, cut after ``limit`` tokens."""
+    """Return the zero-shot score of a task on examples, truncated to ``limit`` tokens."""
     features = Features.in_memory(task.encode(rows, tokenizer, limit))
     guess, truth = np.empty(len(rows), np.int64), features.values("label")
     with torch.inference_mode():

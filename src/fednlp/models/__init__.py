@@ -1,6 +1,7 @@
 """Models by name, folder or hub name, or from scratch, with the right head for the task."""
 
-from fednlp.models.build import (
+from fednlp.models.from_scratch import VOCABULARY_SIZE, from_scratch_folder, from_scratch_source
+from fednlp.models.pretrained import (
     has_weights,
     load_tokenizer,
     longest_text,
@@ -8,7 +9,6 @@ from fednlp.models.build import (
     pretrained_model,
     save_model,
 )
-from fednlp.models.from_scratch import VOCABULARY_SIZE, from_scratch_folder, from_scratch_source
 from fednlp.models.registry import ALL_NAMES, FETCHED_NAMES, FROM_SCRATCH_NAMES
 from fednlp.models.resolve import resolve_model
 from fednlp.models.vocabulary import train_vocabulary

@@ -40,7 +40,7 @@ def _identity(source: str) -> Any:
 
 
 def _join(encoder: str, decoder: str, folder: Path) -> None:
-    from fednlp.models.build import load_tokenizer
+    from fednlp.models.pretrained import load_tokenizer
 
     tokenizer, other = load_tokenizer(encoder), load_tokenizer(decoder)
     if tokenizer.get_vocab() != other.get_vocab():

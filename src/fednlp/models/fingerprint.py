@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fednlp.models.build import target_tokenizer
+from fednlp.models.pretrained import target_tokenizer
 
 _NOT_OURS = {"_name_or_path", "transformers_version", "dtype", "torch_dtype"}
 """Keys of a configuration that describe its file and not the model."""

@@ -86,7 +86,7 @@ def from_scratch_source(
 
 
 def _write(kind: str, overrides: Mapping[str, Any], tokenizer_folders: Sequence[Path], folder: Path) -> None:
-    from fednlp.models.build import load_tokenizer, save_tokenizers
+    from fednlp.models.pretrained import load_tokenizer, save_tokenizers
 
     tokenizer, *targets = (load_tokenizer(str(one)) for one in tokenizer_folders)
     with explain_load_errors(str(folder)):

@@ -1,4 +1,4 @@
-"""Partitions: an index of which client holds which examples, and how far the clients differ."""
+"""Partitions: an index of the examples of each client, and the divergence of the clients' distributions."""
 
 from fednlp.partition.divergence import (
     divergence_from_prior,

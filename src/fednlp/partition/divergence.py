@@ -1,4 +1,4 @@
-"""How far clients differ: the Jensen-Shannon divergence of their labels, between them and from the prior."""
+"""The Jensen-Shannon divergence of the clients' labels, between clients and from the prior."""
 
 from typing import Any
 
@@ -55,13 +55,13 @@ def label_counts(
     clients: NDArray[np.integer[Any]] | None = None,
     split: str = "train",
 ) -> IntArray:
-    """Return how many examples of each label clients hold (m, K).
+    """Return the number of examples of each label that clients hold (m, K).
 
     Args:
-        partition: Who holds which examples.
+        partition: The examples of each client.
         labels: The label of every example of the published set, by example number.
         num_labels: K.
-        clients: Which clients; all if left out (a table of C x K numbers).
+        clients: Numbers of the clients; all if left out (a table of C x K numbers).
         split: ``"train"`` or ``"test"``.
 
     Raises:
@@ -78,10 +78,10 @@ def label_counts(
 def divergence_from_prior(
     partition: Partition, labels: NDArray[np.integer[Any]], num_labels: int
 ) -> FloatArray:
-    """Return each client's divergence (C) from the label distribution of all training examples.
+    """Return each client's divergence (C), 0 to 1, from the label distribution of all training examples.
 
     Args:
-        partition: Who holds which examples.
+        partition: The examples of each client.
         labels: The label of every example of the published training set, by example number.
         num_labels: K.
 
@@ -99,7 +99,7 @@ def divergence_from_prior(
 
 
 def sample_clients(num_clients: int, limit: int = MAX_CLIENTS_SHOWN) -> IntArray:
-    """Return which clients a picture shows: all of them, or `limit` drawn at random, in order."""
+    """Return the clients that a plot shows: all of them, or `limit` drawn at random, in order."""
     if num_clients <= limit:
         return np.arange(num_clients, dtype=np.int64)
     drawn = generator(0, "clients shown", num_clients).choice(
@@ -113,13 +113,13 @@ def summary(
     labels: NDArray[np.integer[Any]] | None = None,
     num_labels: int | None = None,
 ) -> dict[str, Any]:
-    """Return a partition in figures, ready for JSON.
+    """Return a partition's figures as JSON values.
 
     ``sizes`` and ``mean_divergence`` (from the prior) of all clients, and of the first and last tenth of them
-    in order, which should be alike. Without labels, only what needs none.
+    in order, which should be similar. Without labels, only the figures that need none.
 
     Args:
-        partition: Who holds which examples.
+        partition: The examples of each client.
         labels: The label of every example of the published training set, by example number.
         num_labels: K, needed with labels.
     """

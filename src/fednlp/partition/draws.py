@@ -20,10 +20,10 @@ def dirichlet(rng: np.random.Generator, concentration: float, prior: ArrayLike, 
     "A simple method for generating gamma variables", 2000, section 6).
 
     Args:
-        rng: Where the randomness comes from.
+        rng: The random generator.
         concentration: Above 0; near 0 each row is one category, far above 1 each row is the prior.
         prior: Positive shares (K), sum 1.
-        rows: How many.
+        rows: Number of rows.
 
     Returns:
         Shares (rows, K); each row sums to 1.
@@ -47,7 +47,7 @@ def dirichlet(rng: np.random.Generator, concentration: float, prior: ArrayLike, 
 
 
 def largest_remainder(shares: ArrayLike, total: int) -> IntArray:
-    """Return whole numbers in proportion to the shares, of the given sum.
+    """Return integers in proportion to the shares, with the given sum.
 
     Args:
         shares: 0 or more, not all 0.
@@ -65,7 +65,12 @@ def largest_remainder(shares: ArrayLike, total: int) -> IntArray:
 
 
 def equal_sizes(rng: np.random.Generator, examples: int, clients: int) -> IntArray:
-    """Return sizes that differ by at most one; who gets one more is drawn.
+    """Return sizes that differ by at most one; the clients that get one more are drawn.
+
+    Args:
+        rng: The random generator.
+        examples: Number of examples.
+        clients: Number of clients.
 
     Raises:
         PartitionError: There are more clients than examples.
@@ -80,8 +85,8 @@ def skewed_sizes(rng: np.random.Generator, examples: int, clients: int, beta: fl
     """Return sizes in proportion to z ~ Dir_C(beta), each at least 1, by largest remainder.
 
     Args:
-        rng: Where the randomness comes from.
-        examples: How many there are to share out.
+        rng: The random generator.
+        examples: Number of examples.
         clients: C.
         beta: The concentration of every client's share, above 0; small is uneven.
 
@@ -104,7 +109,11 @@ def skewed_sizes(rng: np.random.Generator, examples: int, clients: int, beta: fl
 
 
 def check_clients(examples: int, clients: int) -> None:
-    """Raise PartitionError unless there are from 1 to `examples` clients."""
+    """Check that there are from 1 to `examples` clients.
+
+    Raises:
+        PartitionError: There are fewer or more.
+    """
     if clients < 1:
         raise PartitionError(f"clients = {clients}: there must be at least 1")
     if clients > examples:
@@ -114,11 +123,11 @@ def check_clients(examples: int, clients: int) -> None:
 
 
 def low_discrepancy_order(rng: np.random.Generator, count: int) -> IntArray:
-    """Return an order of 0 to count-1 in which every stretch of numbers holds early and late places alike.
+    """Return an order of 0 to count-1 in which every range of numbers is spread evenly over the positions.
 
     The order of the fractional parts of i * golden ratio, in which any stretch of numbers is spread evenly
-    (Knuth, "The Art of Computer Programming", volume 3, section 6.4), begun at a place drawn at random, so that
-    every number has the same chance of every place.
+    (Knuth, "The Art of Computer Programming", volume 3, section 6.4), begun at a random position, so that
+    every number has the same chance of every position.
 
     >>> sorted(low_discrepancy_order(np.random.default_rng(1), 8).tolist())
     [0, 1, 2, 3, 4, 5, 6, 7]

@@ -1,4 +1,4 @@
-"""Sentence embeddings: one vector a text, kept in the cache."""
+"""Sentence embeddings: one vector per text, kept in the cache."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ def embed(
     """Return the mean of the encoder's last hidden states over each text's tokens, of length 1.
 
     The mean pooling and normalisation of Sentence-BERT (Reimers and Gurevych, 2019, section 3), which
-    all-MiniLM-L6-v2 was trained with. What was embedded once is read from the cache.
+    all-MiniLM-L6-v2 was trained with. Earlier embeddings are read from the cache.
 
     Args:
         texts: One text an example (N); it may be empty.
@@ -36,14 +36,14 @@ def embed(
         max_length: Tokens of each text that are read, from its beginning, 2 or more. 64 takes about two
             minutes for ten thousand texts on one core, and shows a text's topic.
         progress: Called with the number of texts done and N.
-        device: Where torch computes, e.g. ``"cuda"``.
+        device: The PyTorch device, e.g. ``"cuda"``.
 
     Returns:
         float32 (N, width).
 
     Raises:
         ModelError: The encoder cannot be found or loaded.
-        FetchError: A known encoder is neither cached nor to be had.
+        FetchError: A known encoder is not cached and cannot be downloaded.
         RunError: The cache cannot be written.
     """
     from fednlp.disk import atomic
@@ -61,7 +61,7 @@ def embed(
 
 
 def _key(texts: Sequence[str], source: str, max_length: int) -> str:
-    """Return a digest of all that the vectors depend on: the texts, the encoder's files, the length."""
+    """Return a digest of the inputs of the vectors: the texts, the encoder's files, the length."""
     from fednlp.disk import sha256_of
 
     content = hashlib.sha256()
@@ -89,7 +89,7 @@ def _encode(
     import torch
 
     from fednlp.models import load_tokenizer
-    from fednlp.models.build import pretrained_model
+    from fednlp.models.pretrained import pretrained_model
 
     tokenizer = load_tokenizer(source)
     model: Any = pretrained_model(source, "AutoModel", {}, {}, seed=0).eval().to(device)

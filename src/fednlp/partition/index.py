@@ -134,11 +134,11 @@ def from_owners(
     """Return the partition in which each example has the given owner.
 
     Args:
-        train_owners: For each training example its client, 0 to C-1; -1 leaves an example out.
-        test_owners: The same for the test examples.
+        train_owners: The client of each training example, 0 to C-1; -1 leaves an example out.
+        test_owners: The client of each test example, in the same form.
         num_clients: C.
-        train_numbers: The example numbers behind the rows of `train_owners`; their positions if left out.
-        test_numbers: The same for the test examples.
+        train_numbers: The example numbers of the rows of `train_owners`; their positions if left out.
+        test_numbers: The example numbers of the rows of `test_owners`; their positions if left out.
         client_names: See :class:`Partition`.
 
     >>> from_owners(np.array([1, 0, 1]), np.array([0]), 2).train(1).tolist()

@@ -1,4 +1,4 @@
-"""Make a partition: check the options, share out the training examples, assign the test examples."""
+"""Make a partition: check the options, assign the training examples, then the test examples."""
 
 import dataclasses
 import re
@@ -33,18 +33,18 @@ class PartitionSpec:
 
     Args:
         method: A key of ``METHODS``, a name of the original FedNLP partition files (``ALIASES``), or
-            ``"module:function"`` for a partitioner of one's own, which may use every option.
-        clients: C; for natural and proportions the field or the table says it.
+            ``"module:function"`` for a user's own partitioner, which may use every option.
+        clients: C; for natural and proportions the field or the table determines it.
         alpha: Concentration of label and cluster shift, above 0.
         beta: Concentration of quantity shift, above 0.
         field: The column whose values are the clients of a natural partition.
         proportions: The file of a table of label shares.
-        clusters: How many clusters; as many as labels if left out, at least 2, or 10 without labels.
+        clusters: Number of clusters; as many as labels if left out, at least 2, or 10 without labels.
         file: The file of a partition that is read, not made.
-        part: Its name in that file, where there are several.
-        encoder: What embeds the texts for clusters; ``"minilm"`` if left out.
+        part: Name of the partition in that file, where there are several.
+        encoder: Name or folder of the encoder of the texts for clusters; ``"minilm"`` if left out.
         seed: Any integer; 0 if None.
-        options: Further options of a partitioner of one's own.
+        options: Further options of a user's own partitioner.
     """
 
     method: str
@@ -78,26 +78,26 @@ def make_partition(
     max_length: int = 64,
     progress: Progress | None = None,
 ) -> Partition:
-    """Share examples out over clients.
+    """Return a partition of examples over clients.
 
-    A function of labels (or field values, or texts), options and seed alone. Every training example goes to
-    one client and no client is without one. Every test example goes to one client, so that its own test set
-    follows its training set; only a natural partition leaves out those of values that no client has.
+    A function of labels (or field values, or texts), options and seed only. Every training example goes to
+    one client, and every client gets at least one. Every test example goes to one client, so that the client's test
+    set follows its training set; only a natural partition leaves out test examples of values that no client has.
 
     Args:
         spec: A :class:`PartitionSpec`, or anything with its attributes.
         train_labels: The label of each training example, 0 to K-1, or its score (floats).
-        test_labels: The same for the test examples; -1 for a label that training does not have.
+        test_labels: The label or score of each test example; -1 for a label that training does not have.
         num_labels: K; None for scores.
         label_names: The K names, for a table of proportions; ``"0"`` to ``"K-1"`` if left out.
         train_numbers: The example numbers of the training examples; 0 to N-1 if left out.
-        test_numbers: The same for the test examples.
-        train_field: The values of the field, by training example (natural).
-        test_field: The same by test example.
+        test_numbers: The example numbers of the test examples, in the same form.
+        train_field: The value of the field of each training example (natural).
+        test_field: The value of the field of each test example.
         field_names: The values of the field in order, where ``train_field`` and ``test_field`` are positions
             among them, -1 for none: so that millions of examples need no strings.
-        train_texts: The texts, by training example (cluster).
-        test_texts: The same by test example.
+        train_texts: The text of each training example (cluster).
+        test_texts: The text of each test example.
         max_length: Tokens of a text that the encoder reads (cluster).
         progress: Called with texts embedded and texts in all (cluster).
 
@@ -144,10 +144,10 @@ def make_partition(
 
 
 def method_named(name: str) -> str:
-    """Return the name of a method, whatever it is called in the original FedNLP files.
+    """Return the name of a method, given this name or that of the original FedNLP files.
 
     Raises:
-        PartitionError: There is no such method; with the nearest there is.
+        PartitionError: There is no such method; the message suggests the nearest.
     """
     from fednlp.formatting.suggestions import did_you_mean
 
@@ -163,7 +163,7 @@ def method_named(name: str) -> str:
 
 
 def check_options(spec: Options) -> Method:
-    """Return the method that is asked for, once its options are found to fit it.
+    """Return the configured method after checking its options.
 
     Raises:
         PartitionError: The method is unknown, or its options do not fit it.
@@ -177,8 +177,8 @@ def check_options(spec: Options) -> Method:
                 f"method {name!r} needs {option}: say, for example, {option} = {_EXAMPLES[option]}"
             )
     for option in given:
-        if option not in method.needs + method.takes:
-            users = [other for other, how in METHODS.items() if option in how.needs + how.takes]
+        if option not in method.needs + method.supports:
+            users = [other for other, how in METHODS.items() if option in how.needs + how.supports]
             raise PartitionError(
                 f"{option} has no effect with method {name!r}: leave it out, or use {' or '.join(users)}"
             )

@@ -1,4 +1,4 @@
-"""The ways of sharing examples out, by name.
+"""The partition methods by name.
 
 A partitioner is a function from a `Request` to an `Assignment`: one line in `METHODS`, or the user's own, which an
 experiment names ``"module:function"``.
@@ -22,7 +22,7 @@ from fednlp.partition.shift import check_concentration, label_owners, quantity_o
 
 
 class Options(Protocol):
-    """The options of a specification; None for one that is not given."""
+    """The options of a specification; None for one that is left out."""
 
     @property
     def method(self) -> str: ...
@@ -82,10 +82,11 @@ class Assignment:
     Attributes:
         owners: The client of each training example.
         clients: C.
-        train_groups: What a client's test set is to follow: label, cluster or field value, by example.
-        test_groups: The same of the test examples.
+        train_groups: Label, cluster or field value of each training example, whose distribution in a client's training
+            set its test set follows.
+        test_groups: Label, cluster or field value of each test example.
         names: The clients' names, if they have any.
-        unseen: Whether test examples of groups without training examples are assigned; else they are left out.
+        unseen: True to assign test examples of groups without training examples; False to leave them out.
     """
 
     owners: NDArray[np.integer[Any]]
@@ -98,14 +99,14 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Method:
-    """A way of sharing examples out, the options it needs, and those that it also takes.
+    """A partition method, the options that it needs, and further options that it supports.
 
-    ``assign`` is None for a partition that is read, not made: it goes by the numbers of the examples.
+    ``assign`` is None for a partition that is read from a file by the numbers of the examples.
     """
 
     assign: Callable[[Request], Assignment] | None
     needs: tuple[str, ...]
-    takes: tuple[str, ...] = ()
+    supports: tuple[str, ...] = ()
 
 
 def _labels(request: Request) -> tuple[IntArray, IntArray]:
@@ -214,10 +215,10 @@ METHODS: dict[str, Method] = {
     "proportions": Method(_proportions, ("proportions",), ("clients",)),
     "file": Method(None, ("file",), ("part",)),
 }
-"""Every method, with the options it needs and takes."""
+"""Every method, with its required and supported options."""
 
 ALIASES = {"niid_label": "label", "niid_quantity": "quantity", "niid_cluster": "cluster"}
 """Names of the methods in the original FedNLP partition files (``niid_label_clients=100_alpha=1``)."""
 
 COMMON_NAMES = {"iid": "uniform", "noniid": "label", "niid": "label", "dirichlet": "label"}
-"""Names of some methods elsewhere, in small letters alone, for hints."""
+"""Names of some methods in other software, in lower case, for hints."""

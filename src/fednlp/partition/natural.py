@@ -23,8 +23,8 @@ def natural_owners(
 
     Args:
         values: The field of each example: text or numbers; or positions among ``names``, -1 for none.
-        field: Its name, for messages.
-        clients: How many clients are expected; None for as many as there are values.
+        field: Name of the field, for messages.
+        clients: Expected number of clients; None for as many as there are values.
         numbers: The example numbers, for messages; positions if left out.
         names: The values in order, where ``values`` are positions; those that no example has are left out.
 

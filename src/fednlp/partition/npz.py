@@ -31,7 +31,7 @@ def read_arrays(
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is damaged, or does not hold these arrays; the message is one line.
+        ValueError: The file is damaged, or does not hold these arrays; the message is one line.
     """
     try:
         with zipfile.ZipFile(regular(Path(path))) as archive:

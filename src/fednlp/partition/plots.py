@@ -49,7 +49,7 @@ class Overview:
         names: Their names (m): numbers, or a natural partition's values.
         label_names: The labels (K).
         sizes: Training examples of every client (C).
-        divergences: Of every client from the prior (C), 0 to 1.
+        divergences: Divergence of every client from the prior (C), 0 to 1.
     """
 
     clients: IntArray
@@ -72,10 +72,10 @@ def overview(
     """Return what the pictures of a partition show.
 
     Args:
-        partition: Who holds which examples.
+        partition: The examples of each client.
         labels: The label of every example of the published training set, by example number.
         label_names: K names.
-        limit: How many clients are shown one by one at most.
+        limit: Maximum number of clients that are shown one by one.
     """
     clients = sample_clients(partition.num_clients, limit)
     return Overview(
@@ -94,7 +94,7 @@ def overview_of_counts(
     client_names: Sequence[str] | None = None,
     limit: int = MAX_CLIENTS_SHOWN,
 ) -> Overview:
-    """Return what the pictures show, from the training examples of each label of every client (C, K).
+    """Return the content of the plots, from the number of training examples by client and label (C, K).
 
     Raises:
         PartitionError: The counts do not fit the names, or a client holds nothing.

@@ -14,19 +14,19 @@ from fednlp.seeds import generator
 def proportions_owners(
     labels: NDArray[np.integer[Any]], shares: ArrayLike, by: Literal["client", "label"], seed: int
 ) -> IntArray:
-    """Share the examples out by label as a table says; every example goes to one client.
+    """Return the owners of examples by a table of label shares; every example goes to one client.
 
-    By ``"client"`` the clients are of equal size (to within one) and each asks for labels in its own
-    proportions. Where the table asks for more of a label than there is, every client gets the same fraction
-    of what it asked for, and the places left over share the examples left over at random. By ``"label"`` each
-    label is split over the clients in the table's proportions, and the sizes follow. Whole numbers come by
+    By ``"client"`` the clients are of equal size (to within one), and each requests labels in its own
+    proportions. Where the table requests more of a label than there is, every client gets the same fraction
+    of its request, and the remaining places get the remaining examples at random. By ``"label"`` each
+    label is split over the clients in the table's proportions, which determine the sizes. Integers are obtained by
     largest remainder.
 
     Args:
         labels: The label of each example, 0 to K-1.
         shares: (C, K); rows (by client) or columns (by label) sum to 1.
-        by: Which of the two.
-        seed: Any integer; draws which examples go where.
+        by: ``"client"`` or ``"label"``.
+        seed: Any integer; the seed of the assignment.
 
     Raises:
         PartitionError: A client would hold no example.
@@ -61,13 +61,13 @@ def proportions_owners(
 
 
 def _requested(table: NDArray[np.float64], count: int, seed: int) -> IntArray:
-    """Return how many examples each client asks for of each label: (C, K), whole numbers."""
+    """Return the number of examples of each label that each client requests: (C, K), integers."""
     sizes = equal_sizes(generator(seed, "partition sizes"), count, len(table))
     return np.stack([largest_remainder(row, int(size)) for row, size in zip(table, sizes, strict=True)])
 
 
 def _within(asked: IntArray, supply: int) -> IntArray:
-    """Return what is given of one label: what was asked for, or the same fraction of it for everyone."""
+    """Return the numbers of one label that clients get: their requests, or the same fraction of each."""
     return asked if asked.sum() <= supply else largest_remainder(asked, supply)
 
 
@@ -91,7 +91,7 @@ def score_bins(
     Args:
         scores: The score of each example, finite.
         shares: (C, K), as for :func:`proportions_owners`.
-        by: As there.
+        by: ``"client"`` or ``"label"``.
         seed: Any integer; that of :func:`proportions_owners`.
 
     Returns:

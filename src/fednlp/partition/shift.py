@@ -1,6 +1,6 @@
 """Label shift, quantity shift, both, or neither: the owner of each example.
 
-Every function returns an owner for each example, 0 to C-1, and is a function of its arguments alone.
+Every function returns an owner for each example, 0 to C-1, and depends only on its arguments.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,12 @@ _CELLS = 1 << 20
 
 
 def uniform_owners(examples: int, clients: int, seed: int) -> IntArray:
-    """Share the examples out at random, sizes differing by at most one (IID).
+    """Return random owners with sizes that differ by at most one (IID).
+
+    Args:
+        examples: Number of examples.
+        clients: C, at most as many as examples.
+        seed: Any integer.
 
     Raises:
         PartitionError: There are more clients than examples.
@@ -32,9 +37,15 @@ def uniform_owners(examples: int, clients: int, seed: int) -> IntArray:
 
 
 def quantity_owners(examples: int, clients: int, beta: float, seed: int) -> IntArray:
-    """Share the examples out at random, sizes in proportion to z ~ Dir_C(beta) (quantity shift).
+    """Return random owners with sizes in proportion to z ~ Dir_C(beta) (quantity shift).
 
     FedNLP benchmark, section 3.2; every client holds at least one example.
+
+    Args:
+        examples: Number of examples.
+        clients: C, at most as many as examples.
+        beta: The concentration, above 0; small is uneven.
+        seed: Any integer.
 
     Raises:
         PartitionError: There are more clients than examples.
@@ -51,21 +62,22 @@ def _at_random(sizes: IntArray, seed: int) -> IntArray:
 def label_owners(
     labels: NDArray[np.integer[Any]], clients: int, alpha: float, seed: int, beta: float | None = None
 ) -> IntArray:
-    """Share the examples out by label: client j's are drawn without replacement from q_j ~ Dir(alpha * p).
+    """Return owners by label: client j's examples are drawn without replacement from q_j ~ Dir(alpha * p).
 
-    FedNLP benchmark, section 3.2, p being the label prior. Each place of a client asks for a label drawn from
-    q_j. Where more places ask for a label than it has examples, turns are drawn: one for all these places of a
-    client that is nearer to that label alone than to the prior, so that it is served whole or not at all, and
-    one for each other place. The places left over share the examples left over at random, that is in
-    proportion to the labels' remaining examples. Last, the clients are numbered so that every stretch of
-    numbers holds clients near the prior and far from it alike.
+    FedNLP benchmark, section 3.2, with p the label prior. Each place of a client requests a label drawn from
+    q_j. Where more places request a label than it has examples, their order is drawn: one draw for all these places
+    of a client that is nearer to only that label than to the prior, so that it gets all of them or none, and
+    one draw for each other place. The remaining places get the remaining examples at random, that is in
+    proportion to the labels' remaining examples. Last, the clients are numbered so that every range of
+    numbers has clients near the prior and far from it.
 
     Args:
         labels: The label of each example, 0 or more.
         clients: C, at most as many as examples.
         alpha: Above 0: 1e-4 is one label a client while supplies last, 1e6 the prior.
         seed: Any integer.
-        beta: If given, sizes are in proportion to z ~ Dir_C(beta); otherwise equal to within one.
+        beta: Concentration of the sizes, which are in proportion to z ~ Dir_C(beta); None for equal sizes, to within
+            one.
 
     Raises:
         PartitionError: There are more clients than examples.
@@ -114,7 +126,7 @@ def _serve(
     turns: NDArray[np.float32],
     seed: int,
 ) -> NDArray[np.integer[Any]]:
-    """Return each example's owner: places get what they ask for while it lasts, then what is left."""
+    """Return each example's owner: places get the requested label while it lasts, then remaining examples."""
     rng = generator(seed, "partition examples")
     clients = np.arange(len(sizes), dtype=np.min_scalar_type(-len(sizes)))
     places = np.argsort(turns, kind="stable")
@@ -141,12 +153,18 @@ def _parts(values: NDArray[Any], lengths: IntArray) -> list[NDArray[Any]]:
 def balanced_numbering(
     owners: NDArray[np.integer[Any]], labels: NDArray[np.integer[Any]], clients: int, seed: int
 ) -> IntArray:
-    """Return a new number for each client, so that no stretch of numbers is nearer to the prior than another.
+    """Return a new number for each client, so that no range of numbers is nearer to the prior than another.
 
     The clients are ranked by the Hellinger affinity of their labels to the prior, then take the numbers of
     a fair order: a stratified choice among numberings that are equally likely. (The divergence reported is
     that of Jensen and Shannon, which ranks nearly alike; square roots come out the same on every machine,
     logarithms need not.)
+
+    Args:
+        owners: The client of each example, 0 to C-1.
+        labels: The label of each example, 0 or more.
+        clients: C.
+        seed: Any integer.
     """
     offsets, positions = client_runs(owners, clients)
     near = np.empty(clients)
@@ -165,12 +183,12 @@ def balanced_numbering(
 def count_labels(
     offsets: IntArray, labels: NDArray[np.integer[Any]], rows: slice, num_labels: int
 ) -> IntArray:
-    """Return how many examples of each label some clients hold (rows, K).
+    """Return the number of examples of each label that some clients hold (rows, K).
 
     Args:
         offsets: (C+1), where each client's examples begin.
         labels: The labels of these clients' examples, client by client.
-        rows: Which clients.
+        rows: Numbers of the clients.
         num_labels: K.
     """
     clients = rows.stop - rows.start
@@ -189,7 +207,7 @@ def check_concentration(name: str, value: float | None) -> float:
     """Return a concentration that is a number above 0.
 
     Raises:
-        PartitionError: It is not.
+        PartitionError: The number is not finite or not above 0.
     """
     if value is None or not 0 < value < float("inf"):
         raise PartitionError(f"{name} = {value} is no concentration: give a number above 0, such as 1.0")

@@ -4,10 +4,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fednlp.config.sections import BASELINES
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import human_number
 from fednlp.reports.groups import algorithm_title, flatten
-from fednlp.reports.read import BASELINES, Run, lookup
+from fednlp.reports.read import Run, lookup
 
 _PARTITIONS = {
     "uniform": "uniform (IID)",

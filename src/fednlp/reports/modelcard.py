@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 
+from fednlp.config.sections import BASELINES
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import (
     capital,
@@ -23,7 +24,7 @@ from fednlp.reports.describe import (
 from fednlp.reports.groups import algorithm_title
 from fednlp.reports.hub_metadata import TASKS, Values, data_name, front_matter, hub_metrics, task_of, use
 from fednlp.reports.markdown import escape, fence, markdown_table
-from fednlp.reports.read import BASELINES, lookup
+from fednlp.reports.read import lookup
 
 
 def model_card(summary: Values, config: Values, environment: Values) -> str:

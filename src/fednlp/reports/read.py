@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fednlp.checked_json import Round, damaged, parse_json, read_json, read_toml
+from fednlp.config.sections import BASELINES
 from fednlp.errors import ConfigError, RunError
 from fednlp.formatting.safe_text import text_of_csv
 
 _CLIENT_COLUMNS = ("client", "name", "train_examples", "test_examples")
-BASELINES = ("centralised", "chained", "local")
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fednlp.federated.sums import ExactSum
-from fednlp.federated.transforms import Clip, Key
+from fednlp.federated.transforms import Clip, RngKey
 from fednlp.privacy.noise import discrete_gaussian
 from fednlp.secure.encoding import Encoding
 from fednlp.secure.field import PRIME, add
@@ -39,7 +39,7 @@ class MaskedUpdate:
         total.touched.fill_(True)
 
 
-def mask_update(update: Tensor, masking: dict[str, Any], key: Key) -> MaskedUpdate:
+def mask_update(update: Tensor, masking: dict[str, Any], key: RngKey) -> MaskedUpdate:
     """Return a client's update clipped, rounded and masked.
 
     Args:

@@ -1,8 +1,7 @@
-"""The references of a comparison: centralised training, one client after the other, and each client alone.
+"""Baselines: centralised training, sequential fine-tuning over clients, and local-only training.
 
-They get the federation's budget, so that a comparison compares methods, not effort: centralised
-training sees as many examples a round as an average cohort does, and one client's share of chained training,
-or a client alone, as many epochs as it would have trained, on average, in the federation.
+They have the same budget as the federation. Centralised training sees as many examples a round as a mean cohort. In
+sequential fine-tuning and local-only training, a client trains as many epochs as on average in the federation.
 """
 
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import numpy as np
 from fednlp.config import Experiment
 from fednlp.errors import TooFewClients
 from fednlp.federated.runtime import MODEL
-from fednlp.federated.sums import count_bad
+from fednlp.federated.sums import count_nonfinite
 from fednlp.formatting.units import plural
 from fednlp.runtime.messages import LocalOnlyRequest, LocalOnlyResult
 from fednlp.seeds import generator
@@ -27,7 +26,11 @@ from fednlp.training.scores import mean_scores
 
 
 class Centralised:
-    """One model trained on the union of the clients' examples, its optimiser's memory kept throughout."""
+    """One model trained on the union of the clients' examples; the optimiser state is kept between rounds.
+
+    Args:
+        context: The run.
+    """
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
@@ -37,10 +40,10 @@ class Centralised:
         budget = cohort_examples(context.experiment, context.partition)
         self.steps = max(1, round(budget / self.options.batch_size))
         self._epoch: tuple[int, list[np.ndarray]] = (-1, [])
-        self.bad = count_bad(context.state.params)
+        self.bad = count_nonfinite(context.state.params)
 
     def _span(self) -> tuple[int, int]:
-        """Return the number of the round's first step, and how many steps the schedule is made for."""
+        """Return the number of the round's first step, and the total number of steps of the schedule."""
         return self.context.state.round * self.steps, self.steps * self.rounds
 
     def _order(self, epoch: int) -> np.random.Generator:
@@ -59,7 +62,7 @@ class Centralised:
         return self._epoch[1][place]
 
     def prepare(self) -> Callable[[], LocalTrainer]:
-        """Prepare the next round, and return what does it."""
+        """Prepare the next round, and return the function that runs it."""
         return self._train
 
     def _train(self) -> LocalTrainer:
@@ -95,7 +98,7 @@ class Centralised:
 
 
 class SequentialFineTuning(Centralised):
-    """One model fine-tuned on one client's examples after the other, in their order; a round is a client."""
+    """One model fine-tuned on the examples of client 0, then of client 1, and so on; a round is a client."""
 
     def __init__(self, context: RunContext) -> None:
         super().__init__(context)
@@ -110,7 +113,7 @@ class SequentialFineTuning(Centralised):
         return generator(self.context.experiment.seed, "chained", self.context.state.round, epoch)
 
     def prepare(self) -> Callable[[], LocalTrainer]:
-        """Take up the next client's examples, with a fresh optimiser."""
+        """Prepare the next client's examples and a new optimiser, and return the function that runs the round."""
         self.examples = self.context.partition.train(self.context.state.round)
         self.steps = max(1, self.visits * self.options.steps(len(self.examples)))
         self._epoch = (-1, [])
@@ -119,7 +122,7 @@ class SequentialFineTuning(Centralised):
 
 
 def _visits(experiment: Experiment, clients: int) -> int:
-    """Return in how many rounds of the federation a client takes part on average, at least one."""
+    """Return the mean number of rounds in which a client takes part in the federation, rounded, at least 1."""
     size = min(experiment.clients_per_round, clients)
     return max(1, round(experiment.num_rounds * size / clients))
 
@@ -132,7 +135,7 @@ def _effort(experiment: Experiment, visits: int) -> str:
 
 
 class LocalOnly:
-    """Every client trains by itself from the common start; a round is one group of clients."""
+    """Training of each client by itself from the common starting model; a round is one group of clients."""
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
@@ -143,14 +146,14 @@ class LocalOnly:
         self.epochs = visits * experiment.client.num_train_epochs
         self.max_steps = visits * experiment.client.max_steps
         effort = _effort(experiment, visits)
-        self.tried = set(drawn_clients(context))
+        self.evaluated = set(drawn_clients(context))
         context.note = (
             f"each client alone, {effort}; the global test is the mean of the models of "
-            f"{plural(len(self.tried), 'client')}"
+            f"{plural(len(self.evaluated), 'client')}"
         )
 
     def prepare(self) -> Callable[[], list[LocalOnlyResult]]:
-        """Prepare the next group of clients, and return what trains and evaluates it."""
+        """Prepare the next group of clients, and return the function that trains and evaluates it."""
         start = self.context.state.round * self.size
         self.group = list(range(start, min(start + self.size, self.context.partition.num_clients)))
         return self._train
@@ -159,14 +162,18 @@ class LocalOnly:
         context, on_own = self.context, self.context.experiment.evaluation.personal
         context.pool.publish(MODEL, context.state.params)
         requests = [
-            LocalOnlyRequest(client, self.epochs, self.max_steps, on_own, client in self.tried)
+            LocalOnlyRequest(client, self.epochs, self.max_steps, on_own, client in self.evaluated)
             for client in self.group
         ]
         clients = len(self.group)
         return context.pool.do(requests, lambda done: context.on_progress(done, clients, "clients"))
 
     def line(self, done: list[LocalOnlyResult]) -> dict[str, Any]:
-        """Return the group's line for rounds.jsonl."""
+        """Return the group's line for rounds.jsonl.
+
+        Raises:
+            TooFewClients: All clients of the group failed.
+        """
         context = self.context
         dropped = [{"client": r.client, "reason": r.error} for r in done if r.error]
         results = [r for r in done if not r.error]
@@ -191,12 +198,12 @@ class LocalOnly:
             if one["own"]:
                 score = one["own"][context.worker.task.metric]
                 context.client_scores[one["client"]] = np.nan if score is None else score
-        tried = [one["global"] for one in everyone if one["global"]]
+        scored = [one["global"] for one in everyone if one["global"]]
         line["evaluation"] = (
             {"personal": personal_scores(context, context.client_scores)}
             if context.experiment.evaluation.personal
             else {}
         )
-        if tried:
-            line["evaluation"]["global"] = mean_scores(tried)
+        if scored:
+            line["evaluation"]["global"] = mean_scores(scored)
         return line

@@ -1,4 +1,4 @@
-"""From a configuration to its pieces: data, partition, task, features, model, algorithm."""
+"""Builds what an experiment configures: data, partition, task, features, model, algorithm."""
 
 import hashlib
 import json
@@ -57,40 +57,57 @@ from fednlp.training.optimizers import LocalTraining
 from fednlp.training.worker import ClientWorker
 from fednlp.training.worker_spec import WorkerSpec, load_model
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 _ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
-class Pieces:
-    """What a run is made of; ``place`` is the task's name, or ``"module:Class"``, ``longest`` the tokens of a row."""
+class RunComponents:
+    """Data, tokenizer, task and features of a run.
+
+    Attributes:
+        data: The data set.
+        source: Folder or hub name of the model.
+        tokenizer: The model's tokenizer.
+        task_spec: Name of the task, or ``"module:Class"``.
+        task: The task itself.
+        train: Features of the training table, by row number.
+        test: Features of the test table; the training table's where the test set was held out of it.
+        longest: Maximum number of tokens of a row.
+    """
 
     data: TextData
     source: str
     tokenizer: Any
-    place: str
+    task_spec: str
     task: Task
     train: Features
     test: Features
     longest: int
 
 
-def gather(experiment: Experiment, say: Say) -> Pieces:
-    """Load the data, the tokenizer and the features of an experiment; ``say`` is told what takes time.
+def build_components(experiment: Experiment, log: Log) -> RunComponents:
+    """Load the data, the tokenizer and the features of an experiment.
+
+    Args:
+        experiment: Resolved.
+        log: Called with a message before each slow step.
 
     Raises:
-        ConfigError: An option of ``[task]`` has no part in the task.
-        DataError, ModelError, FetchError: Something cannot be had; the message says what to do.
+        ConfigError: An option of ``[task]`` is not supported by the task, or does not fit the model.
+        DataError: The data cannot be loaded.
+        ModelError: The model or its tokenizer cannot be loaded.
+        FetchError: A download failed.
     """
     data = open_data(experiment)
     for note in data.notes:
-        say(note)
+        log(note)
     if data.dropped:
-        say(f"{plural(data.dropped, 'row')} of {data.name} left out: {data.dropped_why}")
-    source = model_source(experiment, data, say)
+        log(f"{plural(data.dropped, 'row')} of {data.name} left out: {data.dropped_why}")
+    source = model_source(experiment, data, log)
     tokenizer = load_tokenizer(source)
-    place = experiment.task.wanted or data.task
-    task = make_task(place, data, tokenizer, experiment.task.given())
+    task_spec = experiment.task.configured or data.task
+    task = make_task(task_spec, data, tokenizer, experiment.task.given())
     readable = longest_text(source, tokenizer, experiment.model.config) - virtual_tokens(
         experiment.model.peft
     )
@@ -101,13 +118,25 @@ def gather(experiment: Experiment, say: Say) -> Pieces:
             f"{experiment.model.name_or_path}: lower it"
         )
     limit = min(experiment.model.max_length, readable)
-    train = features_of(data, "train", place, task, tokenizer, limit, say)
-    test = train if data.held_out else features_of(data, "test", place, task, tokenizer, limit, say)
-    return Pieces(data, source, tokenizer, place, task, train, test, limit)
+    train = features_of(data, "train", task_spec, task, tokenizer, limit, log)
+    test = train if data.held_out else features_of(data, "test", task_spec, task, tokenizer, limit, log)
+    return RunComponents(data, source, tokenizer, task_spec, task, train, test, limit)
 
 
-def model_source(experiment: Experiment, data: TextData, say: Say) -> str:
-    """Return the model's folder or hub name; one that is built gets its vocabulary from the training texts."""
+def model_source(experiment: Experiment, data: TextData, log: Log) -> str:
+    """Return the model's folder or hub name.
+
+    The vocabulary of a model that is built from scratch is made of the training texts.
+
+    Args:
+        experiment: Resolved.
+        data: The data set.
+        log: Called with a message before each slow step, and for a model without weights.
+
+    Raises:
+        ConfigError: A vocabulary setting does not fit the model or the data.
+        ModelError: There is no such model, or no such setting of it.
+    """
     model = experiment.model
     if model.name_or_path in FROM_SCRATCH_NAMES:
         size = model.vocabulary_size or VOCABULARY_SIZE
@@ -121,7 +150,7 @@ def model_source(experiment: Experiment, data: TextData, say: Say) -> str:
                 )
             texts = partial(training_texts, data, SCHEMAS[data.task].inputs)
             targets = partial(training_texts, data, ["target"])
-        return from_scratch_folder(model.name_or_path, model.config, texts, identity, size, say, targets)
+        return from_scratch_folder(model.name_or_path, model.config, texts, identity, size, log, targets)
     if model.vocabulary_size is not None or model.vocabulary != "shared":
         key = "vocabulary_size" if model.vocabulary_size is not None else "vocabulary"
         raise ConfigError(
@@ -130,7 +159,7 @@ def model_source(experiment: Experiment, data: TextData, say: Say) -> str:
         )
     source = resolve_model(model.name_or_path)
     if not has_weights(source):
-        say(f"{model.name_or_path} has no weights: training begins from random ones, drawn by the seed")
+        log(f"{model.name_or_path} has no weights: training begins from random ones, drawn by the seed")
     return source
 
 
@@ -144,18 +173,24 @@ def training_texts(data: TextData, only: Sequence[str] | None = None) -> Iterato
             yield from (" ".join(json.loads(text)) for text in column) if schema.kind == "tags" else column
 
 
-def make_task(place: str, data: TextData, tokenizer: Any, options: dict[str, Any]) -> Task:
-    """Make the task for a data set.
+def make_task(task_spec: str, data: TextData, tokenizer: Any, options: dict[str, Any]) -> Task:
+    """Build the task for a data set.
+
+    Args:
+        task_spec: Name of the task, or ``"module:Class"``.
+        data: The data set; its label names become the task's.
+        tokenizer: The model's tokenizer.
+        options: ``[task]`` without the name.
 
     Raises:
-        ConfigError: An option has no part in it.
-        DataError: There is nothing to tell apart.
+        ConfigError: The task does not support an option.
+        DataError: Classification has fewer than two labels.
     """
-    known = TASKS.get(place)
+    known = TASKS.get(task_spec)
     strange = [key for key in options if known is not None and key not in known.options]
     if known is not None and strange:
         takes = f"it takes {', '.join(known.options)}" if known.options else "it takes no options"
-        raise ConfigError(f"task.{strange[0]} has no part in {place}: leave it out ({takes})")
+        raise ConfigError(f"task.{strange[0]} is not supported by {task_spec}: leave it out ({takes})")
     if SCHEMAS[data.task].kind == "class" and len(data.label_names) < 2:
         raise DataError(
             f"{data.name} has {len(data.label_names)} label in column {data.columns['label']}: "
@@ -165,90 +200,111 @@ def make_task(place: str, data: TextData, tokenizer: Any, options: dict[str, Any
         from fednlp.fewshot.prompt_sets import with_prompt
 
         options = with_prompt(options, data.label_names, tokenizer)
-    wanted = task_class(place)
+    cls = task_class(task_spec)
     try:
-        return wanted.build(data.label_names, tokenizer, **options)
-    except TypeError as error:  # a task of the user's own: what it takes is for it to say
-        raise ConfigError(f"[task.options] do not fit {place}: {error}") from None
+        return cls.build(data.label_names, tokenizer, **options)
+    except TypeError as error:  # the options of a user's own task are not known here
+        raise ConfigError(f"[task.options] do not fit {task_spec}: {error}") from None
 
 
 def open_data(experiment: Experiment) -> TextData:
     """Load the data set that an experiment names.
 
-    What is held out where there is no test set does not depend on the experiment's seed: runs of several
-    seeds are tried on the same examples.
+    Examples held out for testing do not depend on the experiment's seed: runs of several seeds are evaluated on
+    the same examples.
+
+    Raises:
+        DataError: The data cannot be loaded.
     """
-    wanted, task = experiment.data, experiment.task.wanted
+    configured, task = experiment.data, experiment.task.configured
     return load_data(
-        wanted.name,
-        wanted.path,
+        configured.name,
+        configured.path,
         task=task if task in TASKS else None,
-        text=wanted.text,
-        label=wanted.label,
-        columns=wanted.columns,
-        test_path=wanted.test_path,
-        test_fraction=wanted.test_fraction,
-        delimiter=wanted.delimiter,
-        on_invalid_row=wanted.on_invalid_row,
+        text=configured.text,
+        label=configured.label,
+        columns=configured.columns,
+        test_path=configured.test_path,
+        test_fraction=configured.test_fraction,
+        delimiter=configured.delimiter,
+        on_invalid_row=configured.on_invalid_row,
     )
 
 
 def features_of(
-    data: TextData, split: Split, place: str, task: Task, tokenizer: Any, limit: int, say: Say
+    data: TextData, split: Split, task_spec: str, task: Task, tokenizer: Any, limit: int, log: Log
 ) -> Features:
-    """Open a split's features, made once for a text, a task, a tokenizer and a length, and kept in the cache."""
+    """Open the features of a split; they are made once for the same texts, task, tokenizer and length, and cached.
+
+    Args:
+        data: The data set.
+        split: ``"train"`` or ``"test"``.
+        task_spec: Name of the task, or ``"module:Class"``.
+        task: The task, which encodes the rows.
+        tokenizer: The model's tokenizer.
+        limit: Maximum number of tokens of a row.
+        log: Called with a message before texts are tokenised.
+
+    Raises:
+        RunError: The disk is full, or the cache cannot be written.
+    """
     columns, vocabulary = data.columns_in(split), _vocabulary(tokenizer)
-    key = json.dumps([data.fingerprint, split, place, asdict(task), vocabulary, limit, columns])  # type: ignore[call-overload]
+    key = json.dumps([data.fingerprint, split, task_spec, asdict(task), vocabulary, limit, columns])  # type: ignore[call-overload]
     folder = cache_dir() / "features" / hashlib.sha256(key.encode()).hexdigest()[:32]
     features = open_features(folder)
     if features is not None:
         return features
     table = data.train if split == "train" else data.test
     which = "training and test" if data.held_out else {"train": "training", "test": "test"}[split]
-    say(f"tokenising {plural(table.num_rows, f'{which} example')} of {data.name} (once; kept in {folder})")
+    log(f"tokenising {plural(table.num_rows, f'{which} example')} of {data.name} (once; kept in {folder})")
     batches = row_batches(table, columns)
     with writing(folder.parent):
         return write_features(folder, (task.encode(rows, tokenizer, limit) for rows in batches))
 
 
 def _vocabulary(tokenizer: Any) -> str:
-    """Return the digest of how a tokenizer cuts texts: without padding and truncation, which each call sets anew."""
+    """Return a digest of how a tokenizer splits texts, without padding and truncation, which every call sets."""
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     return hashlib.sha256(json.dumps(state | {"padding": None, "truncation": None}).encode()).hexdigest()
 
 
-def share_out(experiment: Experiment, data: TextData, say: Say) -> Partition:
-    """Make the experiment's partition; a function of labels, options and seed alone.
+def build_partition(experiment: Experiment, data: TextData, log: Log) -> Partition:
+    """Build the experiment's partition, a function of labels, options and seed only.
+
+    Args:
+        experiment: Resolved.
+        data: The data set whose examples are assigned to clients.
+        log: Called with a message before each slow step.
 
     Raises:
         PartitionError: The method does not fit the data.
     """
-    wanted, kind = experiment.partition, SCHEMAS[data.task].kind
-    if wanted.method == "file":
-        return read_partition_file(wanted, data, experiment.data.path)
+    configured, kind = experiment.partition, SCHEMAS[data.task].kind
+    if configured.method == "file":
+        return read_partition_file(configured, data, experiment.data.path)
     train, test = data.train_numbers, data.test_numbers
-    if wanted.method == "proportions" and kind not in ("class", "score"):
+    if configured.method == "proportions" and kind not in ("class", "score"):
         raise PartitionError(
             f"{data.name} has neither labels nor scores, which proportions speak of: "
             'say partition.method = "uniform", "quantity", "cluster" or "natural"'
         )
     fields: dict[str, Any] = {}
-    own = is_own(wanted.method)
-    field = _client_field(wanted, data, say)
+    own = is_own(configured.method)
+    field = _client_field(configured, data, log)
     if field is not None:
         train_field, names = data.groups("train", field)
         test_field, _ = data.groups("test", field, names)
         fields = {"train_field": train_field[train], "test_field": test_field[test], "field_names": names}
-    if wanted.method == "cluster":
-        say(f"embedding the texts of {data.name} for cluster shift (once; kept in the cache)")
-    if own or wanted.method == "cluster":
+    if configured.method == "cluster":
+        log(f"embedding the texts of {data.name} for cluster shift (once; kept in the cache)")
+    if own or configured.method == "cluster":
         fields |= {
             "train_texts": data.input_texts("train", train),
             "test_texts": data.input_texts("test", test),
         }
     labels = data.scores if kind == "score" else data.labels
     return make_partition(
-        wanted,
+        configured,
         labels("train")[train],
         labels("test")[test],
         num_labels=len(data.label_names) if kind == "class" else None,
@@ -259,9 +315,9 @@ def share_out(experiment: Experiment, data: TextData, say: Say) -> Partition:
     )
 
 
-def _client_field(wanted: PartitionOptions, data: TextData, say: Say) -> str | None:
-    """Return the column whose values are the clients, if the method goes by one."""
-    if wanted.method == "silos":
+def _client_field(configured: PartitionOptions, data: TextData, log: Log) -> str | None:
+    """Return the column whose values are the clients, None for methods that use none."""
+    if configured.method == "silos":
         if data.silo is None:
             raise PartitionError(
                 f'{data.name} is one data set, and partition.method = "silos" makes a client of each of several: give '
@@ -269,34 +325,36 @@ def _client_field(wanted: PartitionOptions, data: TextData, say: Say) -> str | N
                 'column says whose an example is, say partition.method = "natural" and partition.field'
             )
         return data.silo
-    if data.silo is not None and wanted.method != "natural":
-        say(f'the silos are pooled and shared out again by "{wanted.method}"; "silos" has each as a client')
-    return wanted.field if wanted.method == "natural" or is_own(wanted.method) else None
+    if data.silo is not None and configured.method != "natural":
+        log(
+            f'the silos are pooled and shared out again by "{configured.method}"; "silos" has each as a client'
+        )
+    return configured.field if configured.method == "natural" or is_own(configured.method) else None
 
 
 def worker_spec(
-    experiment: Experiment, pieces: Pieces, partition: Path, test_numbers: Path, records: Path
+    experiment: Experiment, components: RunComponents, partition: Path, test_numbers: Path, records: Path
 ) -> WorkerSpec:
-    """Return what a worker needs to know of a run besides its algorithm.
+    """Return the specification of a run's workers, without the algorithm.
 
     Args:
         experiment: Resolved.
-        pieces: What the run is made of.
-        partition: The partition's file.
-        test_numbers: File of the numbers of the global test set's examples.
+        components: Data, task and features of the run.
+        partition: File of the partition.
+        test_numbers: File of the example numbers of the global test set, int64.
         records: File of the clients' records.
     """
-    assert pieces.train.folder is not None
-    assert pieces.test.folder is not None
+    assert components.train.folder is not None
+    assert components.test.folder is not None
     return WorkerSpec(
-        source=pieces.source,
+        source=components.source,
         model_config=dict(experiment.model.config),
         peft=experiment.model.peft,
         train=experiment.model.train,
-        task=pieces.place,
-        task_fields=asdict(pieces.task),  # type: ignore[call-overload]
-        train_features=str(pieces.train.folder),
-        test_features=str(pieces.test.folder),
+        task=components.task_spec,
+        task_fields=asdict(components.task),  # type: ignore[call-overload]
+        train_features=str(components.train.folder),
+        test_features=str(components.test.folder),
         test_numbers=str(test_numbers.resolve()),
         partition=str(partition.resolve()),
         options=asdict(local_training(experiment)),
@@ -307,12 +365,12 @@ def worker_spec(
         device=experiment.runtime.device,
         cache_activations=experiment.runtime.cache_activations,
         evaluation_batch=experiment.evaluation.batch_size,
-        longest=pieces.longest,
+        longest=components.longest,
     )
 
 
 def client_side(algorithm: Algorithm, experiment: Experiment) -> Algorithm:
-    """Return an algorithm with an aggregator that adds updates as the server's does; only the server's can finish.
+    """Return an algorithm with the worker's half of its aggregator: it adds updates, and cannot finish.
 
     Args:
         algorithm: The method.
@@ -361,30 +419,30 @@ def local_training(experiment: Experiment) -> LocalTraining:
 
 
 def build_algorithm(experiment: Experiment, given: Algorithm | None = None) -> Algorithm:
-    """Return the experiment's algorithm, with what ``[exchange]``, ``[pull]`` and ``[aggregator]`` say.
+    """Return the experiment's algorithm, with the compression and tensor selection of ``[exchange]`` and ``[pull]``.
 
-    Baselines exchange nothing: theirs is FedAvg, which they do not use.
+    Baselines exchange nothing. They get FedAvg, and do not use it.
 
     Args:
         experiment: Resolved.
-        given: The method as a value, in place of the one that the experiment names.
+        given: A method as a value, which replaces the one that the experiment names.
 
     Raises:
         ConfigError: The method or the rule does not take its options, or cannot be imported; or the method has an
             aggregator of its own, and ``[aggregator]`` names another.
     """
-    wanted, exchange = experiment.algorithm, experiment.exchange
+    configured, exchange = experiment.algorithm, experiment.exchange
     if given is None:
-        weight = by_examples if wanted.weighting == "examples" else equally
+        weight = by_examples if configured.weighting == "examples" else equally
         common: dict[str, Any] = {
             "weight": weight,
             "min_clients": experiment.min_clients,
             "client_rate": rate_schedule(experiment.client, experiment.num_rounds),
         }
-        method = ALGORITHMS.find("fedavg" if wanted.name in BASELINES else wanted.name)
+        method = ALGORITHMS.find("fedavg" if configured.name in BASELINES else configured.name)
         if method.server is not None:
             common["server"] = server_optimizer(experiment)
-        given = method.make(experiment.clients_per_round, common, wanted.function_options)
+        given = method.make(experiment.clients_per_round, common, configured.function_options)
     pull = Pull(**experiment.pull.model_dump())
     uplink = Uplink(make_chain(parse_chain(exchange.up, "up")), exchange.error_feedback, pull)
     downlink = Downlink(make_chain(parse_chain(exchange.down, "down"), nearest=True))
@@ -434,7 +492,7 @@ def rate_schedule(section: Client | Server, rounds: int) -> RateSchedule:
 
     Args:
         section: ``[client]`` or ``[server]``.
-        rounds: Of the run.
+        rounds: Number of rounds of the run.
     """
     return RateSchedule(section.round_schedule, rounds, section.warmup_rounds, section.minimum_rate)
 
@@ -450,7 +508,13 @@ def server_optimizer(experiment: Experiment) -> ServerOptimizer:
 
 
 def fleet_of(experiment: Experiment, model: nn.Module, num_clients: int) -> Fleet | None:
-    """Return the clients' devices and what they take; None where ``[costs]`` prices nothing."""
+    """Return the clients' devices and their cost models; None where ``[costs]`` configures none.
+
+    Args:
+        experiment: Resolved.
+        model: The model, of which the frozen parameters are marked.
+        num_clients: Number of clients of the partition.
+    """
     costs, depth = experiment.costs, trainable_depth(model)
     return make_fleet(
         costs.bandwidth_up,
@@ -465,7 +529,7 @@ def fleet_of(experiment: Experiment, model: nn.Module, num_clients: int) -> Flee
 
 
 def cohort_examples(experiment: Experiment, partition: Partition) -> float:
-    """Return how many examples a round of the federation sees on average: the references' budget."""
+    """Return the mean number of examples of a federated round, with repetitions: the budget of a baseline's round."""
     sizes = np.diff(partition.train_offsets)
     clients = min(experiment.clients_per_round, len(sizes))
     options = local_training(experiment)

@@ -12,31 +12,44 @@ logger = logging.getLogger("fednlp")
 
 
 class Callback(Protocol):
-    """What a run calls while it is under way: a console, a notebook's output, or a test."""
+    """The methods that a run calls to report its progress."""
 
     def log(self, text: str) -> None:
-        """Report that something slow begins, or something worth knowing."""
+        """Report a message, for example before a slow step."""
 
     def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
-        """Report that the rounds begin; ``done`` of ``rounds`` were done before."""
+        """Report that the rounds begin.
+
+        Args:
+            run: The run directory.
+            experiment: The run's configuration, resolved.
+            rounds: Number of rounds of the run.
+            done: Number of rounds that were done before.
+        """
 
     def on_progress(self, done: int, of: int, what: str) -> None:
-        """Report that some of a round's clients (or test batches) are done."""
+        """Report that some of a round's clients (or test batches) are done.
+
+        Args:
+            done: How many are done.
+            of: How many there are.
+            what: What is counted, for example ``"clients"``.
+        """
 
     def on_round(self, line: dict[str, Any], left: float | None) -> None:
         """Report that a round is done and saved.
 
         Args:
             line: The round's line of ``rounds.jsonl``.
-            left: Estimate of the remaining time in seconds; None where there is none.
+            left: Estimate of the remaining time in seconds; None if unknown.
         """
 
     def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
-        """Report that all files are written; ``summary`` is ``summary.json``."""
+        """Report that all files are written; ``summary`` is the content of ``summary.json``."""
 
 
 class NullCallback:
-    """A callback that reports nothing, except a warning to the log where a client is dropped or fails."""
+    """A callback that only logs a warning where a client is dropped or fails."""
 
     def log(self, text: str) -> None:
         """Do nothing."""
@@ -63,7 +76,7 @@ class NullCallback:
 
 
 def default_callback() -> Callback:
-    """Return the callback of a run that is given none: the console in a notebook, else a :class:`NullCallback`."""
+    """Return the default callback of a run: the console in a notebook, else a :class:`NullCallback`."""
     if not _in_notebook():
         return NullCallback()
     # By name, since simulation must not import cli: cli imports simulation.
@@ -72,6 +85,6 @@ def default_callback() -> Callback:
 
 
 def _in_notebook() -> bool:
-    """Return whether this is the process of a notebook's kernel."""
+    """Return whether this process is a notebook's kernel."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell"

@@ -1,4 +1,4 @@
-"""Compare algorithms and references over seeds; what is done already is not done again."""
+"""Compare algorithms and baselines over seeds; finished runs are not repeated."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,19 +31,26 @@ class _LogOnce:
             self._logged.add(text)
 
     def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
-        """Pass on that the rounds begin; from here on everything is logged."""
+        """Report that the rounds begin; from here on everything is logged."""
         self._begun = True
         self._to.started(run, experiment, rounds, done)
 
     def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
-        """Pass on that the run is over."""
+        """Report that the run is finished."""
         self._begun = False
         self._to.finished(run, summary)
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One run of a comparison."""
+    """One run of a comparison.
+
+    Attributes:
+        method: Name of the algorithm, the baseline or the variant.
+        seed: The run's seed.
+        experiment: The run's configuration, resolved.
+        folder: The run directory.
+    """
 
     method: str
     seed: int
@@ -66,8 +73,8 @@ def plan(
     Args:
         experiment: The common settings; its seed is the first.
         algorithms: Names of federated algorithms, or of variants of the experiment.
-        references: Of ``centralised``, ``chained`` and ``local``.
-        seeds: How many seeds, from the experiment's own upwards.
+        references: Names of baselines: ``centralised``, ``chained``, ``local``.
+        seeds: Number of seeds, from the experiment's own upwards.
         out: Folder of the comparison; by default ``runs/compare-<name>``.
 
     Raises:
@@ -115,18 +122,18 @@ def compare(
     out: Path | None = None,
     callback: Callback | None = None,
 ) -> list[Planned]:
-    """Run what a comparison still lacks; return all of its runs.
+    """Run the unfinished runs of a comparison; return all of its runs.
 
     Args:
         experiment: The common settings, the same as a dictionary, or the path of their TOML file.
-        algorithms: As for :func:`plan`, like the arguments that follow.
-        references: As there.
-        seeds: How many.
-        out: Folder of the comparison.
-        callback: Reports how the runs go; by default as for :func:`fednlp.run`.
+        algorithms: Names of federated algorithms, or of variants of the experiment.
+        references: Names of baselines: ``centralised``, ``chained``, ``local``.
+        seeds: Number of seeds, from the experiment's own upwards.
+        out: Folder of the comparison; by default ``runs/compare-<name>``.
+        callback: Reports progress; by default as for :func:`fednlp.run`.
 
     Raises:
-        FednlpError: What was wrong, and what to do about it; runs that are done stay.
+        FednlpError: As for :func:`plan` and :func:`fednlp.run`; finished runs are kept.
     """
     experiment = config.as_experiment(experiment)
     callback = _LogOnce(callback or default_callback())

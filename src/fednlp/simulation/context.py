@@ -1,4 +1,4 @@
-"""A run under way, and what every training loop does at the end of a round."""
+"""The context of a run, and the protocol of training loops."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from torch import Tensor
 from fednlp.config import Experiment
 from fednlp.errors import RunError
 from fednlp.federated.state import State
-from fednlp.federated.sums import BURST, count_bad
+from fednlp.federated.sums import DIVERGED, count_nonfinite
 from fednlp.partition import Partition
 from fednlp.runtime.pool import Pool
 from fednlp.tasks.label_scores import LabelScores
@@ -19,22 +19,25 @@ from fednlp.training.worker import ClientWorker
 
 @dataclass
 class RunContext:
-    """One run under way.
+    """The objects of a run in progress.
 
     Attributes:
-        experiment: Its configuration.
-        partition: Who has which examples.
+        experiment: The run's configuration, resolved.
+        partition: The examples of each client.
         pool: The workers.
         worker: The worker in this process.
-        state: The server.
-        on_progress: Told how a round gets on.
-        log: Told what is worth knowing.
-        texts: The texts of training examples, by number.
-        lines: The rounds so far.
-        note: Said at the end.
-        facts: What the summary says beside the rest.
-        gold: The examples that have a label, and these, where not all have one.
-        labelled: Returns a client's examples that have a label by now, and their labels, where not all have one.
+        state: The server's state.
+        on_progress: Called with clients (or batches) done, of how many, and their name.
+        log: Called with messages for the user.
+        texts: Returns the texts of training examples by their numbers.
+        lines: The lines of ``rounds.jsonl`` so far.
+        note: A remark for the end of the run and its summary.
+        facts: Further entries of ``summary.json``.
+        gold: Numbers of the gold-labelled examples, and their labels, both int64; None where all examples have labels.
+        labelled: Returns the numbers of a client's examples with a label, and their labels, both int64; None where all
+            examples have labels.
+        client_scores: float64 (clients,), last score of each client; NaN where it has none.
+        by_label: Scores by label of the last evaluation.
     """
 
     experiment: Experiment
@@ -56,29 +59,34 @@ class RunContext:
         self.by_label: LabelScores | None = None
 
     def due(self, rounds: int) -> bool:
-        """Whether the round just done is to be evaluated."""
+        """Return whether the last finished round is to be evaluated."""
         return self.state.round % self.experiment.evaluation.every == 0 or self.state.round == rounds
 
 
 class Training(Protocol):
-    """A way to do rounds: of a federated algorithm, or of a baseline."""
+    """A training loop: the rounds of a federated algorithm, or of a baseline."""
 
     rounds: int
 
     def prepare(self) -> Callable[[], Any]:
-        """Prepare the next round, and return what does it."""
+        """Prepare the next round, and return the function that runs it."""
 
     def line(self, done: Any) -> dict[str, Any]:
-        """Return the line for rounds.jsonl of a round, less the seconds, from what did it returned."""
+        """Return the round's line for rounds.jsonl, without ``seconds``, from the result of its function."""
 
 
 def require_finite(params: Tensor, before: int, round_number: int) -> None:
     """Stop a run whose model has diverged, before it is saved.
 
     Args:
-        params: The global model, flat.
-        before: How many of its values were no numbers at the start.
-        round_number: Of the round just done.
+        params: The global model, flat float32.
+        before: Number of its values that were not finite at the start of the run.
+        round_number: Number of the last round.
+
+    Raises:
+        RunError: More values are not finite.
     """
-    if count_bad(params) > before:
-        raise RunError(f"round {round_number}: {BURST}: lower the learning rate; the rounds before are saved")
+    if count_nonfinite(params) > before:
+        raise RunError(
+            f"round {round_number}: {DIVERGED}: lower the learning rate; the rounds before are saved"
+        )

@@ -1,10 +1,10 @@
-"""Try the global model on the whole test set and for each client on its own; or each client's own model.
+"""Evaluate the global model on the whole test set and on each client's tests, or the clients' own models.
 
 Metrics are computed once over the whole set, never averaged over batches. Every test example belongs to
 at most one client, so the clients' own scores come from the same predictions at no further cost, unless
-clients have models of their own: then each of these is tried on its client's examples.
+clients have models of their own: then each of these is evaluated on its client's examples.
 
-What comes once, after the last round, is in :mod:`fednlp.simulation.final`.
+The evaluation after the last round is in :mod:`fednlp.simulation.final`.
 """
 
 import csv
@@ -28,10 +28,14 @@ from fednlp.training.scores import mean_scores, scores_by_owner
 def evaluate(context: RunContext, last: bool = False) -> dict[str, dict[str, Any]]:
     """Evaluate after a round.
 
+    Args:
+        context: The run.
+        last: Evaluate as after the last round: by label, and with the clients' own models on the whole test set.
+
     Returns:
         ``global``: metrics of the global model on the whole test set; where there are only clients' own models,
-        the mean over ``evaluation.local_models`` of these, at the end alone, since each costs a whole test.
-        ``personal``: a summary of the clients' scores on their own tests, if wanted, each by the model that it uses.
+        the mean over ``evaluation.local_models`` of these, only at the end, since each costs a whole test.
+        ``personal``: a summary of the clients' scores on their own tests by the models that they use, if configured.
     """
     options, worker = context.experiment.evaluation, context.worker
     scores: dict[str, dict[str, Any]] = {}
@@ -41,10 +45,10 @@ def evaluate(context: RunContext, last: bool = False) -> dict[str, dict[str, Any
         context.by_label = worker.evaluator.by_label(outcomes) if last else None
         context.client_scores = scores_of_clients(context, outcomes)
     if worker.personalised:
-        tried = drawn_clients(context) if last and not worker.has_global_model else []
+        drawn = drawn_clients(context) if last and not worker.has_global_model else []
         own = clients_with_tests(context) if options.personal else []
-        results = evaluate_clients(context, own, tried)
-        if tried:
+        results = evaluate_clients(context, own, drawn)
+        if drawn:
             scores["global"] = mean_scores([r.everyone for r in results if r.everyone])
         context.client_scores = own_scores(context, results)
     if options.personal:
@@ -53,17 +57,23 @@ def evaluate(context: RunContext, last: bool = False) -> dict[str, dict[str, Any
 
 
 def evaluated(context: RunContext, line: dict[str, Any], rounds: int) -> dict[str, Any]:
-    """Add to a round's line how the model fares, if it is due."""
+    """Return a round's line, with an evaluation if one is due.
+
+    Args:
+        context: The run, after the round.
+        line: The line so far; it is changed in place.
+        rounds: Number of rounds of the run.
+    """
     if context.due(rounds):
         line["evaluation"] = evaluate(context, last=context.state.round == rounds)
     return line
 
 
 def drawn_clients(context: RunContext) -> list[int]:
-    """Draw the clients whose own models are tried on the whole test set."""
-    clients, wanted = context.partition.num_clients, context.experiment.evaluation.local_models
+    """Draw the clients whose own models are evaluated on the whole test set."""
+    clients, configured = context.partition.num_clients, context.experiment.evaluation.local_models
     rng = generator(context.experiment.seed, "local models")
-    return sorted(int(c) for c in rng.choice(clients, size=min(wanted, clients), replace=False))
+    return sorted(int(c) for c in rng.choice(clients, size=min(configured, clients), replace=False))
 
 
 def predict_globally(context: RunContext) -> list[Predictions]:
@@ -91,8 +101,8 @@ def evaluate_clients(
         context: The run.
         own: Clients whose models are evaluated on their own tests.
         everyone: Clients whose models are evaluated on the whole test set.
-        finetune_steps: Steps that the clients take first by themselves.
-        save_to: File that their models are then written to; None for nowhere.
+        finetune_steps: Number of fine-tuning steps of each client before the evaluation.
+        save_to: File for the models after these steps; None for no file.
     """
     clients, on_all = sorted({*own, *everyone}), set(everyone)
     labelled = context.labelled if finetune_steps else None
@@ -113,9 +123,9 @@ def evaluate_clients(
 
 
 def scores_of_clients(context: RunContext, outcomes: list[Predictions]) -> np.ndarray:
-    """Return each client's score on its own test examples by predictions of the whole test set; NaN without any."""
-    side = context.worker
-    return scores_by_owner(side.task, side.test_features, context.partition, outcomes)
+    """Return each client's score on its own test examples, from predictions of the whole test set; NaN without any."""
+    worker = context.worker
+    return scores_by_owner(worker.task, worker.test_features, context.partition, outcomes)
 
 
 def clients_with_tests(context: RunContext) -> list[int]:
@@ -134,15 +144,16 @@ def own_scores(context: RunContext, results: list[ClientModelResult]) -> np.ndar
 
 
 def personal_scores(context: RunContext, own: np.ndarray) -> dict[str, Any]:
-    """Summarise the clients' own scores in the metric that stands for the task, ``accuracy`` for example.
+    """Summarise the clients' own scores in the task's main metric, ``accuracy`` for example.
 
     Args:
         context: The run.
-        own: A score a client, NaN where its test examples do not define one: it is left out of all figures.
+        own: float64 (clients,), a score a client; NaN, where its test examples do not define one, is left out of all
+            figures.
 
     Returns:
-        ``accuracy``: mean weighted by test examples; ``accuracy_worst_decile``: mean over the worst tenth
-        of the clients; ``accuracy_std``: spread over the clients; ``clients``: how many have a score.
+        ``accuracy``: mean weighted by test examples; ``accuracy_worst_decile``: mean over the worst decile
+        of the clients; ``accuracy_std``: standard deviation over the clients; ``clients``: number of scores.
     """
     metric = context.worker.task.metric
     keys = (metric, f"{metric}_worst_decile", f"{metric}_std")
@@ -157,7 +168,7 @@ def personal_scores(context: RunContext, own: np.ndarray) -> dict[str, Any]:
 
 
 def write_clients(path: Path, context: RunContext) -> None:
-    """Write clients.csv: name, sizes and last own score of every client."""
+    """Write clients.csv: name, sizes and last score on its own tests of every client."""
     train, test = np.diff(context.partition.train_offsets), np.diff(context.partition.test_offsets)
     names = context.partition.client_names
     text = io.StringIO()

@@ -1,4 +1,4 @@
-"""What is done once, after the last round is saved: fine-tuning by each client, and the cross-client evaluation.
+"""Final evaluation after the last round is saved: fine-tuning by each client, and the cross-client evaluation.
 
 Neither changes the state of the run. A failure here costs no round: a resumed run repeats this part, with the same
 result.
@@ -30,15 +30,15 @@ from fednlp.simulation.run_dir import RunDir, remedy
 from fednlp.training.worker_spec import model_fields
 
 _WARNINGS = 10
-"""How many failed clients are named; the last line of ``rounds.jsonl`` has them all."""
+"""Maximum number of failed clients that are named; the last line of ``rounds.jsonl`` has all of them."""
 _LEAVE_FREE = 2**30
 """Bytes of the disk that kept models leave free."""
 
 
 def is_due(context: RunContext) -> bool:
-    """Say whether fine-tuning or the cross-client evaluation is configured, and not in the last line yet."""
+    """Return whether fine-tuning or the cross-client evaluation is configured, and not in the last line yet."""
     experiment, line = context.experiment, context.lines[-1]
-    if experiment.algorithm.name == "local":  # its models are tried round by round, and not kept
+    if experiment.algorithm.name == "local":  # its models are evaluated round by round, and not kept
         return False
     finetuning = experiment.client.finetune_steps > 0 and "finetuned" not in line["evaluation"]
     return finetuning or (
@@ -47,17 +47,18 @@ def is_due(context: RunContext) -> bool:
 
 
 def evaluate_final(context: RunContext, run: RunDir) -> dict[str, Any]:
-    """Let clients train on by themselves, if configured, and try all their models on all tests, if configured.
+    """Have clients fine-tune their models, and evaluate all models on all clients' tests, each if configured.
 
     Args:
         context: The run, after its last round.
-        run: Gets the clients' models after their own steps, and their scores in ``clients.csv``.
+        run: The run directory, which gets the clients' models after their fine-tuning steps, and their scores in
+            ``clients.csv``.
 
     Returns:
-        What the last round's line is to hold: ``finetuned``, a summary of the clients' scores after their own steps,
-        for its ``evaluation``; ``cross_client_evaluation``; ``finetune_failed``, the clients that failed in these
-        steps, each with a reason; ``finetune_untrained``, how many have nothing to train on. Each only where there is
-        any.
+        Entries of the last round's line: ``finetuned``, a summary of the clients' scores after fine-tuning, for its
+        ``evaluation``; ``cross_client_evaluation``; ``finetune_failed``, the clients that failed in fine-tuning,
+        each with a reason; ``finetune_untrained``, the number of clients without training examples. Entries
+        without content are left out.
     """
     steps, clients = context.experiment.client.finetune_steps, context.partition.num_clients
     everyone = list(range(clients)) if context.experiment.evaluation.cross_client_evaluation else []
@@ -75,7 +76,7 @@ def evaluate_final(context: RunContext, run: RunDir) -> dict[str, Any]:
 def _finetune(
     context: RunContext, run: RunDir, everyone: list[int], found: dict[str, Any]
 ) -> list[ClientModelResult]:
-    """Let clients take their fine-tuning steps, and add to what is found; return what came of each."""
+    """Have clients take their fine-tuning steps, and add the outcome to ``found``; return their results."""
     keep, clients = _keeps_models(context, run), range(context.partition.num_clients)
     labelled = context.labelled
     sizes = (
@@ -103,7 +104,7 @@ def _finetune(
 
 
 def _keeps_models(context: RunContext, run: RunDir) -> bool:
-    """Make the file for the clients' models, if these are to be kept and the disk has room for them."""
+    """Make the file of the clients' models, and return whether they are kept: configured, and with enough space."""
     clients, most = context.partition.num_clients, context.experiment.evaluation.keep_client_models
     if clients > most:
         return False
@@ -134,7 +135,7 @@ def cross_client_evaluation(context: RunContext, results: list[ClientModelResult
 
     Args:
         context: The run.
-        results: Of clients that have models of their own; the row of one that failed has no scores.
+        results: Results of clients with models of their own; the row of a client that failed has no scores.
     """
     clients = context.partition.num_clients
     names = context.partition.client_names or [str(c) for c in range(clients)]
@@ -152,7 +153,7 @@ def cross_client_evaluation(context: RunContext, results: list[ClientModelResult
 
 
 def _add_scores(path: Path, column: str, scores: np.ndarray) -> None:
-    """Add each client's score to clients.csv, if that was written; an empty cell where it has none."""
+    """Add a column of scores to clients.csv if the file exists, with empty cells for NaN."""
     if not path.is_file():
         return
     text = io.StringIO()

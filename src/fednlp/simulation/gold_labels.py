@@ -15,11 +15,11 @@ from fednlp.tasks.text_classification import TextClassification
 
 
 def gold_labels_of(context: RunContext) -> GoldLabels:
-    """Return the gold labels of a run with few labels; no other label is looked at.
+    """Return the gold labels of a run with few labels; no other label is read.
 
     Raises:
-        ConfigError: The task has no classes, there are more gold labels than examples, or none is left to label.
-        RunError: The features are gone.
+        ConfigError: The task has no classes, there are more gold labels than examples, or no example is left to label.
+        RunError: The cached features were deleted.
     """
     fewshot, partition, task = context.experiment.fewshot, context.partition, context.worker.task
     assert fewshot is not None
@@ -28,7 +28,7 @@ def gold_labels_of(context: RunContext) -> GoldLabels:
     folder = context.worker.spec.train_features
     features = open_features(Path(folder))
     if features is None:
-        raise RunError(f"the features in {folder} are gone: start the run again, they are made anew")
+        raise RunError(f"the features in {folder} are gone: start the run again, which makes them again")
     gold = draw_gold_labels(
         features.values("label"),
         tuple(task.labels),
@@ -48,5 +48,5 @@ def gold_labels_of(context: RunContext) -> GoldLabels:
         )
         gold = replace(gold, usable=usable)
     for name in gold.classes_without_gold():
-        context.log(f'no gold label is "{name}": it is learnt from pseudo labels alone, if at all')
+        context.log(f'no gold label is "{name}": it is learnt only from pseudo labels, if at all')
     return gold

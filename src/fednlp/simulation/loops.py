@@ -1,4 +1,4 @@
-"""Which training loop a run has."""
+"""Selects the training loop of a run."""
 
 from dataclasses import replace
 
@@ -17,11 +17,14 @@ _BASELINES: dict[str, type[Centralised | SequentialFineTuning | LocalOnly]] = {
 
 
 def training_of(context: RunContext, protected: Protected) -> Training:
-    """Return how the rounds of a run are done.
+    """Return the training loop of a run.
 
     Args:
         context: The run.
-        protected: Its algorithm, with what protects the clients.
+        protected: The run's algorithm, with differential privacy and secure aggregation.
+
+    Raises:
+        ConfigError: The model, the data or the labels do not allow the configured method.
     """
     baseline = _BASELINES.get(context.experiment.algorithm.name)
     if baseline is not None:

@@ -14,12 +14,12 @@ from fednlp.simulation.build import fleet_of
 from fednlp.simulation.context import RunContext
 
 _UNITS = 3.0, 1.0
-"""An example's training and labelling, where no device is named: backwards is twice the work of forwards."""
+"""Time units of training and of labelling an example without a device: a backward pass takes two forward passes."""
 _KEPT = "fewshot.kept"
 
 
 class SearchedLabels(Protocol):
-    """What a search needs of the run's labels."""
+    """The methods of the run's labels that a search calls."""
 
     fewshot: Fewshot
 
@@ -30,18 +30,21 @@ class SearchedLabels(Protocol):
         """Return the texts of a client that may be given a pseudo label."""
 
     def trust_all_but(self, flagged: list[int]) -> None:
-        """Take the gold labels of all clients for labels, but for those of flagged ones."""
+        """Use the gold labels of all clients except flagged ones."""
 
 
 class PaceSearch:
-    """Tries paces, goes on with the best, and tries the best ones again where gains fall off.
+    """Evaluates paces, continues with the best, and evaluates the best ones again when gains decline.
 
     Args:
         context: The run.
-        labels: Its labels.
+        labels: The run's labels.
 
     Attributes:
-        order: What the search wants done in the round.
+        order: The pace of the next round, and what to save or restore before it.
+
+    Raises:
+        ConfigError: Clients have personal parameters.
     """
 
     def __init__(self, context: RunContext, labels: SearchedLabels) -> None:
@@ -59,7 +62,7 @@ class PaceSearch:
                 self.units = training, inference
 
     def begin(self) -> None:
-        """Begin the search, or go on with the one of the state."""
+        """Begin the search, or continue the one of a resumed run."""
         context, fewshot, memory = self.context, self.labels.fewshot, self.context.state.memory
         if "search" not in memory:
             rules = PaceSearchRules(
@@ -76,19 +79,19 @@ class PaceSearch:
         self.order: RoundOrder = ask(from_json(memory["search"]))
 
     def prepare(self) -> None:
-        """Take up the pace that is due."""
+        """Prepare the next round: set its pace, and save or restore what a trial changes."""
         self.order = ask(from_json(self.context.state.memory["search"]))
         self._swap()
 
     def tell(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Let the search know how the round went; return what the round's line says of it."""
+        """Report the round to the search; return the round's entries about it."""
         memory = self.context.state.memory
         search, reported = tell(from_json(memory["search"]), self.labels.accuracy(), *self._seconds(line))
         memory["search"] = to_json(search)
         return {"pacing": reported}
 
     def _seconds(self, line: dict[str, Any]) -> tuple[float | None, float, float]:
-        """Return what one client's labelling, one training batch, and the whole round take on the device."""
+        """Return the seconds of a client's labelling (None without any), of a training batch, and of the round."""
         training, inference = self.units
         texts = [len(self.labels.candidates(client)) for client in line["labelling"]]
         labelling = float(np.mean(texts)) * inference if texts else None
@@ -97,7 +100,7 @@ class PaceSearch:
         return labelling, batch, float(line.get("simulated_seconds", max(labelling or 0.0, trained)))
 
     def _swap(self) -> None:
-        """Keep all that a trial changes, put back what was kept, forget what is no longer needed."""
+        """Save what a trial changes, restore what was saved, and delete what is no longer needed."""
         state, order = self.context.state, self.order
         flagged = state.memory.setdefault("flagged_before", {})
         own = {"params": state.params} | {n: v for n, v in state.vectors.items() if not n.startswith(_KEPT)}

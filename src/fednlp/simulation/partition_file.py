@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fednlp.config.sections import Partition as Wanted
+from fednlp.config.sections import Partition as PartitionOptions
 from fednlp.data import TextData
 from fednlp.disk import expanded
 from fednlp.errors import PartitionError
@@ -16,29 +16,30 @@ _H5 = (".h5", ".hdf5")
 
 
 def read_partition_file(
-    wanted: Wanted, data: TextData, path_of_data: str | list[str] | None = None
+    options: PartitionOptions, data: TextData, path_of_data: str | list[str] | None = None
 ) -> Partition:
     """Read the partition that ``[partition] file`` names.
 
     Args:
-        wanted: With ``file``, and ``part`` where an HDF5 file holds several.
-        data: What it shares out; its examples are matched by their numbers.
-        path_of_data: Where they come from; a data file of FedNLP says itself how its examples are counted.
+        options: ``[partition]`` with ``file``, and ``part`` where an HDF5 file holds several partitions.
+        data: The data set; its examples are matched by their numbers.
+        path_of_data: ``data.path``; a data file of the original FedNLP has its own numbers of examples.
 
     Raises:
-        PartitionError: The file does not name its partition, or was made for other data.
-        DataError: It cannot be read.
+        PartitionError: There is no such file, it holds several partitions and none is named, or it was made for other
+            data.
+        DataError: The file cannot be read.
         MissingDependency: ``h5py`` is not installed.
     """
-    assert wanted.file is not None
-    path = expanded(wanted.file)
+    assert options.file is not None
+    path = expanded(options.file)
     if not path.is_file():
         raise PartitionError(
             f"there is no partition file {path}: give a .npz or a _partition.h5 as partition.file"
         )
     if path.suffix.lower() in _H5:
-        partition = _from_h5(path, wanted.part, data, path_of_data)
-    elif wanted.part is not None:
+        partition = _from_h5(path, options.part, data, path_of_data)
+    elif options.part is not None:
         raise PartitionError(f"{path} holds one partition: leave part out")
     else:
         partition = Partition.load(path)
@@ -72,13 +73,13 @@ def read_h5_partition(path: Path, method: str, train: ArrayLike, test: ArrayLike
 
     Args:
         path: The file, ``<name>_partition.h5``.
-        method: Its name there, e.g. ``"niid_label_clients=100_alpha=1"``; ``alpha=1.0`` is the same.
+        method: Name of the partition in the file, e.g. ``"niid_label_clients=100_alpha=1"``; ``alpha=1.0`` is the same.
         train: The data file's index of each training example, int64: ``read_data(...).train``.
-        test: The same of the test examples; the training examples' where the data file is not split.
+        test: The data file's index of each test example; the same as ``train`` where the data file is not split.
 
     Raises:
-        DataError: It is no such file, or has no such partition; or a client has an example that is not in the
-            data.
+        DataError: The file has another format, or no such partition; or a client has an example that is not in
+            the data.
         PartitionError: A client has no training example, or two clients have the same example.
         MissingDependency: ``h5py`` is not installed.
     """
@@ -115,10 +116,10 @@ def write_h5_partition(
         path: The file to write, ``<name>_partition.h5``. A partition of the same name is replaced.
         partition: The examples of the clients, by row numbers.
         method: A key of :data:`fednlp.partition.METHODS`, from which the name is made.
-        alpha: Its concentration, if it has one.
-        beta: Its concentration of sizes, if it has one.
+        alpha: Concentration of the method's Dirichlet distribution, if it has one.
+        beta: Concentration of the sizes, if the method has one.
         train: The data file's index of each row of the training set; the row numbers if left out.
-        test: The same of the test set.
+        test: The data file's index of each row of the test set; the row numbers if left out.
 
     Returns:
         The name of the partition in the file.
@@ -141,18 +142,24 @@ def write_h5_partition(
 
 
 def _indices(data: TextData) -> tuple[IntArray, IntArray]:
-    """Return the index of every row of both tables, as the original counts: test rows go on from training rows."""
+    """Return the index of every row of both tables as in the original FedNLP, with test rows after training rows."""
     train = np.arange(data.train.num_rows, dtype=np.int64)
     if data.held_out:
         return train, train
     return train, len(train) + np.arange(data.test.num_rows, dtype=np.int64)
 
 
-def write_partition_file(path: Path, partition: Partition, wanted: Wanted, data: TextData) -> str:
-    """Write a partition: ``.npz``, or, by the ending ``.h5``, as the original FedNLP reads it.
+def write_partition_file(path: Path, partition: Partition, options: PartitionOptions, data: TextData) -> str:
+    """Write a partition as ``.npz``, or, with the suffix ``.h5``, in the format of the original FedNLP.
+
+    Args:
+        path: The file.
+        partition: The examples of the clients, by row numbers.
+        options: ``[partition]``, whose method names the partition in a ``.h5`` file.
+        data: The data set.
 
     Returns:
-        Where it is, for people.
+        The path, with the partition's name in a ``.h5`` file, for display.
 
     Raises:
         RunError: The file cannot be written.
@@ -163,6 +170,6 @@ def write_partition_file(path: Path, partition: Partition, wanted: Wanted, data:
         return str(path)
     train, test = _indices(data)
     name = write_h5_partition(
-        path, partition, wanted.method, alpha=wanted.alpha, beta=wanted.beta, train=train, test=test
+        path, partition, options.method, alpha=options.alpha, beta=options.beta, train=train, test=test
     )
     return f"{path}, as {name}"

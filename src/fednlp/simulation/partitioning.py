@@ -1,4 +1,4 @@
-"""``fednlp partition``: share a data set out over clients, show the figures, write index and plots."""
+"""``fednlp partition``: partition a data set over clients, show the figures, write index and plots."""
 
 from collections.abc import Callable
 from itertools import islice
@@ -12,45 +12,45 @@ from fednlp.data.profiling import profile
 from fednlp.data.schema import SCHEMAS
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import plural
-from fednlp.simulation.build import open_data, share_out
-from fednlp.simulation.look import holders_of
+from fednlp.simulation.build import build_partition, open_data
+from fednlp.simulation.data_profile import holders_of
 from fednlp.simulation.partition_file import write_partition_file
 
 _NAMED = 20
-"""How many clients are named one by one."""
+"""Maximum number of clients that are named one by one."""
 
 
 def partition_source(
-    experiment: Experiment, out: Path | None, plots: Path | None, say: Callable[[str], None]
+    experiment: Experiment, out: Path | None, plots: Path | None, log: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Make the partition an experiment asks for and return it in figures.
+    """Build the partition of an experiment and return its figures.
 
     Args:
-        experiment: Its ``[data]``, ``[partition]`` and seed are used.
-        out: Where to write the index, if anywhere.
-        plots: Folder for the four pictures and their tables, if wanted.
-        say: Told what takes time, how the data were read, and what is odd about them.
+        experiment: The configuration, of which ``[data]``, ``[partition]`` and the seed are used.
+        out: File for the index; None for no file.
+        plots: Folder for the four plots and their tables; None for no plots.
+        log: Called with a message before each slow step, and with notes on the data.
 
     Raises:
-        FednlpError: The data or the partition cannot be had; the message says why.
+        FednlpError: The data cannot be loaded, or the partition cannot be built.
     """
     from fednlp.partition import overview, save_plots, summary
 
     experiment = experiment.settled()
     data = open_data(experiment)
     for note in data.notes:
-        say(note)
-    partition = share_out(experiment, data, say)
+        log(note)
+    partition = build_partition(experiment, data, log)
     classes = SCHEMAS[data.task].kind == "class"
     labels, names = data.labels("train"), data.label_names if classes else ("any",)
     figures = summary(partition, labels, len(names)) if classes else summary(partition)
-    wanted = experiment.partition.model_dump(exclude_none=True)
-    wanted |= wanted.pop("options")
+    configured = experiment.partition.model_dump(exclude_none=True)
+    configured |= configured.pop("options")
     report = {
         "data": data.name,
         "source": data.source,
-        "method": wanted.pop("method"),
-        "options": wanted,
+        "method": configured.pop("method"),
+        "options": configured,
         **figures,
     }
     if partition.client_names is not None:
@@ -65,7 +65,7 @@ def partition_source(
         files = save_plots(plots, overview(partition, labels, names))
         report["plots"] = [str(path) for path in files]
     for line in profile(data, holders_of(data, partition)).lines():
-        say(line)
+        log(line)
     return report
 
 
@@ -92,7 +92,7 @@ def describe(report: dict[str, Any]) -> str:
 
 
 def _named(clients: list[dict[str, Any]], of: int) -> list[str]:
-    """Return a line for each client that is named: its training and test examples."""
+    """Return a line for each named client with its training and test examples."""
     names = [clean(client["name"]) for client in clients]
     width = max(map(len, names), default=0)
     lines = [

@@ -1,4 +1,4 @@
-"""Put differential privacy and secure aggregation around an algorithm, as ``[privacy]`` and ``[secure]`` say."""
+"""Adds the differential privacy of ``[privacy]`` and the secure aggregation of ``[secure]`` to an algorithm."""
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Protected:
-    """An algorithm with what protects the clients.
+    """An algorithm with differential privacy and secure aggregation.
 
     Attributes:
         algorithm: The method.
-        promises: What is promised, a line each, for people.
-        facts: For the run's summary.
+        promises: The privacy guarantees, a line each, for display.
+        facts: Entries of ``summary.json``.
     """
 
     algorithm: Algorithm
@@ -36,16 +36,17 @@ class Protected:
 def protect(algorithm: Algorithm, experiment: Experiment, partition: Partition, parameters: int) -> Protected:
     """Return an algorithm with the noise and the masks of an experiment.
 
-    The largest weight of all clients is known to everybody; no client's own is.
+    The server and all clients know the largest weight of any client, and no single client's weight.
 
     Args:
         algorithm: The method.
         experiment: Resolved.
-        partition: Whose clients these are.
-        parameters: Elements of an update.
+        partition: The partition, whose sizes give the clients' weights.
+        parameters: Number of elements of an update.
 
     Raises:
-        ConfigError: No numbers of the protocol withstand what they must, or ``privacy.epsilon`` cannot be kept.
+        ConfigError: No parameters of the protocol meet its security requirements, or ``privacy.epsilon`` cannot be
+            kept.
     """
     population = Population(np.diff(partition.train_offsets), experiment.seed)
     mechanism, promises = dp_mechanism(experiment, algorithm, population), []
@@ -63,10 +64,10 @@ def protect(algorithm: Algorithm, experiment: Experiment, partition: Partition, 
         if mechanism is not None:
             distance = sum_distance(params.noise_std, params.noise_clients, parameters)
             mechanism = replace(mechanism, distance=distance)
-            wanted = experiment.privacy and experiment.privacy.epsilon
-            if wanted and mechanism.epsilon() > wanted:
+            target = experiment.privacy and experiment.privacy.epsilon
+            if target and mechanism.epsilon() > target:
                 raise ConfigError(
-                    f"privacy.epsilon = {wanted} cannot be kept with so few steps of noise: raise secure.bits, or "
+                    f"privacy.epsilon = {target} cannot be kept with so few steps of noise: raise secure.bits, or "
                     "leave it out"
                 )
     if mechanism is None:
@@ -79,11 +80,11 @@ def dp_mechanism(experiment: Experiment, algorithm: Algorithm, population: Popul
 
     Args:
         experiment: The experiment.
-        algorithm: Whose cohorts are counted.
+        algorithm: The method, whose cohorts are counted.
         population: All clients.
 
     Raises:
-        ConfigError: No noise reaches ``privacy.epsilon``.
+        ConfigError: No noise multiplier reaches ``privacy.epsilon``.
     """
     privacy, clients = experiment.privacy, len(population)
     if privacy is None:
@@ -108,17 +109,17 @@ def dp_mechanism(experiment: Experiment, algorithm: Algorithm, population: Popul
 def secagg_params(
     experiment: Experiment, clients: int, parameters: int, largest_weight: float, noise_multiplier: float
 ) -> "SecAggParams":
-    """Return the numbers of ``[secure]``.
+    """Return the parameters of the protocol of ``[secure]``.
 
     Args:
         experiment: The experiment, with a protocol.
         clients: Number of clients of the run.
-        parameters: Elements of an update.
-        largest_weight: No client's weight is larger.
+        parameters: Number of elements of an update.
+        largest_weight: Upper bound of all clients' weights.
         noise_multiplier: Standard deviation of the noise on the sum, over ``privacy.clip``; 0 for none.
 
     Raises:
-        ConfigError: No numbers of the protocol withstand what they must, or the sum has no room.
+        ConfigError: No parameters of the protocol meet its security requirements, or the sum would overflow.
     """
     from fednlp.secure.params import make_params
 
@@ -141,9 +142,9 @@ def secagg_params(
 
 
 def _most_rounds(experiment: Experiment, algorithm: Algorithm, population: Population) -> int:
-    """Return how many rounds draw the client that is drawn most often, whatever happens in those rounds.
+    """Return the largest number of rounds for which any client is drawn.
 
-    A client that drops out is counted, and so is a round without a sum: it may be refused after it was unmasked.
+    Dropouts count, and so do rounds without a sum, which may be refused after they were unmasked.
     """
     drawn: Counter[int] = Counter()
     for round_number in range(1, experiment.num_rounds + 1):

@@ -1,8 +1,8 @@
 """Rounds with few labels: clients that have some train, others label their texts alongside (FeS, section 2.3).
 
-Whoever has a gold or a pseudo label may be drawn to train; n clients are drawn to label, every f rounds. Both have
-the same global model; what is labelled in a round is trained on from the next round on. The data set's labels are
-read once, for those that are gold: no other label reaches a worker, a choice or the score that a choice is made by.
+Clients with a gold or a pseudo label may be drawn to train; n clients are drawn to label, every f rounds. Both use the
+same global model. Texts labelled in a round are trained on from the next round on. The data set's labels are read
+once, for the gold ones: no other label reaches a worker, a decision, or a score that a decision is based on.
 
 Any algorithm can be trained so: :func:`with_pseudo_labels` draws its cohorts among the clients that have labels, and
 :class:`PseudoLabels` stands between the round and the runtime.
@@ -23,7 +23,7 @@ from fednlp.federated.client import TrainRequest
 from fednlp.federated.cohort import Cohort, Population
 from fednlp.federated.round import RoundReport, publish
 from fednlp.federated.runtime import MODEL
-from fednlp.federated.transforms import Key
+from fednlp.federated.transforms import RngKey
 from fednlp.fewshot.gold import GoldLabels
 from fednlp.fewshot.noisy_labels import find_noisy_clients
 from fednlp.fewshot.pacing import FixedPacing, Pace, is_labelling_round, most_confident, num_pseudo_labels
@@ -35,7 +35,7 @@ from fednlp.simulation.pace_search import PaceSearch
 
 Numbers = NDArray[np.int64]
 PSEUDO = "fewshot.pseudo"
-"""The state's vector of pseudo labels: int32, one an example of the training set, -1 for none."""
+"""Name of the state's vector of pseudo labels: int32 (training examples,), -1 for none."""
 
 
 def with_pseudo_labels(
@@ -44,8 +44,8 @@ def with_pseudo_labels(
     """Return the algorithm with cohorts drawn among the clients that have examples with labels.
 
     Args:
-        algorithm: Any.
-        stream: The number that a round's cohort is drawn by.
+        algorithm: Any method.
+        stream: Maps a round's number to the number that its cohort is drawn with.
     """
 
     def sample(population: Population, round_number: int) -> Cohort:
@@ -68,9 +68,9 @@ class PseudoLabels:
 
     Attributes:
         algorithm: The method, on the clients that have labels.
-        sizes: int64 (clients,): examples with labels of each client.
-        texts_seen: How many texts each client has run the model over in this round, beside training.
-        total: Of the pool.
+        sizes: int64 (clients,), number of labelled examples of each client.
+        texts_seen: Number of texts by client that it has run the model over in this round, training excluded.
+        total: The pool's aggregation.
     """
 
     def __init__(self, context: RunContext, algorithm: Algorithm) -> None:
@@ -104,12 +104,12 @@ class PseudoLabels:
 
     @property
     def total(self) -> Any:
-        """What updates are added to."""
+        """The aggregation that updates are added to."""
         return self.context.pool.total
 
     @property
     def pseudo(self) -> NDArray[np.int32]:
-        """The pseudo labels as they stand, by example number; a view of the state."""
+        """The present pseudo labels by example number, int32, -1 for none; a view of the state."""
         return self.context.state.vectors[PSEUDO].numpy()
 
     def candidates(self, client: int) -> Numbers:
@@ -125,7 +125,11 @@ class PseudoLabels:
         return np.concatenate([numbers, given]), np.concatenate([labels, pseudo[given].astype(np.int64)])
 
     def prepare(self) -> int:
-        """Draw who labels in the next round; return how many clients it has to do with, those that train counted."""
+        """Draw the clients that label in the next round; return the number of clients that train or label.
+
+        Raises:
+            ConfigError: No client has a label, and none can label.
+        """
         if self.search is not None:
             self.search.prepare()
         context, number = self.context, self.context.state.round + 1
@@ -143,7 +147,7 @@ class PseudoLabels:
         return min(context.experiment.clients_per_round, able) + len(self._labelling)
 
     def publish(self, name: str, vector: Tensor) -> None:
-        """Let the clients have a flat vector under a name."""
+        """Send a flat vector to the workers under a name."""
         self.context.pool.publish(name, vector)
 
     def do(
@@ -162,14 +166,14 @@ class PseudoLabels:
         return answers[: len(given)]
 
     def finish(self, report: RoundReport) -> dict[str, Any]:
-        """Take over the new labels; return what the round's line says of them."""
+        """Store the new labels; return the round's entries about labels."""
         line: dict[str, Any] = {}
         if (
             self._labelling and not self._found
-        ):  # no client was trained: nobody has a label, or a secure sum gave up
-            answers = self._alone(report.round)
+        ):  # no client was trained: none has a label, or secure aggregation was aborted
+            answers = self._label_only(report.round)
             self._found = dict(zip(self._labelling, answers, strict=True))
-        self._take_over()
+        self._store_labels()
         line["labelling"] = self._labelling
         if self._flagged:
             line["flagged"] = self._flagged
@@ -177,13 +181,13 @@ class PseudoLabels:
         return line
 
     def tell(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Let a search for the pace know how the round went; return what the round's line says of it."""
+        """Report the round to the search for a pace, if any; return the round's entries about it."""
         return {} if self.search is None else self.search.tell(line)
 
     def probabilities(self, numbers: Numbers) -> NDArray[np.float64]:
-        """Return what the published model gives each label for each of some training texts, (texts, labels).
+        """Return the published model's probability of each label for training texts, float64 (texts, labels).
 
-        Batches are cut by the texts alone, so that the last bit does not depend on the number of workers.
+        Batches depend only on the texts, so that the last bit does not depend on the number of workers.
         """
         context, size = self.context, self.context.worker.spec.evaluation_batch
         order = np.argsort(-context.worker.train_features.lengths(numbers), kind="stable")
@@ -201,7 +205,7 @@ class PseudoLabels:
         return float((self.probabilities(numbers).argmax(axis=1) == labels).mean())
 
     def trust_all_but(self, flagged: list[int]) -> None:
-        """Take the gold labels of all clients for labels, but for those of flagged ones."""
+        """Use the gold labels of all clients except flagged ones."""
         self.usable, self.held = self.known.usable.copy(), self.known.counts()
         self._distrust(flagged)
 
@@ -215,13 +219,13 @@ class PseudoLabels:
         return Pace(self.fewshot.f, self.fewshot.n, self.fewshot.k)
 
     def _is_due(self, number: int) -> bool:
-        """Whether clients label in a round."""
+        """Return whether clients label in a round."""
         if self.search is not None:
             return self.search.order.labelling > 0
         return self.fewshot.pacing != "none" and is_labelling_round(self.pace, number, 1)
 
     def _stream(self, round_number: int) -> int:
-        """Return the number that a round's clients are drawn by; the same for all trials of a search."""
+        """Return the number that a round's clients are drawn with; the same for all trials of a search."""
         return round_number if self.search is None else self.search.order.iteration + 1
 
     def _with_labels(self, request: TrainRequest) -> TrainRequest:
@@ -231,21 +235,21 @@ class PseudoLabels:
     def _label_requests(self, number: int) -> list[LabelRequest]:
         return [LabelRequest(c, number, self.candidates(c).tolist()) for c in self._labelling]
 
-    def _alone(self, number: int) -> list[Labels]:
-        """Have clients label, with none that trains."""
+    def _label_only(self, number: int) -> list[Labels]:
+        """Have clients label in a round without training."""
         context = self.context
-        publish(self.algorithm, context.state, context.pool, Key(context.experiment.seed, number, -1))
+        publish(self.algorithm, context.state, context.pool, RngKey(context.experiment.seed, number, -1))
         return context.pool.do(self._label_requests(number))
 
     def _check(self) -> list[int]:
-        """Find clients whose gold labels look wrong to the model as it is, and take these for unlabelled."""
+        """Find clients whose gold labels contradict the present model, and discard these labels."""
         context, known = self.context, self.known
         asked = np.flatnonzero(self.held[known.owners] > 0)
         publish(
             self.algorithm,
             context.state,
             context.pool,
-            Key(context.experiment.seed, context.state.round + 1, -1),
+            RngKey(context.experiment.seed, context.state.round + 1, -1),
         )
         predicted = self.probabilities(known.examples[asked])
         found: list[int] = find_noisy_clients(known.owners[asked], known.labels[asked], predicted).tolist()
@@ -257,19 +261,19 @@ class PseudoLabels:
         return found
 
     def _distrust(self, clients: list[int]) -> None:
-        """Take the gold labels of clients for unlabelled texts from here on."""
+        """Discard the gold labels of clients: their texts count as unlabelled from here on."""
         for client in clients:
             self.usable[self.known.of(client)[0]] = True
             self.held[client] = 0
 
     def _counts(self, which: NDArray[np.bool_]) -> Numbers:
-        """Return how many of each client's training examples are among those marked."""
+        """Return the number of marked training examples of each client."""
         partition = self.context.partition
         upto = np.concatenate([[0], np.cumsum(which[partition.train_indices])])
         return upto[partition.train_offsets[1:]] - upto[partition.train_offsets[:-1]]  # type: ignore[no-any-return]
 
     def _drawn(self, count: int) -> list[int]:
-        """Draw who labels in the next round, among those with texts to label."""
+        """Draw the clients that label in the next round, among those with unlabelled texts."""
         number = self._stream(self.context.state.round + 1)
         rng = generator(self.context.experiment.seed, "labelling", number)
         clients = np.flatnonzero(self._counts(self.usable))
@@ -279,18 +283,18 @@ class PseudoLabels:
     def _count_texts(self, client: int, texts: int) -> None:
         self.texts_seen[client] = self.texts_seen.get(client, 0) + texts
 
-    def _take_over(self) -> None:
-        """Give each client that labelled its surest texts' labels again; its earlier pseudo labels are gone."""
+    def _store_labels(self) -> None:
+        """Replace the pseudo labels of each client that labelled by those of its most confident texts."""
         for client, found in self._found.items():
             texts = self.candidates(client)
             labels = np.array(found.labels, dtype=np.int32)
             among = labels if self.fewshot.class_balanced else None
-            best = most_confident(np.array(found.confidences), self._taken(len(texts)), among)
+            best = most_confident(np.array(found.confidences), self._num_labels(len(texts)), among)
             self.pseudo[texts] = -1
             self.pseudo[texts[best]] = labels[best]
 
-    def _taken(self, texts: int) -> int:
-        """Return how many of its texts a client gives a pseudo label at this labelling."""
+    def _num_labels(self, texts: int) -> int:
+        """Return the number of a client's texts that get a pseudo label in this round."""
         if self.search is None:
             return num_pseudo_labels(self.pace, self.context.state.memory["labellings"], texts)
         order = self.search.order

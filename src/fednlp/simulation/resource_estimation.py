@@ -30,9 +30,10 @@ def model_sizes(task: "Task", model: "nn.Module", length: int) -> ModelSizes:
     """Return the sizes that the memory of a client depends on, of a task and its model.
 
     Args:
-        task: Its head may be over the vocabulary: at one place of a row, at those that are hidden, or of the target.
-        model: On which only the sizes are read.
-        length: Tokens of a row at most.
+        task: The task, which selects the head: for labels, or over the vocabulary at one position of a row, at the
+            masked ones, or at those of the target.
+        model: The model, of which only the sizes are read.
+        length: Maximum number of tokens of a row.
 
     Raises:
         ConfigError: The model's configuration does not state the sizes of its layers.
@@ -57,14 +58,17 @@ def model_sizes(task: "Task", model: "nn.Module", length: int) -> ModelSizes:
 def memory_of_depth(
     experiment: Experiment, sizes: ModelSizes, depth: TrainingDepth, trained: int, tied: int = 0
 ) -> int:
-    """Return the bytes at the peak of a client of an experiment that trains to some depth.
+    """Return the peak memory of a client that trains to some depth, in bytes.
 
     Args:
-        experiment: Says batches and optimiser, and whether clients label.
-        sizes: Of model and texts.
-        depth: Which layers are trained.
-        trained: Parameters that are trained.
-        tied: Of these, those of a word embedding that is the head too.
+        experiment: Resolved; its batch sizes, optimiser and labelling are used.
+        sizes: Sizes of model and texts.
+        depth: The trained layers.
+        trained: Number of trained parameters.
+        tied: Number of these in a word embedding whose matrix is the head's too.
+
+    Raises:
+        ConfigError: The optimiser is unknown.
     """
     client, fewshot = experiment.client, experiment.fewshot
     labels = fewshot is not None and fewshot.pacing != "none"
@@ -79,26 +83,26 @@ def memory_of_depth(
     )
 
 
-def memory_of_run(experiment: Experiment, side: "ClientWorker") -> int | None:
-    """Return the bytes at the peak of a client of a run, None where no prediction applies.
+def memory_of_run(experiment: Experiment, worker: "ClientWorker") -> int | None:
+    """Return the peak memory of a client of a run, in bytes; None where no estimate applies.
 
-    None for models with adapters, with two stacks of layers, without attention, or that run a layer several times; and
-    where an example is longer than a row, since the number of rows of a batch is then unknown.
+    There is no estimate for models with adapters, with two stacks of layers, without attention, or that run a layer
+    several times; nor where an example is longer than a row, since the number of rows of a batch is then unknown.
 
     Args:
-        experiment: Of the run.
-        side: Its model, of which the frozen parameters are marked, and texts.
+        experiment: Resolved.
+        worker: The worker, with the model, of which the frozen parameters are marked, and the features.
     """
     from fednlp.models.trainable_depth import backward_depth
 
-    length, model, features = side.spec.longest, side.replica.model, side.train_features
+    length, model, features = worker.spec.longest, worker.replica.model, worker.train_features
     depth = backward_depth(model)
     if experiment.model.peft is not None or depth is None or not length:
         return None
-    if features.lengths(side.partition.train_indices).max(initial=0) > length:
+    if features.lengths(worker.partition.train_indices).max(initial=0) > length:
         return None
     try:
-        sizes = model_sizes(side.task, model, length)
+        sizes = model_sizes(worker.task, model, length)
     except ConfigError:
         return None
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
@@ -106,7 +110,7 @@ def memory_of_run(experiment: Experiment, side: "ClientWorker") -> int | None:
 
 
 def _tied(model: Any) -> int:
-    """Return the parameters of a trained word embedding whose matrix is the head's too."""
+    """Return the number of parameters of a trained word embedding whose matrix is the head's too; 0 without one."""
     words: Any = getattr(model.get_input_embeddings(), "weight", None)
     head: Any = getattr(model.get_output_embeddings(), "weight", None)
     tied = words is not None and words is head and words.requires_grad
@@ -115,13 +119,13 @@ def _tied(model: Any) -> int:
 
 @dataclass(frozen=True)
 class PlanCost:
-    """What a training plan is estimated to take.
+    """The estimated costs of a training plan.
 
     Attributes:
-        parameters: Parameters that are trained and sent.
-        memory: Bytes at the peak of training or labelling.
-        training: Seconds an example of a local step.
-        inference: Seconds an example that is labelled.
+        parameters: Number of parameters that are trained and sent.
+        memory: Peak memory of training or labelling, in bytes.
+        training: Seconds per example of a local step.
+        inference: Seconds per labelled example.
     """
 
     parameters: int
@@ -134,9 +138,9 @@ def plan_selection(layers: int, plan: TrainingPlan, head: bool = True) -> dict[s
     """Return a plan as ``[model] train``; it fits no model with another number of layers.
 
     Args:
-        layers: Of the model.
+        layers: Number of the model's layers.
         plan: The plan.
-        head: Whether the model has one.
+        head: True if the model has a head.
 
     >>> plan_selection(24, TrainingPlan(depth=8, capacity=1))
     {'shared': ['layer.23', 'layer.16-22:bias', 'head'], 'rest': 'frozen', 'layers': 24}
@@ -152,7 +156,16 @@ def _layers(first: int, end: int) -> str:
 
 
 class PlanEstimator:
-    """The costs of training plans for one model and one device; nothing is trained."""
+    """Estimates the costs of training plans for one model and one device, without training.
+
+    Args:
+        experiment: Resolved.
+        profile: The device's profile.
+        log: Called with a message before each slow step.
+
+    Raises:
+        ConfigError: The model has no single stack of layers.
+    """
 
     def __init__(self, experiment: Experiment, profile: DeviceProfile, log: Log) -> None:
         from fednlp.models import load_tokenizer, longest_text, pretrained_model
@@ -163,7 +176,7 @@ class PlanEstimator:
         settings, data = experiment.model, open_data(experiment)
         source = model_source(experiment, data, log)
         tokenizer = load_tokenizer(source)
-        task = make_task(experiment.task.wanted or data.task, data, tokenizer, experiment.task.given())
+        task = make_task(experiment.task.configured or data.task, data, tokenizer, experiment.task.given())
         self.model = pretrained_model(
             source, task.model_class, task.settings(), settings.config, experiment.seed, None
         )
@@ -177,7 +190,7 @@ class PlanEstimator:
 
     @property
     def has_every_plan(self) -> bool:
-        """Whether every plan can be made of this model: it has a head, and biases in every layer."""
+        """True if the model allows every plan: it has a head, and biases in every layer."""
         return self.biased and self.head
 
     def selection(self, plan: TrainingPlan) -> dict[str, Any]:
@@ -185,21 +198,21 @@ class PlanEstimator:
         return plan_selection(self.layers, plan, self.head)
 
     def fits(self, plan: TrainingPlan, memory: int | None) -> bool:
-        """Return whether the model has what a plan trains, and some bytes of memory suffice for it.
+        """Return whether the model has the parameters that a plan trains, and the plan fits in memory.
 
         Args:
             plan: The plan.
-            memory: Bytes; None for any amount.
+            memory: Bytes of memory; None for unlimited memory.
         """
         possible = (self.head or plan.depth > 0) and (self.biased or plan.capacity == plan.depth)
         return possible and (memory is None or self.cost(plan).memory <= memory)
 
     def least_memory(self) -> int:
-        """Return the bytes that the smallest plan takes."""
+        """Return the bytes of memory that the smallest plan requires."""
         return self.cost(TrainingPlan(0, 0) if self.head else TrainingPlan(1, 0 if self.biased else 1)).memory
 
     def depth(self, plan: TrainingPlan) -> TrainingDepth:
-        """Return which layers a plan trains."""
+        """Return the trained layers of a plan."""
         biases = plan.depth - plan.capacity
         return TrainingDepth(self.layers, plan.capacity, biases, self.experiment.runtime.cache_activations)
 
@@ -228,7 +241,7 @@ def _stack(parts: set[str]) -> int:
 
 
 def _trained(model: "nn.Module", train: dict[str, Any]) -> int:
-    """Return how many parameters a selection trains; the model is as it was."""
+    """Return the number of parameters that a selection trains; the model is left unchanged."""
     from fednlp.models.selection import apply_selection, parse_selection
 
     flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]

@@ -1,4 +1,4 @@
-"""Rounds of a federated algorithm on a runtime, and what they cost."""
+"""The training loop of a federated algorithm on a runtime, with its costs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ from fednlp.federated.lora import change_ranks
 from fednlp.federated.params import Layout
 from fednlp.federated.round import RoundReport, run_round
 from fednlp.federated.runtime import Runtime
-from fednlp.federated.sums import count_bad
+from fednlp.federated.sums import count_nonfinite
 from fednlp.simulation.build import fleet_of, local_training
 from fednlp.simulation.context import RunContext, require_finite
 from fednlp.simulation.evaluate import evaluated
@@ -27,12 +27,12 @@ from fednlp.simulation.resource_estimation import memory_of_run
 
 
 class FederatedTraining:
-    """Rounds of a federated algorithm.
+    """The training loop of a federated algorithm.
 
     Args:
         context: The run.
-        algorithm: The method, with everything that the experiment puts around it.
-        labels: What gives clients pseudo labels; None where all examples have labels.
+        algorithm: The method, with compression, privacy and secure aggregation.
+        labels: The pseudo labels; None where all examples have labels.
     """
 
     def __init__(self, context: RunContext, algorithm: Algorithm, labels: PseudoLabels | None = None) -> None:
@@ -43,7 +43,7 @@ class FederatedTraining:
         self.fleet = fleet_of(context.experiment, context.worker.replica.model, context.partition.num_clients)
         self._seconds = self._clock() if labels is None else None
         state = context.state
-        self._bad = count_bad(state.params)
+        self._bad = count_nonfinite(state.params)
         for name, vector in algorithm.server.init(state.layout).items():
             state.vectors.setdefault(name, vector)
         memory = memory_of_run(context.experiment, context.worker)
@@ -52,12 +52,12 @@ class FederatedTraining:
 
     @property
     def population(self) -> Population:
-        """All clients, with the examples that they have labels for."""
+        """The population of all clients, each with its number of labelled examples."""
         sizes: NDArray[np.int64] = self._sizes if self.labels is None else self.labels.sizes
         return Population(sizes, self.context.experiment.seed, self._seconds)
 
     def prepare(self) -> Callable[[], RoundReport]:
-        """Prepare the next round, and return what does it."""
+        """Prepare the next round, and return the function that runs it."""
         context = self.context
         if self.labels is not None:
             work = self.labels.prepare()
@@ -98,9 +98,9 @@ class FederatedTraining:
         return line if self.labels is None else line | self.labels.tell(line)
 
     def _clock(self) -> NDArray[np.float64] | None:
-        """Return how long each client takes for a round; None where ``[costs]`` says nothing of it.
+        """Return each client's simulated seconds of a round; None where ``[costs]`` has no figures.
 
-        Which examples have labels changes with the rounds under ``[fewshot]``: there is no such number then.
+        Not for ``[fewshot]``, where the number of labelled examples changes with the rounds.
         """
         if self.fleet is None:
             return None
@@ -112,7 +112,7 @@ class FederatedTraining:
         return client_seconds(self.fleet, examples, self._length(0), up)
 
     def _spent(self, results: Sequence[ClientResult]) -> dict[int, ClientCost]:
-        """Return what each client of a round cost, once a client, whatever it did."""
+        """Return the cost of each client of a round, merged over training and labelling."""
         layout = self.context.state.layout
         costs = {r.client: spent(layout, self.algorithm, self._with_factors(r)) for r in results}
         for client, labelled in (self.labels.texts_seen if self.labels is not None else {}).items():
@@ -123,7 +123,7 @@ class FederatedTraining:
         return costs
 
     def _length(self, ranks: int) -> int:
-        """Return the length of what a client gets at the start of a round."""
+        """Return the bytes that a client receives at the start of a round."""
         algorithm = self.algorithm
         return bytes_down(
             algorithm.downlink,
@@ -134,7 +134,7 @@ class FederatedTraining:
         )
 
     def _with_factors(self, result: ClientResult) -> ClientResult:
-        """Count what a client gets of the changes of the base weights, as factors where these are shorter."""
+        """Return a result with the bytes of the base weights' changes, sent as factors where these are shorter."""
         context, layout = self.context, self.context.state.layout
         if not self.algorithm.uplink.adapters:
             return result
@@ -153,17 +153,17 @@ def _progress(context: RunContext, work: int, done: int) -> None:
 
 
 def _averaged(line: dict[str, Any]) -> int:
-    """Return how many clients' updates a round's step was made of; 0 where there was none."""
+    """Return the number of clients whose updates a round averaged; 0 without a step."""
     return 0 if "aborted" in line else len(line["cohort"]) - len(line.get("dropped", []))
 
 
 def spent(layout: Layout, algorithm: Algorithm, result: ClientResult) -> ClientCost:
-    """Return what one client's part in a round cost.
+    """Return the cost of one client in a round.
 
     Args:
-        layout: Of the shared parameters.
-        algorithm: Which vectors travel.
-        result: What the client reported.
+        layout: The layout of the shared parameters.
+        algorithm: The method, which says which vectors are sent.
+        result: The client's result.
     """
     whole, entries = layout.message_bytes, len(layout.entries)
     got = whole if result.bytes_down is None else result.bytes_down

@@ -26,19 +26,19 @@ from fednlp.plugins import name_of, require_typed
 from fednlp.reports.trackers import open_trackers, require_trackers, round_numbers
 from fednlp.runtime.pool import Pool
 from fednlp.simulation.build import (
-    Pieces,
+    RunComponents,
     attacked,
     attackers_of,
     build_algorithm,
-    gather,
-    share_out,
+    build_components,
+    build_partition,
     worker_spec,
 )
 from fednlp.simulation.callback import Callback, default_callback
 from fednlp.simulation.context import RunContext, Training
+from fednlp.simulation.data_profile import profile_run_data
 from fednlp.simulation.evaluate import write_clients
 from fednlp.simulation.final import evaluate_final, is_due
-from fednlp.simulation.look import look_at
 from fednlp.simulation.loops import training_of
 from fednlp.simulation.protection import protect
 from fednlp.simulation.run_dir import (
@@ -71,16 +71,16 @@ def run(
     Args:
         experiment: A configuration, its sections as a dictionary, or the path of its TOML file.
         out: The run directory to make; by default ``runs/<name>-<hash>``.
-        algorithm: In place of the one that the experiment names: an :class:`fednlp.Algorithm`, a function that
-            returns one, or ``"module:function"``. A value lies in this process alone, so that one worker trains.
-        overrides: ``"a.b=c"`` settings over a file's.
-        callback: Reports how the run goes; by default a progress bar in a notebook, and nothing elsewhere.
+        algorithm: Replaces the one that the experiment names: an :class:`fednlp.Algorithm`, a function that returns
+            one, or ``"module:function"``. A value exists only in this process, so that one worker trains.
+        overrides: Settings ``"a.b=c"`` that replace those of a file.
+        callback: Reports progress; by default a progress bar in a notebook, and nothing elsewhere.
 
     Returns:
         The run directory.
 
     Raises:
-        FednlpError: What was wrong, and what to do about it.
+        FednlpError: The settings, the data or the model do not allow the run; the message says what to do.
     """
     if isinstance(experiment, (str, Path)):
         experiment = config.load(experiment, overrides)
@@ -93,14 +93,14 @@ def run(
     refuse_taken(folder)
     require_trackers(experiment.report.report_to)
     with _pool(experiment) as pool:
-        pieces = gather(experiment, callback.log)
-        partition = _shared_out(experiment, pieces, callback)
-        model = start_model(experiment, pieces.source, pieces.task)
-        start = start_fingerprints(experiment, model, pieces.tokenizer)
+        components = build_components(experiment, callback.log)
+        partition = _shared_out(experiment, components, callback)
+        model = start_model(experiment, components.source, components.task)
+        start = start_fingerprints(experiment, model, components.tokenizer)
         directory = create(experiment, folder)
         with directory.alone():
-            _write_start(directory, experiment, pieces, partition, callback, start)
-            return _train(_open(directory, experiment, pieces, partition, model, pool, callback, given))
+            _write_start(directory, experiment, components, partition, callback, start)
+            return _train(_open(directory, experiment, components, partition, model, pool, callback, given))
 
 
 def resume(
@@ -112,21 +112,21 @@ def resume(
     workers: int | None = None,
     callback: Callback | None = None,
 ) -> RunDir:
-    """Go on with a run that was stopped; it ends with the same weights as one never stopped, bit for bit.
+    """Continue a run that was stopped; it ends with the same weights as an uninterrupted run, bit for bit.
 
     Args:
         folder: The run directory.
-        expected: If given, must be the experiment of that run.
+        expected: The experiment of that run, which is checked if given.
         algorithm: The value that the run was given in Python, if it was.
-        task: If given, must be the task that the run names. One of the two is needed where that is a class of the
-            user's own, ``"module:Class"``, and ``expected`` where the run names an algorithm, a partition method or a
-            transform so: nothing is imported that only a run directory names.
-        workers: Another number of workers than before; it changes the speed alone.
-        callback: Reports how the run goes; by default as for :func:`run`.
+        task: The task of that run, which is checked if given. ``task`` or ``expected`` is needed where the task is a
+            user's own class, ``"module:Class"``; ``expected`` is needed where the run names an algorithm, a partition
+            method or a transform in this form. Code that only a run directory names is never imported.
+        workers: Number of workers if it is to change; it affects only the speed.
+        callback: Reports progress; by default as for :func:`run`.
 
     Raises:
-        RunError: No run directory, other settings, other data, another model or tokenizer, code that only the run
-            directory names, or a checkpoint that cannot be read.
+        RunError: The folder is no run directory; the settings, the data, the model or the tokenizer differ; only the
+            run directory names some code; or the checkpoint cannot be read.
     """
     directory, callback = RunDir(Path(folder)), callback or default_callback()
     experiment = directory.experiment()
@@ -154,25 +154,25 @@ def resume(
             )
         partition = Partition.load(directory.partition) if begun else None
         known = directory.read_json("environment.json") if begun else None
-        pieces = gather(experiment, callback.log)
-        if known is not None and pieces.data.fingerprint != known.get("data", {}).get("fingerprint"):
+        components = build_components(experiment, callback.log)
+        if known is not None and components.data.fingerprint != known.get("data", {}).get("fingerprint"):
             raise RunError(
                 f"the data of {folder} have changed since it was begun: start anew with another --out"
             )
-        model = start_model(experiment, pieces.source, pieces.task)
-        start = start_fingerprints(experiment, model, pieces.tokenizer)
+        model = start_model(experiment, components.source, components.task)
+        start = start_fingerprints(experiment, model, components.tokenizer)
         if known is not None:
             check_start(directory, experiment, known, start, callback.log)
         if partition is None:
-            partition = _shared_out(experiment, pieces, callback)
-            _write_start(directory, experiment, pieces, partition, callback, start)
-        return _train(_open(directory, experiment, pieces, partition, model, pool, callback, algorithm))
+            partition = _shared_out(experiment, components, callback)
+            _write_start(directory, experiment, components, partition, callback, start)
+        return _train(_open(directory, experiment, components, partition, model, pool, callback, algorithm))
 
 
 def _with_algorithm(
     experiment: Experiment, algorithm: Algorithm | Callable[..., Algorithm] | str | None
 ) -> tuple[Experiment, Algorithm | None]:
-    """Return the experiment with the name of the algorithm that is given, and the algorithm if it is a value."""
+    """Return the experiment with the name of the given algorithm, and the algorithm itself if it is a value."""
     if algorithm is None:
         return experiment, None
     value = algorithm if isinstance(algorithm, Algorithm) else None
@@ -187,7 +187,11 @@ def _with_algorithm(
 
 
 def _require_given(folder: str | Path, experiment: Experiment, algorithm: Algorithm | None) -> None:
-    """Refuse to go on without the algorithm that a run was given as a value, or with one that it was not given."""
+    """Check that a resumed run gets an algorithm as a value if, and only if, it began with one.
+
+    Raises:
+        RunError: It does not.
+    """
     if (experiment.algorithm.name == GIVEN) is (algorithm is not None):
         return
     if algorithm is None:
@@ -198,17 +202,25 @@ def _require_given(folder: str | Path, experiment: Experiment, algorithm: Algori
 
 
 def _require_named_by_user(folder: str | Path, experiment: Experiment, task: str | None) -> None:
-    """Refuse to go on with code that only a run directory names; of all that can be, ``task`` names the task alone."""
-    named = experiment.task.wanted
+    """Check that the user names all code that the run directory names; ``task`` can name the task only.
+
+    Raises:
+        RunError: Only the run directory names some code.
+    """
+    named = experiment.task.configured
     if (named or task) is not None:
         require_trusted(folder, named or "inferred from its data", task)
     rest = [(key, name) for key, name in config.own_code(experiment) if key != "task.name"]
     require_typed(folder, rest, f"give its experiment too: fednlp run EXPERIMENT.toml --resume {folder}")
 
 
-def _shared_out(experiment: Experiment, pieces: Pieces, callback: Callback) -> Partition:
-    """Make the partition, and check that it has as many clients as a round needs."""
-    partition = share_out(experiment, pieces.data, callback.log)
+def _shared_out(experiment: Experiment, components: RunComponents, callback: Callback) -> Partition:
+    """Build the partition, and check that it has as many clients as a round needs.
+
+    Raises:
+        ConfigError: It has fewer than ``min_clients``.
+    """
+    partition = build_partition(experiment, components.data, callback.log)
     if partition.num_clients < experiment.min_clients:
         raise ConfigError(
             f"min_clients = {experiment.min_clients}, but there are only {partition.num_clients} clients "
@@ -218,7 +230,7 @@ def _shared_out(experiment: Experiment, pieces: Pieces, callback: Callback) -> P
 
 
 def _pool(experiment: Experiment) -> Pool:
-    """Start the workers; most of what any model's module imports, they import at once."""
+    """Start the workers, which import most dependencies of all models beforehand."""
     preload = ("transformers.modeling_layers", "transformers.activations")
     return Pool(
         _workers(experiment), "fednlp.simulation.build:open_worker", experiment.runtime.threads, preload
@@ -226,22 +238,26 @@ def _pool(experiment: Experiment) -> Pool:
 
 
 def _workers(experiment: Experiment) -> int:
-    """Return how many processes work: as asked; or one a GPU; or one a core, but no more than clients at once."""
-    wanted = experiment.runtime.workers
+    """Return the number of workers: as configured, or one a GPU, or one a core up to the clients of a round.
+
+    Raises:
+        ConfigError: Several are configured, and some code exists only in this process.
+    """
+    configured = experiment.runtime.workers
     own = [name for _, name in config.own_code(experiment)]
     if experiment.algorithm.name == GIVEN or any(name.startswith("__main__:") for name in own):
-        if wanted > 1:
+        if configured > 1:
             raise ConfigError(
-                f"runtime.workers = {wanted}: what a notebook or a script defines lies in its own process alone: write "
-                'it into a file and name it "module:function", or say runtime.workers = 1'
+                f"runtime.workers = {configured}: what a notebook or a script defines lies in its own process "
+                'alone: write it into a file and name it "module:function", or say runtime.workers = 1'
             )
         return 1
     if pick_device(experiment.runtime.device).type != "cpu":
-        return wanted or 1
+        return configured or 1
     if experiment.algorithm.name == "centralised" and experiment.evaluation.every >= experiment.num_rounds:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return wanted or max(1, min(cores // experiment.runtime.threads, experiment.clients_per_round))
+    return configured or max(1, min(cores // experiment.runtime.threads, experiment.clients_per_round))
 
 
 @dataclass(frozen=True)
@@ -251,14 +267,14 @@ class _OpenRun:
     directory: RunDir
     context: RunContext
     training: Training
-    pieces: Pieces
+    components: RunComponents
     callback: Callback
 
 
 def _open(
     directory: RunDir,
     experiment: Experiment,
-    pieces: Pieces,
+    components: RunComponents,
     partition: Partition,
     model: nn.Module,
     pool: Pool,
@@ -267,8 +283,8 @@ def _open(
 ) -> _OpenRun:
     """Build what the rounds need, from the last checkpoint where there is one."""
     with saving(directory.folder):
-        np.save(directory.test_numbers, pieces.data.test_numbers)
-    spec = worker_spec(experiment, pieces, directory.partition, directory.test_numbers, directory.records)
+        np.save(directory.test_numbers, components.data.test_numbers)
+    spec = worker_spec(experiment, components, directory.partition, directory.test_numbers, directory.records)
     personal = personal_names(model, spec.train, spec.federated)
     adapters = exact_adapters(model, spec.peft, spec.federated)
     weights = flat_weights(model, personal, [pair.base for pair in adapters])
@@ -283,13 +299,13 @@ def _open(
     if protected.algorithm.downlink.plain:  # the server's model is what clients get: it lies in shared memory
         pool.publish(MODEL, state.params)
         state.params = pool.vectors[MODEL]
-    texts = partial(pieces.data.input_texts, "train")
+    texts = partial(components.data.input_texts, "train")
     context = RunContext(
         experiment, partition, pool, worker, state, callback.on_progress, callback.log, texts
     )
     if experiment.attack is not None:
         context.facts["attackers"] = attackers_of(experiment, partition.num_clients)
-    return _OpenRun(directory, context, training_of(context, protected), pieces, callback)
+    return _OpenRun(directory, context, training_of(context, protected), components, callback)
 
 
 def _train(run: _OpenRun) -> RunDir:
@@ -314,7 +330,7 @@ def _train(run: _OpenRun) -> RunDir:
             numbers = round_numbers(_after_the_last(directory, context))
             for tracker in trackers:
                 tracker.log(context.state.round, numbers)
-    _finish(directory, context, run.pieces, callback)
+    _finish(directory, context, run.components, callback)
     return directory
 
 
@@ -325,7 +341,7 @@ def _finished_early(run: _OpenRun) -> Iterator[None]:
         yield
     except TooFewClients as error:
         if run.context.lines:
-            _finish(run.directory, run.context, run.pieces, run.callback, stopped=str(error))
+            _finish(run.directory, run.context, run.components, run.callback, stopped=str(error))
         raise
 
 
@@ -360,8 +376,8 @@ def _trackers(directory: RunDir, experiment: Experiment) -> Iterator[list[Any]]:
     if not experiment.report.report_to:
         yield []
         return
-    wanted = list(experiment.report.report_to)
-    trackers = open_trackers(wanted, directory.folder, experiment.model_dump(exclude_none=True))
+    settings = experiment.model_dump(exclude_none=True)
+    trackers = open_trackers(list(experiment.report.report_to), directory.folder, settings)
     try:
         yield trackers
     finally:
@@ -372,24 +388,26 @@ def _trackers(directory: RunDir, experiment: Experiment) -> Iterator[list[Any]]:
 def _write_start(
     directory: RunDir,
     experiment: Experiment,
-    pieces: Pieces,
+    components: RunComponents,
     partition: Partition,
     callback: Callback,
     start: dict[str, str],
 ) -> None:
-    """Say how the data were read; write what a run begins with, and what reports show of data and partition."""
-    look = look_at(experiment, pieces, partition)
+    """Log how the data were read; write what a run begins with, and what reports show of data and partition."""
+    look = profile_run_data(experiment, components, partition)
     for line in look.lines():
         callback.log(line)
     with saving(directory.folder):
         (directory.folder / "checkpoint").mkdir(exist_ok=True)
         partition.save(directory.partition)
         directory.write_json("data.json", look.values(texts=False))
-        _write_facts(directory, pieces, partition, start)
+        _write_facts(directory, components, partition, start)
 
 
-def _write_facts(directory: RunDir, pieces: Pieces, partition: Partition, start: dict[str, str]) -> None:
-    data = pieces.data
+def _write_facts(
+    directory: RunDir, components: RunComponents, partition: Partition, start: dict[str, str]
+) -> None:
+    data = components.data
     facts = {
         "name": data.name,
         "source": data.source,
@@ -397,11 +415,11 @@ def _write_facts(directory: RunDir, pieces: Pieces, partition: Partition, start:
         "train": len(data.train_numbers),
         "test": len(data.test_numbers),
         "labels": len(data.label_names) or None,
-        "task": pieces.task.name,
-        "metric": pieces.task.metric,
+        "task": components.task.name,
+        "metric": components.task.metric,
     }
     directory.write_json("environment.json", {**environment(facts), "start": start})
-    directory.write_json("task.json", {"task": pieces.place, "fields": asdict(pieces.task)})  # type: ignore[call-overload]
+    directory.write_json("task.json", {"task": components.task_spec, "fields": asdict(components.task)})  # type: ignore[call-overload]
     clients, labels = partition.num_clients, len(data.label_names)
     if SCHEMAS[data.task].kind != "class" or clients * labels > 200_000:
         return
@@ -417,7 +435,11 @@ def _write_facts(directory: RunDir, pieces: Pieces, partition: Partition, start:
 
 
 def _finish(
-    directory: RunDir, context: RunContext, pieces: Pieces, callback: Callback, stopped: str | None = None
+    directory: RunDir,
+    context: RunContext,
+    components: RunComponents,
+    callback: Callback,
+    stopped: str | None = None,
 ) -> None:
     """Write the model with its card, then the summary, which says that the run is at its end.
 
@@ -433,6 +455,8 @@ def _finish(
         if context.experiment.algorithm.name != "local":
             context.worker.replica.load_for_evaluation(context.state.params)
             card = model_card(summary, context.experiment.model_dump(exclude_none=True), known)
-            save_model(context.worker.replica.model, pieces.tokenizer, directory.model, card, pieces.longest)
+            save_model(
+                context.worker.replica.model, components.tokenizer, directory.model, card, components.longest
+            )
         directory.write_json("summary.json", summary)
     callback.finished(directory, summary)

@@ -4,13 +4,13 @@ resolved.toml      the whole configuration
 environment.json   versions and machine, and the fingerprints of the data and of the model that it began with
 data.json          how the data were read, and what is odd about them
 task.json          the task as it was trained, for evaluate and predict
-partition.npz      who holds which examples
+partition.npz      the examples of each client
 rounds.jsonl       one line a round
 clients.csv        each client's sizes, last own score, and score after its fine-tuning steps
 by_label.json      scores by label on the global test set, and the confusion matrix
 labels.json        client x label counts, for small federations
-cross_client_evaluation.json        every model's score on every client's tests, if asked for
-checkpoint/        what a resumed run needs
+cross_client_evaluation.json        every model's score on every client's tests, if configured
+checkpoint/        the state that a resumed run needs
 model/             the final model, for ``from_pretrained``
 summary.json       written last
 """
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
 
 
 def saving(folder: Path) -> AbstractContextManager[None]:
-    """Turn what a full or forbidden disk raises into one sentence that says how to go on."""
+    """Turn the errors of a full or read-only disk into one sentence that says how to continue."""
     return writing(folder, remedy(folder))
 
 
 def remedy(folder: Path) -> str:
-    """Return what to do when a run cannot be written."""
+    """Return the advice for a run that cannot be written."""
     return f"choose another place with --out, or go on with: fednlp run --resume {folder}"
 
 
 def start_again(folder: Path) -> str:
-    """Return what to do when a run cannot go on."""
+    """Return the advice for a run that cannot continue."""
     return f"start again with: fednlp run {folder / 'resolved.toml'} --out {folder}-again"
 
 
@@ -66,37 +66,37 @@ class RunDir:
 
     @property
     def partition(self) -> Path:
-        """Who holds which examples."""
+        """The partition's file."""
         return self.folder / "partition.npz"
 
     @property
     def test_numbers(self) -> Path:
-        """Example numbers of the global test set."""
+        """The file of the global test set's example numbers, int64."""
         return self.folder / "checkpoint" / "test.npy"
 
     @property
     def records(self) -> Path:
-        """What clients keep to themselves between rounds, where the method has anything of the kind."""
+        """The file of the clients' states between rounds, for methods with client state."""
         return self.folder / "checkpoint" / "clients.bin"
 
     @property
     def client_models(self) -> Path:
-        """The clients' models after their fine-tuning steps, where these are kept."""
+        """The file of the clients' models after their fine-tuning steps, where these are kept."""
         return self.folder / "checkpoint" / "models.bin"
 
     @property
     def model(self) -> Path:
-        """The final model."""
+        """The folder of the final model."""
         return self.folder / "model"
 
     @property
     def state(self) -> Path:
-        """The server's state after the last round."""
+        """The file of the server's state after the last round."""
         return self.folder / "checkpoint" / "state.safetensors"
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end, and was not stopped before."""
+        """True if the run is complete, False if it is under way or was stopped."""
         return (self.folder / "summary.json").is_file() and bool(self.read_json("summary.json")["finished"])
 
     @property
@@ -127,7 +127,7 @@ class RunDir:
         return curve_figure(self.folder)
 
     def _repr_html_(self) -> str | None:
-        """Return what a notebook shows of the run; None, for plain text, where there is nothing to read yet."""
+        """Return the run as HTML for a notebook; None, which selects plain text, where no files exist yet."""
         from fednlp.reports.notebook import run_page
 
         try:
@@ -158,19 +158,19 @@ class RunDir:
         """Read a JSON file of :data:`fednlp.checked_json.SHAPES`.
 
         Raises:
-            RunError: It is absent, cut short, or does not hold what it must.
+            RunError: The file is missing, cut short, or does not fit its shape.
         """
         return read_json(self.folder / name, start_again(self.folder))
 
     def append_round(self, line: dict[str, Any]) -> None:
-        """Add one line to rounds.jsonl and see it to the disk."""
+        """Add one line to rounds.jsonl and flush it to the disk."""
         with (self.folder / "rounds.jsonl").open("ab") as file:
             file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
     def round_lines(self, upto: int | None = None) -> list[dict[str, Any]]:
-        """Return the lines of rounds.jsonl (a line that was cut short ends them), up to a round."""
+        """Return the lines of rounds.jsonl up to a round; reading stops at a line that was cut short."""
         lines: list[dict[str, Any]] = []
         path = self.folder / "rounds.jsonl"
         for text in path.read_bytes().splitlines() if path.is_file() else []:
@@ -184,7 +184,7 @@ class RunDir:
         return [line for line in lines if upto is None or line["round"] <= upto]
 
     def keep_rounds(self, upto: int) -> list[dict[str, Any]]:
-        """Drop lines of rounds after the checkpoint, and return those that stay.
+        """Drop the lines of rounds after the checkpoint, and return the others.
 
         Raises:
             RunError: A line of a round that the checkpoint holds is missing.
@@ -199,13 +199,17 @@ class RunDir:
         return lines
 
     def write_rounds(self, lines: list[dict[str, Any]]) -> None:
-        """Write rounds.jsonl in place of the one that is there."""
+        """Replace rounds.jsonl."""
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         with atomic(self.folder / "rounds.jsonl", remedy(self.folder)) as file:
             file.write(text.encode())
 
     def save_state(self, state: State) -> None:
-        """Write the checkpoint, so that a crash at any moment leaves the old one or the new one."""
+        """Write the checkpoint, so that a crash at any moment leaves the old one or the new one.
+
+        Raises:
+            OSError: The disk is full, or the folder cannot be written.
+        """
         temporary = self.state.with_name(".state.part")
         try:
             state.save(temporary)
@@ -220,7 +224,7 @@ class RunDir:
         """Read the checkpoint; None before the first round.
 
         Raises:
-            RunError: It cannot be used; the message says how to start again.
+            RunError: The checkpoint cannot be used; the message says how to start again.
         """
         try:
             return State.load(self.state, layout) if self.state.is_file() else None
@@ -228,17 +232,17 @@ class RunDir:
             raise RunError(f"{error}: {start_again(self.folder)}") from None
 
     def alone(self) -> AbstractContextManager[None]:
-        """Hold the folder for the time of a block, against every other process.
+        """Lock the folder for the time of a block.
 
         Raises:
-            RunError: Another process is at work in it.
+            RunError: Another process has locked it.
         """
         taken = f"another process is at work in {self.folder}: wait for it, or stop it first"
         return locked(self.folder / "checkpoint" / "lock", remedy(self.folder), taken)
 
 
 def settings_hash(experiment: Experiment) -> str:
-    """Return eight hex digits that stand for the settings that decide the result.
+    """Return eight hex digits that identify the settings which affect the result.
 
     >>> from fednlp.config import parse
     >>> a = parse({"data": {"name": "20news"}, "runtime": {"workers": 1}})
@@ -255,10 +259,10 @@ def create(experiment: Experiment, out: Path | None) -> RunDir:
 
     Args:
         experiment: Resolved.
-        out: The folder; by default ``runs/<name>-<hash>``, with a number behind it if that is taken.
+        out: The folder; by default ``runs/<name>-<hash>``, with a number appended if it exists.
 
     Raises:
-        RunError: ``out`` holds something already, or cannot be written.
+        RunError: ``out`` is not empty, or cannot be written.
     """
     refuse_taken(out)
     if out is None:
@@ -275,7 +279,7 @@ def refuse_taken(out: Path | None) -> None:
     """Check that a folder is free for a run.
 
     Raises:
-        RunError: It holds something already, is a file, or cannot be looked at.
+        RunError: The folder is not empty, is a file, or cannot be read.
     """
     try:
         if out is None or not out.exists():
@@ -293,22 +297,22 @@ def refuse_taken(out: Path | None) -> None:
         raise RunError(f"{out} holds a run already and is never overwritten: {hint}")
 
 
-def require_space(folder: Path, wanted: int) -> None:
-    """Check that what a run will write fits the disk.
+def require_space(folder: Path, needed: int) -> None:
+    """Check that a disk has so many bytes left.
 
     Raises:
-        RunError: It does not.
+        RunError: The disk has less space.
     """
     free = shutil.disk_usage(folder).free
-    if free < wanted:
+    if free < needed:
         raise RunError(
-            f"{folder} needs {wanted / 2**20:.0f} MB and its disk has {free / 2**20:.0f} MB left: free some, "
+            f"{folder} needs {needed / 2**20:.0f} MB and its disk has {free / 2**20:.0f} MB left: free some, "
             "or choose another place with --out"
         )
 
 
 def environment(data: dict[str, Any]) -> dict[str, Any]:
-    """Return what a reader needs to know of this machine, and what the data were."""
+    """Return the versions of packages, facts on this machine, and the facts on the data."""
     packages = ("fednlp", "torch", "transformers", "tokenizers", "numpy")
     return {
         **{name: _version(name) for name in packages},

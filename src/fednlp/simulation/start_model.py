@@ -1,4 +1,4 @@
-"""The model that a run starts from, and whether it is still the same when the run goes on."""
+"""Load the model that a run starts from, and check on resume that it has not changed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,10 @@ def start_model(experiment: Experiment, source: str, task: Task) -> nn.Module:
     Args:
         experiment: The configuration.
         source: The folder or hub name of the model.
-        task: Says which head.
+        task: Selects the model class, and so the head.
+
+    Raises:
+        ModelError: The model cannot be loaded.
     """
     model = experiment.model
     return pretrained_model(
@@ -37,9 +40,14 @@ def start_model(experiment: Experiment, source: str, task: Task) -> nn.Module:
 
 
 def start_fingerprints(experiment: Experiment, model: nn.Module, tokenizer: Any) -> dict[str, str]:
-    """Return the fingerprints of what a run reads again from its starting model when it is resumed.
+    """Return the fingerprints of the tensors that a resumed run reads from its starting model.
 
-    The shared tensors lie in the checkpoint. What is frozen, and what a client's personal tensors begin with, does not.
+    These are the frozen tensors and the first values of personal ones. The checkpoint holds the shared tensors.
+
+    Args:
+        experiment: Resolved.
+        model: The starting model.
+        tokenizer: The model's tokenizer.
     """
     federated = experiment.algorithm.name not in BASELINES
     personal = personal_names(model, experiment.model.train, federated)
@@ -53,22 +61,22 @@ def check_start(
     experiment: Experiment,
     known: dict[str, Any],
     found: dict[str, str],
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> None:
     """Check that a run's starting model and tokenizer are those that it began with.
 
     Args:
         run: The run directory.
-        experiment: Its configuration.
-        known: Its ``environment.json``.
-        found: From :func:`start_fingerprints`, now.
-        say: Told if the run directory is of an older version, which did not write down what it began with.
+        experiment: The run's configuration.
+        known: The run's ``environment.json``.
+        found: Fingerprints of the present files, from :func:`start_fingerprints`.
+        log: Called with a warning if the run directory is of an older version without fingerprints.
 
     Raises:
-        RunError: They are not.
+        RunError: The model or the tokenizer has changed.
     """
     if "start" not in known:
-        say(
+        log(
             f"warning: {run.folder} does not say which model it began with: it goes on with the one there is now"
         )
         return

@@ -1,4 +1,4 @@
-"""``summary.json``: what a run came to, what it cost, and what is possible without a model."""
+"""``summary.json``: the results of a run, its costs, and the scores of a prediction without a model."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ from fednlp.training.scores import defined
 
 
 def summary_of(context: RunContext, data: dict[str, Any], stopped: str | None) -> dict[str, Any]:
-    """Return what a run came to and what it cost.
+    """Return the results and the costs of a run.
 
     Args:
         context: The run, at its end.
-        data: What is known of its data.
-        stopped: Why it ended before its last round; None if it did not.
+        data: Name, source, fingerprint and sizes of the data.
+        stopped: The reason why the run ended before its last round; None if it did not.
     """
     experiment, lines, task = context.experiment, context.lines, context.worker.task
     evaluated = [line for line in lines if "evaluation" in line]
@@ -56,7 +56,7 @@ def summary_of(context: RunContext, data: dict[str, Any], stopped: str | None) -
 
 
 def _best(evaluated: list[dict[str, Any]], part: str, metric: str) -> dict[str, Any] | None:
-    """Return the round of the highest score, the first of equals; None if nothing was scored."""
+    """Return the first round of the highest score; None if nothing was scored."""
     scored = [
         (line["evaluation"][part][metric], -line["round"])
         for line in evaluated
@@ -84,11 +84,11 @@ def _secure_total(experiment: Experiment, lines: list[dict[str, Any]]) -> dict[s
 
 
 def _baseline(context: RunContext) -> dict[str, Any]:
-    """Return how well the whole test set is predicted without a model, in the task's metrics."""
-    side, examples, train = context.worker, context.partition.train_indices, context.worker.train_features
+    """Return the task's metrics of a prediction without a model on the whole test set."""
+    worker, examples, train = context.worker, context.partition.train_indices, context.worker.train_features
     if context.gold is not None:
         examples, labels = context.gold
         train = train.with_values("label", examples, labels)
-    numbers = np.load(side.spec.test_numbers)
-    name, predictions = side.task.baseline(train, examples, side.test_features, numbers)
-    return {"name": name, **defined(side.task.metrics(predictions, side.test_features, numbers))}
+    numbers = np.load(worker.spec.test_numbers)
+    name, predictions = worker.task.baseline(train, examples, worker.test_features, numbers)
+    return {"name": name, **defined(worker.task.metrics(predictions, worker.test_features, numbers))}

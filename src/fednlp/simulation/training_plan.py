@@ -1,7 +1,7 @@
-"""``fednlp plan``: search a training plan for a device, by the cost of each and a short run (FeS, section 3.3).
+"""``fednlp plan``: search a training plan for a device by its costs and a short run (FeS, section 3.3).
 
-:mod:`fednlp.fewshot.depth_capacity` decides which plans are tried and in which order. docs/methods/planning.md says
-what the figures are.
+:mod:`fednlp.fewshot.depth_capacity` decides which plans are evaluated, and in which order. docs/methods/planning.md
+defines the figures.
 """
 
 import math
@@ -32,14 +32,14 @@ OnProgress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class PlanLimits:
-    """What a plan must reach, and on which device.
+    """The target of a plan search, and the limits of the device.
 
     Attributes:
         target: A value of the task's metric, above 0 and at most 1.
-        rounds: Of the run in which each plan is tried.
-        device: Name or path of a profile; that of ``[costs]`` if left out.
+        rounds: Number of rounds of the run that evaluates a plan.
+        device: Name or path of a device profile; that of ``[costs]`` if left out.
         bandwidth: MB/s (10^6 bytes a second), both ways; those of ``[costs]`` if left out.
-        memory: Bytes; the device's if left out, and any amount where its profile does not say.
+        memory: Bytes of memory; the device's if left out, and unlimited where its profile states none.
     """
 
     target: float
@@ -65,12 +65,12 @@ class PlanTrial:
     """The figures of a plan's short run.
 
     Attributes:
-        accuracy: The highest after any round.
-        seconds: Simulated seconds of a round, on average.
-        bytes: Of a round, both ways, over its clients, on average.
-        labelled: Texts labelled in a round, on average.
-        rounds_to_target: None where the target was not reached.
-        seconds_to_target: None as above.
+        accuracy: The highest value of the metric after any round, 0 to 1.
+        seconds: Mean simulated seconds of a round.
+        bytes: Mean bytes of a round, both ways, over all of its clients.
+        labelled: Mean number of texts labelled in a round.
+        rounds_to_target: Rounds until the target was reached; None where it was not.
+        seconds_to_target: Simulated seconds until the target was reached; None where it was not.
     """
 
     accuracy: float
@@ -83,21 +83,21 @@ class PlanTrial:
 
 @dataclass(frozen=True)
 class PlanSearchResult:
-    """All plans that were tried, and the chosen one.
+    """The evaluated plans, and the chosen one.
 
     Attributes:
-        model: Its name.
-        layers: Of it.
-        metric: The task's metric, which ``target`` is a value of.
-        limits: As given.
-        device: The profile's name.
-        budget: Bytes of memory; None for any amount.
-        least: Bytes that the smallest plan takes.
-        decisions: What was tried, in order.
-        costs: Estimated, of each that was tried.
-        runs: Of each that was tried.
-        chosen: None where nothing fits, or nothing reached the target.
-        train: ``[model] train`` of the chosen one.
+        model: Name or path of the model.
+        layers: Number of the model's layers.
+        metric: The task's metric, in which the target is stated.
+        limits: Target and limits of the search.
+        device: Name of the device profile.
+        budget: Bytes of memory; None for unlimited memory.
+        least: Bytes that the smallest plan requires.
+        decisions: The evaluated plans, in order.
+        costs: Estimated costs of each evaluated plan.
+        runs: Figures of the short run of each evaluated plan.
+        chosen: The chosen plan; None where no plan fits, or none reached the target.
+        train: ``[model] train`` of the chosen plan.
     """
 
     model: str
@@ -114,7 +114,7 @@ class PlanSearchResult:
     train: dict[str, Any] | None
 
     def monotonicity_violations(self) -> list[tuple[PlanDecision, PlanDecision]]:
-        """Return where training more gave less accuracy, which the search assumes not to happen."""
+        """Return the pairs of plans of which the larger was less accurate, against the assumption of the search."""
         return monotonicity_violations(self.decisions)
 
 
@@ -122,7 +122,7 @@ def selection_text(planned: PlanSearchResult) -> str:
     """Return the chosen plan as TOML, with a comment that says what it is for.
 
     Raises:
-        ConfigError: None was chosen.
+        ConfigError: No plan was chosen.
     """
     import tomli_w
 
@@ -144,19 +144,19 @@ def selection_text(planned: PlanSearchResult) -> str:
 def find_training_plan(
     experiment: Experiment, limits: PlanLimits, log: Log, on_progress: OnProgress
 ) -> PlanSearchResult:
-    """Search for the training plan with which an experiment reaches a target soonest.
+    """Search for the training plan with which an experiment reaches a target in the least simulated time.
 
     Args:
-        experiment: Tried by its own rounds, in a temporary folder, with its seed; ``[model] train`` and ``[costs]`` are
-            replaced, and a search for a pace by the curriculum.
-        limits: Target, device, bandwidth, memory, and how long to try.
-        log: Called with what takes time, and with the result of each plan.
-        on_progress: Called with the progress of a round.
+        experiment: The experiment, which evaluates each plan in a short run with its seed, in a temporary folder.
+            ``[model] train`` and ``[costs]`` are replaced, and the curriculum replaces a search for a pace.
+        limits: Target, device, bandwidth, memory, and rounds of a run.
+        log: Called with a message before each slow step, and with the result of each plan.
+        on_progress: Called with clients done, of how many, and their name, in each round.
 
     Raises:
-        ConfigError: The experiment or the device does not allow for it; ``[costs] device`` is a mix, and ``limits``
-            name no device.
-        FednlpError: What a run raises.
+        ConfigError: The experiment or the device does not support plans, or ``[costs] device`` is a mix and ``limits``
+            has no device.
+        FednlpError: As for :func:`fednlp.run`.
     """
     experiment = _checked(experiment)
     costs, profile = _costs(experiment, limits)
@@ -210,7 +210,7 @@ def _checked(experiment: Experiment) -> Experiment:
 
 
 def _costs(experiment: Experiment, limits: PlanLimits) -> tuple[Costs, DeviceProfile]:
-    """Return the prices of bytes, and the device's profile."""
+    """Return ``[costs]`` with bandwidth and device, and the device's profile."""
     up = limits.bandwidth if limits.bandwidth is not None else experiment.costs.bandwidth_up
     down = limits.bandwidth if limits.bandwidth is not None else experiment.costs.bandwidth_down
     if up is None or down is None:
@@ -229,7 +229,7 @@ def _costs(experiment: Experiment, limits: PlanLimits) -> tuple[Costs, DevicePro
 
 
 def _trial(experiment: Experiment, limits: PlanLimits, train: dict[str, Any], costs: Costs) -> Experiment:
-    """Return the experiment that tries a plan."""
+    """Return the experiment that evaluates a plan."""
     evaluation = {"every": 1, "personal": False, "cross_client_evaluation": False}
     changes = {
         "name": "plan",
@@ -269,7 +269,7 @@ def _trial_text(candidate: TrainingPlan, found: PlanTrial, metric: str, limits: 
 
 
 class _ForwardProgress(NullCallback):
-    """A callback that passes on what the first run logs, and the progress of the rounds."""
+    """A callback that forwards the messages of the first run, and the progress of the rounds."""
 
     def __init__(self, log: Log, on_progress: OnProgress) -> None:
         self._log, self._on_progress = log, on_progress

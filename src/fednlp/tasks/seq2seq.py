@@ -43,7 +43,7 @@ class SequenceToSequence(GenerationMetrics):
         label_smoothing_factor: Share of the target that is spread over the vocabulary in training, in [0, 1).
         scorer: ``"rouge"`` or ``"bleu"``: whether ROUGE-L or BLEU stands for the task.
         target_vocabulary: SHA-256 of the targets' own tokenizer
-            (:func:`fednlp.models.build.target_tokenizer`); empty where they share that of the sources.
+            (:func:`fednlp.models.pretrained.target_tokenizer`); empty where they share that of the sources.
     """
 
     tokenizer: str

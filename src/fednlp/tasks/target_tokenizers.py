@@ -18,7 +18,7 @@ def cached_tokenizer(source: str) -> Any:
 @functools.cache
 def own_target_tokenizer(source: str) -> Any | None:
     """Load the targets' own tokenizer, once a process; None where they share that of the sources."""
-    from fednlp.models.build import target_tokenizer
+    from fednlp.models.pretrained import target_tokenizer
 
     return target_tokenizer(source)
 

@@ -23,12 +23,12 @@ from fednlp.data.features import Features
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult, Result, TrainRequest, Update, failed
 from fednlp.federated.communication import EncodedUpdate, bytes_down, decode_update, encode_update
-from fednlp.federated.lora import fill_products
+from fednlp.federated.lora import lora_products
 from fednlp.federated.params import Layout
 from fednlp.federated.pulling import choose, distances
 from fednlp.federated.store import ClientStore
-from fednlp.federated.sums import BURST, NotFinite, check_finite, count_bad
-from fednlp.federated.transforms import Key
+from fednlp.federated.sums import DIVERGED, NonFiniteUpdate, check_finite, count_nonfinite
+from fednlp.federated.transforms import RngKey
 from fednlp.tasks.base import Task
 from fednlp.training.local import LocalTrainer
 from fednlp.training.optimizers import LocalTraining, memory_sizes
@@ -192,10 +192,10 @@ class ClientTrainer:
             record: What it had kept.
 
         Raises:
-            NotFinite: Training ended in NaN, infinity or huge numbers, in what is sent or in what is kept.
+            NonFiniteUpdate: Training ended in NaN, infinity or huge numbers, in what is sent or in what is kept.
         """
         uplink, layout = self.algorithm.uplink, self.replica.layout
-        change, key = result.update["model"], Key(self.seed, request.round, request.client)
+        change, key = result.update["model"], RngKey(self.seed, request.round, request.client)
         others = {
             name: value if isinstance(value, Tensor) else value.flat()
             for name, value in result.update.items()
@@ -203,10 +203,10 @@ class ClientTrainer:
         }
         self.replica.check_own()
         for vector in result.keep.values():
-            if (bad := count_bad(vector)) and bad > count_bad(
+            if (bad := count_nonfinite(vector)) and bad > count_nonfinite(
                 local.x
             ):  # a model may begin with numbers as bad
-                raise NotFinite(BURST)
+                raise NonFiniteUpdate(DIVERGED)
         if uplink.plain and request.masking is None and not isinstance(change, Tensor):
             plain = change.take()  # in place: the last thing that is done with the trained weights
             return SentUpdate(model=plain, others=others)
@@ -224,7 +224,7 @@ class ClientTrainer:
         encoded = encode_update(uplink, layout, update, key, chosen.sent, record.get("residual"))
         return SentUpdate(encoded=encoded, others=others, chosen=chosen)
 
-    def _chosen(self, record: Record, update: Tensor, x: Tensor, key: Key) -> "ChosenTensors":
+    def _chosen(self, record: Record, update: Tensor, x: Tensor, key: RngKey) -> "ChosenTensors":
         """Choose which tensors to send, by how far each moved since the client's last round."""
         pull = self.algorithm.uplink.pull
         if pull.rule == "all":
@@ -356,7 +356,7 @@ class SentUpdate:
 
 
 def received(
-    sent: SentUpdate, algorithm: Algorithm, layout: Layout, x: Tensor, key: Key
+    sent: SentUpdate, algorithm: Algorithm, layout: Layout, x: Tensor, key: RngKey
 ) -> "Mapping[str, Update] | MaskedUpdate":
     """Return what the server makes of a client's update: the server's half.
 
@@ -368,7 +368,7 @@ def received(
         key: Seed, round, client.
 
     Raises:
-        NotFinite: It holds NaN, infinity or huge numbers.
+        NonFiniteUpdate: It holds NaN, infinity or huge numbers.
         RunError: The message is not what the layout asks for.
     """
     if sent.masked is not None:
@@ -376,7 +376,7 @@ def received(
     model = sent.model
     if sent.encoded is not None:
         flat = decode_update(algorithm.uplink, layout, sent.encoded, key)
-        fill_products(layout, x, flat, algorithm.uplink.adapters)
+        lora_products(layout, x, flat, algorithm.uplink.adapters)
         check_finite(flat)
         model = Update.of(flat, layout)
     assert model is not None

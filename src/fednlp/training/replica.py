@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from fednlp.federated.client import Gradient, Update
 from fednlp.federated.params import Kind, Layout
-from fednlp.federated.sums import check_finite, count_bad
+from fednlp.federated.sums import check_finite, count_nonfinite
 from fednlp.training.activation_cache import ActivationCache
 from fednlp.training.frozen_prefix import find_frozen_prefix
 
@@ -382,10 +382,10 @@ class Replica:
             tables = [table[self._rows] for table in tables]
         return dense, [table.to(self.device) for table in tables]
 
-    def count_bad(self) -> int:
+    def count_nonfinite(self) -> int:
         """Return how many of the weights as they stand are no numbers, or huge ones."""
-        words = 0 if self._embedding is None else count_bad(self._embedding.weight.detach())
-        return count_bad(self._live) + words
+        words = 0 if self._embedding is None else count_nonfinite(self._embedding.weight.detach())
+        return count_nonfinite(self._live) + words
 
     @torch.no_grad()
     def take_update(self) -> Update:
@@ -400,7 +400,7 @@ class Replica:
         """Check that the client's personal tensors are numbers.
 
         Raises:
-            NotFinite: They hold NaN, infinity or huge numbers.
+            NonFiniteUpdate: They hold NaN, infinity or huge numbers.
         """
         check_finite(self._own)
 

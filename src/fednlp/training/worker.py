@@ -16,8 +16,8 @@ from fednlp.federated.client import ClientResult, TrainRequest, reason_of
 from fednlp.federated.params import Layout
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.store import ClientStore
-from fednlp.federated.sums import BURST, NotFinite, count_bad
-from fednlp.federated.transforms import Key
+from fednlp.federated.sums import DIVERGED, NonFiniteUpdate, count_nonfinite
+from fednlp.federated.transforms import RngKey
 from fednlp.hubs.cache import cache_dir
 from fednlp.models.groups import groups_of
 from fednlp.partition import Partition
@@ -165,7 +165,7 @@ class ClientWorker:
             try:
                 result = algorithm.client(local, x, vectors, init.method)
                 sent = trainer.encode(request, local, result, record)
-                key = Key(self.spec.seed, request.round, request.client)
+                key = RngKey(self.spec.seed, request.round, request.client)
                 algorithm.aggregator.add(total, request, received(sent, algorithm, self.layout, x, key))
             except Exception as error:
                 trainer.forget(request)
@@ -309,13 +309,13 @@ class ClientWorker:
             init: What it has of its own.
 
         Raises:
-            NotFinite: Training ended in NaN, infinity or huge numbers.
+            NonFiniteUpdate: Training ended in NaN, infinity or huge numbers.
         """
         local = self.trainer.local(client, examples, round_number, x, init)
         local.options, local.all_words = options, True
         local.steps(x)
-        if self.replica.count_bad() > count_bad(x):
-            raise NotFinite(BURST)
+        if self.replica.count_nonfinite() > count_nonfinite(x):
+            raise NonFiniteUpdate(DIVERGED)
         return local
 
     def local_only(self, request: LocalOnlyRequest, vectors: Vectors, total: Any) -> LocalOnlyResult:

@@ -25,7 +25,7 @@ from fednlp.federated.aggregators.trimmed_mean import TrimmedMean, cut_of, trimm
 from fednlp.federated.client import ClientResult, TrainRequest, Update
 from fednlp.federated.cohort import Cohort, Population, RoundPlan, equally
 from fednlp.federated.params import Kind, Layout
-from fednlp.federated.sums import NotFinite
+from fednlp.federated.sums import NonFiniteUpdate
 from fednlp.runtime.shared import PrivateRoom, SharedRoom, remove_scratch
 
 SHAPES: dict[str, tuple[tuple[int, ...], Kind]] = {
@@ -192,7 +192,7 @@ def test_an_update_that_is_no_number_is_not_added(bad: float) -> None:
     total = rule.init(DENSE, ("model", "control"), PrivateRoom())
     fine, broken = torch.zeros(5), torch.tensor([0, 0, bad, 0, 0])
     update = {"model": Update.of(fine, DENSE), "control": Update.of(broken, DENSE)}
-    with pytest.raises(NotFinite):
+    with pytest.raises(NonFiniteUpdate):
         rule.add(total, TrainRequest(0, 1, 1.0), update)
     assert not total.records()
 

@@ -19,7 +19,7 @@ from fednlp.inference.client_models import NoClientModel
 from fednlp.inference.model import open_trained
 from fednlp.partition import Partition
 from fednlp.reports.groups import algorithm_title
-from fednlp.simulation.build import gather
+from fednlp.simulation.build import build_components
 from fednlp.simulation.run_dir import RunDir
 from fednlp.simulation.start_model import start_model
 from fednlp.training.scores import joined
@@ -61,8 +61,8 @@ def flat(weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
 def algorithm_1(experiment: Experiment, run: RunDir, lam: float) -> tuple[Weights, dict[int, Weights]]:
     """Return the global and the personal models after all rounds, by the paper's pseudo-code."""
     resolved = experiment.resolved()
-    pieces, partition = gather(resolved, lambda text: None), Partition.load(run.partition)
-    model = start_model(resolved, pieces.source, pieces.task)
+    components, partition = build_components(resolved, lambda text: None), Partition.load(run.partition)
+    model = start_model(resolved, components.source, components.task)
     names = [name for name, _ in model.named_parameters()]
 
     def trained(client: int, start: Weights, x: Weights, pull: float) -> Weights:
@@ -70,8 +70,8 @@ def algorithm_1(experiment: Experiment, run: RunDir, lam: float) -> tuple[Weight
         numbers = partition.train(client)
         for _ in range(EPOCHS):
             model.zero_grad()
-            batch = pieces.task.collate(pieces.train, numbers, torch.device("cpu"), training=True)
-            pieces.task.loss(model, batch).backward()
+            batch = components.task.collate(components.train, numbers, torch.device("cpu"), training=True)
+            components.task.loss(model, batch).backward()
             with torch.no_grad():
                 for name, weight in model.named_parameters():
                     weight -= RATE * (weight.grad + pull * (weight - x[name]))
@@ -147,11 +147,11 @@ def test_the_global_model_is_that_of_fedavg(
 def own_score(run: RunDir, client: int) -> float:
     """Return the accuracy of a client's own model on its own tests, computed from the run directory."""
     partition, trained = Partition.load(run.partition), open_trained(run.folder, client)
-    pieces = gather(trained.experiment, lambda text: None)
+    components = build_components(trained.experiment, lambda text: None)
     with torch.inference_mode():
-        found = trained.task.predict(trained.model, pieces.test, partition.test(client), trained.device)
+        found = trained.task.predict(trained.model, components.test, partition.test(client), trained.device)
     numbers, predictions = joined([found])
-    return float(trained.task.metrics(predictions, pieces.test, numbers)["accuracy"])
+    return float(trained.task.metrics(predictions, components.test, numbers)["accuracy"])
 
 
 def test_scores_are_of_the_personal_models_and_of_the_global_one(experiment: Make, tmp_path: Path) -> None:
@@ -209,7 +209,9 @@ def test_a_run_that_was_stopped_ends_in_the_same_models(
 ) -> None:
     asked = experiment({"algorithm.name": "ditto", "num_rounds": 3})
     whole = fednlp.run(asked, tmp_path / "whole")
-    with stopping(rounds=2, pieces=2) as listener:  # within the third round: some records are written already
+    with stopping(
+        rounds=2, components=2
+    ) as listener:  # within the third round: some records are written already
         fednlp.run(asked, tmp_path / "cut", callback=listener)
     cut = fednlp.resume(tmp_path / "cut")
     assert outcome(cut) == outcome(whole)

@@ -137,7 +137,7 @@ class Aggregator(ABC):
             update: Its vectors by name; the masked update for a rule that sums under masks.
 
         Raises:
-            NotFinite: It holds NaN, infinity or a huge number; nothing was added.
+            NonFiniteUpdate: It holds NaN, infinity or a huge number; nothing was added.
         """
 
     @abstractmethod

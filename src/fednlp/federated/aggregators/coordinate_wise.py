@@ -72,7 +72,7 @@ class CoordinateWise(Aggregator):
         """Append a client's update.
 
         Raises:
-            NotFinite: It holds NaN, infinity or a huge number; nothing was added.
+            NonFiniteUpdate: It holds NaN, infinity or a huge number; nothing was added.
             OSError: The disk is full; nothing was added.
         """
         from fednlp.federated.sums import check_finite

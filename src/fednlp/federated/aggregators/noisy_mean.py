@@ -43,16 +43,16 @@ class NoisyMean(WeightedMean):
         """Add a client's update, cut to the norm.
 
         Raises:
-            NotFinite: It holds NaN, infinity or a huge number; nothing was added.
+            NonFiniteUpdate: It holds NaN, infinity or a huge number; nothing was added.
         """
         from fednlp.federated.client import Update
         from fednlp.federated.sums import check_finite
-        from fednlp.federated.transforms import Clip, Key
+        from fednlp.federated.transforms import Clip, RngKey
 
         layout = total["model"].layout
         flat = update["model"].flat(layout)
         check_finite(flat)
-        cut = Clip(self.clip).encode({"": flat}, Key(self.seed, request.round, request.client))[""]
+        cut = Clip(self.clip).encode({"": flat}, RngKey(self.seed, request.round, request.client))[""]
         super().add(total, request, {"model": Update.of(cut, layout)})
 
     def finish(

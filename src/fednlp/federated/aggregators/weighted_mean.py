@@ -41,7 +41,7 @@ class WeightedMean(Aggregator):
         """Add a client's weighted update.
 
         Raises:
-            NotFinite: It holds NaN, infinity or a huge number; nothing was added.
+            NonFiniteUpdate: It holds NaN, infinity or a huge number; nothing was added.
         """
         from fednlp.federated.sums import check_finite
 

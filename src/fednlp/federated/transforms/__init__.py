@@ -1,7 +1,7 @@
 """Transforms of updates and weights on their way: smaller messages, bounded updates; they compose."""
 
 from fednlp.federated.message import Shapes
-from fednlp.federated.transforms.base import Key, PerTensor, Tensors, Transform
+from fednlp.federated.transforms.base import PerTensor, RngKey, Tensors, Transform
 from fednlp.federated.transforms.chain import Chain, feedback, make_chain
 from fednlp.federated.transforms.clip import Clip
 from fednlp.federated.transforms.half import Half
@@ -13,10 +13,10 @@ __all__ = [
     "Chain",
     "Clip",
     "Half",
-    "Key",
     "PerTensor",
     "Quantise",
     "RandomK",
+    "RngKey",
     "Shapes",
     "Sign",
     "Tensors",

@@ -1,6 +1,6 @@
-"""What a transform is: named tensors become other named tensors, whose shapes both sides know beforehand.
+"""The protocol of transforms: named tensors become other named tensors, whose shapes both sides know in advance.
 
-Shapes are a function of the layout alone, so nothing about sizes is read from a message. A transform that
+Shapes are a function of the layout only, so no sizes are read from a message. A transform that
 needs more than one tensor for a parameter ``w`` names the others ``w#index``, ``w#scale``: no parameter's
 name holds a ``#``. The steps after it leave those side tensors alone.
 """
@@ -19,16 +19,28 @@ from fednlp.seeds import generator
 Tensors = Mapping[str, Tensor]
 
 
-class Key(NamedTuple):
-    """What a message's randomness depends on: the experiment's seed, the round, and the client."""
+class RngKey(NamedTuple):
+    """The key of a message's random streams.
+
+    Attributes:
+        seed: The experiment's seed.
+        round: Number of the round, from 1.
+        client: The client's id; -1 for the server's messages.
+    """
 
     seed: int
     round: int
     client: int
 
 
-def stream(key: Key, purpose: str, name: str) -> np.random.Generator:
-    """Return the generator of one tensor of one message."""
+def stream(key: RngKey, purpose: str, name: str) -> np.random.Generator:
+    """Return the random generator of one tensor of one message.
+
+    Args:
+        key: The message's key.
+        purpose: Name of the use, which separates the streams of a key.
+        name: Name of the tensor.
+    """
     return generator(key.seed, f"{purpose} {name}", key.round, key.client)
 
 
@@ -36,32 +48,60 @@ class Transform(Protocol):
     """One step of a chain."""
 
     def shapes(self, before: Shapes) -> Shapes:
-        """Return what :meth:`encode` makes of tensors of these shapes."""
+        """Return the shapes and dtypes that :meth:`encode` gives for tensors of these shapes."""
 
-    def encode(self, tensors: Tensors, key: Key) -> dict[str, Tensor]:
-        """Encode named tensors; new ones, the given are left as they are."""
+    def encode(self, tensors: Tensors, key: RngKey) -> dict[str, Tensor]:
+        """Return the encoded tensors; the given ones are not changed."""
 
-    def decode(self, tensors: Tensors, before: Shapes, key: Key) -> dict[str, Tensor]:
-        """Undo :meth:`encode`, as far as it can be: tensors of the shapes ``before``, in their order."""
+    def decode(self, tensors: Tensors, before: Shapes, key: RngKey) -> dict[str, Tensor]:
+        """Undo :meth:`encode`, exactly or approximately.
+
+        Args:
+            tensors: The encoded tensors.
+            before: Shapes and dtypes of the original tensors.
+            key: The key that they were encoded with.
+
+        Returns:
+            Tensors of the shapes ``before``, in their order.
+        """
 
 
 class PerTensor(ABC):
-    """A transform of each float32 tensor by itself; a subclass says what becomes of one."""
+    """A transform of each float32 tensor by itself; a subclass defines that of one tensor."""
 
     @abstractmethod
     def parts(self, shape: tuple[int, ...]) -> Shapes:
-        """Return suffix -> (shape, dtype) of what one tensor becomes; the first suffix is empty."""
+        """Return suffix -> (shape, dtype) of the encoding of one tensor; the first suffix is empty."""
 
     @abstractmethod
-    def pack(self, tensor: Tensor, name: str, key: Key) -> dict[str, Tensor]:
-        """Encode one tensor: suffix -> tensor, as :meth:`parts` says."""
+    def pack(self, tensor: Tensor, name: str, key: RngKey) -> dict[str, Tensor]:
+        """Encode one tensor.
+
+        Args:
+            tensor: float32, of any shape.
+            name: Name of the tensor.
+            key: The message's key.
+
+        Returns:
+            suffix -> tensor, with the shapes and dtypes of :meth:`parts`.
+        """
 
     @abstractmethod
-    def unpack(self, parts: dict[str, Tensor], shape: tuple[int, ...], name: str, key: Key) -> Tensor:
-        """Decode one tensor: float32 of the shape given."""
+    def unpack(self, parts: dict[str, Tensor], shape: tuple[int, ...], name: str, key: RngKey) -> Tensor:
+        """Decode one tensor.
+
+        Args:
+            parts: suffix -> tensor, from :meth:`pack`.
+            shape: Shape of the original tensor.
+            name: Name of the tensor.
+            key: The key that it was encoded with.
+
+        Returns:
+            float32, of the given shape.
+        """
 
     def shapes(self, before: Shapes) -> Shapes:
-        """Return what :meth:`encode` makes of tensors of these shapes."""
+        """Return the shapes and dtypes that :meth:`encode` gives for tensors of these shapes."""
         after: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         for name, (shape, dtype) in before.items():
             if _is_value(name, dtype):
@@ -70,8 +110,8 @@ class PerTensor(ABC):
                 after[name] = (shape, dtype)
         return after
 
-    def encode(self, tensors: Tensors, key: Key) -> dict[str, Tensor]:
-        """Encode each float32 tensor that is no side tensor; the others pass."""
+    def encode(self, tensors: Tensors, key: RngKey) -> dict[str, Tensor]:
+        """Encode each float32 tensor except side tensors; the others are passed on unchanged."""
         after: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
             if _is_value(name, tensor.dtype):
@@ -81,8 +121,8 @@ class PerTensor(ABC):
                 after[name] = tensor
         return after
 
-    def decode(self, tensors: Tensors, before: Shapes, key: Key) -> dict[str, Tensor]:
-        """Return float32 tensors of the shapes ``before``."""
+    def decode(self, tensors: Tensors, before: Shapes, key: RngKey) -> dict[str, Tensor]:
+        """Decode each float32 tensor except side tensors; the others are passed on unchanged."""
         after = {}
         for name, (shape, dtype) in before.items():
             if _is_value(name, dtype):

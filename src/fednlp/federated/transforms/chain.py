@@ -1,4 +1,4 @@
-"""Transforms one after the other, and the memory that makes up for what they lose."""
+"""Chains of transforms, and error feedback, which compensates for what they lose."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 from fednlp.errors import ModelError
 from fednlp.federated.message import Shapes, message_bytes, shapes_of
 from fednlp.federated.transform_spec import Step
-from fednlp.federated.transforms.base import Key, Tensors, Transform
+from fednlp.federated.transforms.base import RngKey, Tensors, Transform
 from fednlp.federated.transforms.clip import Clip
 from fednlp.federated.transforms.half import Half
 from fednlp.federated.transforms.quantise import Quantise
@@ -22,34 +22,38 @@ Carry = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class Chain:
-    """Transforms in the order in which a sender applies them; without any, nothing changes, bit for bit."""
+    """Transforms in the order in which a sender applies them; an empty chain changes nothing, bit for bit.
+
+    Attributes:
+        steps: The transforms.
+    """
 
     steps: tuple[Transform, ...] = ()
 
     def shapes(self, before: Shapes) -> Shapes:
-        """Return name -> (shape, dtype) of what :meth:`encode` makes of tensors of these shapes."""
+        """Return the shapes and dtypes that :meth:`encode` gives for tensors of these shapes."""
         return self._stages(before)[-1]
 
-    def encode(self, tensors: Tensors, key: Key) -> dict[str, Tensor]:
+    def encode(self, tensors: Tensors, key: RngKey) -> dict[str, Tensor]:
         """Encode named float32 tensors; the same key gives the same bytes."""
         current = dict(tensors)
         for step in self.steps:
             current = step.encode(current, key)
         return current
 
-    def decode(self, encoded: Tensors, shapes: Shapes, key: Key) -> dict[str, Tensor]:
-        """Decode what :meth:`encode` made under the same key.
+    def decode(self, encoded: Tensors, shapes: Shapes, key: RngKey) -> dict[str, Tensor]:
+        """Decode tensors that :meth:`encode` encoded with the same key.
 
         Args:
             encoded: Tensors of ``self.shapes(shapes)``.
-            shapes: Those of the original tensors.
-            key: The sender's.
+            shapes: Shapes and dtypes of the original tensors.
+            key: The sender's key.
 
         Returns:
             float32 tensors of the original shapes, in the order of ``shapes``.
 
         Raises:
-            RunError: The contents of the tensors are not what the chain makes.
+            RunError: The chain cannot have produced these values.
         """
         stages = self._stages(shapes)
         current = {name: encoded[name] for name in stages[-1]}
@@ -58,14 +62,14 @@ class Chain:
         return current
 
     def message_bytes(self, shapes: Shapes) -> int:
-        """Return the length of the message that tensors of these shapes become, to the byte."""
+        """Return the exact length of the encoded message of tensors of these shapes, in bytes."""
         return message_bytes(self.shapes(shapes))
 
     def _stages(self, before: Shapes) -> list[Shapes]:
         """Return the shapes before the first step, and after each.
 
         Raises:
-            ModelError: A name holds "#", which is kept for side tensors.
+            ModelError: A name contains "#", which is reserved for side tensors.
         """
         for name in before:
             if "#" in name:
@@ -77,11 +81,11 @@ class Chain:
 
 
 def make_chain(steps: Sequence[Step], *, nearest: bool = False) -> Chain:
-    """Build the chain of checked steps (:func:`fednlp.federated.transform_spec.parse_chain`).
+    """Build a chain.
 
     Args:
-        steps: What to do, in order.
-        nearest: Let ``int8`` and ``int4`` round to nearest: for weights, on the way down.
+        steps: Checked steps, in order (:func:`fednlp.federated.transform_spec.parse_chain`).
+        nearest: Let ``int8`` and ``int4`` round to nearest, for weights on the downlink.
     """
     return Chain(tuple(_make(step, nearest) for step in steps))
 
@@ -106,23 +110,23 @@ def _make(step: Step, nearest: bool) -> Transform:
 
 
 def feedback(
-    update: Tensors, residual: Tensors, chain: Chain, key: Key, carry: Carry = dict
+    update: Tensors, residual: Tensors, chain: Chain, key: RngKey, carry: Carry = dict
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-    """Encode an update together with what earlier messages left out, and keep what this one leaves out.
+    """Encode an update with error feedback.
 
     residual' = update + residual - decoded (Stich et al. 2018, algorithm 1; Karimireddy et al. 2019, algorithm 2).
-    Nothing is lost in the end: what was decoded, and the last residual, add up to the updates.
+    The sum of all decoded messages and the last residual is the sum of all updates.
 
     Args:
-        update: Named float32 tensors; some of the shared ones will do.
-        residual: Left over from earlier rounds; a name that is missing counts as zeros.
-        chain: The way up.
-        key: This message's.
-        carry: Takes the encoded tensors to the receiver, and returns what arrives there.
+        update: Named float32 tensors, all of the shared ones or some.
+        residual: Residual of earlier rounds by name; a missing tensor counts as zeros.
+        chain: The uplink's transforms.
+        key: The message's key.
+        carry: Transfers the encoded tensors to the receiver, and returns them as received.
 
     Returns:
-        What is sent, what the receiver makes of it, and the new residual. Tensors that are not in the update keep
-        their residual; all do if anything is not finite, because the receiver will refuse that message.
+        The encoded tensors, the receiver's decoded tensors, and the new residual. Tensors that are not in the update
+        keep their residual; all do if a value is not finite, because the receiver will refuse that message.
     """
     target = {
         name: value + residual[name] if name in residual else value.detach() for name, value in update.items()

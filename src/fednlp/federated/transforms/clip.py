@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from fednlp.federated.message import Shapes
-from fednlp.federated.transforms.base import Key, Tensors
+from fednlp.federated.transforms.base import RngKey, Tensors
 
 
 @dataclass(frozen=True)
@@ -23,19 +23,19 @@ class Clip:
     bound: float
 
     def shapes(self, before: Shapes) -> Shapes:
-        """The same."""
+        """Return the same shapes: clipping changes none."""
         return dict(before)
 
-    def encode(self, tensors: Tensors, key: Key) -> dict[str, Tensor]:
-        """Scale all tensors by one factor, if the update is too long."""
+    def encode(self, tensors: Tensors, key: RngKey) -> dict[str, Tensor]:
+        """Scale all tensors by one factor if the norm of the update exceeds the bound."""
         norm = sum(_square(tensor) for tensor in tensors.values()) ** 0.5
         if norm <= self.bound:
             return dict(tensors)
         factor = self.bound / norm  # 0 times infinity is NaN, and NaN stays NaN
         return {name: tensor * factor for name, tensor in tensors.items()}
 
-    def decode(self, tensors: Tensors, before: Shapes, key: Key) -> dict[str, Tensor]:
-        """There is nothing to undo."""
+    def decode(self, tensors: Tensors, before: Shapes, key: RngKey) -> dict[str, Tensor]:
+        """Return the tensors unchanged: clipping is not undone."""
         return {name: tensors[name] for name in before}
 
 

@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 from fednlp.federated.message import Shapes
-from fednlp.federated.transforms.base import Key, PerTensor
+from fednlp.federated.transforms.base import PerTensor, RngKey
 
 
 @dataclass(frozen=True)
 class Half(PerTensor):
     """Cast to 16 bits on the way, and back to 32 on arrival.
 
-    float16 has 11 significant bits and ends at 65504: what is larger becomes infinite, so that it is refused
-    and never silently another number; below 6e-8 it ends in zero. bfloat16 has 8 significant bits and the
+    float16 has 11 significant bits and a maximum of 65504: larger values become infinite, so that the message is
+    refused, and never another number; values below 6e-8 may become zero. bfloat16 has 8 significant bits and the
     range of float32.
 
     Args:
@@ -24,13 +24,13 @@ class Half(PerTensor):
     dtype: torch.dtype = torch.float16
 
     def parts(self, shape: tuple[int, ...]) -> Shapes:
-        """One tensor of the same shape."""
+        """Return one tensor of the same shape, in 16 bits."""
         return {"": (shape, self.dtype)}
 
-    def pack(self, tensor: Tensor, name: str, key: Key) -> dict[str, Tensor]:
+    def pack(self, tensor: Tensor, name: str, key: RngKey) -> dict[str, Tensor]:
         """Round to nearest, ties to even."""
         return {"": tensor.to(self.dtype)}
 
-    def unpack(self, parts: dict[str, Tensor], shape: tuple[int, ...], name: str, key: Key) -> Tensor:
-        """Exact: float32 holds every number of 16 bits."""
+    def unpack(self, parts: dict[str, Tensor], shape: tuple[int, ...], name: str, key: RngKey) -> Tensor:
+        """Convert to float32, which is exact."""
         return parts[""].float()

@@ -1,4 +1,4 @@
-"""Whole numbers of 8 or 4 bits, times a scale."""
+"""Quantisation: integers of 8 or 4 bits, times a scale."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fednlp.federated.message import Shapes
-from fednlp.federated.transforms.base import Key, PerTensor, stream
+from fednlp.federated.transforms.base import PerTensor, RngKey, stream
 
 _SMALLEST = torch.finfo(torch.float32).tiny
-"""The least scale: zeros need one, and a smaller number loses digits."""
+"""The smallest scale: zeros need one, and a subnormal number has fewer digits."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Quantise(PerTensor):
 
     Args:
         bits: 8, or 4: two values a byte, the first in the lower half.
-        block: How many values share a scale; None for all of a tensor.
+        block: Number of values with a common scale; None for all of a tensor.
         nearest: Round to nearest (ties to even) in place of stochastically.
     """
 
@@ -34,12 +34,12 @@ class Quantise(PerTensor):
     nearest: bool = False
 
     def parts(self, shape: tuple[int, ...]) -> Shapes:
-        """The codes, and a scale a block."""
+        """Return the shapes of the codes, and of one scale for each block."""
         count = torch.Size(shape).numel()
         codes = (shape, torch.int8) if self.bits == 8 else ((-(-count // 2),), torch.uint8)
         return {"": codes, "#scale": ((self._blocks(count),), torch.float32)}
 
-    def pack(self, tensor: Tensor, name: str, key: Key) -> dict[str, Tensor]:
+    def pack(self, tensor: Tensor, name: str, key: RngKey) -> dict[str, Tensor]:
         """Divide by the scales and round."""
         count, levels = tensor.numel(), 2 ** (self.bits - 1) - 1
         blocked = self._blocked(tensor.reshape(-1))
@@ -47,7 +47,7 @@ class Quantise(PerTensor):
         scale = (largest / levels).clamp_min_(_SMALLEST)
         ratio = blocked / scale.unsqueeze(1)
         if not bool(torch.isfinite(scale).all()):
-            ratio.nan_to_num_()  # what NaN becomes as a whole number is anybody's guess
+            ratio.nan_to_num_()  # the conversion of NaN to an integer is undefined
         ratio.clamp_(-levels, levels)
         codes = (ratio.round_() if self.nearest else _round(ratio, stream(key, "rounding", name))).to(
             torch.int8
@@ -55,7 +55,7 @@ class Quantise(PerTensor):
         codes = codes.view(-1)[:count]
         return {"": _pair(codes) if self.bits == 4 else codes.view(tensor.shape), "#scale": scale}
 
-    def unpack(self, parts: dict[str, Tensor], shape: tuple[int, ...], name: str, key: Key) -> Tensor:
+    def unpack(self, parts: dict[str, Tensor], shape: tuple[int, ...], name: str, key: RngKey) -> Tensor:
         """Multiply by the scales."""
         count = torch.Size(shape).numel()
         codes = parts[""].view(-1) if self.bits == 8 else _unpair(parts[""], count)
@@ -63,7 +63,7 @@ class Quantise(PerTensor):
         return values.view(-1)[:count].reshape(shape)
 
     def _size(self, count: int) -> int:
-        """Return how many values share a scale in a tensor of so many."""
+        """Return the number of values with a common scale in a tensor of ``count`` values."""
         return max(1, count if self.block is None else min(self.block, count))
 
     def _blocks(self, count: int) -> int:

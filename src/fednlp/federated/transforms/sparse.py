@@ -1,4 +1,4 @@
-"""A share of each tensor's values: the largest ones, or random ones."""
+"""Sparsification: a share of each tensor's values, the largest ones or random ones."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fednlp.errors import RunError
 from fednlp.federated.message import Shapes
-from fednlp.federated.transforms.base import Key, PerTensor, stream
+from fednlp.federated.transforms.base import PerTensor, RngKey, stream
 
 
 @dataclass(frozen=True)
@@ -17,30 +17,30 @@ class TopK(PerTensor):
     """Keep the values largest in absolute size, exactly k of them; of equal ones the first.
 
     Stich et al. 2018, *Sparsified SGD with Memory*, definition 2.1. NaN counts as largest, then infinity, so
-    that neither gets lost.
+    that both are always sent.
 
     Args:
-        share: Of each tensor's values, above 0 and at most 1; at least one is kept.
+        share: Share of each tensor's values to keep, above 0 and at most 1; at least one value is kept.
     """
 
     share: float
 
     def parts(self, shape: tuple[int, ...]) -> Shapes:
-        """The values kept, and where they lie in the flattened tensor."""
+        """Return the shapes of the kept values, and of their positions in the flattened tensor."""
         kept = count_kept(shape, self.share)
         return {"": ((kept,), torch.float32), "#index": ((kept,), torch.int32)}
 
-    def pack(self, tensor: Tensor, name: str, key: Key) -> dict[str, Tensor]:
-        """Choose, in ascending order of place."""
+    def pack(self, tensor: Tensor, name: str, key: RngKey) -> dict[str, Tensor]:
+        """Return the largest values and their positions, in ascending order of position."""
         values = tensor.reshape(-1)
         index = torch.from_numpy(largest(values.numpy(), count_kept(tensor.shape, self.share)))
         return {"": values[index], "#index": index.int()}
 
-    def unpack(self, parts: dict[str, Tensor], shape: tuple[int, ...], name: str, key: Key) -> Tensor:
-        """Put the values in their places, zeros elsewhere.
+    def unpack(self, parts: dict[str, Tensor], shape: tuple[int, ...], name: str, key: RngKey) -> Tensor:
+        """Return a tensor with the values at their positions, and zeros elsewhere.
 
         Raises:
-            RunError: The places are not ascending, or not within the tensor.
+            RunError: The positions are not ascending, or not within the tensor.
         """
         index = parts["#index"].long()
         count = torch.Size(shape).numel()
@@ -53,43 +53,43 @@ class TopK(PerTensor):
 
 @dataclass(frozen=True)
 class RandomK(PerTensor):
-    """Keep k random values of each tensor; both sides draw the same places, so these are not sent.
+    """Keep k random values of each tensor; both sides draw the same positions, so these are not sent.
 
     Stich et al. 2018, definition 2.1. The mean of what arrives is ``k / n`` times the update of ``n`` values;
-    ``unbiased`` multiplies by ``n / k`` (Wangni et al. 2018), at the price of a variance as much larger.
+    ``unbiased`` multiplies by ``n / k`` (Wangni et al. 2018), which also increases the variance.
 
     Args:
-        share: As for :class:`TopK`.
-        unbiased: Multiply what arrives by n / k. Not for error feedback, which sends the rest later.
+        share: Share of each tensor's values to keep, above 0 and at most 1; at least one value is kept.
+        unbiased: Multiply the received values by n / k. Not for error feedback, which sends the rest later.
     """
 
     share: float
     unbiased: bool = False
 
     def parts(self, shape: tuple[int, ...]) -> Shapes:
-        """The values kept."""
+        """Return the shape of the kept values."""
         return {"": ((count_kept(shape, self.share),), torch.float32)}
 
-    def pack(self, tensor: Tensor, name: str, key: Key) -> dict[str, Tensor]:
-        """Take the values of the key's places; all NaN where any value is not finite, kept or not."""
+    def pack(self, tensor: Tensor, name: str, key: RngKey) -> dict[str, Tensor]:
+        """Return the values at the key's positions; all are NaN where any value of the tensor is not finite."""
         kept = tensor.reshape(-1)[self._places(tensor.shape, name, key)]
         if tensor.numel() and not all(torch.isfinite(torch.stack(torch.aminmax(tensor)))):
             kept = torch.full_like(kept, torch.nan)
         return {"": kept}
 
-    def unpack(self, parts: dict[str, Tensor], shape: tuple[int, ...], name: str, key: Key) -> Tensor:
-        """Put the values in the key's places, zeros elsewhere."""
+    def unpack(self, parts: dict[str, Tensor], shape: tuple[int, ...], name: str, key: RngKey) -> Tensor:
+        """Return a tensor with the values at the key's positions, and zeros elsewhere."""
         count, kept = torch.Size(shape).numel(), parts[""]
         values = kept * (count / len(kept)) if self.unbiased and len(kept) else kept
         return torch.zeros(count).index_copy_(0, self._places(shape, name, key), values).view(shape)
 
-    def _places(self, shape: tuple[int, ...], name: str, key: Key) -> Tensor:
+    def _places(self, shape: tuple[int, ...], name: str, key: RngKey) -> Tensor:
         places = draw(torch.Size(shape).numel(), count_kept(shape, self.share), stream(key, "random-k", name))
         return torch.from_numpy(places)
 
 
 def count_kept(shape: tuple[int, ...], share: float) -> int:
-    """Return how many values of a tensor are kept: the rounded share, at least one if there is any.
+    """Return the number of values of a tensor that are kept: the rounded share, at least one if there is any.
 
     >>> count_kept((10, 20), 0.01), count_kept((3,), 0.01), count_kept((0,), 0.01)
     (2, 1, 0)
@@ -99,7 +99,7 @@ def count_kept(shape: tuple[int, ...], share: float) -> int:
 
 
 def largest(values: NDArray[np.float32], kept: int) -> NDArray[np.int64]:
-    """Return the places of the values largest in absolute size, ascending; of equal ones the first.
+    """Return the positions of the values largest in absolute size, ascending; of equal ones the first.
 
     >>> largest(np.array([1, -3, 2, 3, -2], dtype=np.float32), 3).tolist()
     [1, 2, 3]
@@ -115,10 +115,15 @@ def largest(values: NDArray[np.float32], kept: int) -> NDArray[np.int64]:
 
 
 def draw(count: int, kept: int, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Return ``kept`` distinct places below ``count``, ascending, every such set equally likely.
+    """Return ``kept`` distinct positions below ``count``, ascending; every such set is equally likely.
 
-    Only raw bits are drawn: NumPy keeps those the same in every version, ``choice`` it does not, and the two
-    sides of a message may have different versions.
+    Only raw bits are drawn, since NumPy guarantees them across versions, unlike ``choice``, and the two sides of a
+    message may have different versions.
+
+    Args:
+        count: Number of positions.
+        kept: Number of positions to draw, at most ``count``.
+        generator: The random generator.
     """
     if kept > count // 2:
         mask = np.ones(count, dtype=bool)
