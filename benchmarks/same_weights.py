@@ -60,6 +60,7 @@ RENAMED: dict[str, str] = {
     "final_untrained": "finetune_untrained",
     "lost": "dropped_out",
     "matrix": "cross_client_evaluation",
+    "moved": "update_norms",
 }
 """Keys of settings and of round lines that have another name in an older checkout: the old name, and the new one."""
 _TIMED = ("seconds", "simulated_seconds")

@@ -287,7 +287,7 @@ def test_nothing_of_the_libraries_is_heard(toml: Path) -> None:
 def test_compare(fednlp: Type, toml: Path) -> None:
     """Every run once; a second time nothing is run again, and more methods run only what is missing."""
     result = fednlp(
-        "compare", toml, "--algorithms", "fedavg,fedopt", "--references", "centralised,local", "--out", "cmp"
+        "compare", toml, "--algorithms", "fedavg,fedopt", "--baselines", "centralised,local", "--out", "cmp"
     )
     assert result.code == 0, result
     runs = {path.parent.name for path in Path("cmp").glob("*/summary.json")}
@@ -301,7 +301,7 @@ def test_compare(fednlp: Type, toml: Path) -> None:
     options = [
         "--algorithms",
         "fedavg,fedopt,fedprox",
-        "--references",
+        "--baselines",
         "centralised",
         "--seeds",
         2,
@@ -346,10 +346,10 @@ def test_compare_goes_on_after_a_kill_before_the_first_round(fednlp: Type, toml:
     ("options", "message"),
     [
         (["--algorithms", "fedavgg"], "did you mean fedavg?"),
-        (["--algorithms", "centralised"], "--references centralised"),
-        (["--references", "fedavg"], "--references fedavg"),
+        (["--algorithms", "centralised"], "--baselines centralised"),
+        (["--baselines", "fedavg"], "--baselines fedavg"),
         (["--seeds", "0"], "--seeds 0"),
-        (["--algorithms", "", "--references", ""], "nothing to compare"),
+        (["--algorithms", "", "--baselines", ""], "nothing to compare"),
         (["--set", "client.lr=3"], "client.lr"),
     ],
 )
@@ -707,7 +707,7 @@ def test_several_experiments_are_one_table(fednlp: Type, toml: Path) -> None:
         "other.toml",
         "--algorithms",
         "fedavg",
-        "--references",
+        "--baselines",
         "local",
         "--out",
         "out",

@@ -225,7 +225,7 @@ def test_pulling_sends_what_it_says(whole: Callable[[str], RunDir]) -> None:
     first, later = lines_of(whole("high"))[0], lines_of(whole("high"))[1:]
     assert any(line["tensors_down"] < first["tensors_down"] for line in later)
     low = lines_of(whole("low"))[0]
-    for client, moved in low["moved"].items():
+    for client, moved in low["update_norms"].items():
         chosen = set(low["sent"][client])
         assert max(moved[n] for n in chosen) <= min(d for n, d in enumerate(moved) if n not in chosen)
 

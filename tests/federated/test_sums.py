@@ -83,7 +83,7 @@ def test_rows_equal_the_whole_table(rows: list[int], seed: int) -> None:
     assert torch.equal(mean(other, 0.25), mean(whole, 0.25))
     parts.clear()
     assert not parts.storage.any()
-    assert not parts.touched.any()
+    assert not parts.touched_rows.any()
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2 * LARGEST])
@@ -95,7 +95,7 @@ def test_what_is_not_finite_is_refused_and_adds_nothing(bad: float, where: str) 
     with pytest.raises(NonFiniteUpdate):
         total.add(1.0, dense, torch.tensor([0, 1]), table)
     assert not total.storage.any()
-    assert not total.touched.any()
+    assert not total.touched_rows.any()
 
 
 @given(weights=st.lists(st.integers(0, 10**6), min_size=1, max_size=50))

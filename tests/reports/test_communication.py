@@ -39,7 +39,7 @@ def _pulled(folder: Path, entries: Entries | None, rounds: int = 3, clients: int
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     for line in lines[:rounds]:
         number = line["round"]
-        line["moved"] = {str(c): [number + i / 10 for i in range(5)] for c in range(clients)}
+        line["update_norms"] = {str(c): [number + i / 10 for i in range(5)] for c in range(clients)}
         line["sent"] = {str(c): list(range(min(5, c + 1))) for c in range(clients)}
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if entries is not None:
@@ -157,7 +157,7 @@ def test_many_rounds_are_a_dozen_with_the_first_and_the_last(new_run: NewRun) ->
 )
 def test_odd_lines_cost_no_report(new_run: NewRun, moved: Any, sent: Any) -> None:
     folder = new_run(rounds=1)
-    line = json.loads((folder / "rounds.jsonl").read_text()) | {"moved": moved, "sent": sent}
+    line = json.loads((folder / "rounds.jsonl").read_text()) | {"update_norms": moved, "sent": sent}
     (folder / "rounds.jsonl").write_text(json.dumps(line) + "\n")
     for block in communication_blocks({"A": [read_run(folder)]}):
         if isinstance(block, Picture):

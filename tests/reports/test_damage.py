@@ -55,7 +55,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "cross_client_evaluation.json").write_text(json.dumps(matrix))
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     for line in lines:
-        line["moved"] = {str(client): [0.1, 0.2] for client in line["cohort"]}
+        line["update_norms"] = {str(client): [0.1, 0.2] for client in line["cohort"]}
         line["sent"] = {str(client): [0] for client in line["cohort"]}
         line["dropped"] = [{"client": 1, "reason": "out of memory"}]
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -226,7 +226,7 @@ def test_untouched_words_do_not_move_and_are_not_reported() -> None:
     assert replica.model.words.weight.shape == (3, 4)
     total = ExactSum(replica.layout)
     add_update(replica, total)
-    assert total.touched.nonzero().flatten().tolist() == [3, 7, 9]
+    assert total.touched_rows.nonzero().flatten().tolist() == [3, 7, 9]
 
 
 def test_special_words_are_always_loaded() -> None:

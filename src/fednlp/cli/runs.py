@@ -82,16 +82,14 @@ def compare(
             "fedavg,fedprox,fedopt, if left out."
         ),
     ] = None,
-    references: Annotated[
-        str, typer.Option(help="Of centralised, chained, local, with commas between.")
-    ] = "",
+    baselines: Annotated[str, typer.Option(help="Of centralised, chained, local, with commas between.")] = "",
     seeds: Annotated[int, typer.Option(help="How many seeds, from the experiment's own upwards.")] = 1,
     changes: Annotated[list[str] | None, _SET] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the comparison.")] = None,
     model: Annotated[str | None, _MODEL] = None,
     full: Annotated[bool, _FULL] = False,
 ) -> None:
-    """Compare algorithms and references over seeds; what is done already is not run again.
+    """Compare algorithms and baselines over seeds; what is done already is not run again.
 
     Several experiments, of one task or of several, give a table each and one of all.
     """
@@ -107,7 +105,7 @@ def compare(
     loaded = [config.load(one, overrides, full) for one in experiments or ["experiments/quickstart.toml"]]
     _require_different([one.name for one in loaded])
     folders = [_comparison_folder(one.name, out, len(loaded)) for one in loaded]
-    how = [(_methods(one, algorithms), _names(references), seeds) for one in loaded]
+    how = [(_methods(one, algorithms), _names(baselines), seeds) for one in loaded]
     for settings, folder, which in zip(loaded, folders, how, strict=True):
         plan(settings, *which, folder if out else None)  # all mistakes before the first run
     found: dict[str, dict[str, list[Any]]] = {}

@@ -52,7 +52,9 @@ class ExactSum:
     def __init__(self, layout: Layout, storage: Tensor | None = None, touched: Tensor | None = None) -> None:
         self.layout = layout
         self.storage = torch.zeros(layout.numel, dtype=torch.int64) if storage is None else storage
-        self.touched = torch.zeros(layout.table_shape[0], dtype=torch.bool) if touched is None else touched
+        self.touched_rows = (
+            torch.zeros(layout.table_shape[0], dtype=torch.bool) if touched is None else touched
+        )
         room = max(_CHUNK, layout.table_shape[1])
         self._scratch = torch.empty(room, dtype=torch.float64)
         self._whole = torch.empty(room, dtype=torch.int64)
@@ -90,20 +92,20 @@ class ExactSum:
                 sums[start : start + step] += fixed
             else:
                 sums.index_add_(0, rows[start : start + step], fixed)
-        self.touched[slice(None) if rows is None else rows] = True
+        self.touched_rows[slice(None) if rows is None else rows] = True
 
     def merge(self, other: "ExactSum") -> None:
         """Add another sum of the same layout."""
         dense = self.layout.dense
         self.storage[:dense] += other.storage[:dense]
-        rows = other.touched.nonzero().squeeze(1)
+        rows = other.touched_rows.nonzero().squeeze(1)
         if len(rows):
             mine, theirs = self.layout.rows(self.storage), self.layout.rows(other.storage)
             step = max(1, _CHUNK // mine.shape[1])
             for start in range(0, len(rows), step):
                 part = rows[start : start + step]
                 mine.index_add_(0, part, theirs[part])
-            self.touched[rows] = True
+            self.touched_rows[rows] = True
 
     def mean(self, share: float | Sequence[float]) -> tuple[Tensor, Tensor]:
         """Return the weighted mean of the updates, and the nonzero rows of the table.
@@ -124,7 +126,7 @@ class ExactSum:
                 stop = min(start + _CHUNK, last)
                 scratch = self._scratch[: stop - start]
                 self._mean[start:stop].copy_(scratch.copy_(self.storage[start:stop]).mul_(scale))
-        rows = self.touched.nonzero().squeeze(1)
+        rows = self.touched_rows.nonzero().squeeze(1)
         if len(rows):
             scale = _scale(share if isinstance(share, (int, float)) else share[-1])
             sums, means = self.layout.rows(self.storage), self.layout.rows(self._mean)
@@ -146,12 +148,12 @@ class ExactSum:
     def clear(self) -> None:
         """Reset the sum to zero."""
         self.storage[: self.layout.dense].zero_()
-        rows = self.touched.nonzero().squeeze(1)
+        rows = self.touched_rows.nonzero().squeeze(1)
         if len(rows):
             self.layout.rows(self.storage).index_fill_(0, rows, 0)
             if self._mean is not None:
                 self.layout.rows(self._mean).index_fill_(0, rows, 0)
-            self.touched.zero_()
+            self.touched_rows.zero_()
 
     def _fixed(self, values: Tensor, scale: float) -> Tensor:
         """Return values * scale rounded to whole numbers (half to even), in scratch memory."""

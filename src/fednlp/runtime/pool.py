@@ -40,11 +40,13 @@ class Worker(Protocol):
     Attributes:
         layout: Of the flat vectors.
         receives: Names of the vectors that are published besides the model.
+        sends: Names of the vectors that updates consist of.
         handlers: What answers each type of request.
     """
 
     layout: Layout
     receives: tuple[str, ...]
+    sends: tuple[str, ...]
     handlers: Mapping[type, Handler]
 
     def begin(self) -> None:
@@ -103,7 +105,7 @@ class Pool:
             self.vectors = vectors_in(worker, PrivateRoom())
             return
         shared = 4 * (1 + len(worker.receives)) * layout.numel
-        each = (8 * layout.numel + layout.table_shape[0]) * (1 + len(worker.receives))
+        each = (8 * layout.numel + layout.table_shape[0]) * len(worker.sends)
         self._scratch = scratch_folder(shared + len(self._children) * each)
         self._counter = Counter(self._scratch / "counter")
         self.vectors = vectors_in(worker, SharedRoom(self._scratch, "all"))

@@ -36,7 +36,7 @@ class MaskedUpdate:
         storage = total.storage.numpy()
         for start in range(0, len(storage), _CHUNK):
             storage[start : start + _CHUNK] += self.residues[start : min(start + _CHUNK, len(storage))]
-        total.touched.fill_(True)
+        total.touched_rows.fill_(True)
 
 
 def mask_update(update: Tensor, masking: dict[str, Any], key: RngKey) -> MaskedUpdate:
@@ -84,4 +84,4 @@ def unmask(total: ExactSum, start: int, stop: int, seeds: MaskSeeds) -> None:
     values = np.zeros(stop - start, dtype=np.uint32)
     add_masks(values, masks_from_json(seeds), start)
     total.storage.numpy()[start:stop] += values
-    total.touched.fill_(True)
+    total.touched_rows.fill_(True)

@@ -66,14 +66,14 @@ class Planned:
 
 
 def plan(
-    experiment: Experiment, algorithms: list[str], references: list[str], seeds: int, out: Path | None = None
+    experiment: Experiment, algorithms: list[str], baselines: list[str], seeds: int, out: Path | None = None
 ) -> list[Planned]:
     """List the runs of a comparison, seed by seed, and check all of them before the first begins.
 
     Args:
         experiment: The common settings; its seed is the first.
         algorithms: Names of federated algorithms, or of variants of the experiment.
-        references: Names of baselines: ``centralised``, ``chained``, ``local``.
+        baselines: Names of baselines: ``centralised``, ``chained``, ``local``.
         seeds: Number of seeds, from the experiment's own upwards.
         out: Folder of the comparison; by default ``runs/compare-<name>``.
 
@@ -83,17 +83,15 @@ def plan(
     """
     if seeds < 1:
         raise ConfigError(f"--seeds {seeds}: at least 1 is needed")
-    unknown = [name for name in references if name not in BASELINES]
+    unknown = [name for name in baselines if name not in BASELINES]
     if unknown:
-        raise ConfigError(f"--references {unknown[0]}: choose from {', '.join(BASELINES)}")
+        raise ConfigError(f"--baselines {unknown[0]}: choose from {', '.join(BASELINES)}")
     misplaced = [name for name in algorithms if name in BASELINES]
     if misplaced:
-        raise ConfigError(
-            f"--algorithms {misplaced[0]}: that is a reference; say --references {misplaced[0]}"
-        )
-    methods = list(dict.fromkeys([*algorithms, *references]))
+        raise ConfigError(f"--algorithms {misplaced[0]}: that is a baseline; say --baselines {misplaced[0]}")
+    methods = list(dict.fromkeys([*algorithms, *baselines]))
     if not methods:
-        raise ConfigError("nothing to compare: say --algorithms fedavg,fedopt or --references centralised")
+        raise ConfigError("nothing to compare: say --algorithms fedavg,fedopt or --baselines centralised")
     folder = out or Path("runs") / f"compare-{experiment.name}"
     runs = []
     for number in range(seeds):
@@ -117,7 +115,7 @@ def plan(
 def compare(
     experiment: Experiment | Mapping[str, Any] | str | Path,
     algorithms: list[str],
-    references: list[str] | None = None,
+    baselines: list[str] | None = None,
     seeds: int = 1,
     out: Path | None = None,
     callback: Callback | None = None,
@@ -127,7 +125,7 @@ def compare(
     Args:
         experiment: The common settings, the same as a dictionary, or the path of their TOML file.
         algorithms: Names of federated algorithms, or of variants of the experiment.
-        references: Names of baselines: ``centralised``, ``chained``, ``local``.
+        baselines: Names of baselines: ``centralised``, ``chained``, ``local``.
         seeds: Number of seeds, from the experiment's own upwards.
         out: Folder of the comparison; by default ``runs/compare-<name>``.
         callback: Reports progress; by default as for :func:`fednlp.run`.
@@ -137,7 +135,7 @@ def compare(
     """
     experiment = config.as_experiment(experiment)
     callback = _LogOnce(callback or default_callback())
-    runs = plan(experiment, algorithms, references or [], seeds, out)
+    runs = plan(experiment, algorithms, baselines or [], seeds, out)
     done = sum(planned.state == "done" for planned in runs)
     if done:
         callback.log(f"{done} of {len(runs)} runs are done already")

@@ -48,6 +48,16 @@ def protect(algorithm: Algorithm, experiment: Experiment, partition: Partition, 
         ConfigError: No parameters of the protocol meet its security requirements, or ``privacy.epsilon`` cannot be
             kept.
     """
+    protected = [
+        name
+        for name, given in (("privacy", experiment.privacy), ("secure", experiment.secure.protocol != "none"))
+        if given
+    ]
+    if protected and len(algorithm.sends) > 1:
+        raise ConfigError(
+            f"{algorithm.name} sends {', '.join(algorithm.sends)}, and [{protected[0]}] protects the model's update "
+            f"alone: remove [{protected[0]}]"
+        )
     population = Population(np.diff(partition.train_offsets), experiment.seed)
     mechanism, promises = dp_mechanism(experiment, algorithm, population), []
     if mechanism is not None:

@@ -85,7 +85,7 @@ class FederatedTraining:
             line["simulated_seconds"] = round(done.seconds, 6)
         norms = {r.client: r.facts["update_norms"] for r in done.results if "update_norms" in r.facts}
         if norms:
-            line["moved"] = norms
+            line["update_norms"] = norms
             line["sent"] = {
                 result.client: result.entries for result in done.results if result.client in norms
             }

@@ -201,7 +201,8 @@ class ClientTrainer:
             for name, value in result.update.items()
             if name != "model"
         }
-        self.replica.check_own()
+        if local.trained_personal is not None:
+            check_finite(local.trained_personal)
         for vector in result.keep.values():
             if (bad := count_nonfinite(vector)) and bad > count_nonfinite(
                 local.x
@@ -257,8 +258,8 @@ class ClientTrainer:
             return
         kept = {_OPTIMIZER + name: value.reshape(-1) for name, value in local.memory.items()}
         kept |= {_METHOD + name: value for name, value in result.keep.items()}
-        if self.replica.personal.numel:
-            kept["personal"] = self.replica.own()
+        if local.trained_personal is not None and self.replica.personal.numel:
+            kept["personal"] = local.trained_personal
         if sent.encoded is not None and sent.encoded.residual is not None:
             kept["residual"] = sent.encoded.residual
         if sent.chosen.model is not None and sent.chosen.sent is not None:

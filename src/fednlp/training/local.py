@@ -39,6 +39,7 @@ class LocalTrainer:
     Attributes:
         personal: The client's personal parameters, flat, when :meth:`steps` begins; None for the first ones.
         begin: Where steps from ``x`` begin in its place: the client's version of the shared tensors; None for ``x``.
+        trained_personal: The personal parameters that the first call of :meth:`steps` ended with, flat: the client's own.
         memory: The optimiser's, before the first call of :meth:`steps`, and then after the last.
         all_words: Load the whole word embedding, so that the trained model can be evaluated as it stands.
         rate: The learning rate is multiplied by this.
@@ -69,6 +70,7 @@ class LocalTrainer:
         self.replica, self.task, self.features, self.examples = replica, task, features, examples
         self.options, self.x, self.seed, self.round, self.client = options, x, seed, round_number, client
         self.personal: Tensor | None = None
+        self.trained_personal: Tensor | None = None
         self.begin: Tensor | None = None
         self.memory: Mapping[str, Tensor] = {}
         self.all_words = False
@@ -131,6 +133,8 @@ class LocalTrainer:
                 on_step(step + 1)
         self._count(batches, losses, rate, first)
         self.memory = remember(optimizer) if options.keep_memory or self.span else {}
+        if self.trained_personal is None:
+            self.trained_personal = replica.own()
         self._last = TrainedWeights(replica, self.x)
         return self._last
 

@@ -396,14 +396,6 @@ class Replica:
         assert self._table_start is not None
         return Update(dense, self._rows, self._embedding.weight.sub(self._table_start).cpu())
 
-    def check_own(self) -> None:
-        """Check that the client's personal tensors are numbers.
-
-        Raises:
-            NonFiniteUpdate: They hold NaN, infinity or huge numbers.
-        """
-        check_finite(self._own)
-
     @torch.no_grad()
     def gradient(self) -> Tensor:
         """Return the gradient of the shared tensors, flat; zero for buffers."""

@@ -113,7 +113,7 @@ class ClientWorker:
             spec.test_numbers,
             spec.evaluation_batch,
         )
-        self.receives = algorithm.receives
+        self.receives, self.sends = algorithm.receives, algorithm.sends
         self.handlers: Mapping[type, Handler] = {
             TrainRequest: self.train,
             LabelRequest: self.label,

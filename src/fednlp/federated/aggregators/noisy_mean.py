@@ -60,7 +60,7 @@ class NoisyMean(WeightedMean):
     ) -> AggregatedUpdate:
         """Return the noisy mean, in all rows: which ones clients touched is not told."""
         one = total["model"]
-        one.touched.fill_(True)
+        one.touched_rows.fill_(True)
         delta, rows = one.mean(self.denominator / plan.unit)
         self._add_noise(delta, plan.number)
         update = super().finish({}, plan, results)

@@ -76,7 +76,7 @@ def encoder_decoder_split(names: Sequence[str]) -> dict[str, list[int]]:
 def last_update_norms(run: Run) -> tuple[int, dict[str, list[float]]] | None:
     """Return the last round in which tensors were chosen, and of each client how far each of them had moved."""
     for line in reversed(run.rounds):
-        moved = line.get("moved")
+        moved = line.get("update_norms")
         if isinstance(moved, Mapping) and moved:
             found = {str(client): _numbers(norms) for client, norms in moved.items()}
             return int(line["round"]), found
@@ -87,7 +87,7 @@ def sent_shares(run: Run, layout: SharedTensors | None) -> list[SentShare]:
     """Return how much was sent in each round in which tensors were chosen."""
     found = []
     for line in run.rounds:
-        moved, sent = line.get("moved"), line.get("sent")
+        moved, sent = line.get("update_norms"), line.get("sent")
         if isinstance(moved, Mapping) and isinstance(sent, Mapping):
             parts = [
                 _share(len(_numbers(moved[c])), chosen, layout) for c, chosen in sent.items() if c in moved
