@@ -18,8 +18,8 @@ import fednlp
 from fednlp import fedavg, federate
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError
-from fednlp.federated.algorithm import equally
 from fednlp.federated.algorithms.scaffold import scaffold
+from fednlp.federated.cohort import equally
 from fednlp.federated.store import ClientStore
 from fednlp.models import pretrained_model
 from fednlp.partition import Partition
