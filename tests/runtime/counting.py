@@ -18,6 +18,7 @@ class Counting:
     """Answers with what was asked and what is published, and adds each client's number to its total."""
 
     receives = ("control",)
+    sends = ("model",)
 
     def __init__(self, here: int = 0) -> None:
         self.layout = Layout.of({"w": ((4,), "parameter")})

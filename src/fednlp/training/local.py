@@ -39,7 +39,7 @@ class LocalTrainer:
     Attributes:
         personal: The client's personal parameters, flat, when :meth:`steps` begins; None for the first ones.
         begin: Where steps from ``x`` begin in its place: the client's version of the shared tensors; None for ``x``.
-        trained_personal: The personal parameters that the first call of :meth:`steps` ended with, flat: the client's own.
+        trained_personal: The personal parameters after the first call of :meth:`steps`, flat: the client keeps them.
         memory: The optimiser's, before the first call of :meth:`steps`, and then after the last.
         all_words: Load the whole word embedding, so that the trained model can be evaluated as it stands.
         rate: The learning rate is multiplied by this.

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from fednlp.federated.client import Gradient, Update
 from fednlp.federated.params import Kind, Layout
-from fednlp.federated.sums import check_finite, count_nonfinite
+from fednlp.federated.sums import count_nonfinite
 from fednlp.training.activation_cache import ActivationCache
 from fednlp.training.frozen_prefix import find_frozen_prefix
 
