@@ -68,7 +68,13 @@ def describe_method(
     cohort, rounds = config.get("clients_per_round", "?"), config.get("num_rounds", "?")
     if clients is not None and isinstance(cohort, int):
         cohort = min(cohort, clients)
-    cohort_text = f"{cohort} clients a round, {rounds} rounds asked for"
+    buffered = lookup(config, "algorithm.buffer_size")
+    who = (
+        f"{cohort} clients a round"
+        if buffered is None
+        else f"{cohort} clients at any time, {buffered} a round"
+    )
+    cohort_text = f"{who}, {rounds} rounds asked for"
     text = f"{algorithm_title(name)}{_options(config)}: {cohort_text}; {describe_client(config)}{_server(config)}."
     return " ".join(filter(None, [text, communication_summary(config), _own_steps(config)]))
 

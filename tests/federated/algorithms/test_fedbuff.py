@@ -17,14 +17,15 @@ from safetensors.numpy import load_file
 from torch import Tensor
 
 import fednlp
-from fednlp import ServerOptimizer, config, fedavg, federate
+from fednlp import ServerOptimizer, config, fedavg, fedbuff, federate
 from fednlp.costs import client_seconds, local_examples, make_fleet
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.algorithms.fedbuff import Flush, FlushSchedule, fedbuff
+from fednlp.federated.algorithms.fedbuff import Flush, FlushSchedule
 from fednlp.federated.cohort import Cohort, Population, equally
 from fednlp.federated.round import RoundReport
 from fednlp.partition import Partition
+from fednlp.reports.describe import describe_method
 from fednlp.seeds import generator
 from fednlp.simulation.callback import Callback, NullCallback
 
@@ -420,8 +421,8 @@ def test_every_client_that_trains_is_counted_in_the_progress(buffered: Make, tmp
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"costs": {}}, "say costs.device, a profile or a mix"),
-        ({"costs": {"bandwidth_up": 1.0}}, "say costs.device, a profile or a mix"),
+        ({"costs": {}}, "set costs.device to a profile, or to a mix"),
+        ({"costs": {"bandwidth_up": 1.0}}, "set costs.device to a profile, or to a mix"),
         ({"algorithm.buffer_size": 9}, "algorithm.buffer_size = 9 is more than the 8 clients"),
         ({"algorithm.buffer_size": 0}, "algorithm.buffer_size = 0"),
         ({"algorithm.staleness_exponent": -1.0}, "algorithm.staleness_exponent = -1"),
@@ -437,10 +438,11 @@ def test_every_client_that_trains_is_counted_in_the_progress(buffered: Make, tmp
         ),
         (
             {"privacy": {"noise": 1.0, "clip": 1.0}, "algorithm.weighting": "uniform"},
-            r"\[privacy\] counts on cohorts that are drawn at random",
+            r"\[privacy\] assumes cohorts that are drawn at random",
         ),
+        ({"aggregator": {"name": "median"}}, r"\[aggregator\] replaces the rule of fedbuff"),
         ({"pull": {"rule": "low"}}, r"\[pull\] averages each tensor over the clients that sent it"),
-        ({"fewshot": {"gold": 16}}, r"\[fewshot\] draws each round among the clients that have labels"),
+        ({"fewshot": {"gold": 16}}, r"\[fewshot\] draws each cohort among the clients that have labels"),
         (
             {"model.peft": {"method": "lora", "r": 2, "averaging": "exact"}},
             r'averaging = "exact" is for clients that start from the same model',
@@ -452,9 +454,14 @@ def test_what_does_not_go_together_is_refused(changes: dict[str, Any], message: 
         buffered(changes).resolved()
 
 
+def test_a_report_says_who_trains_and_who_is_in_a_round(buffered: Make) -> None:
+    said = describe_method(buffered().resolved().model_dump())
+    assert "4 clients at any time, 2 a round, 6 rounds asked for" in said
+
+
 def test_the_resolved_experiment_is_sound(buffered: Make) -> None:
     resolved = buffered({"algorithm.staleness": "constant"}).resolved()
-    assert resolved.algorithm.method_options == {
+    assert resolved.algorithm.model_extra == {
         "buffer_size": 2,
         "staleness": "constant",
         "staleness_exponent": 0.5,
@@ -463,7 +470,7 @@ def test_the_resolved_experiment_is_sound(buffered: Make) -> None:
 
 
 def test_without_a_clock_a_trainer_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"or seconds to federate\(\)"):
+    with pytest.raises(ConfigError, match=r"or give seconds to federate\(\)"):
         federate(Half(), [[1.0], [2.0]], fedbuff(2, buffer_size=1), num_rounds=1)
     with pytest.raises(ConfigError, match="buffer_size = 3 is more than the 2 clients"):
         federate(Half(), [[1.0], [2.0]], fedbuff(2, buffer_size=3), num_rounds=1, seconds=[1.0, 1.0])

@@ -30,58 +30,60 @@ _VERSION = "version."
 
 
 def _refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
-    """Return what FedBuff cannot go with."""
-    from fednlp.models.peft_options import averaging_of
-
+    """Return what has no place where clients train across rounds, and what contradicts the options."""
     found, size = [], options.get("buffer_size", 10)
-    clients = experiment.partition.clients
+    clients, peft = experiment.partition.clients, experiment.model.peft or {}
     if experiment.costs.device is None:
         found.append(
-            "FedBuff goes by how long each client takes: say costs.device, a profile or a mix of several"
+            "fedbuff needs the time that each client takes: set costs.device to a profile, or to a mix of several"
         )
     if clients is not None and size > clients:
         found.append(_too_large(size, clients))
     if experiment.min_clients > size:
         found.append(
-            f"min_clients = {experiment.min_clients} is more than algorithm.buffer_size = {size}, the clients of an "
-            "update: lower it"
+            f"min_clients = {experiment.min_clients} is more than algorithm.buffer_size = {size}, the clients in a "
+            "step: lower it"
         )
     if options.get("staleness") == "constant" and options.get("staleness_exponent", 0.5) != 0.5:
         found.append(
             'algorithm.staleness_exponent is for algorithm.staleness = "polynomial": leave one of them out'
         )
+    if experiment.aggregator is not None:
+        found.append(
+            "[aggregator] replaces the rule of fedbuff, which weights updates by their staleness: leave it out"
+        )
     if experiment.secure.protocol != "none":
         found.append(
-            "[secure] runs each step of its protocol with a whole cohort at once, and FedBuff's clients come one by "
-            "one: leave [secure] out"
+            "[secure] runs each step of its protocol with a whole cohort at once, and the clients of fedbuff arrive "
+            "one by one: leave [secure] out"
         )
     if experiment.privacy is not None:
         found.append(
-            "[privacy] counts on cohorts that are drawn at random, and who is in FedBuff's buffer depends on the "
-            "clients' speeds: leave [privacy] out"
+            "[privacy] assumes cohorts that are drawn at random, and in fedbuff they depend on how fast the clients "
+            "are: leave [privacy] out"
         )
     if experiment.pull.rule != "all":
         found.append(
-            "[pull] averages each tensor over the clients that sent it, and FedBuff divides by the whole buffer: leave "
+            "[pull] averages each tensor over the clients that sent it, and fedbuff divides by the whole buffer: leave "
             "[pull] out"
         )
     if experiment.fewshot is not None:
         found.append(
-            "[fewshot] draws each round among the clients that have labels by then, and FedBuff's clients train across "
-            "rounds: leave [fewshot] out"
+            "[fewshot] draws each cohort among the clients that have labels by then, and the clients of fedbuff train "
+            "across rounds: leave [fewshot] out"
         )
-    if averaging_of(experiment.model.peft) == "exact":
+    if peft.get("averaging") == "exact":
         found.append(
-            '[model.peft] averaging = "exact" is for clients that start from the same model, and FedBuff\'s do not: '
-            'say averaging = "ffa" or "plain"'
+            '[model.peft] averaging = "exact" is for clients that start from the same model, which those of fedbuff do '
+            'not: say averaging = "ffa" or "plain"'
         )
     return found
 
 
 def _too_large(size: int, clients: int) -> str:
     return (
-        f"algorithm.buffer_size = {size} is more than the {clients} clients, and a buffer holds one update of each at "
-        "most: lower it"
+        f"algorithm.buffer_size = {size} is more than the {clients} clients, and a buffer holds at most one update of "
+        "each: lower it"
     )
 
 
@@ -233,8 +235,8 @@ class Timeline:
     def __init__(self, population: Population, concurrency: int, buffer_size: int) -> None:
         if population.seconds is None:
             raise ConfigError(
-                "FedBuff goes by how long each client takes, which is not known: give costs.device a profile that says "
-                "how long the model takes, or seconds to federate()"
+                "fedbuff needs the time that each client takes, which is not known: set costs.device to a profile that "
+                "says how long the model takes, or give seconds to federate()"
             )
         if buffer_size > len(population):
             raise ConfigError(_too_large(buffer_size, len(population)))
