@@ -14,8 +14,9 @@ from fednlp.errors import MissingDependency, ModelError
 from fednlp.federated.lora import exact_step, lora_products
 from fednlp.federated.params import Layout
 from fednlp.models import load_tokenizer, new_model, pretrained_model, resolve_model, save_model
-from fednlp.models.adapters import lora_pairs, with_adapter
+from fednlp.models.adapters import with_adapter
 from fednlp.models.prompt_tuning import with_saved_prompt
+from fednlp.training.lora_pairs import lora_pairs
 from fednlp.training.replica import Replica, flat_weights, layout_of
 
 peft = pytest.importorskip("peft")

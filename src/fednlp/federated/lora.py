@@ -41,9 +41,6 @@ from fednlp.federated.params import Layout
 from fednlp.federated.server import ServerOptimizer, ServerUpdate
 from fednlp.federated.state import State
 
-FROZEN_A = r"\.lora_A\."
-"""Regular expression of the parameters that FFA-LoRA does not train."""
-
 
 @dataclass(frozen=True)
 class LoraPair:

@@ -3,7 +3,6 @@
 import copy
 import json
 import re
-from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 from torch import nn
 
 from fednlp.errors import MissingDependency, ModelError
-from fednlp.federated.lora import FROZEN_A, LoraPair
 from fednlp.models.peft_layers import ia3_layers, lora_layers, type_of
 from fednlp.models.peft_options import averaging_of, check_peft, method_of
 from fednlp.models.prompt_tuning import is_prompted, save_prompted, with_prompt
@@ -29,7 +27,10 @@ _ADDED_BY_PEFT = {
     "TOKEN_CLS": ("classifier", "score"),
     "QUESTION_ANS": ("qa_outputs",),
 }
-_ADAPTER = "default"
+ADAPTER = "default"
+"""The name that PEFT gives an adapter."""
+_FROZEN_A = r"\.lora_A\."
+"""Regular expression of the parameters that FFA-LoRA leaves as they were drawn."""
 """PEFT's name of the only adapter of a model."""
 _SETS = ("target_modules", "feedforward_modules", "exclude_modules", "modules_to_save")
 
@@ -83,7 +84,7 @@ def with_adapter(
         raise ModelError(f'[model.peft] {reason}; target_modules = "all-linear" fits most models') from None
     if averaging_of(options) == "ffa":
         for name, parameter in adapted.named_parameters():
-            if re.search(FROZEN_A, name):
+            if re.search(_FROZEN_A, name):
                 parameter.requires_grad_(False)
     adapted.base_is_trained = averaging_of(options) == "exact"
     made: nn.Module = adapted
@@ -153,31 +154,5 @@ def _merged(model: Any) -> Any:
     made = copy.deepcopy(model)
     for path, module in list(made.named_modules()):
         if isinstance(module, ModulesToSaveWrapper):
-            made.set_submodule(path, module.modules_to_save[_ADAPTER])
+            made.set_submodule(path, module.modules_to_save[ADAPTER])
     return made.merge_and_unload()
-
-
-def lora_pairs(model: nn.Module) -> list[LoraPair]:
-    """Return the names of a model's adapters, each with that of the weight that it adapts.
-
-    Raises:
-        ModelError: A layer is not linear, or its weight is used elsewhere too: the product cannot be added to it.
-    """
-    from peft.tuners.lora import LoraLayer
-
-    owners = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
-    pairs = []
-    for path, module in model.named_modules():
-        if not isinstance(module, LoraLayer):
-            continue
-        weight = getattr(module.base_layer, "weight", None)
-        if _ADAPTER not in module.lora_A or weight is None or weight.dim() != 2 or owners[id(weight)] > 1:
-            layer = path.removeprefix("base_model.model.")
-            raise ModelError(
-                f'[model.peft] averaging = "exact" needs linear layers with weights of their own, and {layer} is '
-                "none: leave it out of target_modules"
-            )
-        a, b = (f"{path}.{name}.{_ADAPTER}.weight" for name in ("lora_A", "lora_B"))
-        transposed = bool(module.fan_in_fan_out)
-        pairs.append(LoraPair(a, b, f"{path}.base_layer.weight", module.scaling[_ADAPTER], transposed))
-    return pairs
