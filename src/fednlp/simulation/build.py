@@ -442,7 +442,10 @@ def build_algorithm(experiment: Experiment, given: Algorithm | None = None) -> A
         method = ALGORITHMS.find("fedavg" if configured.name in BASELINES else configured.name)
         if method.server is not None:
             common["server"] = server_optimizer(experiment)
-        given = method.make(experiment.clients_per_round, common, configured.function_options)
+        made = method.make(experiment.clients_per_round, common, configured.function_options)
+        given = replace(
+            made, client_rate=common["client_rate"]
+        )  # the run's, whether the method takes it or not
     pull = Pull(**experiment.pull.model_dump())
     uplink = Uplink(make_chain(parse_chain(exchange.up, "up")), exchange.error_feedback, pull)
     downlink = Downlink(make_chain(parse_chain(exchange.down, "down"), nearest=True))

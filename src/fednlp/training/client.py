@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from fednlp.data.features import Features
+from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult, Result, TrainRequest, Update, failed
 from fednlp.federated.communication import EncodedUpdate, bytes_down, decode_update, encode_update
@@ -193,7 +194,9 @@ class ClientTrainer:
 
         Raises:
             NonFiniteUpdate: Training ended in NaN, infinity or huge numbers, in what is sent or in what is kept.
+            ConfigError: The client's function sends or keeps other vectors than the algorithm declares.
         """
+        self._check_names(result)
         uplink, layout = self.algorithm.uplink, self.replica.layout
         change, key = result.update["model"], RngKey(self.seed, request.round, request.client)
         others = {
@@ -224,6 +227,19 @@ class ClientTrainer:
         chosen = self._chosen(record, update, local.x, key)
         encoded = encode_update(uplink, layout, update, key, chosen.sent, record.get("residual"))
         return SentUpdate(encoded=encoded, others=others, chosen=chosen)
+
+    def _check_names(self, result: Result) -> None:
+        """Check that a client sends and keeps the vectors that the algorithm declares."""
+        algorithm = self.algorithm
+        for what, names, declared in (
+            ("sends", result.update, algorithm.sends),
+            ("keeps", result.keep, algorithm.keeps),
+        ):
+            if {*names} != {*declared}:
+                raise ConfigError(
+                    f"{algorithm.name}: the client's function {what} {', '.join(names) or 'nothing'}, and "
+                    f"Algorithm({what}=...) says {', '.join(declared) or 'nothing'}: make them the same"
+                )
 
     def _chosen(self, record: Record, update: Tensor, x: Tensor, key: RngKey) -> "ChosenTensors":
         """Choose which tensors to send, by how far each moved since the client's last round."""
