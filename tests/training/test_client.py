@@ -147,7 +147,7 @@ def test_a_client_whose_own_tensors_are_no_numbers_fails(tmp_path: Path, algorit
 
     def spoil(local: Any, x: Any, server: Any, own: Any) -> Result:
         y = local.steps(x)
-        local.replica._own.fill_(float("inf"))
+        local.trained_personal.fill_(float("inf"))
         return Result({"model": y - x})
 
     one = Worker(tmp_path, replace(algorithm, client=spoil), personal=frozenset({"out.weight"}))
