@@ -55,7 +55,8 @@ def test_a_method_is_made_with_what_a_run_gives(name: str) -> None:
         assert COMMON["server"] in (made.server, *vars(made.server).values())
     assert set(found.parameters) - set(found.options().model_fields) <= {*algorithms.COMMON, "common"}
     assert inspect.getdoc(found.build)
-    assert len(made.sample(Population(np.ones(9, dtype=np.int64)), 1).clients) == 3
+    population = Population(np.ones(20, dtype=np.int64), seconds=np.ones(20))
+    assert len(made.sample(population, 1).clients) == getattr(options, "buffer_size", 3)
 
 
 @pytest.mark.parametrize("name", FILES)

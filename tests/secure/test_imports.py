@@ -1,4 +1,4 @@
-"""What secure aggregation and privacy may import: protocols know nothing of experiments, training or transport."""
+"""What secure aggregation and privacy may import: protocols know nothing of experiments, training or workers."""
 
 import ast
 from pathlib import Path
@@ -9,8 +9,8 @@ import fednlp
 
 SOURCE = Path(fednlp.__file__).parent
 ALLOWED = {
-    "secure": ("errors", "seeds", "secure", "privacy.noise", "federated.sums"),
-    "privacy": ("errors", "seeds", "privacy", "federated.algorithm"),
+    "secure": ("errors", "seeds", "secure", "privacy.noise", "federated", "runtime.messages"),
+    "privacy": ("errors", "seeds", "privacy", "federated"),
 }
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fednlp.federated.client import Gradient
-from fednlp.federated.sums import ExactSum, NonFiniteUpdate
+from fednlp.federated.sums import ExactSum, NonFiniteUpdate, check_finite
 from fednlp.models import new_model, pretrained_model
 from fednlp.training.optimizers import LocalTraining, make_optimizer
 from fednlp.training.replica import Replica, decayed_names, flat_weights, layout_of
@@ -54,7 +54,7 @@ def pull(mu: float) -> Gradient:
 
 def add_update(replica: Replica, total: ExactSum, weight: float = 1.0) -> None:
     """Add what a replica was trained by to a sum."""
-    replica.check_own()
+    check_finite(replica.own())
     update = replica.take_update()
     total.add(weight, update.dense, update.rows, update.table)
 

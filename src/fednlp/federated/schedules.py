@@ -34,8 +34,8 @@ class RateSchedule:
     def factor(self, round_number: int) -> float:
         """Return the factor of a round, by its number from 1.
 
-        >>> [RateSchedule("linear", rounds=5, minimum=0.2).factor(n) for n in (1, 3, 5)]
-        [1.0, 0.6, 0.2]
+        >>> [RateSchedule("linear", rounds=5, minimum=0.5).factor(n) for n in (1, 3, 5)]
+        [1.0, 0.75, 0.5]
         >>> [RateSchedule("constant", rounds=4, warmup=2).factor(n) for n in (1, 2, 3, 4)]
         [0.3333333333333333, 0.6666666666666666, 1.0, 1.0]
         """

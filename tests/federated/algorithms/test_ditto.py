@@ -288,7 +288,7 @@ def test_what_it_does_not_go_with(experiment: Make, changes: dict[str, Any], sai
 
 
 def test_the_default_is_written_out(experiment: Make) -> None:
-    assert experiment({"algorithm.name": "ditto"}).resolved().algorithm.method_options == {"lam": 1.0}
+    assert experiment({"algorithm.name": "ditto"}).resolved().algorithm.function_options == {"lam": 1.0}
 
 
 def test_a_client_whose_personal_model_diverges_is_dropped(experiment: Make, tmp_path: Path) -> None:

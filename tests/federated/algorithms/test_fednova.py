@@ -161,7 +161,7 @@ def test_two_workers_and_a_resumed_run_end_alike(
     whole = fednlp.run(experiment(changes), tmp_path / "whole")
     two = fednlp.run(experiment(changes | {"runtime.workers": 2}), tmp_path / "two")
     with stopping(rounds=2, pieces=2) as listener:
-        fednlp.run(experiment(changes), tmp_path / "stopped", listener=listener)
+        fednlp.run(experiment(changes), tmp_path / "stopped", callback=listener)
     resumed = fednlp.resume(tmp_path / "stopped")
     expected = outcome(whole)
     assert outcome(resumed) == expected

@@ -158,7 +158,7 @@ def test_a_run_is_the_algorithm_written_out(
     changes, server_rate, decay, uniform = CASES[case]
     settings = experiment(SETTINGS | changes)
     run = fednlp.run(settings, tmp_path / "run")
-    option = str(settings.resolved().algorithm.method_options["option"])
+    option = str(settings.resolved().algorithm.function_options["option"])
     x, c = straight_line(run, tiny_model, texts, option, server_rate, decay, uniform)
     begun = start(tiny_model).state_dict()
     assert max(float((x[name] - begun[name]).abs().max()) for name in x) > 0.05
@@ -181,7 +181,7 @@ def test_two_workers_and_a_resumed_run_end_alike(
     whole = fednlp.run(experiment(changes), tmp_path / "whole")
     two = fednlp.run(experiment(changes | {"runtime.workers": 2}), tmp_path / "two")
     with stopping(rounds=2, pieces=2) as listener:
-        fednlp.run(experiment(changes), tmp_path / "stopped", listener=listener)
+        fednlp.run(experiment(changes), tmp_path / "stopped", callback=listener)
     resumed = fednlp.resume(tmp_path / "stopped")
     expected = outcome(whole)
     assert outcome(resumed) == expected
