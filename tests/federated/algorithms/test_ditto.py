@@ -209,9 +209,7 @@ def test_a_run_that_was_stopped_ends_in_the_same_models(
 ) -> None:
     asked = experiment({"algorithm.name": "ditto", "num_rounds": 3})
     whole = fednlp.run(asked, tmp_path / "whole")
-    with stopping(
-        rounds=2, pieces=2
-    ) as listener:  # within the third round: some records are written already
+    with stopping(rounds=2, pieces=2) as listener:  # within the third round: some records are written already
         fednlp.run(asked, tmp_path / "cut", callback=listener)
     cut = fednlp.resume(tmp_path / "cut")
     assert outcome(cut) == outcome(whole)
