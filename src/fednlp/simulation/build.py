@@ -396,8 +396,17 @@ def open_worker(spec: dict[str, Any], experiment: dict[str, Any]) -> ClientWorke
     """
     built, made = WorkerSpec(**spec), Experiment(**experiment)
     clients = Partition.load(Path(built.partition)).num_clients
-    algorithm = client_side(attacked(build_algorithm(made), made, clients), made)
-    return ClientWorker(built, load_model(built), algorithm)
+    return ClientWorker(built, load_model(built), client_algorithm(made, clients))
+
+
+def client_algorithm(experiment: Experiment, clients: int) -> Algorithm:
+    """Return the method as a worker has it that is not the server's.
+
+    Args:
+        experiment: Resolved.
+        clients: How many there are.
+    """
+    return client_side(attacked(build_algorithm(experiment), experiment, clients), experiment)
 
 
 def local_training(experiment: Experiment) -> LocalTraining:

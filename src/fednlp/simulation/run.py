@@ -2,16 +2,12 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.config.sections import GIVEN
-from fednlp.data.schema import SCHEMAS
 from fednlp.errors import ConfigError, RunError
 from fednlp.federated.algorithm import Algorithm
 from fednlp.partition import Partition
@@ -26,10 +22,10 @@ from fednlp.simulation.build import (
 )
 from fednlp.simulation.callback import Callback, default_callback
 from fednlp.simulation.data_profile import profile_run_data
+from fednlp.simulation.facts import write_facts
 from fednlp.simulation.run_dir import (
     RunDir,
     create,
-    environment,
     refuse_taken,
     saving,
     start_again,
@@ -261,34 +257,4 @@ def _write_start(
         (directory.folder / "checkpoint").mkdir(exist_ok=True)
         partition.save(directory.partition)
         directory.write_json("data.json", look.values(texts=False))
-        _write_facts(directory, components, partition, start)
-
-
-def _write_facts(
-    directory: RunDir, components: RunComponents, partition: Partition, start: dict[str, str]
-) -> None:
-    data = components.data
-    facts = {
-        "name": data.name,
-        "source": data.source,
-        "fingerprint": data.fingerprint,
-        "train": len(data.train_numbers),
-        "test": len(data.test_numbers),
-        "labels": len(data.label_names) or None,
-        "task": components.task.name,
-        "metric": components.task.metric,
-    }
-    directory.write_json("environment.json", {**environment(facts), "start": start})
-    directory.write_json("task.json", {"task": components.task_spec, "fields": asdict(components.task)})  # type: ignore[call-overload]
-    clients, labels = partition.num_clients, len(data.label_names)
-    if SCHEMAS[data.task].kind != "class" or clients * labels > 200_000:
-        return
-    counts = {}
-    for split in ("train", "test"):
-        indices, offsets = getattr(partition, f"{split}_indices"), getattr(partition, f"{split}_offsets")
-        owner = np.repeat(np.arange(clients), np.diff(offsets))
-        known = data.labels(split)[indices]
-        table = np.zeros((clients, labels), dtype=np.int64)
-        np.add.at(table, (owner[known >= 0], known[known >= 0]), 1)
-        counts[split] = table.tolist()
-    directory.write_json("labels.json", {"labels": list(data.label_names), **counts})
+        write_facts(directory, components, partition, start)
