@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,15 @@ METHODS: dict[str, dict[str, Any]] = {
     "lora": {"model.peft": {"method": "lora", "r": 2}},
     "frozen": {"model.train": {"frozen": ["embeddings"]}},
 }
+
+
+@dataclass
+class Member:
+    """A site of the register."""
+
+    name: str
+    client: int
+    state: str = "enrolled"
 
 
 class Owner:
@@ -87,8 +97,8 @@ def deploy(shards: Shards, folder: Path) -> RunDir:
     for thread in threads:
         thread.start()
     try:
-        names = dict(enumerate(shards.names))
-        Federation(directory, hub, NullCallback()).run(lambda: names, len(names))
+        members = [Member(name, client) for client, name in enumerate(shards.names)]
+        Federation(directory, hub, lambda: members, NullCallback()).run()
     finally:
         hub.finish("done")
         for thread in threads:
