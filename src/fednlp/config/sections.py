@@ -54,15 +54,14 @@ def _one_or_several(value: Any) -> Any:
     raise ValueError('give a file, a folder, a pattern such as "silos/*.csv", or a list of these')
 
 
-class Data(Section):
-    """Where the examples come from: a known data set by ``name``, files by ``path``, or both.
+class DataFiles(Section):
+    """Files of examples, and how they are read: the arguments of :func:`fednlp.data.load_data`.
 
     ``path`` names silos, each the examples of one client, where it is a list, a pattern, or a folder of files or of
     folders that are a data set each. ``name = "sites"`` is for a deployment: the examples are at the sites, and the
     server knows the ``labels`` and a test set at most.
     """
 
-    name: str | None = None
     path: Annotated[str | list[str] | None, PlainValidator(_one_or_several)] = None
     text: str = "text"
     label: str = "label"
@@ -77,6 +76,16 @@ class Data(Section):
     def at_sites(self) -> bool:
         """Whether the examples are at the sites of a deployment."""
         return self.name == SITES
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of :func:`fednlp.data.load_data` that say which files these are."""
+        return self.model_dump(include=set(DataFiles.model_fields))
+
+
+class Data(DataFiles):
+    """Where the examples come from: a known data set by ``name``, files by ``path``, or both."""
+
+    name: str | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

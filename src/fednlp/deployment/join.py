@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from fednlp.deployment.certificates import Material
 from fednlp.deployment.credentials import FIXED_NAME, channel_credentials
@@ -23,7 +22,7 @@ _DAY = 24 * 3600
 
 
 def home() -> Path:
-    """Return the folder of all federations that this machine has joined: ``FEDNLP_HOME``, or the user's state folder."""
+    """Return the folder of all federations that this machine has joined: ``FEDNLP_HOME``, or in the user's state."""
     named = os.environ.get("FEDNLP_HOME")
     if named:
         return Path(named)
@@ -46,7 +45,11 @@ def enrolled_folder(target: str, log: Log, root: Path | None = None) -> Path:
     if not target.startswith("fednlp1:") and ":" not in target:
         folder = root / target
         if not (folder / "identity").is_dir():
-            known = sorted(path.name for path in root.iterdir() if (path / "identity").is_dir()) if root.is_dir() else []
+            known = (
+                sorted(path.name for path in root.iterdir() if (path / "identity").is_dir())
+                if root.is_dir()
+                else []
+            )
             raise RunError(
                 f"this machine has not joined a federation called {target} "
                 f"({'it has joined ' + ', '.join(known) if known else 'nor any other'}): fednlp join and the token"
@@ -78,7 +81,9 @@ def join(folder: Path, owner: SiteData, log: Log) -> str:
     identity = SiteIdentity(folder / "identity")
     member = identity.membership
     assert member is not None
-    with locked(folder / "lock", "stop it first", f"another fednlp join is at work in {folder}: stop it first"):
+    with locked(
+        folder / "lock", "stop it first", f"another fednlp join is at work in {folder}: stop it first"
+    ):
         _renew(identity, member, log)
         site = Participant(folder, Site(folder, owner, log), None, log)
         failure: list[FednlpError] = []
