@@ -58,8 +58,7 @@ class DataFiles(Section):
     """Files of examples, and how they are read: the arguments of :func:`fednlp.data.load_data`.
 
     ``path`` names silos, each the examples of one client, where it is a list, a pattern, or a folder of files or of
-    folders that are a data set each. ``name = "sites"`` is for a deployment: the examples are at the sites, and the
-    server knows the ``labels`` and a test set at most.
+    folders that are a data set each.
     """
 
     path: Annotated[str | list[str] | None, PlainValidator(_one_or_several)] = None
@@ -70,12 +69,6 @@ class DataFiles(Section):
     test_fraction: Fraction = 0.2
     delimiter: str | None = None
     on_invalid_row: Literal["refuse", "drop"] = "refuse"
-    labels: Annotated[list[str] | None, Field(min_length=2)] = None
-
-    @property
-    def at_sites(self) -> bool:
-        """Whether the examples are at the sites of a deployment."""
-        return self.name == SITES
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of :func:`fednlp.data.load_data` that say which files these are."""
@@ -83,9 +76,19 @@ class DataFiles(Section):
 
 
 class Data(DataFiles):
-    """Where the examples come from: a known data set by ``name``, files by ``path``, or both."""
+    """Where the examples come from: a known data set by ``name``, files by ``path``, or both.
+
+    ``name = "sites"`` is for a deployment: the examples are at the sites, and the server knows the ``labels`` and a
+    test set at most.
+    """
 
     name: str | None = None
+    labels: Annotated[list[str] | None, Field(min_length=2)] = None
+
+    @property
+    def at_sites(self) -> bool:
+        """Whether the examples are at the sites of a deployment."""
+        return self.name == SITES
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

@@ -11,7 +11,8 @@ from fednlp.deployment.credentials import FIXED_NAME, channel_credentials
 from fednlp.deployment.identity import Membership, SiteIdentity
 from fednlp.deployment.links.grpc import connect, enrol
 from fednlp.deployment.participate import Participant
-from fednlp.deployment.site import Site, SiteData
+from fednlp.deployment.policy import SitePolicy
+from fednlp.deployment.site import Site
 from fednlp.deployment.tokens import JoinToken
 from fednlp.disk import locked
 from fednlp.errors import FednlpError, RunError
@@ -67,12 +68,12 @@ def enrolled_folder(target: str, log: Log, root: Path | None = None) -> Path:
     return folder
 
 
-def join(folder: Path, owner: SiteData, log: Log) -> str:
+def join(folder: Path, policy: SitePolicy, log: Log) -> str:
     """Answer the calls of a federation until it ends; return why it ended.
 
     Args:
         folder: From :func:`enrolled_folder`.
-        owner: What the site decides.
+        policy: What the site decides.
         log: Called with what happens.
 
     Raises:
@@ -85,7 +86,7 @@ def join(folder: Path, owner: SiteData, log: Log) -> str:
         folder / "lock", "stop it first", f"another fednlp join is at work in {folder}: stop it first"
     ):
         _renew(identity, member, log)
-        site = Participant(folder, Site(folder, owner, log), None, log)
+        site = Participant(folder, Site(folder, member.site, policy, log), None, log)
         failure: list[FednlpError] = []
         link = threading.Thread(target=_link, args=(identity, member, site, failure, log), daemon=True)
         link.start()

@@ -199,6 +199,16 @@ class Limits(Section):
     )
 
 
+class SiteFiles(DataFiles):
+    """The site's files. Where it has no test file, it holds some examples out for tests of its own."""
+
+    test_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.2
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of :func:`fednlp.data.load_data` that say which files these are."""
+        return super().arguments() | {"test_fraction": self.test_fraction or None}
+
+
 class SitePolicy(Section):
     """A site's file: what it has, and what it allows.
 
@@ -210,7 +220,7 @@ class SitePolicy(Section):
         limits: What travels.
     """
 
-    data: DataFiles = DataFiles()
+    data: SiteFiles = SiteFiles()
     labels: dict[str, str] = Field(default={})
     allow: Allow = Allow()
     device: Device = Device()
