@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fednlp.errors import SecureAbort
 from fednlp.federated.transforms import Clip, RngKey
 from fednlp.privacy.noise import discrete_gaussian
 from fednlp.secure.encoding import Encoding
@@ -57,6 +58,27 @@ def mask_update(update: Tensor, masking: dict[str, Any], key: RngKey) -> MaskedU
     residues = encoding.encode(update.numpy(), masking["weight"], rounding, noise)
     add_own_masks(residues, masks_from_json(masking["seeds"]), encoding.modulus)
     return MaskedUpdate(residues, time.perf_counter() - begun)
+
+
+def add_own_noise(
+    residues: NDArray[np.uint32], encoding: Encoding, noise_std: float, rng: np.random.Generator
+) -> None:
+    """Add a client's noise to its encoded update, in place; the weight, its last residue, gets none.
+
+    Args:
+        residues: uint32 (parameters + 1).
+        encoding: Of the update.
+        noise_std: Standard deviation, in steps of the encoding.
+        rng: Where the noise is drawn from; :func:`fednlp.privacy.noise.os_generator` where nobody may know it.
+
+    Raises:
+        SecureAbort: A number is larger than the sum has room for.
+    """
+    noise = discrete_gaussian(noise_std, len(residues) - 1, rng)
+    if np.abs(noise).max(initial=0) > encoding.noise_bound:
+        raise SecureAbort(f"a client's noise is beyond {encoding.noise_bound} steps")
+    noise += residues[:-1]
+    residues[:-1] = noise % encoding.modulus
 
 
 def add_own_masks(residues: NDArray[np.uint32], masks: Sequence[Mask], modulus: int) -> None:
