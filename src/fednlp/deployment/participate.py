@@ -48,14 +48,19 @@ class Participant:
 
     def work(self) -> str:
         """Answer calls until the federation ends, and return why it ended."""
-        while not self.session.finished:
-            try:
-                call = self._calls.get(timeout=_LOOK)
-            except queue.Empty:
-                continue
+        while (call := self.next_call()) is not None:
             if call.id not in self._withdrawn:
                 self._answer(call)
         return self.session.reason or ""
+
+    def next_call(self) -> ReadyCall | None:
+        """Return the next call without answering it; None where the session ends before there is one."""
+        while not self.session.finished:
+            try:
+                return self._calls.get(timeout=_LOOK)
+            except queue.Empty:
+                continue
+        return None
 
     def _answer(self, call: ReadyCall) -> None:
         name, session = call.id.rpartition(".")[2], self.session

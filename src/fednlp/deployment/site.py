@@ -11,7 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from fednlp.config import Experiment
-from fednlp.deployment.facts import Download, facts_of
+from fednlp.deployment.dry_run import dry_run
+from fednlp.deployment.facts import Download, Facts, facts_of
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.refusals import Refusal, check, check_settings, refused_by
 from fednlp.deployment.setup import Setup, experiment_of, place_model, read_setup
@@ -97,6 +98,28 @@ class Site:
         Raises:
             RunError: It does not; every reason is named.
         """
+        worker, _, refusals = self._look(setup, objects)
+        self._require_none(refusals)
+        return worker
+
+    def examine(self, setup: Setup, objects: Mapping[str, Path], federation: str) -> list[str]:
+        """Return the lines that tell what an experiment would fetch, train and send here.
+
+        Args:
+            setup: What the server said.
+            objects: The files that came with it, by name.
+            federation: The server's address, for people.
+        """
+        _, facts, refusals = self._look(setup, objects)
+        experiment = experiment_of(setup)
+        return dry_run(federation, self.name, self.policy, experiment, facts, refusals, clients=setup.clients)
+
+    def _look(self, setup: Setup, objects: Mapping[str, Path]) -> tuple[ClientWorker, Facts, list[Refusal]]:
+        """Return the worker of an experiment, what it would do, and what the policy refuses of that.
+
+        Raises:
+            RunError: The policy refuses the experiment's text, so that nothing of it is looked at further.
+        """
         experiment = experiment_of(setup)
         self._require_none(check_settings(self.policy, experiment))
         place_model(objects, self.folder / "start")
@@ -110,8 +133,7 @@ class Site:
             longest=setup.longest,
             downloads=[Download(name, path.stat().st_size, path.name) for name, path in objects.items()],
         )
-        self._require_none(check(self.policy, experiment, facts))
-        return worker
+        return worker, facts, check(self.policy, experiment, facts)
 
     def _require_none(self, refusals: list[Refusal]) -> None:
         if refusals:
