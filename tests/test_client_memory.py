@@ -18,6 +18,7 @@ from fednlp.costs import LayerSizes, ModelSizes, TrainingDepth, client_memory, l
 from fednlp.fewshot.depth_capacity import TrainingPlan
 from fednlp.models.selection import apply_selection, parse_selection
 from fednlp.models.trainable_depth import backward_depth, trainable_depth
+from fednlp.partition import Partition
 from fednlp.simulation.resource_estimation import (
     PlanEstimator,
     _tied,
@@ -157,7 +158,7 @@ def test_a_side_without_a_length_with_longer_texts_or_without_attention_says_not
             spec=SimpleNamespace(longest=longest),
             replica=SimpleNamespace(model=model),
             train_features=SimpleNamespace(lengths=lambda numbers: np.array([3, texts])),
-            partition=SimpleNamespace(train_indices=np.array([0, 1])),
+            partition=Partition([0, 2], [0, 1], [0, 0], [], [0]),  # type: ignore[arg-type]
             task=SimpleNamespace(model_class="AutoModelForSequenceClassification"),
         )
 
