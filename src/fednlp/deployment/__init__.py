@@ -1,1 +1,1 @@
-"""A federation between machines that keep their texts: identities, sessions, and the rounds between them."""
+"""A federation between machines that keep their texts: a server, and sites that join it."""
