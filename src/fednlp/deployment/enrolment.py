@@ -37,7 +37,7 @@ VERSION = 1
 MOST_MESSAGE_BYTES = 16 * 1024
 """Longest message of enrolment, either way."""
 FOLDER = "federation"
-"""In the server's run directory."""
+"""In the server's run directory: the authority, the register of sites, and what arrived from them."""
 _SERVER_FILE = "server.json"
 
 
