@@ -13,6 +13,7 @@ import numpy as np
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.deployment.components import require_servable, server_components
+from fednlp.deployment.enrolment import FOLDER
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.messages import Call, ObjectRef
 from fednlp.deployment.remote import Sites
@@ -27,8 +28,6 @@ from fednlp.simulation.run_dir import RunDir, create, saving
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
 from fednlp.simulation.train import open_run, train
 
-FOLDER = "federation"
-"""Of what a server needs besides a run's own files: the register of sites, certificates, and what arrived."""
 _LOOK = 1.0
 
 
@@ -73,7 +72,7 @@ def open_directory(experiment: Experiment, out: Path) -> RunDir:
     if not (out / FOLDER).is_dir() and directory.state.is_file():
         raise RunError(f"{out} is a run of a simulation: choose another --out")
     with saving(out):
-        (out / FOLDER).mkdir(exist_ok=True)
+        (out / FOLDER).mkdir(mode=0o700, exist_ok=True)
     return directory
 
 

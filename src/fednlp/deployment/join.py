@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fednlp.deployment.ca import SERVER_NAME
 from fednlp.deployment.certificates import Material
-from fednlp.deployment.credentials import FIXED_NAME, channel_credentials
+from fednlp.deployment.credentials import channel_credentials
 from fednlp.deployment.identity import Membership, SiteIdentity
 from fednlp.deployment.links.grpc import connect, enrol
 from fednlp.deployment.participate import Participant
@@ -175,7 +176,7 @@ def _link(
             channel_credentials(identity.material()),
             site.session.begin,
             on_state=log,
-            server_name=FIXED_NAME[1],
+            server_name=SERVER_NAME,
         )
     except FednlpError as error:
         failure.append(error)
@@ -195,4 +196,4 @@ def _renew(identity: SiteIdentity, member: Membership, log: Log) -> None:
 
 def _asking(address: str, material: Material) -> Callable[[bytes], bytes]:
     credentials = channel_credentials(material)
-    return lambda message: enrol(address, credentials, message, server_name=FIXED_NAME[1])
+    return lambda message: enrol(address, credentials, message, server_name=SERVER_NAME)

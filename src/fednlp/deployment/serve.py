@@ -8,13 +8,13 @@ from pathlib import Path
 
 from fednlp.config import Experiment
 from fednlp.deployment.credentials import server_credentials
-from fednlp.deployment.enrolment import FederationAdmission, invite, store_address
-from fednlp.deployment.federation import FOLDER, Federation, open_directory, run_name
+from fednlp.deployment.enrolment import FOLDER, FederationAdmission, invite, store_address
+from fednlp.deployment.federation import Federation, open_directory, run_name
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links import Session, Wake
 from fednlp.deployment.links.grpc import PeerIdentity, RunningServer
 from fednlp.deployment.links.grpc import serve as listen_with
-from fednlp.errors import ConfigError, IdentityError
+from fednlp.errors import ConfigError
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.run_dir import RunDir
 
@@ -89,19 +89,13 @@ def serve(
 
 def _listen(where: Listening, admission: FederationAdmission, hub: Hub, callback: Callback) -> RunningServer:
     def session(peer: PeerIdentity, wake: Wake) -> Session:
-        site = admission.authorise(_certificate(peer))
+        site = admission.authorise(peer.certificate)
         return hub.session(site.client, wake, time.time)
 
     def enrol(peer: PeerIdentity, message: bytes) -> bytes:
-        return admission.enrol(_certificate(peer), message)
+        return admission.enrol(peer.certificate, message)
 
     return listen_with(where.listen, server_credentials(admission.material), session, enrol, log=callback.log)
-
-
-def _certificate(peer: PeerIdentity) -> bytes:
-    if peer.certificate is None:
-        raise IdentityError("the connection is not mutual TLS: no certificate was shown")
-    return peer.certificate
 
 
 def _reached(listen: str, port: int) -> str:
