@@ -14,6 +14,7 @@ import tomli_w
 
 from fednlp.config.error_messages import report
 from fednlp.config.method_options import own_keys
+from fednlp.config.round_schedules import CONSTANT, WITHOUT_ROUNDS
 from fednlp.config.schema import Experiment
 from fednlp.config.sections import BASELINES, Server
 from fednlp.errors import ConfigError
@@ -44,6 +45,8 @@ def with_algorithm(experiment: Experiment, name: str, seed: int) -> Experiment:
     if name in BASELINES:  # nothing is exchanged
         update |= {"exchange": {}, "pull": {}, "secure": {}, "privacy": None, "fewshot": None}
         update |= {"aggregator": None, "attack": None}
+    if name in WITHOUT_ROUNDS:
+        update["client"] = {**experiment.client.model_dump(), **CONSTANT}
     return parse(_document(experiment) | update, experiment.name)
 
 

@@ -16,7 +16,7 @@ from fednlp.federated.sums import count_nonfinite
 from fednlp.formatting.units import plural
 from fednlp.runtime.messages import LocalOnlyRequest, LocalOnlyResult
 from fednlp.seeds import generator
-from fednlp.simulation.build import cohort_examples, local_training
+from fednlp.simulation.build import cohort_examples, local_training, rate_schedule
 from fednlp.simulation.context import RunContext, require_finite
 from fednlp.simulation.evaluate import drawn_clients, evaluated, personal_scores
 from fednlp.training.batches import epoch_batches
@@ -36,6 +36,7 @@ class Centralised:
         self.context = context
         self.rounds = context.experiment.num_rounds
         self.options = local_training(context.experiment)
+        self.rate = rate_schedule(context.experiment.client, self.rounds)
         self.examples = np.sort(context.partition.train_indices)
         budget = cohort_examples(context.experiment, context.partition)
         self.steps = max(1, round(budget / self.options.batch_size))
@@ -72,6 +73,7 @@ class Centralised:
         first, last = self._span()
         local = worker.trainer.local(-1, self.examples, state.round + 1, state.params, ClientInit())
         local.memory, local.span = state.vectors, (first, last)
+        local.rate = self.rate.factor(state.round + 1)
         local.batches = [self._batch(step) for step in range(first, first + self.steps)]
         local.dropout = "centralised dropout", (state.round + 1,)
         local.all_words = True
