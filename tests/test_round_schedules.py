@@ -29,8 +29,8 @@ FALLING = {"client.round_schedule": "cosine", "client.warmup_rounds": 1, "client
         ),
         (
             {"client.round_schedule": "linear", "client.warmup_rounds": 3},
-            "client.warmup_rounds = 3 leaves none of the 3 rounds for the whole learning rate: give at most 2, or raise "
-            "num_rounds",
+            "client.warmup_rounds = 3 leaves none of the 3 rounds for the whole learning rate: give at most 2, "
+            "or raise num_rounds",
         ),
         (
             {"algorithm.name": "fedadam", "server.warmup_rounds": 4},

@@ -198,6 +198,7 @@ class ClientResult:
         entries: Numbers of the layout's entries that it sent; None for all.
         metrics: Numbers of the method's own, for weighted means.
         facts: What the round's line says of this client: JSON values.
+        gradient_examples: Examples whose gradient it computed besides local training.
     """
 
     client: int
@@ -212,6 +213,7 @@ class ClientResult:
     entries: list[int] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    gradient_examples: int = 0
 
 
 def failed(

@@ -56,7 +56,7 @@ def model_sizes(task: "Task", model: "nn.Module", length: int) -> ModelSizes:
 
 
 def memory_of_depth(
-    experiment: Experiment, sizes: ModelSizes, depth: TrainingDepth, trained: int, tied: int = 0
+    experiment: Experiment, sizes: ModelSizes, depth: TrainingDepth, trained: int, held: int, tied: int = 0
 ) -> int:
     """Return the peak memory of a client that trains to some depth, in bytes.
 
@@ -65,6 +65,7 @@ def memory_of_depth(
         sizes: Sizes of model and texts.
         depth: The trained layers.
         trained: Number of trained parameters.
+        held: Number of values that the method holds beside the model that it trains.
         tied: Number of these in a word embedding whose matrix is the head's too.
 
     Raises:
@@ -80,6 +81,7 @@ def memory_of_depth(
         labelled=experiment.evaluation.batch_size if labels else 0,
         optimizer="momentum" if client.momentum else client.optimizer,
         tied=tied,
+        held=held,
     )
 
 
@@ -106,7 +108,8 @@ def memory_of_run(experiment: Experiment, worker: "ClientWorker") -> int | None:
     except ConfigError:
         return None
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    return memory_of_depth(experiment, sizes, TrainingDepth(*depth), trained, _tied(model))
+    held = worker.algorithm.held_vectors * worker.layout.numel
+    return memory_of_depth(experiment, sizes, TrainingDepth(*depth), trained, held, _tied(model))
 
 
 def _tied(model: Any) -> int:
@@ -170,9 +173,10 @@ class PlanEstimator:
     def __init__(self, experiment: Experiment, profile: DeviceProfile, log: Log) -> None:
         from fednlp.models import load_tokenizer, longest_text, pretrained_model
         from fednlp.models.groups import groups_of
-        from fednlp.simulation.build import make_task, model_source, open_data
+        from fednlp.simulation.build import build_algorithm, make_task, model_source, open_data
 
         self.experiment, self.profile = experiment, profile
+        self.vectors = build_algorithm(experiment).held_vectors
         settings, data = experiment.model, open_data(experiment)
         source = model_source(experiment, data, log)
         tokenizer = load_tokenizer(source)
@@ -218,7 +222,7 @@ class PlanEstimator:
 
     def _cost(self, plan: TrainingPlan) -> PlanCost:
         trained, depth = _trained(self.model, self.selection(plan)), self.depth(plan)
-        memory = memory_of_depth(self.experiment, self.sizes, depth, trained)
+        memory = memory_of_depth(self.experiment, self.sizes, depth, trained, self.vectors * trained)
         return PlanCost(trained, memory, self._seconds(depth, True), self._seconds(depth, False))
 
     def _seconds(self, depth: TrainingDepth, training: bool) -> float:

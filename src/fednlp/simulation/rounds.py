@@ -108,6 +108,7 @@ class FederatedTraining:
         examples = local_examples(
             self._sizes, epochs=options.epochs, batch_size=options.batch_size, max_steps=options.max_steps
         )
+        examples = algorithm.local_work(examples, self._sizes)
         up = bytes_up(algorithm.uplink, self.context.state.layout, vectors=len(algorithm.sends) - 1)
         return client_seconds(self.fleet, examples, self._length(0), up)
 
@@ -179,5 +180,5 @@ def spent(layout: Layout, algorithm: Algorithm, result: ClientResult) -> ClientC
         tensors_up=len(sent) + extra * entries,
         tensors_down=tensors,
         parameters_up=parameters + extra * layout.numel,
-        examples=result.examples,
+        examples=result.examples + result.gradient_examples,
     )

@@ -53,6 +53,7 @@ class LocalTrainer:
         total_steps: Of all calls.
         total_examples: Seen in all calls, once per epoch.
         total_loss: Sum over all steps of the mean loss of the step's examples, times their number.
+        gradient_examples: Seen in all calls of :meth:`gradient`.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class LocalTrainer:
         self.dropout: tuple[str, tuple[int, ...]] = ("dropout", (round_number, client))
         self.num_steps, self.rate_sum = 0, 0.0
         self.total_steps, self.total_examples, self.total_loss = 0, 0, 0.0
+        self.gradient_examples = 0
         self._calls = 0
         self._last: TrainedWeights | None = None
 
@@ -150,6 +152,7 @@ class LocalTrainer:
                 batch = self.task.collate(self.features, numbers, replica.device, training=True)
                 loss = self.task.loss(replica.model, batch) * (len(numbers) / len(self.examples))
                 loss.backward()  # type: ignore[no-untyped-call]
+        self.gradient_examples += len(self.examples)
         return replica.gradient()
 
     def _load(self, start: Tensor, by_rows: bool) -> None:

@@ -99,6 +99,7 @@ def scaffold(
         keeps=("control",),
         receives=("control",),
         client_rate=client_rate,
+        local_gradients=1 if option == "I" else 0,
     )
 
 
