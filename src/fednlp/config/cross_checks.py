@@ -81,7 +81,9 @@ def partition_defaults(partition: Partition, data: Data) -> Partition:
     """
     if partition.method != "auto":
         return partition
-    if data.name is None and data.path is not None and names_silos(data.path, data.columns):
+    if data.at_sites or (
+        data.name is None and data.path is not None and names_silos(data.path, data.columns)
+    ):
         return partition.model_copy(update={"method": "silos"})
     clients = 10 if partition == Partition() else partition.clients
     return partition.model_copy(update={"method": "uniform", "clients": clients})

@@ -253,7 +253,7 @@ def dump(experiment: Experiment) -> str:
 def canonical(experiment: Experiment) -> dict[str, Any]:
     """Return what decides a run's result: not its name, its engine and workers, or what is kept."""
     document = experiment.model_dump(exclude_none=True)
-    for key in ("name", "report", "variant", "variants"):
+    for key in ("name", "report", "rounds", "variant", "variants"):
         document.pop(key, None)
     for key in ("engine", "workers"):
         document["runtime"].pop(key)
