@@ -135,7 +135,7 @@ class Federation:
         from fednlp.models import new_model
         from fednlp.partition import Partition
         from fednlp.runtime.pool import Pool
-        from fednlp.simulation.build import build_algorithm
+        from fednlp.simulation.configured_algorithm import build_algorithm
         from fednlp.simulation.context import RunContext
         from fednlp.simulation.rounds import FederatedTraining
         from fednlp.tasks import task_from
@@ -149,7 +149,7 @@ class Federation:
             "evaluation": {"every": 10**9},
         }
         settings["num_rounds"] = 10**9
-        self.pool = Pool(workers, "fednlp.simulation.build:open_worker")
+        self.pool = Pool(workers, "fednlp.simulation.workers:open_worker")
         built, experiment = WorkerSpec(**spec), parse(settings).resolved()
         task = task_from(built.task, built.task_fields)
         model = new_model(built.source, task.model_class, task.settings(), {})

@@ -199,7 +199,7 @@ def test_a_side_without_a_length_with_longer_texts_or_without_attention_says_not
             algorithm=SimpleNamespace(held_vectors=1),
             layout=SimpleNamespace(numel=100),
             train_features=SimpleNamespace(lengths=lambda numbers: np.array([3, texts])),
-            partition=SimpleNamespace(train_indices=np.array([0, 1])),
+            partition=SimpleNamespace(train_numbers=np.array([0, 1])),
             task=SimpleNamespace(model_class="AutoModelForSequenceClassification"),
         )
 

@@ -9,7 +9,7 @@ from fednlp import config
 from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES
 from fednlp.errors import ConfigError
-from fednlp.simulation.build import build_algorithm
+from fednlp.simulation.configured_algorithm import build_algorithm
 
 Make = Callable[..., Experiment]
 FALLING = {"client.round_schedule": "cosine", "client.warmup_rounds": 1, "client.minimum_rate": 0.1}

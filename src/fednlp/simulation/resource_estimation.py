@@ -1,6 +1,5 @@
 """Estimates before anything is trained: the memory of a client, and the memory and time of training plans."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -8,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 from fednlp.config import Experiment
 from fednlp.costs import (
     DeviceProfile,
+    Fleet,
     ModelSizes,
     TrainingDepth,
     client_memory,
     layer_sizes,
+    make_fleet,
     seconds_per_example,
 )
 from fednlp.errors import ConfigError
@@ -21,10 +22,32 @@ from fednlp.partition import Partition
 if TYPE_CHECKING:
     from torch import nn
 
+    from fednlp.simulation.components import Log
     from fednlp.tasks.base import Task
     from fednlp.training.worker import ClientWorker
 
-Log = Callable[[str], None]
+
+def fleet_of(experiment: Experiment, model: "nn.Module", num_clients: int) -> Fleet | None:
+    """Return the clients' devices and their cost models; None where ``[costs]`` configures none.
+
+    Args:
+        experiment: Resolved.
+        model: The model, of which the frozen parameters are marked.
+        num_clients: Number of clients of the partition.
+    """
+    from fednlp.models.trainable_depth import trainable_depth
+
+    costs, depth = experiment.costs, trainable_depth(model)
+    return make_fleet(
+        costs.bandwidth_up,
+        costs.bandwidth_down,
+        costs.device,
+        model=experiment.model.name_or_path,
+        parameters=sum(p.numel() for p in model.parameters()),
+        num_clients=num_clients,
+        seed=experiment.seed,
+        depth=None if depth is None else TrainingDepth(*depth, cached=experiment.runtime.cache_activations),
+    )
 
 
 def model_sizes(task: "Task", model: "nn.Module", length: int) -> ModelSizes:
@@ -178,10 +201,11 @@ class PlanEstimator:
         ConfigError: The model has no single stack of layers.
     """
 
-    def __init__(self, experiment: Experiment, profile: DeviceProfile, log: Log) -> None:
+    def __init__(self, experiment: Experiment, profile: DeviceProfile, log: "Log") -> None:
         from fednlp.models import load_tokenizer, longest_text, pretrained_model
         from fednlp.models.groups import groups_of
-        from fednlp.simulation.build import build_algorithm, make_task, model_source, open_data
+        from fednlp.simulation.components import make_task, model_source, open_data
+        from fednlp.simulation.configured_algorithm import build_algorithm
 
         self.experiment, self.profile = experiment, profile
         self.vectors = build_algorithm(experiment).held_vectors

@@ -19,11 +19,11 @@ from fednlp.federated.params import Layout
 from fednlp.federated.round import RoundReport, run_round
 from fednlp.federated.runtime import Runtime
 from fednlp.federated.sums import count_nonfinite
-from fednlp.simulation.build import fleet_of, local_training
 from fednlp.simulation.context import RunContext, require_finite
 from fednlp.simulation.evaluate import evaluated
 from fednlp.simulation.pseudo_labels import PseudoLabels
-from fednlp.simulation.resource_estimation import memory_of_run
+from fednlp.simulation.resource_estimation import fleet_of, memory_of_run
+from fednlp.simulation.workers import local_training
 
 
 class FederatedTraining:

@@ -24,7 +24,8 @@ from fednlp.fewshot.depth_capacity import (
     search_plans,
 )
 from fednlp.simulation.callback import NullCallback
-from fednlp.simulation.resource_estimation import Log, PlanCost, PlanEstimator
+from fednlp.simulation.components import Log
+from fednlp.simulation.resource_estimation import PlanCost, PlanEstimator
 from fednlp.simulation.run import run
 
 OnProgress = Callable[[int, int, str], None]
