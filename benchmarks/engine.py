@@ -139,7 +139,7 @@ class Federation:
         from fednlp.simulation.context import RunContext
         from fednlp.simulation.rounds import FederatedTraining
         from fednlp.tasks import task_from
-        from fednlp.training.replica import flat_weights
+        from fednlp.training.model_layout import flat_weights
         from fednlp.training.worker import ClientWorker, WorkerSpec
 
         spec, settings = prepare(folder, steps)
@@ -281,8 +281,9 @@ def measure_padding(name: str | None, path: str | None, rounds: int) -> dict[str
     from fednlp.models import pretrained_model
     from fednlp.tasks.text_classification import TextClassification
     from fednlp.training.local import LocalTrainer
+    from fednlp.training.model_layout import flat_weights
     from fednlp.training.optimizers import LocalTraining
-    from fednlp.training.replica import Replica, flat_weights
+    from fednlp.training.replica import Replica
 
     class Padded(TextClassification):
         """The same task, every batch padded to 128."""

@@ -25,7 +25,7 @@ from fednlp.simulation.partitioning import build_partition
 from fednlp.simulation.run_dir import RunDir
 from fednlp.simulation.workers import worker_spec
 from fednlp.training.client import ClientInit
-from fednlp.training.replica import flat_weights
+from fednlp.training.model_layout import flat_weights
 from fednlp.training.worker import ClientWorker
 from fednlp.training.worker_spec import personal_names
 

@@ -20,8 +20,9 @@ from fednlp.federated.transform_spec import parse_chain
 from fednlp.federated.transforms import make_chain
 from fednlp.runtime.shared import PrivateRoom
 from fednlp.training.client import ClientTrainer, init_of, model_of, record_fields
+from fednlp.training.model_layout import flat_weights
 from fednlp.training.optimizers import LocalTraining
-from fednlp.training.replica import Replica, flat_weights
+from fednlp.training.replica import Replica
 from fednlp.training.worker import ClientWorker
 
 from .small import FEATURES, Classes, small

@@ -30,7 +30,7 @@ from fednlp.simulation.protection import protect
 from fednlp.simulation.run_dir import RunDir, require_space, saving
 from fednlp.simulation.summary import summary_of
 from fednlp.simulation.workers import worker_spec
-from fednlp.training.replica import flat_weights
+from fednlp.training.model_layout import flat_weights
 from fednlp.training.worker import ClientWorker
 from fednlp.training.worker_spec import exact_adapters, personal_names
 

@@ -25,7 +25,7 @@ from fednlp.models import pretrained_model
 from fednlp.partition import Partition
 from fednlp.seeds import generator
 from fednlp.simulation.run_dir import RunDir
-from fednlp.training.replica import layout_of
+from fednlp.training.model_layout import layout_of
 
 Make = Callable[..., Experiment]
 Tensors = dict[str, torch.Tensor]
