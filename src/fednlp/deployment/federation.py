@@ -21,8 +21,8 @@ from fednlp.deployment.setup import Ready, Setup, model_files, read_ready
 from fednlp.disk import atomic
 from fednlp.errors import RunError
 from fednlp.partition import Partition
-from fednlp.simulation.build import RunComponents
 from fednlp.simulation.callback import Callback
+from fednlp.simulation.components import RunComponents
 from fednlp.simulation.facts import write_facts
 from fednlp.simulation.run_dir import RunDir, create, saving
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model

@@ -21,7 +21,7 @@ from fednlp.deployment.site_template import write_template
 from fednlp.deployment.tokens import JoinToken
 from fednlp.disk import locked
 from fednlp.errors import FednlpError, RunError
-from fednlp.simulation.build import Log
+from fednlp.simulation.components import Log
 
 _LEFT = "this site has left"
 _GOODBYE = 2.0

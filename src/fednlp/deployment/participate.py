@@ -11,7 +11,7 @@ from fednlp.deployment.outbox import Outbox
 from fednlp.deployment.site import Site
 from fednlp.errors import FednlpError
 from fednlp.federated.client import reason_of
-from fednlp.simulation.build import Log
+from fednlp.simulation.components import Log
 
 _LOOK = 0.2
 _KEPT = 8

@@ -28,7 +28,8 @@ from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import Trained, pack_upload
 from fednlp.partition import OneClient
 from fednlp.runtime.messages import ClientModelRequest, ClientModelResult, from_json, to_json
-from fednlp.simulation.build import Log, RunComponents, build_components, client_algorithm, worker_spec
+from fednlp.simulation.components import Log, RunComponents, build_components
+from fednlp.simulation.workers import client_algorithm, worker_spec
 from fednlp.training.worker import ClientWorker
 from fednlp.training.worker_spec import load_model
 
