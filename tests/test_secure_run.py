@@ -180,7 +180,12 @@ def test_dropouts_are_bounded_where_a_malicious_server_could_split_the_sum(
     protocol: str, dropout: float, least: int
 ) -> None:
     """In SecAgg a list of the threshold's length is enough; in SecAgg+ no more than ``dropout`` may be missing."""
-    numbers: dict[str, Any] = {"clip": 1.0, "dropout": dropout, "max_colluding": 0.1, "malicious_server": True}
+    numbers: dict[str, Any] = {
+        "clip": 1.0,
+        "dropout": dropout,
+        "max_colluding": 0.1,
+        "malicious_server": True,
+    }
     params, ids = make_params(protocol, 30, 10, 1.0, 0, **numbers), list(range(30))
     for staying in (least, least - 1):
         session = open_session(params, ids, Channel({}), 1, 11)

@@ -9,6 +9,7 @@ from fednlp.config.sections import SITES
 from fednlp.data import TextData, load_data
 from fednlp.data.labels import unknown_labels, with_labels
 from fednlp.data.schema import SCHEMAS
+from fednlp.deployment.secure_terms import NO_DIRECTORY
 from fednlp.errors import ConfigError, DataError
 from fednlp.models import FROM_SCRATCH_NAMES
 from fednlp.simulation.components import Log, RunComponents, build_components
@@ -44,6 +45,8 @@ def require_servable(experiment: Experiment) -> None:
             'the examples of this experiment are not at sites: say data.name = "sites" (with data.labels, and '
             "data.test_path if the server has a test set), or try it on one machine with: fednlp rehearse"
         )
+    if experiment.secure.malicious_server:
+        raise ConfigError(NO_DIRECTORY)
     task = experiment.task.configured
     if task is None:
         raise ConfigError(

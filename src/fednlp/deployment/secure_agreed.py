@@ -13,7 +13,7 @@ from fednlp.secure.encoding import Encoding
 from fednlp.secure.messages import Survivors
 from fednlp.secure.params import SecAggParams
 from fednlp.secure.secagg_rules import SECAGG_PLUS
-from fednlp.simulation.build import build_algorithm
+from fednlp.simulation.configured_algorithm import build_algorithm
 from fednlp.simulation.protection import protect
 
 
@@ -49,7 +49,9 @@ class Agreed:
         """
         largest = terms.encoding.get("largest_weight")
         if not isinstance(largest, float) or not self.weight <= largest:
-            raise SecureAbort(f"the server names {largest} as the largest weight, and this site's is {self.weight}")
+            raise SecureAbort(
+                f"the server names {largest} as the largest weight, and this site's is {self.weight}"
+            )
         encoding = replace(self.rule.params.encoding, largest_weight=largest)
         params = replace(self.rule.params, encoding=encoding)
         expected = terms_of(params, terms.cohort, terms.round)
@@ -131,7 +133,9 @@ def agreed(
     """
     if experiment.secure.malicious_server:
         raise RunError(NO_DIRECTORY)
-    algorithm = protect(build_algorithm(experiment), experiment, even_partition(clients), parameters).algorithm
+    algorithm = protect(
+        build_algorithm(experiment), experiment, even_partition(clients), parameters
+    ).algorithm
     if not isinstance(algorithm.aggregator, SecureMean):
         return None
     return Agreed(run, own, clients, algorithm.aggregator, parameters, algorithm.weight(examples), smallest)

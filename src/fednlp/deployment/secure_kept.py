@@ -92,7 +92,9 @@ class KeptSessions:
             SecureAbort: There is none, or it was refused.
         """
         if round_number not in self:
-            raise SecureAbort(f"the server goes on with a secure sum in round {round_number} that did not begin here")
+            raise SecureAbort(
+                f"the server goes on with a secure sum in round {round_number} that did not begin here"
+            )
         session = Session.model_validate_json((self._place(round_number) / _STATE).read_bytes())
         if session.refused is not None:
             raise SecureAbort(f"this site has left the secure sum of round {round_number}: {session.refused}")
@@ -144,7 +146,7 @@ class KeptSessions:
 
     def pieces(self, session: Session) -> memoryview:
         """Return the file of the pieces that were delivered, mapped."""
-        return memoryview(np.memmap(self._place(session.terms.round) / _PIECES, np.uint8, "r"))
+        return np.memmap(self._place(session.terms.round) / _PIECES, np.uint8, "r").data
 
     def keep_piece(self, session: Session, piece: Residues) -> None:
         """Keep the own coded piece of the own mask."""
@@ -188,5 +190,7 @@ class KeptSessions:
             return 0
         known = json.loads(path.read_text())
         if known["run"] != self.run:
-            raise SecureAbort("this site has taken part in another run of the federation: it has to join anew")
+            raise SecureAbort(
+                "this site has taken part in another run of the federation: it has to join anew"
+            )
         return int(known["over"])

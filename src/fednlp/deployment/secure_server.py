@@ -289,4 +289,4 @@ def _read(step: Step, reply: StoredReply) -> Any:
         return step.up.from_json(reply.answer or {})
     if reply.path is None or not reply.size:
         raise SecureAbort(f"{step.up.kind.__name__} is missing")
-    return step.up.read(memoryview(np.memmap(reply.path, np.uint8, "r")))
+    return step.up.read(np.memmap(reply.path, np.uint8, "r").data)

@@ -109,7 +109,9 @@ class SecureSite:
         if _TRAIN in session.done:
             return self.kept.said(session, _TRAIN)
         if DELIVER not in session.done:
-            raise SecureAbort(f"the server asks for the update of round {request.round} before it delivers shares")
+            raise SecureAbort(
+                f"the server asks for the update of round {request.round} before it delivers shares"
+            )
         masking = request.masking or {}
         encoding = self.agreed.encoding(session.terms, masking)
         answer = work(replace(request, masking={**masking, "noise_std": 0.0}))
@@ -154,7 +156,9 @@ class SecureSite:
         if isinstance(client, LightSecAggClient):
             self.kept.keep_piece(session, client.piece)
         session.client = client.saved()
-        session.done[name] = Done(asked=asked, answer={} if made is None or large else to_json(made), body=large)
+        session.done[name] = Done(
+            asked=asked, answer={} if made is None or large else to_json(made), body=large
+        )
         self.kept.save(session)
         if name not in _METHODS:
             self.kept.drop_pieces(session)
@@ -187,7 +191,7 @@ class SecureSite:
 
 def _round_of(request: Mapping[str, Any]) -> int:
     number = request.get("round")
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number < 10**9:
         raise SecureAbort("the server does not say of which round its secure sum is")
     return number
 

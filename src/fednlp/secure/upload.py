@@ -38,7 +38,8 @@ def mask_update(update: Tensor, masking: dict[str, Any], key: RngKey) -> MaskedU
         update: Flat float32.
         masking: As :meth:`fednlp.secure.round.SecureRound.begin` returns it: the ``encoding``, the client's
             ``weight``, the standard deviation of its noise in steps of the encoding (``noise_std``), and the
-            ``seeds`` of its masks with their signs, none to mask it later (:func:`add_own_masks`); and ``clip``, the norm that the update is cut to first, or None.
+            ``seeds`` of its masks with their signs, none to mask it later (:func:`add_own_masks`); and ``clip``, the
+            norm that the update is cut to first, or None.
         key: Seed, round and client, which rounding and noise are drawn from.
 
     Raises:
