@@ -79,7 +79,7 @@ class SecureSite:
         Raises:
             SecureAbort: The step is refused.
         """
-        asked, number = _digest(request, objects), _round_of(request)
+        number, asked = _round_of(request), _digest(request, objects)
         if name == KEYS and number not in self.kept:
             terms = read_terms(request)
             self.agreed.params(terms)
@@ -199,7 +199,11 @@ def _round_of(request: Mapping[str, Any]) -> int:
 def _digest(request: Mapping[str, Any], objects: Mapping[str, Path]) -> str:
     """Return a digest of what is asked; files of objects are named by the digests of their bytes."""
     named = {name: path.name for name, path in objects.items()}
-    return hashlib.sha256(json.dumps([request, named], sort_keys=True).encode()).hexdigest()
+    try:
+        text = json.dumps([request, named], sort_keys=True)
+    except ValueError:  # a number of more digits than Python writes
+        raise SecureAbort("the server's part in the secure sum has a number in it that is too long") from None
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _json(result: ClientResult) -> dict[str, Any]:
