@@ -16,7 +16,7 @@ from fednlp.federated.sums import count_nonfinite
 from fednlp.formatting.units import plural
 from fednlp.runtime.messages import LocalOnlyRequest, LocalOnlyResult
 from fednlp.seeds import generator
-from fednlp.simulation.build import cohort_examples, local_training
+from fednlp.simulation.build import cohort_examples
 from fednlp.simulation.context import RunContext, require_finite
 from fednlp.simulation.evaluate import drawn_clients, evaluated, personal_scores
 from fednlp.training.batches import epoch_batches
@@ -35,10 +35,10 @@ class Centralised:
     def __init__(self, context: RunContext) -> None:
         self.context = context
         self.rounds = context.experiment.num_rounds
-        self.options = local_training(context.experiment)
+        self.options = context.experiment.client
         self.examples = np.sort(context.partition.train_indices)
         budget = cohort_examples(context.experiment, context.partition)
-        self.steps = max(1, round(budget / self.options.batch_size))
+        self.steps = max(1, round(budget / self.options.examples_per_step))
         self._epoch: tuple[int, list[np.ndarray]] = (-1, [])
         self.bad = count_nonfinite(context.state.params)
 
@@ -51,12 +51,12 @@ class Centralised:
 
     def _batch(self, step: int) -> np.ndarray:
         """Return the batch of a step, counted from the start of the run."""
-        epoch, place = divmod(step, -(-len(self.examples) // self.options.batch_size))
+        epoch, place = divmod(step, -(-len(self.examples) // self.options.examples_per_step))
         if self._epoch[0] != epoch:
             rng = self._order(epoch)
             lengths = self.context.worker.train_features.lengths(self.examples)
             batches = epoch_batches(
-                self.examples, lengths, self.options.batch_size, rng, self.options.by_length
+                self.examples, lengths, self.options.examples_per_step, rng, self.options.group_by_length
             )
             self._epoch = (epoch, batches)
         return self._epoch[1][place]

@@ -53,7 +53,7 @@ from fednlp.plugins import is_own
 from fednlp.simulation.partition_file import read_partition_file
 from fednlp.tasks import TASKS, task_class
 from fednlp.tasks.base import Task
-from fednlp.training.optimizers import LocalTraining
+from fednlp.training.local_training import LocalTraining
 from fednlp.training.worker import ClientWorker
 from fednlp.training.worker_spec import WorkerSpec, load_model
 
@@ -357,7 +357,7 @@ def worker_spec(
         test_features=str(components.test.folder),
         test_numbers=str(test_numbers.resolve()),
         partition=str(partition.resolve()),
-        options=asdict(local_training(experiment)),
+        options=experiment.client.model_dump(include={*LocalTraining.model_fields}),
         federated=experiment.algorithm.name not in BASELINES,
         records=str(records.resolve()),
         unlabelled=experiment.fewshot is not None,
@@ -397,25 +397,6 @@ def open_worker(spec: dict[str, Any], experiment: dict[str, Any]) -> ClientWorke
     clients = Partition.load(Path(built.partition)).num_clients
     algorithm = client_side(attacked(build_algorithm(made), made, clients), made)
     return ClientWorker(built, load_model(built), algorithm)
-
-
-def local_training(experiment: Experiment) -> LocalTraining:
-    """Return how a client of the experiment trains."""
-    client = experiment.client
-    return LocalTraining(
-        optimizer=client.optimizer,
-        learning_rate=client.learning_rate,
-        momentum=client.momentum,
-        epochs=client.num_train_epochs,
-        max_steps=client.max_steps,
-        batch_size=client.per_device_train_batch_size,
-        weight_decay=client.weight_decay,
-        schedule=client.lr_scheduler_type,
-        warmup_steps=client.warmup_steps,
-        max_grad_norm=client.max_grad_norm,
-        by_length=client.group_by_length,
-        keep_memory=client.keep_optimizer,
-    )
 
 
 def build_algorithm(experiment: Experiment, given: Algorithm | None = None) -> Algorithm:
@@ -535,7 +516,7 @@ def cohort_examples(experiment: Experiment, partition: Partition) -> float:
     """Return the mean number of examples of a federated round, with repetitions: the budget of a baseline's round."""
     sizes = np.diff(partition.train_offsets)
     clients = min(experiment.clients_per_round, len(sizes))
-    options = local_training(experiment)
+    options = experiment.client
     if options.max_steps > 0:
-        return clients * options.max_steps * options.batch_size
-    return float(sizes.mean()) * clients * options.epochs
+        return clients * options.max_steps * options.examples_per_step
+    return float(sizes.mean()) * clients * options.num_train_epochs

@@ -11,8 +11,8 @@ from fednlp.federated.client import Gradient, Update
 from fednlp.seeds import generator, torch_stream
 from fednlp.tasks.base import Task
 from fednlp.training.batches import local_batches
+from fednlp.training.local_training import LocalTraining
 from fednlp.training.optimizers import (
-    LocalTraining,
     make_optimizer,
     make_schedule,
     remember,
@@ -132,7 +132,7 @@ class LocalTrainer:
                 losses.append(loss.detach() * len(numbers))
                 on_step(step + 1)
         self._count(batches, losses, rate, first)
-        self.memory = remember(optimizer) if options.keep_memory or self.span else {}
+        self.memory = remember(optimizer) if options.keep_optimizer or self.span else {}
         if self.trained_personal is None:
             self.trained_personal = replica.own()
         self._last = TrainedWeights(replica, self.x)
@@ -140,7 +140,7 @@ class LocalTrainer:
 
     def gradient(self, at: Tensor) -> Tensor:
         """Return the gradient of the client's mean loss over all its examples, flat, without dropout."""
-        replica, size = self.replica, self.options.batch_size
+        replica, size = self.replica, self.options.per_device_train_batch_size
         self._load(at, by_rows=False)
         replica.train(False)
         replica.zero_grad()
@@ -170,7 +170,9 @@ class LocalTrainer:
         options, examples = self.options, self.examples
         order = generator(self.seed, "batches", self.round, self.client, *self._again())
         lengths, steps = self.features.lengths(examples), options.steps(len(examples))
-        return list(local_batches(examples, lengths, options.batch_size, steps, order, options.by_length))
+        return list(
+            local_batches(examples, lengths, options.examples_per_step, steps, order, options.group_by_length)
+        )
 
     def _again(self) -> tuple[int, ...]:
         """Return what tells the random streams of later calls in a round from those of the first."""
