@@ -1,6 +1,6 @@
 """One client's local steps: the one loop over batches in which models are trained."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from fednlp.training.optimizers import (
     set_rate,
 )
 from fednlp.training.replica import Replica
+
+_NO_LABEL = -100
+"""PyTorch's cross-entropy leaves targets of this number out."""
 
 
 class LocalTrainer:
@@ -115,10 +118,7 @@ class LocalTrainer:
             torch_stream(self.seed, self.dropout[0], *self.dropout[1], *self._again()),
         ):
             for step, numbers in enumerate(batches):
-                batch = self.task.collate(self.features, numbers, replica.device, training=True)
-                loss = self.task.loss(replica.model, batch)
-                replica.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss = self._backward(numbers)
                 if gradient is not None:
                     replica.change_gradient(gradient, parts, sparse)
                 if options.max_grad_norm:
@@ -129,7 +129,7 @@ class LocalTrainer:
                     set_rate(optimizer, rate(first + step))
                 with replica.unreached_kept():
                     optimizer.step()
-                losses.append(loss.detach() * len(numbers))
+                losses.append(loss * len(numbers))
                 on_step(step + 1)
         self._count(batches, losses, rate, first)
         self.memory = remember(optimizer) if options.keep_optimizer or self.span else {}
@@ -137,6 +137,26 @@ class LocalTrainer:
             self.trained_personal = replica.own()
         self._last = TrainedWeights(replica, self.x)
         return self._last
+
+    def _backward(self, numbers: np.ndarray) -> Tensor:
+        """Compute the gradient of a step's mean loss in passes over some of its examples; return the loss.
+
+        The passes are weighted as one over all the examples would weight them, so that the gradient is the same.
+        """
+        replica, size = self.replica, self.options.per_device_train_batch_size
+        passes = [numbers[start : start + size] for start in range(0, len(numbers), size)]
+        batches = [self.task.collate(self.features, some, replica.device, training=True) for some in passes]
+        replica.zero_grad()
+        if len(batches) == 1:
+            loss = self.task.loss(replica.model, batches[0])
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss.detach()
+        total = torch.zeros((), device=replica.device)
+        for batch, share in zip(batches, _shares(batches), strict=True):
+            loss = self.task.loss(replica.model, batch) * share
+            loss.backward()
+            total += loss.detach()
+        return total
 
     def gradient(self, at: Tensor) -> Tensor:
         """Return the gradient of the client's mean loss over all its examples, flat, without dropout."""
@@ -195,6 +215,22 @@ class LocalTrainer:
         self.total_steps += len(batches)
         self.total_examples += sum(map(len, batches))
         self.total_loss += float(torch.stack(losses).double().sum())
+
+
+def _shares(batches: Sequence[Mapping[str, Tensor]]) -> Tensor:
+    """Return the weight of each batch's mean loss in the mean over all of them: its share of what is predicted.
+
+    That is the number of labels, as Hugging Face's Trainer counts them, or of rows where a batch has no ``labels``.
+    """
+    counts = torch.tensor(
+        [
+            int((batch["labels"] != _NO_LABEL).sum())
+            if "labels" in batch
+            else len(next(iter(batch.values())))
+            for batch in batches
+        ]
+    )
+    return counts / counts.sum().clamp(min=1)
 
 
 class TrainedWeights:

@@ -20,6 +20,7 @@ class LocalTraining(BaseModel):
         num_train_epochs: Passes over the client's examples.
         max_steps: Local steps instead of epochs, if positive.
         per_device_train_batch_size: Examples a forward and backward pass.
+        gradient_accumulation_steps: Passes a local step; the last step of an epoch has those that are left.
         weight_decay: Not applied to biases and layer norms.
         lr_scheduler_type: Of the learning rate over the client's local steps of one round.
         warmup_steps: Steps in which the rate rises from 0; below 1, their fraction of all steps, rounded up.
@@ -36,6 +37,7 @@ class LocalTraining(BaseModel):
     num_train_epochs: PositiveInt = 1
     max_steps: Annotated[int, Field(ge=-1)] = -1
     per_device_train_batch_size: PositiveInt = 8
+    gradient_accumulation_steps: PositiveInt = 1
     weight_decay: NonNegativeFloat = 0.0
     lr_scheduler_type: Literal[
         "constant", "constant_with_warmup", "linear", "cosine", "polynomial", "inverse_sqrt"
@@ -65,7 +67,7 @@ class LocalTraining(BaseModel):
     @property
     def examples_per_step(self) -> int:
         """Examples of one optimiser step."""
-        return self.per_device_train_batch_size
+        return self.per_device_train_batch_size * self.gradient_accumulation_steps
 
     def steps(self, examples: int) -> int:
         """Return how many local steps a client with so many examples takes in a round.
