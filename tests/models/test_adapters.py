@@ -34,6 +34,7 @@ LORA = {"method": "lora", "r": 2, "lora_alpha": 4}
 VALUES = LORA | {"target_modules": ["value"]}
 IA3 = {"method": "ia3"}
 DORA = LORA | {"use_dora": True}
+LOHA = {"method": "loha", "r": 2, "alpha": 4}
 PROMPT = {"method": "prompt-tuning", "num_virtual_tokens": 3}
 IDS = {"input_ids": torch.tensor([[5, 6, 7, 2]]), "attention_mask": torch.ones(1, 4, dtype=torch.int64)}
 DECODED = {"decoder_input_ids": torch.tensor([[2, 9, 8]])}
@@ -164,9 +165,10 @@ def test_a_pair_trains_its_new_attention(random_model: Make) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "prefix"}, 'method = "prefix": there is lora, ia3, prompt-tuning'),
+        ({"method": "prefix"}, 'method = "prefix": there is lora, loha, ia3, prompt-tuning'),
         ({"rank": 8}, 'rank: method = "lora" has r, lora_alpha, lora_dropout, use_dora, target_modules,'),
         ({"averaging": "mean"}, "averaging = 'mean': give one of plain, ffa, exact"),
+        (LOHA | {"averaging": "exact"}, 'averaging: method = "loha" has r, alpha, target_modules'),
         (IA3 | {"r": 8}, 'r: method = "ia3" has target_modules, feedforward_modules'),
         (IA3 | {"feedforward_modules": "wo"}, "feedforward_modules = 'wo': give names of layers"),
         (IA3 | {"feedforward_modules": ["query"]}, "query must be in target_modules too, which holds key,"),
@@ -335,13 +337,17 @@ ROUND_TRIPS = [
 ]
 
 
-@pytest.mark.parametrize("options", [IA3, DORA], ids=["ia3", "dora"])
+@pytest.mark.parametrize("options", [IA3, DORA, LOHA], ids=["ia3", "dora", "loha"])
 @pytest.mark.parametrize(("kind", "model_class"), ROUND_TRIPS)
 def test_adapters_are_merged_and_lie_beside(
     kind: str, model_class: str, options: dict[str, Any], random_model: Make, tmp_path: Path
 ) -> None:
     import transformers
 
+    if kind == "gpt2" and options is LOHA:
+        with pytest.raises(ModelError, match=r"Conv1D.* not supported"):
+            with_head(kind, model_class, options, random_model)
+        return
     if kind == "distilbert" and options is IA3:
         options = IA3 | {"target_modules": ["k_lin", "lin2"], "feedforward_modules": ["lin2"]}
     model = with_head(kind, model_class, options, random_model)
@@ -421,7 +427,16 @@ def test_a_prompt_without_its_vectors(random_model: Make, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "options", [VALUES, VALUES | {"averaging": "ffa"}, VALUES | {"use_dora": True}, IA3, PROMPT], ids=str
+    "options",
+    [
+        VALUES,
+        VALUES | {"averaging": "ffa"},
+        VALUES | {"use_dora": True},
+        LOHA | {"target_modules": ["value"]},
+        IA3,
+        PROMPT,
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("model_class", ["AutoModelForTokenClassification", "AutoModelForQuestionAnswering"])
 def test_a_step_of_the_replica_moves_what_is_trained_and_nothing_else(

@@ -107,6 +107,11 @@ METHODS: Mapping[str, PeftMethod] = {
         layers=linear_layers("LORA"),
         refuses=_lora_refuses,
     ),
+    "loha": PeftMethod(
+        options={"r": _COUNT, "alpha": _SCALE, "target_modules": _LAYERS},
+        config="LoHaConfig",
+        layers=linear_layers("LOHA"),
+    ),
     "ia3": PeftMethod(
         options={
             "target_modules": _LAYERS,
