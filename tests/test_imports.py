@@ -36,6 +36,7 @@ ROOMS = (
     "reports",
     "simulation",
     "inference",
+    "deployment",
     "",
     "cli",
 )

@@ -1,0 +1,121 @@
+"""A deployment ends as the simulation does, bit for bit: each client has its own examples alone, and gets bytes."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fednlp
+from fednlp.config import Experiment
+from fednlp.data import TextData
+from fednlp.deployment.components import site_data
+from fednlp.deployment.federation import FOLDER, Federation, open_directory, run_name
+from fednlp.deployment.hub import Hub
+from fednlp.deployment.links.memory import MemoryLink
+from fednlp.deployment.participate import Participant
+from fednlp.deployment.setup import Setup
+from fednlp.deployment.shards import Shards, split_out
+from fednlp.deployment.site import Site
+from fednlp.simulation.callback import NullCallback
+from fednlp.simulation.run_dir import RunDir
+
+Make = Callable[..., Experiment]
+
+METHODS: dict[str, dict[str, Any]] = {
+    "fedavg": {},
+    "fedprox": {"algorithm": {"name": "fedprox", "mu": 0.1}},
+    "fedadam": {"algorithm": {"name": "fedadam"}},
+    "scaffold": {"algorithm": {"name": "scaffold"}, "client.optimizer": "sgd"},
+    "ditto": {"algorithm": {"name": "ditto"}},
+    "8 bits": {"exchange.up": ["int8"], "exchange.down": ["bfloat16"], "exchange.error_feedback": True},
+    "pull": {"pull": {"rule": "high", "share": 0.4}},
+    "lora": {"model.peft": {"method": "lora", "r": 2}},
+    "frozen": {"model.train": {"frozen": ["embeddings"]}},
+}
+
+
+class Owner:
+    """A site that allows everything."""
+
+    def __init__(self, train: Path, test: Path | None) -> None:
+        self.train, self.test = train, test
+
+    def check(self, experiment: Experiment, setup: Setup) -> None:
+        pass
+
+    def load(self, experiment: Experiment) -> TextData:
+        return site_data(experiment, self.train, test_path=self.test)
+
+    def tells_size(self) -> bool:
+        return True
+
+    def device(self) -> str:
+        return "cpu"
+
+
+class OneAtATime(Site):
+    """A site among several in one process, which share torch's generator."""
+
+    lock = threading.Lock()
+
+    def answer(self, *arguments: Any) -> Any:
+        with self.lock:
+            return super().answer(*arguments)
+
+
+def quiet(text: str) -> None:
+    """Log nothing."""
+
+
+def deploy(shards: Shards, folder: Path) -> RunDir:
+    """Run a federation whose sites are threads, over memory links."""
+    directory = open_directory(shards.experiment, folder / "server")
+    hub = Hub(directory.folder / FOLDER, run_name(directory))
+    threads = []
+    for client, name in enumerate(shards.names):
+        own = folder / f"site-{client}"
+        own.mkdir()
+        part = Participant(own, OneAtATime(own, Owner(*shards.files(name)), quiet), None, quiet)
+        link = MemoryLink(
+            part.session.begin, lambda wake, client=client: hub.session(client, wake, time.monotonic)
+        )
+        threads += [threading.Thread(target=link.run), threading.Thread(target=part.work)]
+    for thread in threads:
+        thread.start()
+    try:
+        names = dict(enumerate(shards.names))
+        Federation(directory, hub, NullCallback()).run(lambda: names, len(names))
+    finally:
+        hub.finish("done")
+        for thread in threads:
+            thread.join(10)
+    return directory
+
+
+def rounds(run: RunDir) -> list[dict[str, Any]]:
+    """Return the lines of a run without what differs from day to day."""
+    lines = [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["seconds"]
+        line.get("secure", {}).pop("seconds", None)
+    return lines
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_deployment_is_the_simulation(method: str, experiment: Make, tmp_path: Path) -> None:
+    settings = {
+        "num_rounds": 2,
+        "clients_per_round": 3,
+        "partition.clients": 4,
+        "task.name": "text-classification",
+    }
+    made = experiment(settings | METHODS[method])
+    simulated = fednlp.run(made, tmp_path / "simulated")
+    deployed = deploy(split_out(made.resolved(), tmp_path / "shards", quiet), tmp_path)
+    assert rounds(deployed) == rounds(simulated)
+    weights = [(run.folder / "model" / "model.safetensors").read_bytes() for run in (simulated, deployed)]
+    assert weights[0] == weights[1]
