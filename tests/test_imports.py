@@ -17,6 +17,7 @@ ROOMS = (
     "seeds",
     "disk",
     "plugins",
+    "ranges",
     "checked_json",
     "formatting",
     "hubs",

@@ -13,18 +13,12 @@ from fednlp.federated.attacks import ATTACKS
 from fednlp.federated.schedules import ScheduleName
 from fednlp.partition.make import method_named
 from fednlp.plugins import is_own
+from fednlp.ranges import Decay, Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
 from fednlp.runtime import ENGINES
 from fednlp.tasks.formulations import TASKS
-
-PositiveInt = Annotated[int, Field(ge=1)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(gt=0, lt=1)]
-Decay = Annotated[float, Field(ge=0, lt=1)]
+from fednlp.training.local_training import LocalTraining
 
 ServerName = Literal["sgd", "adagrad", "adam", "yogi"]
-ClientOptimizer = Literal["sgd", "adam", "adamw", "adagrad"]
-Schedule = Literal["constant", "constant_with_warmup", "linear", "cosine", "polynomial", "inverse_sqrt"]
 VariantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._+-]*$", max_length=40)]
 Tracker = Literal["none", "tensorboard", "wandb", "mlflow"]
 
@@ -242,43 +236,18 @@ class Attack(NamedFunction):
         return ATTACKS.check_name(name)
 
 
-class Client(Section):
-    """One client's local training; names as Hugging Face's ``TrainingArguments``.
+class Client(LocalTraining, Section):
+    """One client's local training, and how it changes over the rounds and after the last.
 
-    With ``keep_optimizer`` the optimiser's memory stays with the client from one of its rounds to the next.
     ``finetune_steps`` is how many steps each client takes by itself after the last round, for its own tests.
     ``round_schedule``, ``warmup_rounds`` and ``minimum_rate`` change the learning rate over the rounds: they multiply
     it by a factor between ``minimum_rate`` and 1 (:class:`fednlp.federated.schedules.RateSchedule`).
     """
 
-    optimizer: ClientOptimizer = "adamw"
-    learning_rate: PositiveFloat = 5e-5
-    momentum: Decay = 0.0
-    num_train_epochs: PositiveInt = 1
-    max_steps: Annotated[int, Field(ge=-1)] = -1
-    per_device_train_batch_size: PositiveInt = 8
-    weight_decay: NonNegativeFloat = 0.0
-    lr_scheduler_type: Schedule = "constant"
-    warmup_steps: Annotated[int, Field(ge=0)] | Fraction = 0
-    max_grad_norm: NonNegativeFloat = 0.0
-    group_by_length: bool = True
-    keep_optimizer: bool = False
     finetune_steps: Annotated[int, Field(ge=0)] = 0
     round_schedule: ScheduleName = "constant"
     warmup_rounds: Annotated[int, Field(ge=0)] = 0
     minimum_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
-
-    @model_validator(mode="after")
-    def _options_go_together(self) -> Self:
-        if self.momentum and self.optimizer != "sgd":
-            raise ValueError(
-                f'momentum belongs to optimizer = "sgd"; {self.optimizer} has none: leave it out'
-            )
-        if self.warmup_steps and self.lr_scheduler_type == "constant":
-            raise ValueError('warmup_steps needs a schedule: say lr_scheduler_type = "constant_with_warmup"')
-        if self.max_steps == 0:
-            raise ValueError("max_steps = 0 would train nothing; give a number of steps, or -1 for epochs")
-        return self
 
 
 class Server(Section):

@@ -9,6 +9,7 @@ from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import human_number
 from fednlp.reports.groups import algorithm_title, flatten
 from fednlp.reports.read import Run, lookup
+from fednlp.training.local_training import LocalTraining
 
 _PARTITIONS = {
     "uniform": "uniform (IID)",
@@ -81,13 +82,13 @@ def describe_method(
 
 def describe_client(config: Mapping[str, Any]) -> str:
     """Return how one client trains."""
-    client = config.get("client", {})
-    steps = client.get("max_steps", -1)
-    epochs = client.get("num_train_epochs", 1)
-    length = _many(steps, "step") if steps and steps > 0 else _many(epochs, "epoch")
-    optimiser = _optimiser(client.get("optimizer"))
-    rate, size = client.get("learning_rate", "?"), client.get("per_device_train_batch_size", "?")
-    return f"clients run {length} of {optimiser} with learning rate {rate}, batches of {size}"
+    client = LocalTraining.model_construct(**config.get("client", {}))
+    steps, epochs = client.max_steps, client.num_train_epochs
+    length = _many(steps, "step") if steps > 0 else _many(epochs, "epoch")
+    return (
+        f"clients run {length} of {_optimiser(client.optimizer)} with learning rate {client.learning_rate}, "
+        f"batches of {client.examples_per_step}"
+    )
 
 
 def describe_server(config: Mapping[str, Any]) -> str:
