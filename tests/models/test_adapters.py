@@ -17,7 +17,8 @@ from fednlp.models import load_tokenizer, new_model, pretrained_model, resolve_m
 from fednlp.models.adapters import with_adapter
 from fednlp.models.prompt_tuning import with_saved_prompt
 from fednlp.training.lora_pairs import lora_pairs
-from fednlp.training.replica import Replica, flat_weights, layout_of
+from fednlp.training.model_layout import flat_weights, layout_of
+from fednlp.training.replica import Replica
 
 peft = pytest.importorskip("peft")
 Make = Callable[..., Path]

@@ -11,7 +11,7 @@ from fednlp.data.labels import unknown_labels, with_labels
 from fednlp.data.schema import SCHEMAS
 from fednlp.errors import ConfigError, DataError
 from fednlp.models import FROM_SCRATCH_NAMES
-from fednlp.simulation.build import Log, RunComponents, build_components
+from fednlp.simulation.components import Log, RunComponents, build_components
 from fednlp.tasks import TASKS
 
 _NO_NUMBERS = np.zeros(0, dtype=np.int64)

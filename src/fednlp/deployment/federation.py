@@ -21,8 +21,8 @@ from fednlp.deployment.setup import Ready, Setup, model_files, read_ready
 from fednlp.disk import atomic
 from fednlp.errors import RunError
 from fednlp.partition import Partition
-from fednlp.simulation.build import RunComponents
 from fednlp.simulation.callback import Callback
+from fednlp.simulation.components import RunComponents
 from fednlp.simulation.facts import write_facts
 from fednlp.simulation.run_dir import RunDir, create, saving
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
@@ -93,9 +93,18 @@ class Federation:
         hub: What is asked of whom, and what arrived.
         members: Returns who there is.
         callback: Reports progress.
+        on_look: Called about once a second while sites are awaited; an error that it raises stops the run.
     """
 
-    def __init__(self, directory: RunDir, hub: Hub, members: Members, callback: Callback) -> None:
+    def __init__(
+        self,
+        directory: RunDir,
+        hub: Hub,
+        members: Members,
+        callback: Callback,
+        on_look: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.on_look = on_look
         self.directory, self.hub, self.members, self.callback = directory, hub, members, callback
         self.experiment = directory.experiment()
         self._removed: set[int] = set()
@@ -164,6 +173,7 @@ class Federation:
 
     def _refuse_removed(self) -> Collection[int]:
         """Refuse the sites that were removed, whatever they are doing; return their numbers."""
+        self.on_look()
         for member in self.members():
             if member.state == "removed" and member.client not in self._removed:
                 self._removed.add(member.client)

@@ -44,6 +44,8 @@ def serve(
     where: Listening,
     callback: Callback,
     on_token: Callable[[str, str], None],
+    on_listening: Callable[[], None] = lambda: None,
+    on_look: Callable[[], None] = lambda: None,
 ) -> RunDir:
     """Run a federation, or go on with one that was stopped.
 
@@ -54,6 +56,8 @@ def serve(
         where: How the server is reached.
         callback: Reports progress.
         on_token: Told the name and the join token of each site that is newly invited.
+        on_listening: Called once the server listens, and new sites are invited.
+        on_look: Called about once a second while sites are awaited; an error that it raises stops the server.
 
     Raises:
         FednlpError: The settings do not allow it, or too few sites came through; the rounds before are saved.
@@ -74,7 +78,8 @@ def serve(
                 raise ConfigError(
                     "no site is invited: name them, for example --sites nord,west, or say how many: --sites 3"
                 )
-            return Federation(directory, hub, admission.register.sites, callback).run()
+            on_listening()
+            return Federation(directory, hub, admission.register.sites, callback, on_look).run()
         finally:
             if hub.ended is not None:  # else the sites wait for this server to come back
                 _let_go(hub)

@@ -39,7 +39,8 @@ def open_site_data(policy: SitePolicy, task: str, labels: Sequence[str] | None) 
 
     Args:
         policy: The site's: its files and the names of its labels.
-        task: The experiment's task, a name of :data:`fednlp.data.schema.SCHEMAS`.
+        task: The experiment's task, a name of :data:`fednlp.data.schema.SCHEMAS`; for any other the columns say what
+            the data are.
         labels: The experiment's labels in the order of their ids, empty for a task without labels; None where the
             sites are asked for theirs: they are numbered as in a data set of their own.
 
@@ -55,7 +56,7 @@ def open_site_data(policy: SitePolicy, task: str, labels: Sequence[str] | None) 
             UNREADABLE,
         )
     try:
-        data = load_data(**files.arguments(), task=task)
+        data = load_data(**files.arguments(), task=task if task in SCHEMAS else None)
         renamed = rename_labels(data, policy.labels)
     except MissingColumns as error:
         own = configured_columns(files.columns, files.text, files.label)
@@ -66,18 +67,20 @@ def open_site_data(policy: SitePolicy, task: str, labels: Sequence[str] | None) 
         return renamed
     strange = unknown_labels(renamed, labels)
     if strange:
-        raise UnfitSiteData(_strange(data.name, task, strange, labels), UNKNOWN_LABELS)
+        raise UnfitSiteData(_strange(data.name, data.task, strange, labels), UNKNOWN_LABELS)
     return with_labels(renamed, labels)
 
 
 def _lacking(error: MissingColumns, task: str, own: Mapping[str, str]) -> str:
-    """Return one line on all columns that are lacking, and what to type.
+    """Return one line on all columns that are lacking, and what to type; on the first where the task is inferred.
 
     Args:
         error: What was found.
         task: The task.
         own: The site's names of columns, by canonical ones.
     """
+    if task not in SCHEMAS:
+        return str(error)
     canonical = {name: key for key, name in own.items()}
     roles = [canonical.get(name, name) for name in error.missing]
     lacks = listed([f"{name!r} ({_key(role)})" for name, role in zip(error.missing, roles, strict=True)])

@@ -16,8 +16,9 @@ from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.store import ClientStore
 from fednlp.partition import Partition
-from fednlp.simulation.build import build_algorithm, local_training
+from fednlp.simulation.configured_algorithm import build_algorithm
 from fednlp.simulation.run_dir import RunDir
+from fednlp.simulation.workers import local_training
 from fednlp.training.client import init_of, model_of, record_fields
 from fednlp.training.replica import Replica
 from fednlp.training.worker_spec import exact_adapters, model_fields, personal_names

@@ -6,7 +6,7 @@ import numpy as np
 
 from fednlp.data.schema import SCHEMAS
 from fednlp.partition import Partition
-from fednlp.simulation.build import RunComponents
+from fednlp.simulation.components import RunComponents
 from fednlp.simulation.run_dir import RunDir, environment
 
 
