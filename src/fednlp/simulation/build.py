@@ -17,7 +17,6 @@ from fednlp.config.sections import Partition as PartitionOptions
 from fednlp.costs import Fleet, TrainingDepth, make_fleet
 from fednlp.data import TextData, load_data
 from fednlp.data.features import Features, open_features, row_batches, write_features
-from fednlp.data.schema import SCHEMAS
 from fednlp.data.textdata import Split
 from fednlp.disk import writing
 from fednlp.errors import ConfigError, DataError, PartitionError
@@ -36,6 +35,7 @@ from fednlp.federated.server import ServerOptimizer
 from fednlp.federated.transform_spec import parse_chain
 from fednlp.federated.transforms import make_chain
 from fednlp.formatting.units import plural
+from fednlp.formulations import TASKS
 from fednlp.hubs.cache import cache_dir
 from fednlp.models import (
     FROM_SCRATCH_NAMES,
@@ -49,10 +49,12 @@ from fednlp.models import (
 from fednlp.models.peft_options import virtual_tokens
 from fednlp.models.trainable_depth import trainable_depth
 from fednlp.partition import Partition, make_partition
+from fednlp.partition.methods import METHODS
 from fednlp.plugins import is_own
 from fednlp.simulation.partition_file import read_partition_file
-from fednlp.tasks import TASKS, task_class
+from fednlp.tasks import task_class
 from fednlp.tasks.base import Task
+from fednlp.tasks.fields import option_misfit
 from fednlp.training.optimizers import LocalTraining
 from fednlp.training.worker import ClientWorker
 from fednlp.training.worker_spec import WorkerSpec, load_model
@@ -143,12 +145,12 @@ def model_source(experiment: Experiment, data: TextData, log: Log) -> str:
         identity = [data.fingerprint, sorted(data.columns)]
         texts, targets = partial(training_texts, data), None
         if model.vocabulary == "separate":
-            if SCHEMAS[data.task].kind != "text":
+            if data.schema.kind != "text":
                 raise ConfigError(
                     f'model.vocabulary = "separate" is for sources and targets; {data.task} has no written target: '
                     "leave it out"
                 )
-            texts = partial(training_texts, data, SCHEMAS[data.task].inputs)
+            texts = partial(training_texts, data, data.schema.inputs)
             targets = partial(training_texts, data, ["target"])
         return from_scratch_folder(model.name_or_path, model.config, texts, identity, size, log, targets)
     if model.vocabulary_size is not None or model.vocabulary != "shared":
@@ -165,7 +167,7 @@ def model_source(experiment: Experiment, data: TextData, log: Log) -> str:
 
 def training_texts(data: TextData, only: Sequence[str] | None = None) -> Iterator[str]:
     """Yield the texts of the training examples, inputs and targets or some of these columns, in bounded memory."""
-    schema = SCHEMAS[data.task]
+    schema = data.schema
     names = only or [*schema.inputs, *(["target"] if schema.kind == "text" else [])]
     table = data.train.select([data.columns[name] for name in names])
     for start in range(0, len(data.train_numbers), _ROWS_AT_ONCE):
@@ -183,7 +185,7 @@ def make_task(task_spec: str, data: TextData, tokenizer: Any, options: dict[str,
         options: ``[task]`` without the name.
 
     Raises:
-        ConfigError: The task does not support an option.
+        ConfigError: The task does not support an option, or the value of a user's own is of another type.
         DataError: Classification has fewer than two labels.
     """
     known = TASKS.get(task_spec)
@@ -191,7 +193,7 @@ def make_task(task_spec: str, data: TextData, tokenizer: Any, options: dict[str,
     if known is not None and strange:
         takes = f"it takes {', '.join(known.options)}" if known.options else "it takes no options"
         raise ConfigError(f"task.{strange[0]} is not supported by {task_spec}: leave it out ({takes})")
-    if SCHEMAS[data.task].kind == "class" and len(data.label_names) < 2:
+    if data.schema.kind == "class" and len(data.label_names) < 2:
         raise DataError(
             f"{data.name} has {len(data.label_names)} label in column {data.columns['label']}: "
             "classification needs two or more"
@@ -201,6 +203,9 @@ def make_task(task_spec: str, data: TextData, tokenizer: Any, options: dict[str,
 
         options = with_prompt(options, data.label_names, tokenizer)
     cls = task_class(task_spec)
+    wrong = option_misfit(cls, options)
+    if wrong is not None:
+        raise ConfigError(f"[task.options] do not fit {task_spec}: {wrong}")
     try:
         return cls.build(data.label_names, tokenizer, **options)
     except TypeError as error:  # the options of a user's own task are not known here
@@ -279,7 +284,7 @@ def build_partition(experiment: Experiment, data: TextData, log: Log) -> Partiti
     Raises:
         PartitionError: The method does not fit the data.
     """
-    configured, kind = experiment.partition, SCHEMAS[data.task].kind
+    configured, kind = experiment.partition, data.schema.kind
     if configured.method == "file":
         return read_partition_file(configured, data, experiment.data.path)
     train, test = data.train_numbers, data.test_numbers
@@ -289,7 +294,6 @@ def build_partition(experiment: Experiment, data: TextData, log: Log) -> Partiti
             'say partition.method = "uniform", "quantity", "cluster" or "natural"'
         )
     fields: dict[str, Any] = {}
-    own = is_own(configured.method)
     field = _client_field(configured, data, log)
     if field is not None:
         train_field, names = data.groups("train", field)
@@ -297,14 +301,14 @@ def build_partition(experiment: Experiment, data: TextData, log: Log) -> Partiti
         fields = {"train_field": train_field[train], "test_field": test_field[test], "field_names": names}
     if configured.method == "cluster":
         log(f"embedding the texts of {data.name} for cluster shift (once; kept in the cache)")
-    if own or configured.method == "cluster":
+    if is_own(configured.method) or METHODS.find(configured.method).reads_texts:
         fields |= {
             "train_texts": data.input_texts("train", train),
             "test_texts": data.input_texts("test", test),
         }
     labels = data.scores if kind == "score" else data.labels
     return make_partition(
-        configured,
+        configured.spec(),
         labels("train")[train],
         labels("test")[test],
         num_labels=len(data.label_names) if kind == "class" else None,
@@ -329,7 +333,8 @@ def _client_field(configured: PartitionOptions, data: TextData, log: Log) -> str
         log(
             f'the silos are pooled and shared out again by "{configured.method}"; "silos" has each as a client'
         )
-    return configured.field if configured.method == "natural" or is_own(configured.method) else None
+    field: str | None = configured.given().get("field")
+    return field
 
 
 def worker_spec(

@@ -9,7 +9,6 @@ import numpy as np
 
 from fednlp.config import Experiment
 from fednlp.data.profiling import profile
-from fednlp.data.schema import SCHEMAS
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import plural
 from fednlp.simulation.build import build_partition, open_data
@@ -41,16 +40,16 @@ def partition_source(
     for note in data.notes:
         log(note)
     partition = build_partition(experiment, data, log)
-    classes = SCHEMAS[data.task].kind == "class"
+    classes = data.schema.kind == "class"
     labels, names = data.labels("train"), data.label_names if classes else ("any",)
     figures = summary(partition, labels, len(names)) if classes else summary(partition)
-    configured = experiment.partition.model_dump(exclude_none=True)
-    configured |= configured.pop("options")
+    configured = experiment.partition
+    seed = {} if configured.seed is None else {"seed": configured.seed}
     report = {
         "data": data.name,
         "source": data.source,
-        "method": configured.pop("method"),
-        "options": configured,
+        "method": configured.method,
+        "options": configured.given() | seed,
         **figures,
     }
     if partition.client_names is not None:
@@ -60,7 +59,7 @@ def partition_source(
             {"name": name, "train": train, "test": test} for name, train, test in islice(columns, _NAMED)
         ]
     if out is not None:
-        report["written"] = write_partition_file(out, partition, experiment.partition, data)
+        report["written"] = write_partition_file(out, partition, configured, data)
     if plots is not None:
         files = save_plots(plots, overview(partition, labels, names))
         report["plots"] = [str(path) for path in files]

@@ -15,7 +15,6 @@ from torch import nn
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.config.sections import GIVEN
-from fednlp.data.schema import SCHEMAS
 from fednlp.errors import ConfigError, RunError, TooFewClients
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.runtime import MODEL
@@ -421,7 +420,7 @@ def _write_facts(
     directory.write_json("environment.json", {**environment(facts), "start": start})
     directory.write_json("task.json", {"task": components.task_spec, "fields": asdict(components.task)})  # type: ignore[call-overload]
     clients, labels = partition.num_clients, len(data.label_names)
-    if SCHEMAS[data.task].kind != "class" or clients * labels > 200_000:
+    if data.schema.kind != "class" or clients * labels > 200_000:
         return
     counts = {}
     for split in ("train", "test"):
