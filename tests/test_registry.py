@@ -114,15 +114,14 @@ BAD: dict[str, Any] = {
     "clients": 0,
     "clusters": 1.5,
     "encoder": 3,
-    "field": 1,
-    "file": [],
-    "part": 2,
     "proportions": True,
 }
+"""Near misses; any other option is given a list."""
 
 
 @pytest.mark.parametrize("option", sorted(METHODS.option_types()))
 def test_a_value_of_another_type_is_refused_by_its_key(option: str) -> None:
     """Whatever the method is, and before the data are opened."""
-    with pytest.raises(ConfigError, match=rf"partition\.{option} = {re.escape(str(BAD[option]).lower())}"):
-        parse({"data": {"name": "20news"}, "partition": {option: BAD[option]}})
+    value = BAD.get(option, [1])
+    with pytest.raises(ConfigError, match=rf"partition\.{option} = {re.escape(str(value).lower())}"):
+        parse({"data": {"name": "20news"}, "partition": {option: value}})

@@ -23,14 +23,11 @@ BAD: dict[str, Any] = {
     "max_answer_length": 0,
     "max_target_length": 0,
     "num_beams": 1.5,
-    "source_prefix": 1,
-    "template": 1,
     "scorer": "meteor",
     "mlm_probability": 0.0,
-    "prompt": 1,
-    "pattern": 1,
     "verbalizer": {"a": 1},
 }
+"""Near misses; any other option is given a list."""
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -60,7 +57,7 @@ def test_an_option_has_one_type_in_all_tasks() -> None:
 def test_a_value_out_of_range_is_refused_by_its_key(option: str) -> None:
     """Whichever task is named, and before any class is loaded."""
     with pytest.raises(ConfigError, match=rf"task\.{option}"):
-        parse({"data": {"name": "20news"}, "task": {option: BAD[option]}})
+        parse({"data": {"name": "20news"}, "task": {option: BAD.get(option, [1])}})
 
 
 def test_options_are_checked_without_torch() -> None:

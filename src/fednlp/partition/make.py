@@ -159,7 +159,8 @@ def check_options(spec: PartitionSpec) -> tuple[Method, dict[str, Any]]:
     }
     for option in method.needs:
         if option not in given:
-            raise PartitionError(f"method {name!r} needs {option}: say{_example(checker, option)}")
+            example = _example(checker, option) or f"say {option} = ..."
+            raise PartitionError(f"method {name!r} needs {option}: {example}")
     for option in given:
         if option not in parameters:
             users = METHODS.takers(option)
@@ -173,16 +174,15 @@ def check_options(spec: PartitionSpec) -> tuple[Method, dict[str, Any]]:
     except ValidationError as error:
         wrong = error.errors()[0]
         option, said = str(wrong["loc"][0]), wrong["msg"][0].lower() + wrong["msg"][1:]
-        raise PartitionError(f"{option} = {given[option]}: {said}; say{_example(checker, option)}") from None
+        parts = f"{option} = {given[option]}: {said}", _example(checker, option)
+        raise PartitionError("; ".join(filter(None, parts))) from None
     return method, {option: getattr(checked, option) for option in given}
 
 
 def _example(checker: type[BaseModel], option: str) -> str:
-    """Return what an option may look like, for messages that say what to type."""
+    """Return what to type for an option, if its type has an example."""
     examples = checker.model_fields[option].examples
-    if not examples:
-        return f" {option} = ..."
-    return f", for example, {option} = {json.dumps(examples[0])}"
+    return f"say, for example, {option} = {json.dumps(examples[0])}" if examples else ""
 
 
 def _assigned(method: Method, request: Request, options: Mapping[str, Any]) -> Assignment:
