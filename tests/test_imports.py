@@ -38,6 +38,7 @@ ROOMS = (
     "reports",
     "simulation",
     "inference",
+    "deployment",
     "",
     "cli",
 )

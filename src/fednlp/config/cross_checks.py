@@ -64,6 +64,7 @@ def own_code(experiment: ExperimentFields) -> list[tuple[str, str]]:
         ("algorithm.name", experiment.algorithm.name),
         ("aggregator.name", experiment.aggregator.name if experiment.aggregator else ""),
         ("attack.name", experiment.attack.name if experiment.attack else ""),
+        ("runtime.engine", experiment.runtime.engine),
         *(("exchange.up", word) for word in experiment.exchange.up),
         *(("exchange.down", word) for word in experiment.exchange.down),
     ]
@@ -78,7 +79,9 @@ def partition_defaults(partition: Partition, data: Data) -> Partition:
     """
     if partition.method != "auto":
         return partition
-    if data.name is None and data.path is not None and names_silos(data.path, data.columns):
+    if data.at_sites or (
+        data.name is None and data.path is not None and names_silos(data.path, data.columns)
+    ):
         return partition.model_copy(update={"method": "silos"})
     clients = 10 if partition == Partition() else partition.clients
     return partition.model_copy(update={"method": "uniform", "clients": clients})

@@ -25,6 +25,8 @@ from fednlp.formulations import TASKS, option_types
 from fednlp.option_types import Count, Decay, Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
 from fednlp.partition.make import PartitionSpec, method_named
 from fednlp.partition.methods import METHODS
+from fednlp.plugins import is_own
+from fednlp.runtime import ENGINES
 
 ServerName = Literal["sgd", "adagrad", "adam", "yogi"]
 ClientOptimizer = Literal["sgd", "adam", "adamw", "adagrad"]
@@ -34,6 +36,8 @@ Tracker = Literal["none", "tensorboard", "wandb", "mlflow"]
 
 BASELINES = ("centralised", "chained", "local")
 """What federated algorithms are compared with; no algorithms themselves."""
+SITES = "sites"
+"""The name of data that are at the sites of a deployment."""
 GIVEN = "given-in-python"
 """The name of an algorithm that is given as a value, in Python."""
 LARGEST_CLIP = 1024.0
@@ -81,7 +85,8 @@ class Data(Section):
     """Where the examples come from: a known data set by ``name``, files by ``path``, or both.
 
     ``path`` names silos, each the examples of one client, where it is a list, a pattern, or a folder of files or of
-    folders that are a data set each.
+    folders that are a data set each. ``name = "sites"`` is for a deployment: the examples are at the sites, and the
+    server knows the ``labels`` and a test set at most.
     """
 
     name: str | None = None
@@ -93,9 +98,21 @@ class Data(Section):
     test_fraction: Fraction = 0.2
     delimiter: str | None = None
     on_invalid_row: Literal["refuse", "drop"] = "refuse"
+    labels: Annotated[list[str] | None, Field(min_length=2)] = None
+
+    @property
+    def at_sites(self) -> bool:
+        """Whether the examples are at the sites of a deployment."""
+        return self.name == SITES
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
+        if self.labels is not None and not self.at_sites:
+            raise ValueError('labels are for name = "sites": other data bring theirs; leave labels out')
+        if self.labels is not None and len({*self.labels}) < len(self.labels):
+            raise ValueError("labels: each is to be named once")
+        if self.at_sites and self.path is not None:
+            raise ValueError('name = "sites" has no path: each site names its own files')
         if self.name is None and self.path is None:
             raise ValueError('say name = "20news" (a known data set) or path = "my.csv" (your own file)')
         return self
@@ -121,6 +138,14 @@ class Partition(Section):
             return method if method == "auto" else method_named(method)
         except PartitionError as error:
             raise ValueError(str(error)) from None
+
+    @field_validator("options")
+    @classmethod
+    def _keys_stay(cls, options: dict[str, Any]) -> dict[str, Any]:
+        for key in ("method", "seed"):
+            if key in options:
+                raise ValueError(f"{key} is no option of a partitioner: say partition.{key}")
+        return options
 
     def given(self) -> dict[str, Any]:
         """Return the options that are set, without the method and the seed."""
@@ -413,15 +438,36 @@ class Costs(Section):
 
 
 class Runtime(Section):
-    """Where the work is done. ``workers`` changes the speed, never the result.
+    """Where the work is done. ``engine`` and ``workers`` change the speed, never the result.
 
     ``cache_activations`` keeps what frozen bottom layers make of each text on disk, in place of running them again.
     """
 
+    engine: str = "pool"
     workers: Count = 0
     threads: PositiveInt = 1
     device: str = "auto"
     cache_activations: bool = True
+
+    @field_validator("engine")
+    @classmethod
+    def _known_engine(cls, name: str) -> str:
+        if name in ENGINES or is_own(name):
+            return name
+        raise ValueError(
+            f'there is no engine "{name}": known are {", ".join(ENGINES)}, or "module:Class" of your own'
+        )
+
+
+class Rounds(Section):
+    """When a round of a deployment goes on without a site. In a simulation nobody is late.
+
+    ``wait`` is in seconds; without it a round waits for as long as it takes. With ``over_selection`` so many more
+    sites, as a share of ``clients_per_round``, are asked, and those that answer first count.
+    """
+
+    wait: PositiveFloat | None = None
+    over_selection: Annotated[float, Field(ge=0, le=4)] = 0.0
 
 
 class Evaluation(Section):

@@ -111,7 +111,7 @@ class _Trainers:
     def __len__(self) -> int:
         return 1
 
-    def publish(self, name: str, vector: Tensor) -> None:
+    def publish(self, name: str, vector: Tensor, message: bytes | None = None) -> None:
         """Let the clients have a flat vector under a name."""
         self._vectors[name] = vector
 

@@ -88,12 +88,13 @@ class RunComponents:
     longest: int
 
 
-def build_components(experiment: Experiment, log: Log) -> RunComponents:
+def build_components(experiment: Experiment, log: Log, data: TextData | None = None) -> RunComponents:
     """Load the data, the tokenizer and the features of an experiment.
 
     Args:
         experiment: Resolved.
         log: Called with a message before each slow step.
+        data: The examples, if they are not those that the experiment names.
 
     Raises:
         ConfigError: An option of ``[task]`` is not supported by the task, or does not fit the model.
@@ -101,7 +102,7 @@ def build_components(experiment: Experiment, log: Log) -> RunComponents:
         ModelError: The model or its tokenizer cannot be loaded.
         FetchError: A download failed.
     """
-    data = open_data(experiment)
+    data = data or open_data(experiment)
     for note in data.notes:
         log(note)
     if data.dropped:
@@ -400,8 +401,17 @@ def open_worker(spec: dict[str, Any], experiment: dict[str, Any]) -> ClientWorke
     """
     built, made = WorkerSpec(**spec), Experiment(**experiment)
     clients = Partition.load(Path(built.partition)).num_clients
-    algorithm = client_side(attacked(build_algorithm(made), made, clients), made)
-    return ClientWorker(built, load_model(built), algorithm)
+    return ClientWorker(built, load_model(built), client_algorithm(made, clients))
+
+
+def client_algorithm(experiment: Experiment, clients: int) -> Algorithm:
+    """Return the method as a worker has it that is not the server's.
+
+    Args:
+        experiment: Resolved.
+        clients: How many there are.
+    """
+    return client_side(attacked(build_algorithm(experiment), experiment, clients), experiment)
 
 
 def local_training(experiment: Experiment) -> LocalTraining:

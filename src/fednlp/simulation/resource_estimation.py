@@ -16,6 +16,7 @@ from fednlp.costs import (
 )
 from fednlp.errors import ConfigError
 from fednlp.fewshot.depth_capacity import TrainingPlan
+from fednlp.partition import Partition
 
 if TYPE_CHECKING:
     from torch import nn
@@ -95,11 +96,11 @@ def memory_of_run(experiment: Experiment, worker: "ClientWorker") -> int | None:
     """
     from fednlp.models.trainable_depth import backward_depth
 
-    length, model, features = worker.spec.longest, worker.replica.model, worker.train_features
+    length, model = worker.spec.longest, worker.replica.model
     depth = backward_depth(model)
     if experiment.model.peft is not None or depth is None or not length:
         return None
-    if features.lengths(worker.partition.train_indices).max(initial=0) > length:
+    if not experiment.data.at_sites and _longest_example(worker) > length:
         return None
     try:
         sizes = model_sizes(worker.task, model, length)
@@ -107,6 +108,13 @@ def memory_of_run(experiment: Experiment, worker: "ClientWorker") -> int | None:
         return None
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     return memory_of_depth(experiment, sizes, TrainingDepth(*depth), trained, _tied(model))
+
+
+def _longest_example(worker: "ClientWorker") -> int:
+    """Return the most tokens of a training example."""
+    partition = worker.partition
+    numbers = partition.train_indices if isinstance(partition, Partition) else partition.train_numbers
+    return int(worker.train_features.lengths(numbers).max(initial=0))
 
 
 def _tied(model: Any) -> int:
