@@ -15,6 +15,8 @@ from fednlp.errors import ConfigError
 from fednlp.option_types import files_among
 from fednlp.partition.methods import METHODS
 
+_PARTITION_FILES = files_among(METHODS.option_types())
+
 
 class Experiment(ExperimentFields):
     """Everything a run depends on; a run is a function of this and nothing else."""
@@ -59,7 +61,7 @@ class Experiment(ExperimentFields):
         if problems:
             raise ConfigError(report(self.name, problems))
         seed = self.seed if self.partition.seed is None else self.partition.seed
-        partition = {"seed": seed, **_anchored(self.partition, *files_among(METHODS.option_types()))}
+        partition = {"seed": seed, **_anchored(self.partition, *_PARTITION_FILES)}
         return self.model_copy(
             update={
                 "variants": {},
