@@ -350,13 +350,14 @@ def test_an_option_of_another_task(made: Callable[[str], Path], tiny_model: Path
         fednlp.run(parse(settings), tmp_path / "run")
 
 
-def test_an_unknown_option_of_ones_own_task(
-    made: Callable[[str], Path], tiny_model: Path, tmp_path: Path
+@pytest.mark.parametrize("options", [{"colour": "red"}, {"scheme": 3}])
+def test_an_option_that_ones_own_task_does_not_take(
+    options: dict[str, Any], made: Callable[[str], Path], tiny_model: Path, tmp_path: Path
 ) -> None:
     place = "fednlp.tasks.token_classification:TokenClassification"
-    task = {"name": place, "options": {"colour": "red"}}
+    task = {"name": place, "options": options}
     settings = settings_of("tagging", made("tagging"), tiny_model, task=task)
-    with pytest.raises(ConfigError, match=r"\[task.options\].*colour"):
+    with pytest.raises(ConfigError, match=rf"\[task.options\].*{next(iter(options))}"):
         fednlp.run(parse(settings), tmp_path / "run")
 
 

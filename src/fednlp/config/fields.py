@@ -27,7 +27,7 @@ from fednlp.config.sections import (
     Task,
     VariantName,
 )
-from fednlp.ranges import PositiveInt
+from fednlp.option_types import PositiveInt
 
 
 class ExperimentFields(Section):

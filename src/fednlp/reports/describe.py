@@ -7,20 +7,11 @@ from typing import Any
 from fednlp.config.sections import BASELINES
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import human_number
+from fednlp.partition.methods import METHODS
 from fednlp.reports.groups import algorithm_title, flatten
 from fednlp.reports.read import Run, lookup
 from fednlp.training.local_training import LocalTraining
 
-_PARTITIONS = {
-    "uniform": "uniform (IID)",
-    "label": "label shift",
-    "quantity": "quantity shift",
-    "label+quantity": "label and quantity shift",
-    "cluster": "feature shift (clusters of sentence embeddings)",
-    "natural": "natural",
-    "silos": "silos, each a client",
-    "proportions": "given label proportions",
-}
 _REFERENCE_METHODS = {
     "centralised": "Centralised training on the union of the clients' examples (a reference point, not federated).",
     "chained": "One model fine-tuned on one client's examples after the other (a reference point, not federated).",
@@ -37,16 +28,14 @@ def describe_partition(config: Mapping[str, Any]) -> str:
     """
     part = config.get("partition", {})
     method = str(part.get("method", "unknown"))
-    words = [_PARTITIONS.get(method, clean(method))]
-    for key, name in (
-        ("alpha", "alpha"),
-        ("beta", "beta"),
-        ("clusters", "clusters"),
-        ("field", "by the field"),
-    ):
-        if part.get(key) is not None:
-            value = part[key]
-            words.append(f"{name} {value:g}" if isinstance(value, int | float) else f"{name} {clean(value)}")
+    words = [METHODS.find(method).title if method in METHODS.names() else clean(method)]
+    words += [
+        f"{clean(key)} {value:g}"
+        for key, value in part.items()
+        if isinstance(value, int | float) and key not in ("clients", "seed")
+    ]
+    if part.get("field") is not None:
+        words.append(f"by the field {clean(part['field'])}")
     if part.get("clients") is not None:
         words.append(f"over {part['clients']} clients")
     return ", ".join(words)

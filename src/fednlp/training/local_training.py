@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fednlp.ranges import Decay, Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
+from fednlp.option_types import Decay, Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
 
 
 class LocalTraining(BaseModel):

@@ -56,9 +56,6 @@ from fednlp.training.worker_spec import (
     without_labels,
 )
 
-_DRAWN = {"masked-lm"}
-"""Tasks whose inputs are drawn anew each time, so that there is nothing to cache of them."""
-
 
 class ClientWorker:
     """Trains and evaluates clients whose texts lie on this machine, one after the other, in one model.
@@ -88,7 +85,7 @@ class ClientWorker:
         groups = groups_of(model) if algorithm.uplink.pull.rule != "all" else {}
         self.replica = Replica(model, pick_device(spec.device), by_rows, personal, derived, decaying)
         self.layout: Layout = self.replica.layout
-        if self.replica.frozen_prefix is not None and self.task.name not in _DRAWN:
+        if self.replica.frozen_prefix is not None and not getattr(self.task, "draws_inputs", False):
             folder = (
                 activation_cache_folder(self.replica.frozen_prefix, cache_dir())
                 if spec.cache_activations

@@ -14,7 +14,7 @@ from fednlp.federated.aggregators.base import AggregatedUpdate, Aggregator, Coll
 from fednlp.federated.aggregators.kept_updates import UpdateFile, refuse_weights
 from fednlp.federated.aggregators.whole_updates import Numbers, WholeUpdates, squared_distances
 from fednlp.formatting.units import plural
-from fednlp.ranges import PositiveInt
+from fednlp.option_types import PositiveInt
 
 if TYPE_CHECKING:
     from fednlp.federated.client import ClientResult
