@@ -1,4 +1,4 @@
-"""What a server may ask of a site after its setup: the site checks every request against the experiment it agreed to."""
+"""What a server may ask of a site after its setup, by the experiment that the site has agreed to."""
 
 import re
 from typing import Any
