@@ -181,7 +181,10 @@ class ClientSession:
         with self._lock:
             if self.reason is None:
                 self.reason = printable(reason)
-                self._said.append(pack(Bye(self.reason)))
+                if self._welcomed:
+                    self._said.append(pack(Bye(self.reason)))
+                else:
+                    self._said.clear()
                 self._wake()
 
     def answer(

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import getproxies, proxy_bypass
 
 from fednlp.deployment.links import Session, Wake
 from fednlp.errors import FednlpError, MissingDependency, ProtocolError, RunError
@@ -262,8 +262,8 @@ def enrol(
 def proxy_for(address: str) -> str | None:
     """Return the proxy that the environment names for an address (``HTTPS_PROXY``, ``NO_PROXY``), or None."""
     host = address.rpartition(":")[0].strip("[]")
-    proxy = getproxies_environment().get("https")
-    if not proxy or host in ("localhost", "127.0.0.1", "::1") or proxy_bypass_environment(host):
+    proxy = getproxies().get("https")
+    if not proxy or host in ("localhost", "127.0.0.1", "::1") or proxy_bypass(host):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"
 
