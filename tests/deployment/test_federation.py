@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,11 @@ import pytest
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.data import TextData
-from fednlp.deployment.components import site_data
 from fednlp.deployment.federation import FOLDER, Federation, open_directory, run_name
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.participate import Participant
-from fednlp.deployment.setup import Setup
+from fednlp.deployment.policy import SitePolicy, parse_policy
 from fednlp.deployment.shards import Shards, split_out
 from fednlp.deployment.site import Site
 from fednlp.simulation.callback import NullCallback
@@ -38,23 +37,19 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-class Owner:
-    """A site that allows everything."""
+@dataclass
+class Member:
+    """A site of the register."""
 
-    def __init__(self, train: Path, test: Path | None) -> None:
-        self.train, self.test = train, test
+    name: str
+    client: int
+    state: str = "enrolled"
 
-    def check(self, experiment: Experiment, setup: Setup) -> None:
-        pass
 
-    def load(self, experiment: Experiment) -> TextData:
-        return site_data(experiment, self.train, test_path=self.test)
-
-    def tells_size(self) -> bool:
-        return True
-
-    def device(self) -> str:
-        return "cpu"
+def allows(train: Path, test: Path | None) -> SitePolicy:
+    """Return the policy of a site that allows everything."""
+    data = {"path": str(train), "test_fraction": 0.0} | ({"test_path": str(test)} if test else {})
+    return parse_policy({"data": data})
 
 
 class OneAtATime(Site):
@@ -79,7 +74,7 @@ def deploy(shards: Shards, folder: Path) -> RunDir:
     for client, name in enumerate(shards.names):
         own = folder / f"site-{client}"
         own.mkdir()
-        part = Participant(own, OneAtATime(own, Owner(*shards.files(name)), quiet), None, quiet)
+        part = Participant(own, OneAtATime(own, name, allows(*shards.files(name)), quiet), None, quiet)
         link = MemoryLink(
             part.session.begin, lambda wake, client=client: hub.session(client, wake, time.monotonic)
         )
@@ -87,8 +82,8 @@ def deploy(shards: Shards, folder: Path) -> RunDir:
     for thread in threads:
         thread.start()
     try:
-        names = dict(enumerate(shards.names))
-        Federation(directory, hub, NullCallback()).run(lambda: names, len(names))
+        members = [Member(name, client) for client, name in enumerate(shards.names)]
+        Federation(directory, hub, lambda: members, NullCallback()).run()
     finally:
         hub.finish("done")
         for thread in threads:

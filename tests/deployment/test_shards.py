@@ -9,7 +9,9 @@ import pytest
 
 from fednlp import config
 from fednlp.config import Experiment
-from fednlp.deployment.components import server_components, server_data, site_data
+from fednlp.data import load_data
+from fednlp.data.labels import with_labels
+from fednlp.deployment.components import server_components, server_data
 from fednlp.deployment.shards import FEDERATION, folder_names, split_out
 from fednlp.errors import ConfigError, DataError
 from fednlp.partition import Partition
@@ -31,7 +33,7 @@ def test_shards_hold_the_partition_s_examples_in_their_order(experiment: Make, t
     assert served.data.labels == list(data.label_names)
     for client, name in enumerate(shards.names):
         train, test = shards.files(name)
-        own = site_data(served, train, test_path=test)
+        own = with_labels(load_data(path=train, test_path=test, test_fraction=None), served.data.labels or ())
         numbers = partition.train(client)
         assert own.input_texts("train", own.train_numbers) == data.input_texts("train", numbers)
         assert np.array_equal(own.labels("train")[own.train_numbers], data.labels("train")[numbers])
@@ -81,22 +83,6 @@ def test_what_a_server_cannot_run_is_refused(
     made = experiment({"partition": None, **changes}).resolved()
     with pytest.raises(ConfigError, match=message):
         server_components(made, quiet)
-
-
-def test_labels_that_the_experiment_does_not_know_are_named_with_their_numbers(
-    experiment: Make, make_csv: Callable[..., Path], tmp_path: Path
-) -> None:
-    rows = [("a b", "arts", "x"), ("c d", "opera", "x"), ("e f", "opera", "x"), ("g h", "sports", "x")]
-    path = make_csv(tmp_path / "notes.csv", rows)
-    served = experiment(
-        {
-            "data": {"name": "sites", "labels": ["arts", "sports"]},
-            "task.name": "text-classification",
-            "partition": None,
-        }
-    )
-    with pytest.raises(DataError, match=r"does not know: 'opera' \(2 examples\); it knows arts, sports"):
-        site_data(served, path)
 
 
 @pytest.mark.parametrize(

@@ -54,15 +54,13 @@ def _one_or_several(value: Any) -> Any:
     raise ValueError('give a file, a folder, a pattern such as "silos/*.csv", or a list of these')
 
 
-class Data(Section):
-    """Where the examples come from: a known data set by ``name``, files by ``path``, or both.
+class DataFiles(Section):
+    """Files of examples, and how they are read: the arguments of :func:`fednlp.data.load_data`.
 
     ``path`` names silos, each the examples of one client, where it is a list, a pattern, or a folder of files or of
-    folders that are a data set each. ``name = "sites"`` is for a deployment: the examples are at the sites, and the
-    server knows the ``labels`` and a test set at most.
+    folders that are a data set each.
     """
 
-    name: str | None = None
     path: Annotated[str | list[str] | None, PlainValidator(_one_or_several)] = None
     text: str = "text"
     label: str = "label"
@@ -71,6 +69,20 @@ class Data(Section):
     test_fraction: Fraction = 0.2
     delimiter: str | None = None
     on_invalid_row: Literal["refuse", "drop"] = "refuse"
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of :func:`fednlp.data.load_data` that say which files these are."""
+        return self.model_dump(include=set(DataFiles.model_fields))
+
+
+class Data(DataFiles):
+    """Where the examples come from: a known data set by ``name``, files by ``path``, or both.
+
+    ``name = "sites"`` is for a deployment: the examples are at the sites, and the server knows the ``labels`` and a
+    test set at most.
+    """
+
+    name: str | None = None
     labels: Annotated[list[str] | None, Field(min_length=2)] = None
 
     @property

@@ -1,18 +1,15 @@
 """What a run is made of where the examples are at the sites: the server's components, and a site's."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fednlp.config import Experiment
 from fednlp.config.sections import SITES
 from fednlp.data import TextData, load_data
+from fednlp.data.labels import unknown_labels, with_labels
 from fednlp.data.schema import SCHEMAS
 from fednlp.errors import ConfigError, DataError
-from fednlp.formatting.units import plural
 from fednlp.models import FROM_SCRATCH_NAMES
 from fednlp.simulation.build import Log, RunComponents, build_components
 from fednlp.tasks import TASKS
@@ -82,7 +79,12 @@ def server_data(experiment: Experiment) -> TextData:
         on_invalid_row=configured.on_invalid_row,
         test_fraction=None,
     )
-    tests = with_labels(tests, labels)
+    unknown = unknown_labels(tests, labels)
+    if unknown:
+        raise DataError(
+            f"the test set {configured.test_path} has labels that data.labels lacks: {', '.join(list(unknown)[:5])}"
+        )
+    tests = with_labels(tests, labels) if labels else tests
     return replace(
         tests,
         name=SITES,
@@ -92,64 +94,6 @@ def server_data(experiment: Experiment) -> TextData:
         test_numbers=tests.train_numbers,
         held_out=True,
     )
-
-
-def site_data(
-    experiment: Experiment,
-    path: str | Path | Sequence[str],
-    *,
-    test_path: str | Path | None = None,
-    test_fraction: float | None = None,
-    **options: Any,
-) -> TextData:
-    """Return a site's own data, with the labels of the experiment.
-
-    Args:
-        experiment: Of the federation.
-        path: The site's training examples.
-        test_path: Its own test examples, if it has any.
-        test_fraction: Share of the examples that the site holds out for its own tests, where there are none; None
-            for nothing.
-        options: Columns and cells, as for :func:`fednlp.data.load_data`.
-
-    Raises:
-        DataError: The data cannot be loaded, or have labels that the experiment does not know.
-    """
-    task = experiment.task.configured
-    found = load_data(
-        path=path,
-        task=task if task in TASKS else None,
-        test_path=test_path,
-        test_fraction=test_fraction,
-        **options,
-    )
-    return with_labels(found, tuple(experiment.data.labels or ()))
-
-
-def with_labels(data: TextData, labels: tuple[str, ...]) -> TextData:
-    """Return data whose labels have the numbers that the experiment gives them.
-
-    Args:
-        data: With labels of their own.
-        labels: The experiment's.
-
-    Raises:
-        DataError: The data have labels that the experiment lacks; they are named with their numbers of examples.
-    """
-    if SCHEMAS[data.task].kind not in ("class", "tags"):
-        return data
-    unknown = [name for name in data.label_names if name not in labels]
-    if unknown:
-        counts = np.bincount(data.labels("train")[data.train_numbers], minlength=len(data.label_names))
-        shown = ", ".join(
-            f"{name!r} ({plural(int(counts[data.label_names.index(name)]), 'example')})"
-            for name in unknown[:5]
-        )
-        raise DataError(
-            f"{data.source} has labels that the experiment does not know: {shown}; it knows {', '.join(labels[:20])}: "
-            "rename or remove them"
-        )
-    return replace(data, label_names=labels)
 
 
 def _no_data(task: str, labels: tuple[str, ...]) -> TextData:

@@ -3,10 +3,10 @@
 import json
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,8 +30,23 @@ from fednlp.simulation.train import open_run, train
 FOLDER = "federation"
 """Of what a server needs besides a run's own files: the register of sites, certificates, and what arrived."""
 _LOOK = 1.0
-Enrolled = Callable[[], Mapping[int, str]]
-"""Returns the names of the sites that have joined, by their numbers from 0."""
+
+
+class Member(Protocol):
+    """A site as the register of sites has it (:class:`fednlp.deployment.sites.Site`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def client(self) -> int: ...
+
+    @property
+    def state(self) -> str: ...
+
+
+Members = Callable[[], Sequence[Member]]
+"""Returns all sites that were ever invited, in the order of their numbers from 0, removed ones among them."""
 
 
 def open_directory(experiment: Experiment, out: Path) -> RunDir:
@@ -77,19 +92,17 @@ class Federation:
     Args:
         directory: From :func:`open_directory`.
         hub: What is asked of whom, and what arrived.
+        members: Returns who there is.
         callback: Reports progress.
     """
 
-    def __init__(self, directory: RunDir, hub: Hub, callback: Callback) -> None:
-        self.directory, self.hub, self.callback = directory, hub, callback
+    def __init__(self, directory: RunDir, hub: Hub, members: Members, callback: Callback) -> None:
+        self.directory, self.hub, self.members, self.callback = directory, hub, members, callback
         self.experiment = directory.experiment()
+        self._removed: set[int] = set()
 
-    def run(self, enrolled: Enrolled, sites: int) -> RunDir:
+    def run(self) -> RunDir:
         """Set the sites up, do the rounds that are left, and write the model and the summary.
-
-        Args:
-            enrolled: Returns who has joined.
-            sites: How many there are to be before the first round.
 
         Raises:
             FednlpError: As for a simulation; the rounds before are saved.
@@ -103,45 +116,71 @@ class Federation:
             check_start(directory, experiment, directory.read_json("environment.json"), start, log)
             partition = Partition.load(directory.partition)
         else:
-            partition = self._set_up(components, enrolled, sites)
+            partition = self._set_up(components)
             with saving(directory.folder):
                 (directory.folder / "checkpoint").mkdir(exist_ok=True)
                 write_facts(directory, components, partition, start)
                 partition.save(directory.partition)
-        counted = counted_rounds(directory.round_lines())
-        with Sites(
-            self.hub, directory.folder / FOLDER, counted=counted, on_waiting=self._waiting(partition)
-        ) as engine:
+        engine = Sites(
+            self.hub,
+            directory.folder / FOLDER,
+            wait=experiment.rounds.wait,
+            counted=counted_rounds(directory.round_lines()),
+            on_waiting=self._waiting,
+            gone=self._refuse_removed,
+        )
+        with engine:
             train(open_run(directory, experiment, components, partition, model, engine, self.callback, None))
         self.hub.finish("the federation's last round is done")
         return directory
 
-    def _set_up(self, components: RunComponents, enrolled: Enrolled, sites: int) -> Partition:
+    def _set_up(self, components: RunComponents) -> Partition:
         """Tell every site what the experiment is, and return how many examples each has."""
-        objects = {
-            name: self.hub.add_object(path) for name, path in model_files(Path(components.source)).items()
-        }
+        files = model_files(Path(components.source))
+        objects = {name: self.hub.add_object(path) for name, path in files.items()}
         ready: dict[int, Ready] = {}
         asked: set[int] = set()
         told = time.monotonic()
-        while len(ready) < sites:
-            names = enrolled()
-            for client in sorted(names.keys() - asked):
-                self.hub.ask(client, self._setup_call(components, client, sites, objects))
-                asked.add(client)
+        while True:
+            self._refuse_removed()
+            members = [member for member in self.members() if member.state != "removed"]
+            missing = [member.name for member in members if member.client not in ready]
+            if members and not missing:
+                return sites_partition(ready, [member.name for member in self.members()])
+            for member in members:
+                if member.state == "enrolled" and member.client not in asked:
+                    total = len(self.members())
+                    self.hub.ask(member.client, self._setup_call(components, member.client, total, objects))
+                    asked.add(member.client)
             reply = self.hub.take(_LOOK)
             if reply is not None and reply.id.endswith(".setup"):
+                name = self.members()[reply.client].name
                 if reply.error is not None:
-                    raise RunError(
-                        f"site {names.get(reply.client, reply.client)} does not take part: {reply.error}"
-                    )
+                    raise RunError(f"site {name} does not take part: {reply.error}")
                 ready[reply.client] = read_ready(reply.answer)
-                self.callback.log(f"site {names[reply.client]} is ready ({len(ready)} of {sites})")
+                self.callback.log(f"site {name} is ready ({len(ready)} of {len(members)})")
             elif time.monotonic() - told > 10 * _LOOK:
                 told = time.monotonic()
-                missing = [names[client] for client in sorted(asked - ready.keys())]
-                self.callback.log(_awaited(missing, sites - len(names)))
-        return sites_partition(ready, enrolled())
+                self.callback.log(f"waiting for {', '.join(missing)} to join")
+
+    def _refuse_removed(self) -> Collection[int]:
+        """Refuse the sites that were removed, whatever they are doing; return their numbers."""
+        for member in self.members():
+            if member.state == "removed" and member.client not in self._removed:
+                self._removed.add(member.client)
+                self.hub.remove(member.client, f"the site {member.name} was removed from the federation")
+        return self._removed
+
+    def _waiting(self, clients: Sequence[int], seconds: float) -> None:
+        names = [member.name for member in self.members() if member.client in clients]
+        until = (
+            "they answer"
+            if self.experiment.rounds.wait is None
+            else f"{self.experiment.rounds.wait:g} s are over"
+        )
+        self.callback.log(
+            f"waiting for {', '.join(names)} ({seconds:.0f} s), until {until} or they are removed"
+        )
 
     def _setup_call(
         self, components: RunComponents, client: int, sites: int, objects: dict[str, ObjectRef]
@@ -157,39 +196,21 @@ class Federation:
         )
         return Call(f"0.{client}.setup", setup.model_dump(), objects)
 
-    def _waiting(self, partition: Partition) -> Callable[[Sequence[int], float], None]:
-        names = partition.client_names or ()
 
-        def tell(clients: Sequence[int], seconds: float) -> None:
-            self.callback.log(
-                f"waiting for {', '.join(names[client] for client in clients)} ({seconds:.0f} s)"
-            )
-
-        return tell
-
-
-def sites_partition(ready: Mapping[int, Ready], names: Mapping[int, str]) -> Partition:
+def sites_partition(ready: Mapping[int, Ready], names: Sequence[str]) -> Partition:
     """Return the partition that the sites make: how many examples each has, and no example of theirs.
 
     Args:
-        ready: What each site answered, by its number.
-        names: The sites' names.
+        ready: What each site answered, by its number; a site that was removed before has no answer.
+        names: Of all sites, in the order of their numbers.
     """
-    clients = sorted(ready)
+    answers = [ready.get(client, Ready(train=1, test=0)) for client in range(len(names))]
     train, test = (
-        np.concatenate([[0], np.cumsum([getattr(ready[client], part) for client in clients])]).astype(
-            np.int64
-        )
+        np.concatenate([[0], np.cumsum([getattr(answer, part) for answer in answers])]).astype(np.int64)
         for part in ("train", "test")
     )
-    return Partition(
-        train,
-        np.arange(train[-1]),
-        test,
-        np.arange(test[-1]),
-        np.arange(len(clients)),
-        tuple(names[client] for client in clients),
-    )
+    indices = np.arange(train[-1]), np.arange(test[-1])
+    return Partition(train, indices[0], test, indices[1], np.arange(len(names)), tuple(names))
 
 
 def counted_rounds(lines: Sequence[Mapping[str, Any]]) -> dict[int, int]:
@@ -204,9 +225,3 @@ def counted_rounds(lines: Sequence[Mapping[str, Any]]) -> dict[int, int]:
         if "aborted" not in line:
             found |= {client: line["round"] for client in line["cohort"] if client not in lost}
     return found
-
-
-def _awaited(missing: Sequence[str], unknown: int) -> str:
-    parts = [f"{', '.join(missing)} (joined, not ready yet)"] if missing else []
-    parts += [f"{unknown} more to join"] if unknown else []
-    return f"waiting for {' and '.join(parts)}"

@@ -8,6 +8,7 @@ from fednlp.deployment.messages import software
 from fednlp.deployment.objects import ObjectCache
 from fednlp.deployment.outbox import Outbox
 from fednlp.deployment.site import Site
+from fednlp.deployment.site_data import UnfitSiteData
 from fednlp.errors import FednlpError
 from fednlp.federated.client import reason_of
 from fednlp.simulation.build import Log
@@ -60,6 +61,9 @@ class Participant:
         name, session = call.id.rpartition(".")[2], self.session
         try:
             answer, body = self.site.answer(name, call.request, call.objects)
+        except UnfitSiteData as error:
+            self.log(f"{call.id}: {error}")
+            session.answer(call.id, None, None, error.for_server)
         except FednlpError as error:
             self.log(f"{call.id}: {error}")
             session.answer(call.id, None, None, str(error))

@@ -7,7 +7,7 @@ not arrived, and ends in the same weights.
 
 import mmap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -40,7 +40,8 @@ class Sites:
         folder: For the models that are on their way.
         wait: Seconds that a round waits for who is missing; None for as long as it takes.
         counted: The last round by client in which its update counted.
-        on_waiting: Told the clients that are awaited, now and then.
+        on_waiting: Told the clients that are awaited, now and then, and since when, in seconds.
+        gone: Returns the clients that no longer take part; asked each time that the engine looks at who is missing.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class Sites:
         wait: float | None = None,
         counted: Mapping[int, int] | None = None,
         on_waiting: Callable[[Sequence[int], float], None] = lambda clients, seconds: None,
+        gone: Callable[[], Collection[int]] = frozenset,
     ) -> None:
-        self.hub, self.folder, self.wait, self.on_waiting = hub, folder, wait, on_waiting
+        self.hub, self.folder, self.wait = hub, folder, wait
+        self.on_waiting, self.gone = on_waiting, gone
         self.counted = dict(counted or {})
         self.vectors: dict[str, Tensor] = {}
         self.total: Any = None
@@ -104,7 +107,7 @@ class Sites:
             on_progress(len(answers))
         for name, place in asked.items():
             self.hub.withdraw(name)
-            answers[place] = _missing(requests[place], f"no answer within {self.wait:g} seconds")
+            answers[place] = _missing(requests[place], self._why_missing(requests[place].client))
         for place in sorted(answers):
             self._note(requests[place], answers[place])
         return [answers[place] for place in range(len(requests))]
@@ -161,15 +164,22 @@ class Sites:
         while asked:
             reply = self.hub.take(_LOOK)
             now = time.monotonic()
+            gone = self.gone()
             if reply is not None:
                 if reply.id in asked:
                     yield reply
                 continue
-            if self.wait is not None and now - begun > self.wait:
+            late = self.wait is not None and now - begun > self.wait
+            if late or all(requests[place].client in gone for place in asked.values()):
                 return
             if now - told >= 10 * _LOOK:
                 told = now
                 self.on_waiting(sorted(requests[place].client for place in asked.values()), now - begun)
+
+    def _why_missing(self, client: int) -> str:
+        if client in self.gone() or self.wait is None:
+            return "the site was removed from the federation"
+        return f"no answer within {self.wait:g} seconds (rounds.wait)"
 
     def _received(self, request: Any, reply: StoredReply) -> Any:
         """Return what a site answered, with its update in the total; a site that fails is reported."""

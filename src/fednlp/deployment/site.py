@@ -2,28 +2,30 @@
 
 import json
 import mmap
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from fednlp.config import Experiment
-from fednlp.data import TextData
-from fednlp.deployment.components import with_labels
+from fednlp.deployment.facts import Download, facts_of
+from fednlp.deployment.policy import SitePolicy
+from fednlp.deployment.refusals import Refusal, check, check_settings, refused_by
 from fednlp.deployment.setup import Setup, experiment_of, place_model, read_setup
+from fednlp.deployment.site_data import open_site_data
 from fednlp.disk import atomic
 from fednlp.errors import RunError
-from fednlp.federated.client import TrainRequest
+from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.communication import decode_broadcast, entry_shapes
 from fednlp.federated.message import unpack
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import Trained, pack_upload
 from fednlp.partition import OneClient
-from fednlp.runtime.messages import ClientModelRequest, from_json, to_json
+from fednlp.runtime.messages import ClientModelRequest, ClientModelResult, from_json, to_json
 from fednlp.simulation.build import Log, RunComponents, build_components, client_algorithm, worker_spec
 from fednlp.training.worker import ClientWorker
 from fednlp.training.worker_spec import load_model
@@ -33,41 +35,18 @@ _TAKEN = (TrainRequest, ClientModelRequest)
 _SETUP = "setup.json"
 
 
-class SiteData(Protocol):
-    """What a site decides: which data an experiment gets, and whether it may run here at all."""
-
-    def check(self, experiment: Experiment, setup: Setup) -> None:
-        """Check an experiment against the site's policy.
-
-        Raises:
-            RunError: The site does not allow it.
-        """
-
-    def load(self, experiment: Experiment) -> TextData:
-        """Return the site's own examples, with labels of their own.
-
-        Raises:
-            DataError: They cannot be loaded.
-        """
-
-    def tells_size(self) -> bool:
-        """Return whether the server may know how many examples the site has."""
-
-    def device(self) -> str:
-        """Return the device to train on, as ``runtime.device``."""
-
-
 class Site:
     """Answers the calls of one federation.
 
     Args:
         folder: Of this site and federation: what was set up, the record, the model.
-        owner: What the site decides.
+        name: Of the site.
+        policy: What the site decides.
         log: Called with a message before each slow step.
     """
 
-    def __init__(self, folder: Path, owner: SiteData, log: Log) -> None:
-        self.folder, self.owner, self.log = folder, owner, log
+    def __init__(self, folder: Path, name: str, policy: SitePolicy, log: Log) -> None:
+        self.folder, self.name, self.policy, self.log = folder, name, policy, log
         self._worker: ClientWorker | None = None
         self._published: dict[str, tuple[str, Tensor]] = {}
 
@@ -104,20 +83,45 @@ class Site:
         return self._worker
 
     def _set_up(self, setup: Setup, objects: Mapping[str, Path]) -> dict[str, Any]:
-        experiment = experiment_of(setup)
-        self.owner.check(experiment, setup)
-        place_model(objects, self.folder / "start")
-        self._worker = self._open(setup)
+        self._worker = self._examined(setup, objects)
         with atomic(self.folder / _SETUP) as file:
             file.write(setup.model_dump_json().encode())
         own = self._worker.partition
         train, test = (len(part(setup.client)) for part in (own.train, own.test))
-        return {"train": train if self.owner.tells_size() else 1, "test": test}
+        tells = self.policy.allow.tell_size
+        return {"train": train if tells else 1, "test": test if tells else min(test, 1)}
+
+    def _examined(self, setup: Setup, objects: Mapping[str, Path]) -> ClientWorker:
+        """Return the worker of an experiment that the site's policy allows.
+
+        Raises:
+            RunError: It does not; every reason is named.
+        """
+        experiment = experiment_of(setup)
+        self._require_none(check_settings(self.policy, experiment))
+        place_model(objects, self.folder / "start")
+        worker = self._open(setup)
+        facts = facts_of(
+            experiment,
+            worker.replica.model,
+            worker.task,
+            clients=setup.clients,
+            examples=len(worker.partition.train(setup.client)),
+            longest=setup.longest,
+            downloads=[Download(name, path.stat().st_size, path.name) for name, path in objects.items()],
+        )
+        self._require_none(check(self.policy, experiment, facts))
+        return worker
+
+    def _require_none(self, refusals: list[Refusal]) -> None:
+        if refusals:
+            raise RunError("; ".join(refused_by(self.name, refusals)))
 
     def _open(self, setup: Setup) -> ClientWorker:
         """Build the worker that has this site's examples alone."""
         experiment = self._own_experiment(setup)
-        data = with_labels(self.owner.load(experiment), tuple(experiment.data.labels or ()))
+        task = experiment.task.configured
+        data = open_site_data(self.policy, task or setup.task, experiment.data.labels or ())
         components = build_components(experiment, self.log, data)
         self._compare(setup, components)
         np.save(self.folder / "no-tests.npy", np.zeros(0, dtype=np.int64))
@@ -135,7 +139,7 @@ class Site:
         """Return the experiment with this site's own model folder and device."""
         experiment = experiment_of(setup)
         model = experiment.model.model_copy(update={"name_or_path": str((self.folder / "start").resolve())})
-        runtime = experiment.runtime.model_copy(update={"device": self.owner.device()})
+        runtime = experiment.runtime.model_copy(update={"device": self.policy.device.device})
         return experiment.model_copy(update={"model": model, "runtime": runtime})
 
     def _compare(self, setup: Setup, components: RunComponents) -> None:
@@ -177,11 +181,19 @@ class Site:
         answer = worker.handlers[type(wanted)](wanted, vectors)
         worker.trainer.sync()
         if not isinstance(answer, Trained):
+            if isinstance(answer, ClientModelResult) and not self.policy.allow.tell_scores:
+                answer = ClientModelResult(answer.client, answer.error)
             return _json(to_json(answer)), None
         path = self.folder / "upload.bin"
         with path.open("wb") as file:
             file.write(pack_upload(answer.upload, worker.layout))
-        return _json(to_json(answer.result)), path
+        return _json(to_json(self._told(answer.result))), path
+
+    def _told(self, result: ClientResult) -> ClientResult:
+        """Return a client's report without what the site does not tell."""
+        allow = self.policy.allow
+        told = result if allow.tell_size else replace(result, examples=0, loss=0.0)
+        return told if allow.tell_scores else replace(told, examples=0, loss=0.0, metrics={})
 
     def _forget_after(self, counted: Any, request: TrainRequest | ClientModelRequest) -> None:
         """Take back what was kept in rounds that came to nothing: the last that counted is the server's to say."""
@@ -215,7 +227,3 @@ class Site:
 def _json(message: dict[str, Any] | None) -> dict[str, Any]:
     assert message is not None
     return message
-
-
-AnswerCall = Callable[[str, Mapping[str, Any], Mapping[str, Path]], tuple[dict[str, Any], Path | None]]
-"""(name of the call, request, objects) -> the answer and the file that goes with it: :meth:`Site.answer`."""

@@ -217,19 +217,9 @@ def open_data(experiment: Experiment) -> TextData:
     Raises:
         DataError: The data cannot be loaded.
     """
-    configured, task = experiment.data, experiment.task.configured
-    return load_data(
-        configured.name,
-        configured.path,
-        task=task if task in TASKS else None,
-        text=configured.text,
-        label=configured.label,
-        columns=configured.columns,
-        test_path=configured.test_path,
-        test_fraction=configured.test_fraction,
-        delimiter=configured.delimiter,
-        on_invalid_row=configured.on_invalid_row,
-    )
+    task = experiment.task.configured
+    known = task if task in TASKS else None
+    return load_data(experiment.data.name, **experiment.data.arguments(), task=known)
 
 
 def features_of(

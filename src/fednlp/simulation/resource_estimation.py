@@ -87,23 +87,38 @@ def memory_of_depth(
 def memory_of_run(experiment: Experiment, worker: "ClientWorker") -> int | None:
     """Return the peak memory of a client of a run, in bytes; None where no estimate applies.
 
-    There is no estimate for models with adapters, with two stacks of layers, without attention, or that run a layer
-    several times; nor where an example is longer than a row, since the number of rows of a batch is then unknown.
+    There is no estimate where :func:`memory_of_model` has none, nor where an example is longer than a row, since the
+    number of rows of a batch is then unknown.
 
     Args:
         experiment: Resolved.
         worker: The worker, with the model, of which the frozen parameters are marked, and the features.
     """
+    length = worker.spec.longest
+    if not experiment.data.at_sites and _longest_example(worker) > length:
+        return None
+    return memory_of_model(experiment, worker.task, worker.replica.model, length)
+
+
+def memory_of_model(experiment: Experiment, task: "Task", model: "nn.Module", length: int) -> int | None:
+    """Return the peak memory of a client that trains a model, in bytes; None where no estimate applies.
+
+    There is no estimate for models with adapters, with two stacks of layers, without attention, or that run a layer
+    several times.
+
+    Args:
+        experiment: Resolved.
+        task: The task.
+        model: The model, of which the frozen parameters are marked.
+        length: Maximum number of tokens of a row; 0 where it is not known.
+    """
     from fednlp.models.trainable_depth import backward_depth
 
-    length, model = worker.spec.longest, worker.replica.model
     depth = backward_depth(model)
     if experiment.model.peft is not None or depth is None or not length:
         return None
-    if not experiment.data.at_sites and _longest_example(worker) > length:
-        return None
     try:
-        sizes = model_sizes(worker.task, model, length)
+        sizes = model_sizes(task, model, length)
     except ConfigError:
         return None
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)

@@ -81,7 +81,9 @@ class RunningServer:
         port: Where it listens.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, server: Any, port: int) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, server: Any, port: int
+    ) -> None:
         self.port = port
         self._loop, self._thread, self._server = loop, thread, server
 
@@ -313,7 +315,9 @@ def _handlers(new_session: NewSession, enrol: Enrol, log: Callable[[str], None])
     )
 
 
-async def _abort(context: Any, code: Any, error: Exception, peer: PeerIdentity, log: Callable[[str], None]) -> None:
+async def _abort(
+    context: Any, code: Any, error: Exception, peer: PeerIdentity, log: Callable[[str], None]
+) -> None:
     log(f"{peer.address}: {error}")
     await context.abort(code, str(error)[:_MOST_DETAILS])
 
