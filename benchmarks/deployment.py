@@ -58,9 +58,14 @@ def receive_upload(port: Any, results: Any, folder: Path, size: int, repeats: in
 
     synced = timed_fsync()
     hub = Hub(folder / "hub", "benchmark")
-    credentials = link.grpc.local_server_credentials() if tls is None else link.grpc.ssl_server_credentials(*tls)
+    credentials = (
+        link.grpc.local_server_credentials() if tls is None else link.grpc.ssl_server_credentials(*tls)
+    )
     server = link.serve(
-        "127.0.0.1:0", credentials, lambda peer, wake: hub.session(0, wake, time.monotonic), lambda peer, data: data
+        "127.0.0.1:0",
+        credentials,
+        lambda peer, wake: hub.session(0, wake, time.monotonic),
+        lambda peer, data: data,
     )
     port.put(server.port)
     for number in range(1, repeats + 1):
@@ -182,7 +187,8 @@ def transfer(megabytes: float, repeats: int) -> dict[str, Any]:
             }
     for one, bound in BOUNDS.items():
         ratios = {
-            key: round(figures["plain_seconds"][key] / figures[f"{one}_seconds"][key], 3) for key in ("min", "median")
+            key: round(figures["plain_seconds"][key] / figures[f"{one}_seconds"][key], 3)
+            for key in ("min", "median")
         }
         figures[f"{one}_of_plain"] = ratios | {"held": ratios["median"] >= bound}
     return figures

@@ -141,7 +141,9 @@ def test_an_object_that_is_too_large_for_the_site_is_not_fetched(tmp_path: Path)
     assert client.ready == []
 
 
-def test_an_object_is_fetched_once_for_all_calls_and_dropped_when_told(client: Client, tmp_path: Path) -> None:
+def test_an_object_is_fetched_once_for_all_calls_and_dropped_when_told(
+    client: Client, tmp_path: Path
+) -> None:
     (tmp_path / "model").write_bytes(b"weights")
     ref = ref_of(tmp_path / "model")
     client.connect()
@@ -203,7 +205,9 @@ def test_a_session_ends_when_the_server_or_the_user_says_so(tmp_path: Path) -> N
 
 def test_a_server_of_another_version_is_named_with_what_to_type(client: Client) -> None:
     client.session.begin(lambda: None)
-    with pytest.raises(ProtocolError, match=r"version 9 of the messages \(fednlp 3.1\).*pip install fednlp==3.1"):
+    with pytest.raises(
+        ProtocolError, match=r"version 9 of the messages \(fednlp 3.1\).*pip install fednlp==3.1"
+    ):
         client.session.receive(pack(Welcome(9, "3.1", "run", 0)))
 
 

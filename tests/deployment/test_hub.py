@@ -106,11 +106,11 @@ def test_a_client_that_was_away_is_told_what_is_no_longer_wanted(hub: Hub) -> No
     session = hub.session(0, lambda: None, lambda: 0.0)
     session.receive(greeting(open=["1.0.a", "2.0.b", "2.0.c", "3.0.d"]))
     assert drain(session)[1:3] == [Withdrawn("1.0.a"), Withdrawn("2.0.b")]
-    session.close()
-    hub.ask(0, Call("2.0.b", {}))
-    hub.withdraw("2.0.c")
-    session = joined(hub)
-    assert hub.connected()[0].doing == "works on 2.0.b"
+    hub.forget(3)
+    assert drain(session) == [Withdrawn("2.0.c"), Withdrawn("3.0.d")]
+    hub.ask(0, Call("4.0.e", {}))
+    assert [type(one) for one in drain(session)] == [Call]
+    assert hub.connected()[0].doing == "works on 4.0.e"
 
 
 def test_a_round_that_is_forgotten_is_not_asked_again(hub: Hub) -> None:
@@ -134,13 +134,15 @@ def test_an_object_is_for_those_who_were_asked_to_have_it(hub: Hub, tmp_path: Pa
     assert ref == ref_of(tmp_path / "model") == hub.add_object(tmp_path / "model", ref.digest)
     hub.ask(0, Call("1.0.train", {}, {"model": ref}))
     session, other = joined(hub), joined(hub, 1)
-    for one in (session, other):
-        one.receive(pack(Get(ref.digest, 2)))
+    session.receive(pack(Get(ref.digest, 2)))
     assert drain(session) == [ObjectChunk(ref.digest, 2)]
-    assert drain(other) == []
+    with pytest.raises(ProtocolError, match="which no call has"):
+        other.receive(pack(Get(ref.digest, 2)))
     with pytest.raises(RunError, match=r"the open call 1.0.train needs"):
         hub.drop_object(ref.digest)
     hub.withdraw("1.0.train")
+    session.receive(pack(Get(ref.digest, 3)))  # it was on its way
+    assert drain(session) == [Withdrawn("1.0.train")]
     hub.drop_object(ref.digest)
     hub.drop_object(ref.digest)
 

@@ -47,7 +47,9 @@ class Pair:
 
     def start_server(self) -> None:
         self.hub = Hub(self.folder / "server", "run")
-        self.hub.ask(0, Call("1.0.train", {}, {"model": self.hub.add_object(self.folder / "model")}), len(DATA))
+        self.hub.ask(
+            0, Call("1.0.train", {}, {"model": self.hub.add_object(self.folder / "model")}), len(DATA)
+        )
 
     def start_client(self) -> None:
         self.session = ClientSession(

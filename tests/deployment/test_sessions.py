@@ -1,4 +1,4 @@
-"""Laws of the sessions: whatever is cut, killed, lost or replayed, each call is answered once, and no work is done twice."""
+"""Whatever is cut, killed, lost or replayed: each call is answered once, and no work is done twice."""
 
 from pathlib import Path
 from shutil import rmtree
@@ -22,7 +22,9 @@ def live_through(folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> No
         if world.over:
             break
         world.step(faults=step < FAULTY)
-    assert world.over, f"seed {seed} hangs in round {world.saved + 1}, which lacks {world.expected - set(world.taken)}"
+    assert world.over, (
+        f"seed {seed} hangs in round {world.saved + 1}, which lacks {world.expected - set(world.taken)}"
+    )
     for site in world.sites:
         assert max(site.done.values(), default=0) <= 1, f"seed {seed}: work that was finished was done again"
         for error in site.link.errors:

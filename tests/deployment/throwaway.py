@@ -39,7 +39,9 @@ class Authority:
 
     def _pair(self, name: str) -> tuple[bytes, bytes]:
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self._sign(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key, authority=False)
+        certificate = self._sign(
+            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key, authority=False
+        )
         text = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )

@@ -44,7 +44,9 @@ def ref_of(path: Path) -> ObjectRef:
 class _Hash:
     """SHA-256 of what arrives; long chunks are hashed in another thread while the next one arrives."""
 
-    _WORKER = ThreadPoolExecutor(1, thread_name_prefix="fednlp-hash")  # one keeps the order; it starts on first use
+    _WORKER = ThreadPoolExecutor(
+        1, thread_name_prefix="fednlp-hash"
+    )  # one keeps the order; it starts on first use
     _ROOM = threading.BoundedSemaphore(4)  # chunks of all objects that wait to be hashed
     _LONG = 1 << 16
 
