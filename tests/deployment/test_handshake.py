@@ -1,28 +1,28 @@
 """Identities in real TLS connections: Python's ssl (OpenSSL), and gRPC (BoringSSL), over loopback."""
 
+import importlib
 import ssl
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from fednlp.deployment.ca import SERVER_NAME
 from fednlp.deployment.certificates import Material, certificate_pem, key_pem, load_certificate, new_key
 from fednlp.deployment.credentials import (
-    FIXED_NAME,
     channel_credentials,
-    peer_certificate,
     server_credentials,
 )
 from fednlp.deployment.identity import SiteIdentity
-from fednlp.errors import IdentityError
+from fednlp.errors import RunError
 
 from .federation import DAY, Federation, enrol_message, refusal, request_pem, self_signed
 from .tls import handshake
 
-grpc = pytest.importorskip("grpc", reason="gRPC is not installed")
+pytest.importorskip("grpc", reason="gRPC is not installed")
+link = importlib.import_module("fednlp.deployment.links.grpc")
 
 
 @pytest.fixture
@@ -77,121 +77,116 @@ def test_ssl_refuses_a_certificate_for_another_purpose(federation: Federation) -
         handshake(server, server)
 
 
+class Greeting:
+    """A session in which the server sends one frame, and that is all; without one it is the client's half."""
+
+    def __init__(self, frame: bytes | None = None) -> None:
+        self._frame, self.heard, self.finished = frame, b"", False
+
+    def receive(self, data: bytes) -> None:
+        self.heard, self.finished = data, True
+
+    def next_frame(self) -> bytes | None:
+        frame, self._frame = self._frame, None
+        self.finished = self.finished or frame is not None
+        return frame
+
+    def close(self) -> None:
+        pass
+
+
 @contextmanager
-def serving(federation: Federation) -> Iterator[int]:
-    """A gRPC server with one call, Enrol, and one, Who, that says which site its peer is."""
-
-    def peer(handler: Callable[[bytes, bytes], bytes]) -> "grpc.RpcMethodHandler":
-        return grpc.unary_unary_rpc_method_handler(
-            lambda message, call: handler(peer_certificate(call.auth_context()), message)
-        )
-
-    def who(certificate: bytes, message: bytes) -> bytes:
-        try:
-            return federation.admission.authorise(certificate).name.encode()
-        except IdentityError as error:
-            return str(error).encode()
-
-    methods = {
-        "Enrol": peer(lambda shown, message: federation.admission.enrol(shown, message)),
-        "Who": peer(who),
-    }
-    with ThreadPoolExecutor(2) as pool:
-        server = grpc.server(pool)
-        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("fednlp.v1", methods)])
-        port = server.add_secure_port(
-            "127.0.0.1:0", server_credentials(lambda: federation.admission.material())
-        )
-        server.start()
-        try:
-            yield port
-        finally:
-            server.stop(None).wait()
+def serving(federation: Federation) -> Iterator[str]:
+    """A server that greets every site by its name; gives its address."""
+    running = link.serve(
+        "127.0.0.1:0",
+        server_credentials(lambda: federation.admission.material()),
+        lambda peer, wake: Greeting(federation.admission.authorise(peer.certificate).name.encode()),
+        lambda peer, message: federation.admission.enrol(peer.certificate, message),
+    )
+    try:
+        yield f"127.0.0.1:{running.port}"
+    finally:
+        running.stop(0)
 
 
-def call(port: int, material: Material, method: str, message: bytes = b"") -> bytes:
-    """One call on a connection of its own."""
-    options = [FIXED_NAME, ("grpc.use_local_subchannel_pool", 1)]
-    with grpc.secure_channel(f"127.0.0.1:{port}", channel_credentials(material), options) as channel:
-        return bytes(channel.unary_unary(f"/fednlp.v1/{method}")(message, timeout=30))
+def who(address: str, material: Material) -> bytes:
+    """The name by which the server greets."""
+    greeting = Greeting()
+    link.connect(address, channel_credentials(material), lambda wake: greeting, server_name=SERVER_NAME)
+    return greeting.heard
 
 
-def refused(port: int, material: Material) -> bool:
+def enrol(address: str, material: Material, message: bytes = b"") -> bytes:
+    return link.enrol(address, channel_credentials(material), message, server_name=SERVER_NAME)
+
+
+def refused(address: str, material: Material) -> bool:
     """Whether TLS lets nobody in."""
-    with pytest.raises(grpc.RpcError) as caught:
-        call(port, material, "Who")
-    return bool(caught.value.code() is grpc.StatusCode.UNAVAILABLE)
+    with pytest.raises(RunError, match=r"cannot enrol at .*(Socket closed|handshake failed)"):
+        enrol(address, material)
+    return True
 
 
 def test_grpc_from_the_token_to_the_removal(federation: Federation, tmp_path: Path) -> None:
     """One server all the time: what it trusts changes with every handshake."""
-    with serving(federation) as port:
+    with serving(federation) as address:
         token, site = federation.invite(), federation.site()
         invited = site.enrolment_material(token)
-        assert b"not one of the federation's" in call(port, invited, "Who")
-        site.enrol(token, lambda message: call(port, invited, "Enrol", message))
-        assert call(port, site.material(), "Who") == b"north"
-        assert refused(port, invited)
+        with pytest.raises(
+            RunError, match="refuses this site: this certificate is not one of the federation's"
+        ):
+            who(address, invited)
+        site.enrol(token, lambda message: enrol(address, invited, message))
+        assert who(address, site.material()) == b"north"
+        assert refused(address, invited)
 
-        site.renew(lambda message: call(port, site.material(), "Enrol", message))
-        assert call(port, site.material(), "Who") == b"north"
+        site.renew(lambda message: enrol(address, site.material(), message))
+        assert who(address, site.material()) == b"north"
         other = enrol_message(request_pem(new_key()))
-        assert "another key" in refusal(call(port, site.material(), "Enrol", other))
+        assert "another key" in refusal(enrol(address, site.material(), other))
 
         replaced, token = federation.invite("south"), federation.invite("south")
-        assert refused(port, federation.site("south").enrolment_material(replaced))
+        assert refused(address, federation.site("south").enrolment_material(replaced))
         south = federation.site("south")
-        south.enrol(token, lambda message: call(port, south.enrolment_material(token), "Enrol", message))
-        assert call(port, south.material(), "Who") == b"south"
+        south.enrol(token, lambda message: enrol(address, south.enrolment_material(token), message))
+        assert who(address, south.material()) == b"south"
 
         federation.admission.register.remove("north")
-        assert b"the site north was removed" in call(port, site.material(), "Who")
-        assert call(port, south.material(), "Who") == b"south"
+        with pytest.raises(RunError, match="refuses this site: the site north was removed"):
+            who(address, site.material())
+        assert who(address, south.material()) == b"south"
 
 
 def test_grpc_refuses_strangers(federation: Federation, tmp_path: Path) -> None:
     other = Federation(tmp_path / "other", federation.time)
     site, stranger = federation.joined(), other.joined()
-    with serving(federation) as port:
+    with serving(federation) as address:
         here = federation.admission.material()
         key = new_key()
-        assert refused(port, stranger.material()), "the site does not trust the server"
-        assert refused(port, stranger.material()._replace(roots=here.roots))
-        assert refused(port, Material(key_pem(key), certificate_pem(self_signed(key=key)), here.roots))
-        assert refused(port, Material(here.key, here.chain, here.roots)), (
+        assert refused(address, stranger.material()), "the site does not trust the server"
+        assert refused(address, stranger.material()._replace(roots=here.roots))
+        assert refused(address, Material(key_pem(key), certificate_pem(self_signed(key=key)), here.roots))
+        assert refused(address, Material(here.key, here.chain, here.roots)), (
             "a server's certificate is no site's"
         )
-        assert call(port, site.material(), "Who") == b"north"
+        assert who(address, site.material()) == b"north"
         federation.time -= 100 * DAY
         expired = federation.joined("late").material()
         federation.time += 100 * DAY
-        assert refused(port, expired)
+        assert refused(address, expired)
 
 
 def test_a_server_goes_on_with_a_new_certificate(tmp_path: Path) -> None:
     """Its certificate is replaced between two handshakes; sites see nothing of it."""
     federation = Federation(tmp_path, time.time() - 61 * DAY)
     site = federation.joined()
-    with serving(federation) as port:
-        assert call(port, site.material(), "Who") == b"north"
+    with serving(federation) as address:
+        assert who(address, site.material()) == b"north"
         before = federation.admission.material().chain
         federation.time += 61 * DAY
-        assert call(port, site.material(), "Who") == b"north"
+        assert who(address, site.material()) == b"north"
         assert load_certificate(federation.admission.material().chain) != load_certificate(before)
-
-
-@pytest.mark.parametrize(
-    "auth",
-    [
-        {},
-        {"transport_security_type": [b"ssl"]},
-        {"x509_pem_cert": [b"x"], "transport_security_type": [b"local"]},
-        {"x509_pem_cert": [b"x", b"y"], "transport_security_type": [b"ssl"]},
-    ],
-)
-def test_a_call_without_mutual_tls_has_no_peer(auth: dict[str, list[bytes]]) -> None:
-    with pytest.raises(IdentityError, match="not mutual TLS"):
-        peer_certificate(auth)
 
 
 def test_the_enrolled_site_needs_no_token_again(federation: Federation) -> None:

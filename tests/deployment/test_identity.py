@@ -340,6 +340,13 @@ def test_a_peer_without_a_certificate_is_refused(federation: Federation, shown: 
         federation.admission.authorise(shown)
 
 
+def test_a_connection_without_mutual_tls_gets_nothing(federation: Federation) -> None:
+    message = enrol_message(request_pem(new_key()))
+    assert "only mutual TLS is accepted" in refusal(federation.admission.enrol(None, message))
+    with pytest.raises(IdentityError, match="only mutual TLS is accepted"):
+        federation.admission.authorise(None)
+
+
 def answer_to(federation: Federation, site: SiteIdentity) -> dict[str, Any]:
     """What the server answers to this site."""
     token = federation.invite()

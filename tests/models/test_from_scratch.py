@@ -26,7 +26,7 @@ from fednlp.models import (
 )
 from fednlp.models.pretrained import save_model, target_tokenizer
 from fednlp.models.vocabulary import SMALLEST, SPECIAL
-from fednlp.training.replica import layout_of
+from fednlp.training.model_layout import layout_of
 
 
 def corpus(seed: int = 0) -> list[str]:

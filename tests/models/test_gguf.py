@@ -10,7 +10,7 @@ import torch
 from fednlp.errors import MissingDependency, ModelError
 from fednlp.hubs.checksums import SMOLLM2
 from fednlp.models import load_tokenizer, longest_text, new_model, pretrained_model, resolve_model
-from fednlp.training.replica import layout_of
+from fednlp.training.model_layout import layout_of
 
 WORDS = ["<unk>", "<s>", "</s>", *(chr(code) for code in range(97, 123)), "Ġ", "ab", "Ġa"]
 WIDTH, HEADS, INNER = 32, 2, 64

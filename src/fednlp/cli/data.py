@@ -59,6 +59,9 @@ _DELIMITER = typer.Option(
 )
 _ON_INVALID_ROW = typer.Option(help="Rows that cannot be examples: refuse or drop.")
 _TASK = typer.Option(help="The task, where the columns fit several.")
+_SET = typer.Option(
+    "--set", help="A setting of an experiment, e.g. data.on_invalid_row=drop; may be repeated."
+)
 
 
 @app.command("info")
@@ -74,10 +77,7 @@ def informed(
     delimiter: Annotated[str | None, _DELIMITER] = None,
     on_invalid_row: Annotated[str, _ON_INVALID_ROW] = "refuse",
     task: Annotated[str | None, _TASK] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A setting of an experiment, e.g. data.on_invalid_row=drop."),
-    ] = None,
+    set_: Annotated[list[str] | None, _SET] = None,
 ) -> None:
     """Say what is known of a data set, how it is read, what is in it, and what is odd about it."""
     from fednlp.data import CATALOGUE, info
@@ -109,7 +109,7 @@ def _is_known(sources: Sequence[str], known: Collection[str]) -> bool:
 def _profile(document: dict[str, Any], overrides: Sequence[str]) -> "DataProfile":
     from fednlp import config
     from fednlp.data.profiling import profile
-    from fednlp.simulation.build import open_data
+    from fednlp.simulation.components import open_data
 
     return profile(open_data(config.parse(document, "fednlp data info", overrides)))
 
@@ -132,7 +132,7 @@ def exported(
     from fednlp import config
     from fednlp.data.fednlp_h5 import export_data
     from fednlp.formatting.units import plural
-    from fednlp.simulation.build import open_data
+    from fednlp.simulation.components import open_data
 
     section = _data(sources, path, text, label, columns, test_path, test_fraction, delimiter, on_invalid_row)
     settings = config.parse({"data": section, "task": _given({"name": task})}, "fednlp data export")
@@ -179,6 +179,7 @@ def partition(
     delimiter: Annotated[str | None, _DELIMITER] = None,
     on_invalid_row: Annotated[str, _ON_INVALID_ROW] = "refuse",
     task: Annotated[str | None, _TASK] = None,
+    set_: Annotated[list[str] | None, _SET] = None,
 ) -> None:
     """Share the examples of a data set out over clients, and show how unlike they are."""
     from fednlp import config
@@ -206,7 +207,7 @@ def partition(
         "task": _given({"name": task}),
         "partition": _given(options),
     }
-    settings = config.parse(document, "fednlp partition")
+    settings = config.parse(document, "fednlp partition", set_ or ())
     report = partition_source(settings, out, plots, lambda text: print(clean(text), file=sys.stderr))
     print(json.dumps(report, indent=1) if as_json else clean_lines(describe(report)))
 

@@ -6,6 +6,7 @@ from typing import Any
 from fednlp.config.fields import ExperimentFields
 from fednlp.config.method_options import foreign_options, found_or_none
 from fednlp.config.robustness import aggregator_problems, attack_problems
+from fednlp.config.round_schedules import schedule_problems
 from fednlp.config.sections import (
     BASELINES,
     GIVEN,
@@ -46,6 +47,7 @@ def problems(experiment: ExperimentFields) -> list[str]:
         *_algorithm_problems(experiment),
         *aggregator_problems(experiment),
         *attack_problems(experiment),
+        *schedule_problems(experiment),
         *_cohort_problems(experiment),
         *_exchange_problems(experiment),
         *_selection_problems(experiment),
@@ -116,10 +118,18 @@ def _own_code_problems(experiment: ExperimentFields) -> list[str]:
 
 
 def _partition_problems(experiment: ExperimentFields) -> list[str]:
+    partition = experiment.partition
+    if partition.options and not is_own(partition.method):
+        return [
+            f"[partition] options are for a partitioner of your own: write those of {partition.method!r} into "
+            "[partition], or leave them out"
+        ]
     try:
-        check_options(experiment.partition)
+        check_options(partition.spec())
     except PartitionError as error:
         return [f"[partition] {error}"]
+    except ConfigError:  # reported already
+        pass
     return []
 
 

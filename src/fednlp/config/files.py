@@ -14,11 +14,13 @@ import tomli_w
 
 from fednlp.config.error_messages import report
 from fednlp.config.method_options import own_keys
+from fednlp.config.round_schedules import CONSTANT, WITHOUT_ROUNDS
 from fednlp.config.schema import Experiment
 from fednlp.config.sections import BASELINES, Server
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.partition.methods import ALIASES, METHODS
+from fednlp.plugins import is_own
 
 _OWN_FILE = ("path", "test_path", "text", "label", "columns", "delimiter")
 """Keys of ``[data]`` that speak of the user's own file."""
@@ -44,7 +46,9 @@ def with_algorithm(experiment: Experiment, name: str, seed: int) -> Experiment:
     if name in BASELINES:  # nothing is exchanged
         update |= {"exchange": {}, "pull": {}, "secure": {}, "privacy": None, "fewshot": None}
         update |= {"aggregator": None, "attack": None}
-    return parse(_document(experiment) | update, experiment.name)
+    if name in WITHOUT_ROUNDS:
+        update["client"] = {**experiment.client.model_dump(), **CONSTANT}
+    return _checked(_document(experiment) | update, experiment.name)
 
 
 def _options_of(name: str) -> Collection[str]:
@@ -69,7 +73,7 @@ def with_method(experiment: Experiment, name: str, seed: int) -> Experiment:
         table = changes.get(section)
         if isinstance(table, dict) and "name" in table:
             _drop_options(document, section)
-    return parse(_over(document, changes | {"variant": name}), f"variant {name} of {experiment.name}")
+    return _checked(_over(document, changes | {"variant": name}), f"variant {name} of {experiment.name}")
 
 
 def _document(experiment: Experiment) -> dict[str, Any]:
@@ -184,9 +188,9 @@ def _make_way(document: dict[str, Any], changes: Mapping[str, Any]) -> None:
     if isinstance(partition, dict):
         given = str(partition.get("method"))
         old, new = (ALIASES.get(name, name) for name in (given, str(changes.get("partition.method", given))))
-        method = METHODS.get(new)
-        if method is not None and old != new:
-            for option in set(partition) - {"method", "seed", *method.needs}:
+        if old != new and (new in METHODS.names() or is_own(new)):
+            needs = ("clients",) if is_own(new) else METHODS.find(new).needs
+            for option in set(partition) - {"method", "seed", *needs}:
                 del partition[option]
     for section in ("algorithm", "aggregator", "attack"):
         table = document.get(section)
@@ -214,7 +218,7 @@ def _is_own(path: Any) -> bool:
 def parse(
     document: Mapping[str, Any], where: str = "the experiment", overrides: Iterable[str] = ()
 ) -> Experiment:
-    """Check a nested mapping and return the experiment.
+    """Check a nested mapping and its variants, and return the experiment.
 
     Args:
         document: Sections and keys.
@@ -230,7 +234,28 @@ def parse(
     Traceback (most recent call last):
         ...
     fednlp.errors.ConfigError: the experiment: unknown key num_round; did you mean num_rounds?
+    >>> parse({"data": {"name": "20news"}, "variants": {"other": {"sed": 1}}})
+    Traceback (most recent call last):
+        ...
+    fednlp.errors.ConfigError: the experiment: variant other: unknown key sed; did you mean seed?
     """
+    experiment = _checked(document, where, overrides)
+    found = [problem for name in experiment.variants for problem in _variant_problems(experiment, name)]
+    if found:
+        raise ConfigError(report(where, found), found)
+    return experiment
+
+
+def _variant_problems(experiment: Experiment, name: str) -> list[str]:
+    try:
+        with_method(experiment, name, experiment.seed)
+    except ConfigError as error:
+        return [f"variant {name}: {problem}" for problem in error.problems]
+    return []
+
+
+def _checked(document: Mapping[str, Any], where: str, overrides: Iterable[str] = ()) -> Experiment:
+    """Check a nested mapping as it is used without its variants (see :func:`parse`)."""
     changed = deepcopy(dict(document))
     found = [problem for override in overrides if (problem := _apply(changed, override))]
     try:

@@ -107,6 +107,17 @@ def load_certificate(pem: bytes) -> x509.Certificate:
     return certificate
 
 
+def require_shown(pem: bytes | None) -> bytes:
+    """Return the certificate that a peer has shown.
+
+    Raises:
+        IdentityError: It has shown none.
+    """
+    if pem is None:
+        raise IdentityError("no certificate was shown: only mutual TLS is accepted")
+    return pem
+
+
 def load_request(pem: bytes) -> x509.CertificateSigningRequest:
     """Read a signing request for a key on P-256, signed with this key; its names and extensions are not looked at.
 

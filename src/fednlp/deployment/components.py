@@ -8,11 +8,10 @@ from fednlp.config import Experiment
 from fednlp.config.sections import SITES
 from fednlp.data import TextData, load_data
 from fednlp.data.labels import unknown_labels, with_labels
-from fednlp.data.schema import SCHEMAS
 from fednlp.errors import ConfigError, DataError
+from fednlp.formulations import TASKS
 from fednlp.models import FROM_SCRATCH_NAMES
-from fednlp.simulation.build import Log, RunComponents, build_components
-from fednlp.tasks import TASKS
+from fednlp.simulation.components import Log, RunComponents, build_components
 
 _NO_NUMBERS = np.zeros(0, dtype=np.int64)
 
@@ -49,7 +48,7 @@ def require_servable(experiment: Experiment) -> None:
         raise ConfigError(
             'the server has no data to infer the task from: say task.name = "text-classification", ...'
         )
-    if task in SCHEMAS and SCHEMAS[task].kind in ("class", "tags") and experiment.data.labels is None:
+    if task in TASKS and TASKS[task].schema.kind in ("class", "tags") and experiment.data.labels is None:
         raise ConfigError(f'{task} needs the names of its labels: say data.labels = ["...", "..."]')
     if experiment.model.name_or_path in FROM_SCRATCH_NAMES:
         raise ConfigError(
@@ -100,7 +99,7 @@ def _no_data(task: str, labels: tuple[str, ...]) -> TextData:
     """Return data of no examples: one row that no number names, so that features have their columns."""
     import pyarrow as pa
 
-    schema = SCHEMAS[task]
+    schema = TASKS[task].schema
     row = dict.fromkeys(schema.needed, "none")
     row |= {
         "label": (labels or ("none",))[0],

@@ -1,17 +1,13 @@
-"""Identities as gRPC takes them: credentials of both ends, and the certificate that a peer has shown."""
+"""Identities as gRPC takes them: the credentials of both ends."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fednlp.deployment.ca import SERVER_NAME
 from fednlp.deployment.certificates import Material
-from fednlp.errors import IdentityError, MissingDependency
+from fednlp.errors import MissingDependency
 
 if TYPE_CHECKING:
     import grpc
-
-FIXED_NAME = ("grpc.ssl_target_name_override", SERVER_NAME)
-"""Channel option for servers whose certificate is of the federation's authority: it bears this name at any address."""
 
 
 def server_credentials(material: Callable[[], Material]) -> "grpc.ServerCredentials":
@@ -45,6 +41,9 @@ def server_credentials(material: Callable[[], Material]) -> "grpc.ServerCredenti
 def channel_credentials(material: Material) -> "grpc.ChannelCredentials":
     """Return credentials of a client.
 
+    A server of the federation's own authority is to be checked for :data:`~fednlp.deployment.ca.SERVER_NAME`, whatever
+    its address is.
+
     Args:
         material: What it shows and trusts.
 
@@ -54,23 +53,9 @@ def channel_credentials(material: Material) -> "grpc.ChannelCredentials":
     return _grpc().ssl_channel_credentials(material.roots, material.key, material.chain)
 
 
-def peer_certificate(context: Mapping[str, Iterable[bytes]]) -> bytes:
-    """Return the certificate that a peer has shown, PEM, from a call's ``auth_context()``.
-
-    Raises:
-        IdentityError: The connection is not mutual TLS.
-    """
-    found = list(context.get("x509_pem_cert", ()))
-    if list(context.get("transport_security_type", ())) != [b"ssl"] or len(found) != 1:
-        raise IdentityError("the connection is not mutual TLS: no certificate was shown")
-    return found[0]
-
-
 def _grpc() -> Any:
     try:
         import grpc
     except ImportError:
-        raise MissingDependency(
-            "a federation between machines needs gRPC: run pip install 'fednlp[deployment]'"
-        ) from None
+        raise MissingDependency("a deployment needs gRPC: run pip install 'fednlp[deployment]'") from None
     return grpc

@@ -24,6 +24,7 @@ from fednlp.deployment.certificates import (
     load_certificate,
     load_request,
     public_key,
+    require_shown,
 )
 from fednlp.deployment.names import server_address, site_name
 from fednlp.deployment.sites import Register, Site
@@ -36,7 +37,7 @@ VERSION = 1
 MOST_MESSAGE_BYTES = 16 * 1024
 """Longest message of enrolment, either way."""
 FOLDER = "federation"
-"""In the server's run directory."""
+"""In the server's run directory: the authority, the register of sites, and what arrived from them."""
 _SERVER_FILE = "server.json"
 
 
@@ -47,16 +48,24 @@ class Admission(Protocol):
         """Return what the server shows and trusts now; to be asked for at every handshake."""
         ...
 
-    def authorise(self, certificate: bytes) -> Site:
-        """Return the site that may take part with a certificate that TLS has checked, PEM.
+    def authorise(self, certificate: bytes | None) -> Site:
+        """Return the site that may take part.
+
+        Args:
+            certificate: What the peer has shown and TLS has checked, PEM; None if nothing.
 
         Raises:
             IdentityError: None may; the message is for the peer.
         """
         ...
 
-    def enrol(self, certificate: bytes, message: bytes) -> bytes:
-        """Answer a message of enrolment from a peer whose certificate TLS has checked, PEM."""
+    def enrol(self, certificate: bytes | None, message: bytes) -> bytes:
+        """Answer a message of enrolment.
+
+        Args:
+            certificate: What the peer has shown and TLS has checked, PEM; None if nothing.
+            message: What it asks for.
+        """
         ...
 
 
@@ -91,11 +100,11 @@ class FederationAdmission:
         key, certificate = self.authority.server_certificate(self._hosts)
         return Material(key, certificate, b"".join([self.authority.pem, *self.register.roots()]))
 
-    def authorise(self, certificate: bytes) -> Site:
+    def authorise(self, certificate: bytes | None) -> Site:
         """Return the site that a certificate belongs to; see :meth:`Register.authorise`."""
-        return self.register.authorise(certificate)
+        return self.register.authorise(require_shown(certificate))
 
-    def enrol(self, certificate: bytes, message: bytes) -> bytes:
+    def enrol(self, certificate: bytes | None, message: bytes) -> bytes:
         """Answer a site that wants a certificate for the key that it has shown in TLS: its first one, or a renewal.
 
         Args:
@@ -109,7 +118,7 @@ class FederationAdmission:
             RunError: The certificate cannot be stored: the site may ask again.
         """
         try:
-            answer = self._enrol(certificate, message)
+            answer = self._enrol(require_shown(certificate), message)
         except IdentityError as error:
             answer = {"refused": str(error)}
         return json.dumps(answer, ensure_ascii=False).encode()

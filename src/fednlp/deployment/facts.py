@@ -20,11 +20,11 @@ from fednlp.models.parameter_table import ParameterRow, parameter_table, total
 from fednlp.models.selection import apply_selection, parse_selection
 from fednlp.partition import Partition
 from fednlp.privacy.accountant import epsilon_of_known_cohorts
-from fednlp.simulation.build import build_algorithm, fleet_of, local_training
+from fednlp.simulation.configured_algorithm import build_algorithm
 from fednlp.simulation.protection import Protected, protect
-from fednlp.simulation.resource_estimation import memory_of_model
+from fednlp.simulation.resource_estimation import fleet_of, memory_of_model
 from fednlp.tasks.base import Task
-from fednlp.training.replica import layout_of
+from fednlp.training.model_layout import layout_of
 from fednlp.training.worker_spec import exact_adapters, personal_names
 
 
@@ -175,9 +175,9 @@ def facts_of(
         masked=masked,
         cohort=cohort,
         smallest_sum=_smallest_sum(algorithm),
-        steps=local_training(experiment).steps(examples),
-        memory=memory_of_model(experiment, task, model, longest),
-        seconds=_seconds(experiment, model, examples, profile),
+        steps=experiment.client.steps(examples),
+        memory=memory_of_model(experiment, task, model, longest, algorithm.held_vectors * layout.numel),
+        seconds=_seconds(experiment, algorithm, model, examples, profile),
         privacy=_price(experiment, protected, random_cohorts),
         tells_size=algorithm.weight(1) != algorithm.weight(2),
         asks_labels=asks_labels,
@@ -222,21 +222,23 @@ def _smallest_sum(algorithm: Algorithm) -> int | None:
     return max(fewest, params.min_updates)
 
 
-def _seconds(experiment: Experiment, model: nn.Module, examples: int, profile: str | None) -> float | None:
+def _seconds(
+    experiment: Experiment, algorithm: Algorithm, model: nn.Module, examples: int, profile: str | None
+) -> float | None:
     """Return the predicted seconds of local training in a round; None where the profile does not state them."""
     if profile is None:
         return None
     fleet = fleet_of(experiment.model_copy(update={"costs": Costs(device=profile)}), model, 1)
     if fleet is None or fleet.models[0].training is None:
         return None
-    options = local_training(experiment)
+    options, sizes = experiment.client, np.array([examples])
     seen = local_examples(
-        np.array([examples]),
-        epochs=options.epochs,
-        batch_size=options.batch_size,
+        sizes,
+        epochs=options.num_train_epochs,
+        batch_size=options.examples_per_step,
         max_steps=options.max_steps,
     )
-    return float(seen[0]) * fleet.models[0].training
+    return float(algorithm.local_work(seen, sizes)[0]) * fleet.models[0].training
 
 
 def _price(experiment: Experiment, protected: Protected, random_cohorts: bool) -> PrivacyPrice | None:

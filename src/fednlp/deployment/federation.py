@@ -13,6 +13,7 @@ import numpy as np
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.deployment.components import require_servable, server_components
+from fednlp.deployment.enrolment import FOLDER
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.messages import Call, ObjectRef
 from fednlp.deployment.remote import Sites
@@ -20,15 +21,13 @@ from fednlp.deployment.setup import Ready, Setup, model_files, read_ready
 from fednlp.disk import atomic
 from fednlp.errors import RunError
 from fednlp.partition import Partition
-from fednlp.simulation.build import RunComponents
 from fednlp.simulation.callback import Callback
+from fednlp.simulation.components import RunComponents
 from fednlp.simulation.facts import write_facts
 from fednlp.simulation.run_dir import RunDir, create, saving
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
 from fednlp.simulation.train import open_run, train
 
-FOLDER = "federation"
-"""Of what a server needs besides a run's own files: the register of sites, certificates, and what arrived."""
 _LOOK = 1.0
 
 
@@ -73,7 +72,7 @@ def open_directory(experiment: Experiment, out: Path) -> RunDir:
     if not (out / FOLDER).is_dir() and directory.state.is_file():
         raise RunError(f"{out} is a run of a simulation: choose another --out")
     with saving(out):
-        (out / FOLDER).mkdir(exist_ok=True)
+        (out / FOLDER).mkdir(mode=0o700, exist_ok=True)
     return directory
 
 
@@ -94,9 +93,18 @@ class Federation:
         hub: What is asked of whom, and what arrived.
         members: Returns who there is.
         callback: Reports progress.
+        on_look: Called about once a second while sites are awaited; an error that it raises stops the run.
     """
 
-    def __init__(self, directory: RunDir, hub: Hub, members: Members, callback: Callback) -> None:
+    def __init__(
+        self,
+        directory: RunDir,
+        hub: Hub,
+        members: Members,
+        callback: Callback,
+        on_look: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.on_look = on_look
         self.directory, self.hub, self.members, self.callback = directory, hub, members, callback
         self.experiment = directory.experiment()
         self._removed: set[int] = set()
@@ -165,6 +173,7 @@ class Federation:
 
     def _refuse_removed(self) -> Collection[int]:
         """Refuse the sites that were removed, whatever they are doing; return their numbers."""
+        self.on_look()
         for member in self.members():
             if member.state == "removed" and member.client not in self._removed:
                 self._removed.add(member.client)

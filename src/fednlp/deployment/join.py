@@ -3,23 +3,29 @@
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from fednlp.deployment.ca import SERVER_NAME
 from fednlp.deployment.certificates import Material
-from fednlp.deployment.credentials import FIXED_NAME, channel_credentials
+from fednlp.deployment.credentials import channel_credentials
 from fednlp.deployment.identity import Membership, SiteIdentity
 from fednlp.deployment.links.grpc import connect, enrol
 from fednlp.deployment.participate import Participant
-from fednlp.deployment.policy import SitePolicy
+from fednlp.deployment.policy import SitePolicy, load_policy
+from fednlp.deployment.setup import read_setup
 from fednlp.deployment.site import Site
+from fednlp.deployment.site_template import write_template
 from fednlp.deployment.tokens import JoinToken
 from fednlp.disk import locked
 from fednlp.errors import FednlpError, RunError
-from fednlp.simulation.build import Log
+from fednlp.simulation.components import Log
 
-_FAULT = "fednlp join was stopped"
-_DAY = 24 * 3600
+_LEFT = "this site has left"
+_GOODBYE = 2.0
+"""Seconds to say so."""
 
 
 def home() -> Path:
@@ -68,6 +74,33 @@ def enrolled_folder(target: str, log: Log, root: Path | None = None) -> Path:
     return folder
 
 
+def site_file(folder: Path, policy: Path | None, data: Mapping[str, Any]) -> Path:
+    """Return the site's file of a federation.
+
+    Args:
+        folder: From :func:`enrolled_folder`.
+        policy: A file that the user names; it is the one from now on.
+        data: What the user says of the data: written into a new file.
+
+    Raises:
+        RunError: Nothing is said of the data, now or before.
+    """
+    own = folder / "site.toml"
+    if policy is not None:
+        load_policy(policy)
+        own.unlink(missing_ok=True)
+        own.symlink_to(policy.absolute())
+    elif data:
+        paths = {key: str(Path(data[key]).absolute()) for key in ("path", "test_path") if key in data}
+        own.unlink(missing_ok=True)
+        write_template(own, {**data, **paths})
+    elif not own.exists():
+        raise RunError(
+            f"which data? say fednlp join {folder.name} --data FILE, or --policy with a site's file"
+        )
+    return own.resolve()
+
+
 def join(folder: Path, policy: SitePolicy, log: Log) -> str:
     """Answer the calls of a federation until it ends; return why it ended.
 
@@ -79,6 +112,37 @@ def join(folder: Path, policy: SitePolicy, log: Log) -> str:
     Raises:
         FednlpError: The server refuses this site.
     """
+    with _connected(folder, policy, log) as (participant, _):
+        return participant.work()
+
+
+def examine(folder: Path, policy: SitePolicy, log: Log) -> list[str]:
+    """Return the lines that tell what a federation would fetch, train and send here; the server is told nothing.
+
+    Args:
+        folder: From :func:`enrolled_folder`.
+        policy: What the site decides.
+        log: Called with what happens.
+
+    Raises:
+        FednlpError: The server refuses this site, or its experiment cannot be read.
+    """
+    with _connected(folder, policy, log) as (participant, address):
+        call = participant.next_call()
+        if call is None:
+            return []
+        if not call.id.endswith(".setup"):
+            raise RunError(f"this site takes part already: stop it, and look at {folder / 'site.toml'}")
+        return participant.site.examine(read_setup(call.request), call.objects, address)
+
+
+@contextmanager
+def _connected(folder: Path, policy: SitePolicy, log: Log) -> Iterator[tuple[Participant, str]]:
+    """Keep a connection for the time of a block, and say why where the server ends it.
+
+    Raises:
+        RunError: The server refuses this site.
+    """
     identity = SiteIdentity(folder / "identity")
     member = identity.membership
     assert member is not None
@@ -86,22 +150,20 @@ def join(folder: Path, policy: SitePolicy, log: Log) -> str:
         folder / "lock", "stop it first", f"another fednlp join is at work in {folder}: stop it first"
     ):
         _renew(identity, member, log)
-        site = Participant(folder, Site(folder, member.site, policy, log), None, log)
-        failure: list[FednlpError] = []
-        link = threading.Thread(target=_link, args=(identity, member, site, failure, log), daemon=True)
+        site = Site(folder, member.site, policy, log)
+        participant = Participant(folder, site, None, log)
+        session, failure = participant.session, list[FednlpError]()
+        link = threading.Thread(target=_link, args=(identity, member, participant, failure, log), daemon=True)
         link.start()
         try:
-            reason = site.work()
-        except KeyboardInterrupt:
-            site.session.leave(_FAULT)
-            link.join(2)
-            raise
-        link.join(2)
+            yield participant, member.address
+        finally:
+            session.leave(_LEFT)
+            link.join(_GOODBYE)
         if failure:
             raise failure[0]
-        if site.session.refused:
-            raise RunError(f"the server refuses this site: {reason}")
-        return reason
+        if session.refused:
+            raise RunError(f"the server refuses this site: {session.reason}")
 
 
 def _link(
@@ -114,7 +176,7 @@ def _link(
             channel_credentials(identity.material()),
             site.session.begin,
             on_state=log,
-            server_name=FIXED_NAME[1],
+            server_name=SERVER_NAME,
         )
     except FednlpError as error:
         failure.append(error)
@@ -134,4 +196,4 @@ def _renew(identity: SiteIdentity, member: Membership, log: Log) -> None:
 
 def _asking(address: str, material: Material) -> Callable[[bytes], bytes]:
     credentials = channel_credentials(material)
-    return lambda message: enrol(address, credentials, message, server_name=FIXED_NAME[1])
+    return lambda message: enrol(address, credentials, message, server_name=SERVER_NAME)

@@ -12,7 +12,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import NameOID
 
-from fednlp.deployment.certificates import Material
+from fednlp.deployment.certificates import Material, require_shown
 from fednlp.deployment.sites import Register, Site
 from fednlp.disk import regular
 from fednlp.errors import IdentityError
@@ -67,13 +67,13 @@ class OrganisationAdmission:
         """Return what the files hold now."""
         return organisation_material(*self._files)
 
-    def authorise(self, certificate: bytes) -> Site:
+    def authorise(self, certificate: bytes | None) -> Site:
         """Return the one site that a certificate names.
 
         Raises:
             IdentityError: It names none, a removed one, or more than one.
         """
-        names = _names(certificate)
+        names = _names(require_shown(certificate))
         sites = [site for site in self.register.sites() if site.name in names]
         if len(sites) != 1 or sites[0].state != "enrolled":
             raise IdentityError(
@@ -83,7 +83,7 @@ class OrganisationAdmission:
             )
         return sites[0]
 
-    def enrol(self, certificate: bytes, message: bytes) -> bytes:
+    def enrol(self, certificate: bytes | None, message: bytes) -> bytes:
         """Refuse: there is nothing to enrol."""
         reason = "this federation uses an organisation's certificates: join with --ca, --cert and --key"
         return json.dumps({"refused": reason}).encode()

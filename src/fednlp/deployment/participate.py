@@ -4,14 +4,14 @@ import queue
 from pathlib import Path
 
 from fednlp.deployment.client_session import ClientSession, ReadyCall
+from fednlp.deployment.disclosure import told_error
 from fednlp.deployment.messages import software
 from fednlp.deployment.objects import ObjectCache
 from fednlp.deployment.outbox import Outbox
 from fednlp.deployment.site import Site
-from fednlp.deployment.site_data import UnfitSiteData
 from fednlp.errors import FednlpError
 from fednlp.federated.client import reason_of
-from fednlp.simulation.build import Log
+from fednlp.simulation.components import Log
 
 _LOOK = 0.2
 _KEPT = 8
@@ -48,28 +48,30 @@ class Participant:
 
     def work(self) -> str:
         """Answer calls until the federation ends, and return why it ended."""
-        while not self.session.finished:
-            try:
-                call = self._calls.get(timeout=_LOOK)
-            except queue.Empty:
-                continue
+        while (call := self.next_call()) is not None:
             if call.id not in self._withdrawn:
                 self._answer(call)
         return self.session.reason or ""
+
+    def next_call(self) -> ReadyCall | None:
+        """Return the next call without answering it; None where the session ends before there is one."""
+        while not self.session.finished:
+            try:
+                return self._calls.get(timeout=_LOOK)
+            except queue.Empty:
+                continue
+        return None
 
     def _answer(self, call: ReadyCall) -> None:
         name, session = call.id.rpartition(".")[2], self.session
         try:
             answer, body = self.site.answer(name, call.request, call.objects)
-        except UnfitSiteData as error:
-            self.log(f"{call.id}: {error}")
-            session.answer(call.id, None, None, error.for_server)
         except FednlpError as error:
             self.log(f"{call.id}: {error}")
-            session.answer(call.id, None, None, str(error))
+            session.answer(call.id, None, None, told_error(error))
         except Exception as error:  # the site goes on with the next call; the server says whose failed
             self.log(f"{call.id} failed: {reason_of(error)}")
-            session.answer(call.id, None, None, reason_of(error))
+            session.answer(call.id, None, None, told_error(error))
         else:
             session.answer(call.id, answer, body)
         self._drop_old(call)

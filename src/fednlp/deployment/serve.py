@@ -8,13 +8,13 @@ from pathlib import Path
 
 from fednlp.config import Experiment
 from fednlp.deployment.credentials import server_credentials
-from fednlp.deployment.enrolment import FederationAdmission, invite, store_address
-from fednlp.deployment.federation import FOLDER, Federation, open_directory, run_name
+from fednlp.deployment.enrolment import FOLDER, FederationAdmission, invite, store_address
+from fednlp.deployment.federation import Federation, open_directory, run_name
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links import Session, Wake
 from fednlp.deployment.links.grpc import PeerIdentity, RunningServer
 from fednlp.deployment.links.grpc import serve as listen_with
-from fednlp.errors import ConfigError, IdentityError
+from fednlp.errors import ConfigError
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.run_dir import RunDir
 
@@ -44,6 +44,8 @@ def serve(
     where: Listening,
     callback: Callback,
     on_token: Callable[[str, str], None],
+    on_listening: Callable[[], None] = lambda: None,
+    on_look: Callable[[], None] = lambda: None,
 ) -> RunDir:
     """Run a federation, or go on with one that was stopped.
 
@@ -54,6 +56,8 @@ def serve(
         where: How the server is reached.
         callback: Reports progress.
         on_token: Told the name and the join token of each site that is newly invited.
+        on_listening: Called once the server listens, and new sites are invited.
+        on_look: Called about once a second while sites are awaited; an error that it raises stops the server.
 
     Raises:
         FednlpError: The settings do not allow it, or too few sites came through; the rounds before are saved.
@@ -74,7 +78,8 @@ def serve(
                 raise ConfigError(
                     "no site is invited: name them, for example --sites nord,west, or say how many: --sites 3"
                 )
-            return Federation(directory, hub, admission.register.sites, callback).run()
+            on_listening()
+            return Federation(directory, hub, admission.register.sites, callback, on_look).run()
         finally:
             if hub.ended is not None:  # else the sites wait for this server to come back
                 _let_go(hub)
@@ -84,19 +89,13 @@ def serve(
 
 def _listen(where: Listening, admission: FederationAdmission, hub: Hub, callback: Callback) -> RunningServer:
     def session(peer: PeerIdentity, wake: Wake) -> Session:
-        site = admission.authorise(_certificate(peer))
+        site = admission.authorise(peer.certificate)
         return hub.session(site.client, wake, time.time)
 
     def enrol(peer: PeerIdentity, message: bytes) -> bytes:
-        return admission.enrol(_certificate(peer), message)
+        return admission.enrol(peer.certificate, message)
 
     return listen_with(where.listen, server_credentials(admission.material), session, enrol, log=callback.log)
-
-
-def _certificate(peer: PeerIdentity) -> bytes:
-    if peer.certificate is None:
-        raise IdentityError("the connection is not mutual TLS: no certificate was shown")
-    return peer.certificate
 
 
 def _reached(listen: str, port: int) -> str:

@@ -15,7 +15,8 @@ from fednlp.data.textdata import Split, TextData
 from fednlp.disk import atomic, writing
 from fednlp.errors import ConfigError
 from fednlp.partition import Partition
-from fednlp.simulation.build import Log, build_partition, open_data
+from fednlp.simulation.components import Log, open_data
+from fednlp.simulation.partitioning import build_partition
 
 TRAIN, TEST = "train.parquet", "test.parquet"
 FEDERATION = "federation.toml"

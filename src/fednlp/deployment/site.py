@@ -3,7 +3,7 @@
 import json
 import mmap
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,16 @@ import numpy as np
 from torch import Tensor
 
 from fednlp.config import Experiment
-from fednlp.deployment.facts import Download, facts_of
+from fednlp.deployment.disclosure import told_result, told_score, told_sizes
+from fednlp.deployment.dry_run import dry_run
+from fednlp.deployment.facts import Download, Facts, facts_of
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.refusals import Refusal, check, check_settings, refused_by
 from fednlp.deployment.setup import Setup, experiment_of, place_model, read_setup
 from fednlp.deployment.site_data import open_site_data
 from fednlp.disk import atomic
 from fednlp.errors import RunError
-from fednlp.federated.client import ClientResult, TrainRequest
+from fednlp.federated.client import TrainRequest
 from fednlp.federated.communication import decode_broadcast, entry_shapes
 from fednlp.federated.message import unpack
 from fednlp.federated.runtime import MODEL
@@ -26,7 +28,8 @@ from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import Trained, pack_upload
 from fednlp.partition import OneClient
 from fednlp.runtime.messages import ClientModelRequest, ClientModelResult, from_json, to_json
-from fednlp.simulation.build import Log, RunComponents, build_components, client_algorithm, worker_spec
+from fednlp.simulation.components import Log, RunComponents, build_components
+from fednlp.simulation.workers import client_algorithm, worker_spec
 from fednlp.training.worker import ClientWorker
 from fednlp.training.worker_spec import load_model
 
@@ -88,14 +91,35 @@ class Site:
             file.write(setup.model_dump_json().encode())
         own = self._worker.partition
         train, test = (len(part(setup.client)) for part in (own.train, own.test))
-        tells = self.policy.allow.tell_size
-        return {"train": train if tells else 1, "test": test if tells else min(test, 1)}
+        return told_sizes(self.policy.allow, train, test).model_dump()
 
     def _examined(self, setup: Setup, objects: Mapping[str, Path]) -> ClientWorker:
         """Return the worker of an experiment that the site's policy allows.
 
         Raises:
             RunError: It does not; every reason is named.
+        """
+        worker, _, refusals = self._look(setup, objects)
+        self._require_none(refusals)
+        return worker
+
+    def examine(self, setup: Setup, objects: Mapping[str, Path], federation: str) -> list[str]:
+        """Return the lines that tell what an experiment would fetch, train and send here.
+
+        Args:
+            setup: What the server said.
+            objects: The files that came with it, by name.
+            federation: The server's address, for people.
+        """
+        _, facts, refusals = self._look(setup, objects)
+        experiment = experiment_of(setup)
+        return dry_run(federation, self.name, self.policy, experiment, facts, refusals, clients=setup.clients)
+
+    def _look(self, setup: Setup, objects: Mapping[str, Path]) -> tuple[ClientWorker, Facts, list[Refusal]]:
+        """Return the worker of an experiment, what it would do, and what the policy refuses of that.
+
+        Raises:
+            RunError: The policy refuses the experiment's text, so that nothing of it is looked at further.
         """
         experiment = experiment_of(setup)
         self._require_none(check_settings(self.policy, experiment))
@@ -110,15 +134,19 @@ class Site:
             longest=setup.longest,
             downloads=[Download(name, path.stat().st_size, path.name) for name, path in objects.items()],
         )
-        self._require_none(check(self.policy, experiment, facts))
-        return worker
+        return worker, facts, check(self.policy, experiment, facts)
 
     def _require_none(self, refusals: list[Refusal]) -> None:
         if refusals:
             raise RunError("; ".join(refused_by(self.name, refusals)))
 
     def _open(self, setup: Setup) -> ClientWorker:
-        """Build the worker that has this site's examples alone."""
+        """Build the worker that has this site's examples alone.
+
+        Raises:
+            RunError: The site's policy, as it is now, refuses the experiment.
+        """
+        self._require_none(check_settings(self.policy, experiment_of(setup)))
         experiment = self._own_experiment(setup)
         task = experiment.task.configured
         data = open_site_data(self.policy, task or setup.task, experiment.data.labels or ())
@@ -181,19 +209,13 @@ class Site:
         answer = worker.handlers[type(wanted)](wanted, vectors)
         worker.trainer.sync()
         if not isinstance(answer, Trained):
-            if isinstance(answer, ClientModelResult) and not self.policy.allow.tell_scores:
-                answer = ClientModelResult(answer.client, answer.error)
+            if isinstance(answer, ClientModelResult):
+                answer = told_score(self.policy.allow, answer)
             return _json(to_json(answer)), None
         path = self.folder / "upload.bin"
         with path.open("wb") as file:
             file.write(pack_upload(answer.upload, worker.layout))
-        return _json(to_json(self._told(answer.result))), path
-
-    def _told(self, result: ClientResult) -> ClientResult:
-        """Return a client's report without what the site does not tell."""
-        allow = self.policy.allow
-        told = result if allow.tell_size else replace(result, examples=0, loss=0.0)
-        return told if allow.tell_scores else replace(told, examples=0, loss=0.0, metrics={})
+        return _json(to_json(told_result(self.policy.allow, answer.result))), path
 
     def _forget_after(self, counted: Any, request: TrainRequest | ClientModelRequest) -> None:
         """Take back what was kept in rounds that came to nothing: the last that counted is the server's to say."""

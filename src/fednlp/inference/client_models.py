@@ -16,7 +16,7 @@ from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.store import ClientStore
 from fednlp.partition import Partition
-from fednlp.simulation.build import build_algorithm, local_training
+from fednlp.simulation.configured_algorithm import build_algorithm
 from fednlp.simulation.run_dir import RunDir
 from fednlp.training.client import init_of, model_of, record_fields
 from fednlp.training.replica import Replica
@@ -114,7 +114,7 @@ def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: s
         why = "has no model after its fine-tuning steps: it failed in them, or has nothing to train on"
     else:
         record = _record(
-            run.records, record_fields(replica, local_training(experiment), algorithm), number, state.round
+            run.records, record_fields(replica, experiment.client, algorithm), number, state.round
         )
         why = "never took part"
     if record is None:

@@ -10,8 +10,8 @@ from fednlp.errors import ConfigError
 from fednlp.fewshot.search import RoundOrder, ask, begin, tell
 from fednlp.fewshot.search_rules import PaceSearchRules, initial_list, laptop_list
 from fednlp.fewshot.search_state import from_json, to_json
-from fednlp.simulation.build import fleet_of
 from fednlp.simulation.context import RunContext
+from fednlp.simulation.resource_estimation import fleet_of
 
 _UNITS = 3.0, 1.0
 """Time units of training and of labelling an example without a device: a backward pass takes two forward passes."""
@@ -95,7 +95,7 @@ class PaceSearch:
         training, inference = self.units
         texts = [len(self.labels.candidates(client)) for client in line["labelling"]]
         labelling = float(np.mean(texts)) * inference if texts else None
-        batch = self.context.worker.options.batch_size * training
+        batch = self.context.worker.options.examples_per_step * training
         trained = line["examples"] * training / max(1, len(line["cohort"]))
         return labelling, batch, float(line.get("simulated_seconds", max(labelling or 0.0, trained)))
 

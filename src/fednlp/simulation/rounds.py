@@ -19,11 +19,10 @@ from fednlp.federated.params import Layout
 from fednlp.federated.round import RoundReport, run_round
 from fednlp.federated.runtime import Runtime
 from fednlp.federated.sums import count_nonfinite
-from fednlp.simulation.build import fleet_of, local_training
 from fednlp.simulation.context import RunContext, require_finite
 from fednlp.simulation.evaluate import evaluated
 from fednlp.simulation.pseudo_labels import PseudoLabels
-from fednlp.simulation.resource_estimation import memory_of_run
+from fednlp.simulation.resource_estimation import fleet_of, memory_of_run
 
 
 class FederatedTraining:
@@ -104,10 +103,14 @@ class FederatedTraining:
         """
         if self.fleet is None:
             return None
-        options, algorithm = local_training(self.context.experiment), self.algorithm
+        options, algorithm = self.context.experiment.client, self.algorithm
         examples = local_examples(
-            self._sizes, epochs=options.epochs, batch_size=options.batch_size, max_steps=options.max_steps
+            self._sizes,
+            epochs=options.num_train_epochs,
+            batch_size=options.examples_per_step,
+            max_steps=options.max_steps,
         )
+        examples = algorithm.local_work(examples, self._sizes)
         up = bytes_up(algorithm.uplink, self.context.state.layout, vectors=len(algorithm.sends) - 1)
         return client_seconds(self.fleet, examples, self._length(0), up)
 
@@ -179,5 +182,5 @@ def spent(layout: Layout, algorithm: Algorithm, result: ClientResult) -> ClientC
         tensors_up=len(sent) + extra * entries,
         tensors_down=tensors,
         parameters_up=parameters + extra * layout.numel,
-        examples=result.examples,
+        examples=result.examples + result.gradient_examples,
     )

@@ -15,14 +15,11 @@ from fednlp.plugins import load, name_of, require_typed
 from fednlp.reports.trackers import require_trackers
 from fednlp.runtime import ENGINES
 from fednlp.runtime.engine import Engine
-from fednlp.simulation.build import (
-    RunComponents,
-    build_components,
-    build_partition,
-)
 from fednlp.simulation.callback import Callback, default_callback
+from fednlp.simulation.components import RunComponents, build_components
 from fednlp.simulation.data_profile import profile_run_data
 from fednlp.simulation.facts import write_facts
+from fednlp.simulation.partitioning import build_partition
 from fednlp.simulation.run_dir import (
     RunDir,
     create,
@@ -213,7 +210,7 @@ def _engine(experiment: Experiment) -> Engine:
     build = load(ENGINES.get(name, name), "runtime.engine")
     preload = ("transformers.modeling_layers", "transformers.activations")
     made: Engine = build(
-        _workers(experiment), "fednlp.simulation.build:open_worker", experiment.runtime.threads, preload
+        _workers(experiment), "fednlp.simulation.workers:open_worker", experiment.runtime.threads, preload
     )
     return made
 

@@ -19,8 +19,9 @@ from fednlp.models import save_model
 from fednlp.partition import Partition
 from fednlp.reports.trackers import open_trackers, round_numbers
 from fednlp.runtime.engine import Engine
-from fednlp.simulation.build import RunComponents, attacked, attackers_of, build_algorithm, worker_spec
 from fednlp.simulation.callback import Callback
+from fednlp.simulation.components import RunComponents
+from fednlp.simulation.configured_algorithm import attacked, attackers_of, build_algorithm
 from fednlp.simulation.context import RunContext, Training
 from fednlp.simulation.evaluate import write_clients
 from fednlp.simulation.final import evaluate_final, is_due
@@ -28,7 +29,8 @@ from fednlp.simulation.loops import training_of
 from fednlp.simulation.protection import protect
 from fednlp.simulation.run_dir import RunDir, require_space, saving
 from fednlp.simulation.summary import summary_of
-from fednlp.training.replica import flat_weights
+from fednlp.simulation.workers import worker_spec
+from fednlp.training.model_layout import flat_weights
 from fednlp.training.worker import ClientWorker
 from fednlp.training.worker_spec import exact_adapters, personal_names
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fednlp.federated.registry import Plugin, Refusal, Registry, mark
+from fednlp.registry import Plugin, Refusal, Registry, mark
 
 if TYPE_CHECKING:
     from fednlp.federated.aggregators.base import Aggregator

@@ -7,7 +7,8 @@ import numpy as np
 
 from fednlp.federated.aggregators import aggregator
 from fednlp.federated.aggregators.base import Aggregator
-from fednlp.federated.aggregators.coordinate_wise import CoordinateWise, Values, refuse_weights
+from fednlp.federated.aggregators.coordinate_wise import CoordinateWise
+from fednlp.federated.aggregators.kept_updates import Values, refuse_weights
 
 
 class Median(CoordinateWise):

@@ -9,7 +9,8 @@ from pydantic import Field
 
 from fednlp.federated.aggregators import aggregator
 from fednlp.federated.aggregators.base import Aggregator
-from fednlp.federated.aggregators.coordinate_wise import CoordinateWise, Values, refuse_weights
+from fednlp.federated.aggregators.coordinate_wise import CoordinateWise
+from fednlp.federated.aggregators.kept_updates import Values, refuse_weights
 
 DEFAULT = 0.1
 """The fraction that is cut on each side where none is given."""
