@@ -382,11 +382,11 @@ PARTITIONS = {
 @pytest.fixture
 def encoder(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> None:
     """Let the sentence encoder be the tiny model."""
-    import fednlp.models as models
+    from fednlp.models import resolve
 
-    find = models.resolve_model
+    find = resolve.resolve_model
     monkeypatch.setattr(
-        models, "resolve_model", lambda name: find(str(tiny_model) if name == "minilm" else name)
+        resolve, "resolve_model", lambda name: find(str(tiny_model) if name == "minilm" else name)
     )
 
 

@@ -28,7 +28,7 @@ from fednlp.federated.cohort import Cohort, Population, uniform_cohort
 from fednlp.federated.server import ServerOptimizer
 from fednlp.federated.state import State
 from fednlp.inference.predict import predict_texts
-from fednlp.models import load_tokenizer, longest_text
+from fednlp.models.pretrained import load_tokenizer, longest_text
 from fednlp.partition import Partition
 from fednlp.simulation.callback import Callback, NullCallback
 from fednlp.simulation.run_dir import RunDir

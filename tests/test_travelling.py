@@ -17,7 +17,7 @@ import fednlp
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, RunError
 from fednlp.inference.score import evaluate_run
-from fednlp.models import pretrained_model
+from fednlp.models.pretrained import pretrained_model
 from fednlp.simulation.build import build_algorithm, build_components, build_partition, worker_spec
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.run_dir import RunDir

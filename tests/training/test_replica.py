@@ -14,7 +14,7 @@ from torch import nn
 
 from fednlp.federated.client import Gradient
 from fednlp.federated.sums import ExactSum, NonFiniteUpdate, check_finite
-from fednlp.models import new_model, pretrained_model
+from fednlp.models.pretrained import new_model, pretrained_model
 from fednlp.training.optimizers import LocalTraining, make_optimizer
 from fednlp.training.replica import Replica, decayed_names, flat_weights, layout_of
 

@@ -37,16 +37,11 @@ from fednlp.federated.transform_spec import parse_chain
 from fednlp.federated.transforms import make_chain
 from fednlp.formatting.units import plural
 from fednlp.hubs.cache import cache_dir
-from fednlp.models import (
-    FROM_SCRATCH_NAMES,
-    VOCABULARY_SIZE,
-    from_scratch_folder,
-    has_weights,
-    load_tokenizer,
-    longest_text,
-    resolve_model,
-)
+from fednlp.models.from_scratch import VOCABULARY_SIZE, from_scratch_folder
 from fednlp.models.peft_options import virtual_tokens
+from fednlp.models.pretrained import has_weights, load_tokenizer, longest_text
+from fednlp.models.registry import FROM_SCRATCH_NAMES
+from fednlp.models.resolve import resolve_model
 from fednlp.models.trainable_depth import trainable_depth
 from fednlp.partition import Partition, make_partition
 from fednlp.plugins import is_own

@@ -20,7 +20,7 @@ from fednlp.errors import ConfigError, RunError, TooFewClients
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.state import State
-from fednlp.models import save_model
+from fednlp.models.pretrained import save_model
 from fednlp.partition import Partition
 from fednlp.plugins import name_of, require_typed
 from fednlp.reports.trackers import open_trackers, require_trackers, round_numbers

@@ -20,7 +20,7 @@ from fednlp.config import Experiment
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithms.fednova import fednova, gradient_count
 from fednlp.federated.cohort import equally
-from fednlp.models import pretrained_model
+from fednlp.models.pretrained import pretrained_model
 from fednlp.partition import Partition
 from fednlp.seeds import generator
 from fednlp.simulation.run_dir import RunDir

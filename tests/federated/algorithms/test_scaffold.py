@@ -21,7 +21,7 @@ from fednlp.errors import ConfigError
 from fednlp.federated.algorithms.scaffold import scaffold
 from fednlp.federated.cohort import equally
 from fednlp.federated.store import ClientStore
-from fednlp.models import pretrained_model
+from fednlp.models.pretrained import pretrained_model
 from fednlp.partition import Partition
 from fednlp.seeds import generator
 from fednlp.simulation.run_dir import RunDir
