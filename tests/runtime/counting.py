@@ -40,19 +40,23 @@ class Counting:
         total += other
         other.zero_()
 
-    def train(self, request: TrainRequest, vectors: Mapping[str, Tensor], total: Tensor) -> ClientResult:
-        total += request.client
+    def receive(self, request: Any, answer: Any, vectors: Mapping[str, Tensor], total: Tensor) -> Any:
+        if isinstance(request, TrainRequest):
+            total += request.client
+        return answer
+
+    def train(self, request: TrainRequest, vectors: Mapping[str, Tensor]) -> ClientResult:
         metrics = {name: float(vector[0]) for name, vector in vectors.items()}
         return ClientResult(request.client, request.weight, metrics=metrics, facts={"process": os.getpid()})
 
-    def label(self, request: LabelRequest, vectors: Mapping[str, Tensor], total: Tensor) -> Labels:
+    def label(self, request: LabelRequest, vectors: Mapping[str, Tensor]) -> Labels:
         return Labels(request.texts, [float(request.client)])
 
-    def die(self, request: EvaluateRequest, vectors: Mapping[str, Tensor], total: Tensor) -> None:
+    def die(self, request: EvaluateRequest, vectors: Mapping[str, Tensor]) -> None:
         if os.getpid() != self.here:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def fail(self, request: ProbabilitiesRequest, vectors: Mapping[str, Tensor], total: Tensor) -> None:
+    def fail(self, request: ProbabilitiesRequest, vectors: Mapping[str, Tensor]) -> None:
         if os.getpid() != self.here:
             raise ValueError("out of cheese")
 

@@ -16,8 +16,7 @@ from fednlp.secure.masks import MaskSeeds
 from fednlp.secure.params import SecAggParams, make_params
 from fednlp.secure.round import SecureRound
 from fednlp.secure.session import PHASES
-from fednlp.secure.upload import mask_update
-from fednlp.secure.upload import unmask as unmask_sum
+from fednlp.secure.upload import mask_update, mask_values
 
 PROTOCOLS = ("secagg", "secagg+", "lightsecagg")
 LENGTH = 1003  # no multiple of a block of AES
@@ -39,14 +38,14 @@ def upload(round_: SecureRound, total: ExactSum, skip: frozenset[int] = frozense
     for client, masking in round_.begin().items():
         if client not in skip:
             masked = mask_update(update_of(client), masking | {"clip": None}, RngKey(7, 1, client))
-            masked.add_to(total)
+            total.add_residues(masked.residues[:-1])
             round_.add(client, int(masked.residues[-1]), masked.seconds)
 
 
 def finish(round_: SecureRound, total: ExactSum) -> tuple[float, float]:
     def unmask(slices: int, length: int, seeds: MaskSeeds) -> None:
         for start in range(0, slices * length, length):
-            unmask_sum(total, start, min(start + length, LENGTH), seeds)
+            total.add_residues(mask_values(start, min(start + length, LENGTH), seeds), start)
 
     return round_.finish(total, unmask)
 

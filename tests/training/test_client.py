@@ -67,7 +67,8 @@ class Worker(ClientWorker):
         """Take part in a round alone; return the result and the updates by name."""
         total = self.new_total(PrivateRoom())
         published = {"model": self.x if x is None else x} | dict(vectors or {})
-        result = self.train(TrainRequest(client, number, 1.0), published, total)
+        request = TrainRequest(client, number, 1.0)
+        result = self.receive(request, self.train(request, published), published, total)
         assert result.error is None or not any(one.storage.any() for one in total.values())
         return result, {name: one.mean(1.0)[0].clone() for name, one in total.items()}
 
@@ -320,7 +321,8 @@ def test_a_request_s_examples_and_labels_hold_for_one_request() -> None:
     total = one.new_total(PrivateRoom())
     truth = FEATURES.values("label")[:4].tolist()
     request = TrainRequest(5, 1, 1.0, examples=[0, 1, 2, 3], labels=truth)
-    result = one.train(request, {"model": one.x}, total)
+    published = {"model": one.x}
+    result = one.receive(request, one.train(request, published), published, total)
     assert (result.error, result.examples) == (None, 4)
     assert (hidden == -1).all()
     plain = Worker(None)

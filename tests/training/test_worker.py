@@ -13,7 +13,7 @@ from fednlp.federated.algorithms.fedavg import fedavg
 from fednlp.federated.sums import ExactSum
 from fednlp.models.pretrained import new_model
 from fednlp.runtime.messages import EvaluateRequest, Request, UnmaskRequest
-from fednlp.secure.upload import unmask
+from fednlp.secure.upload import mask_values
 from fednlp.simulation.build import build_components, build_partition, worker_spec
 from fednlp.training.worker import ClientWorker
 
@@ -41,10 +41,11 @@ def test_stretches_are_unmasked_as_the_whole_is(worker: ClientWorker, stretch: i
     numel, stretch = worker.layout.numel, max(stretch, 4 * (worker.layout.numel // 200))
     seeds = [["01" * 32, 1], ["02" * 32, -1], ["03" * 32, 1]]
     whole, pieces = ExactSum(worker.layout), ExactSum(worker.layout)
-    unmask(whole, 0, numel, seeds)
+    whole.add_residues(mask_values(0, numel, seeds))
     for start in range(0, numel, stretch):
         request = UnmaskRequest(start, min(start + stretch, numel), seeds)
-        assert worker.handlers[UnmaskRequest](request, {}, {"model": pieces}) is None
+        answer = worker.handlers[UnmaskRequest](request, {})
+        assert worker.receive(request, answer, {}, {"model": pieces}) is None
     assert torch.equal(pieces.storage, whole.storage)
     assert int((whole.storage != 0).sum()) > numel // 2
 
@@ -73,7 +74,7 @@ def test_examples_of_a_batch_are_predicted(worker: ClientWorker) -> None:
     x = torch.zeros(worker.layout.numel)
     batches = worker.evaluator.test_batches()
     for number in (0, len(batches) - 1):
-        found = worker.evaluate(EvaluateRequest(number, 1), {"model": x}, None)
+        found = worker.evaluate(EvaluateRequest(number, 1), {"model": x})
         assert found.indices == batches[number].tolist()
 
 
@@ -82,7 +83,7 @@ def test_a_model_is_loaded_once_for_a_key(worker: ClientWorker) -> None:
     x = 0.1 * torch.randn(worker.layout.numel, generator=torch.Generator().manual_seed(0))
 
     def loss(key: int, vector: torch.Tensor) -> float:
-        return worker.evaluate(EvaluateRequest(0, key), {"model": vector}, None).loss
+        return worker.evaluate(EvaluateRequest(0, key), {"model": vector}).loss
 
     first = loss(5, x)
     assert loss(5, 3.0 * x) == first

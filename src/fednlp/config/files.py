@@ -248,11 +248,12 @@ def dump(experiment: Experiment) -> str:
 
 
 def canonical(experiment: Experiment) -> dict[str, Any]:
-    """Return what decides a run's result: neither its name, nor how many workers, nor what is kept or reported."""
+    """Return what decides a run's result: not its name, its engine and workers, or what is kept."""
     document = experiment.model_dump(exclude_none=True)
     for key in ("name", "report", "variant", "variants"):
         document.pop(key, None)
-    document["runtime"].pop("workers")
+    for key in ("engine", "workers"):
+        document["runtime"].pop(key)
     document["evaluation"].pop("keep_client_models")
     return document
 

@@ -12,6 +12,8 @@ from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.attacks import ATTACKS
 from fednlp.federated.schedules import ScheduleName
 from fednlp.partition.make import method_named
+from fednlp.plugins import is_own
+from fednlp.runtime import ENGINES
 from fednlp.tasks.formulations import TASKS
 
 PositiveInt = Annotated[int, Field(ge=1)]
@@ -392,15 +394,25 @@ class Costs(Section):
 
 
 class Runtime(Section):
-    """Where the work is done. ``workers`` changes the speed, never the result.
+    """Where the work is done. ``engine`` and ``workers`` change the speed, never the result.
 
     ``cache_activations`` keeps what frozen bottom layers make of each text on disk, in place of running them again.
     """
 
+    engine: str = "pool"
     workers: Annotated[int, Field(ge=0)] = 0
     threads: PositiveInt = 1
     device: str = "auto"
     cache_activations: bool = True
+
+    @field_validator("engine")
+    @classmethod
+    def _known_engine(cls, name: str) -> str:
+        if name in ENGINES or is_own(name):
+            return name
+        raise ValueError(
+            f'there is no engine "{name}": known are {", ".join(ENGINES)}, or "module:Class" of your own'
+        )
 
 
 class Evaluation(Section):

@@ -78,6 +78,17 @@ def entry_shapes(entries: Sequence[Entry]) -> Shapes:
     return {entry.name: (entry.shape, torch.float32) for entry in entries}
 
 
+def sent_shapes(uplink: Uplink, layout: Layout, entries: Sequence[int] | None) -> Shapes:
+    """Return the shapes of an update's tensors as they travel.
+
+    Args:
+        uplink: How.
+        layout: Of the update.
+        entries: Numbers of the layout's entries that are sent; None for all.
+    """
+    return uplink.chain.shapes(entry_shapes(_transformed(layout, _marked(layout, entries))))
+
+
 def encode_update(
     uplink: Uplink,
     layout: Layout,
@@ -136,11 +147,8 @@ def decode_update(uplink: Uplink, layout: Layout, sent: EncodedUpdate, key: RngK
     Raises:
         RunError: The message is not what the layout asks for.
     """
-    chosen = None
-    if sent.entries is not None:
-        chosen = np.zeros(len(layout.entries), dtype=bool)
-        chosen[sent.entries] = True
-    entries, received = _transformed(layout, chosen), torch.zeros(layout.numel)
+    entries = _transformed(layout, _marked(layout, sent.entries))
+    received = torch.zeros(layout.numel)
     if not entries:
         return received
     decoded = sent.decoded
@@ -207,8 +215,17 @@ def bytes_up(uplink: Uplink, layout: Layout, *, vectors: int = 0) -> int:
         layout: Of the global model.
         vectors: How many of the client's vectors travel with the update.
     """
-    shapes = uplink.chain.shapes(entry_shapes(_transformed(layout)))
+    shapes = sent_shapes(uplink, layout, None)
     return (message_bytes(shapes) if shapes else 0) + vectors * layout.message_bytes
+
+
+def _marked(layout: Layout, entries: Sequence[int] | None) -> np.ndarray | None:
+    """Return a bool for each entry of the layout, whether its number is given; None for all."""
+    if entries is None:
+        return None
+    marked = np.zeros(len(layout.entries), dtype=bool)
+    marked[list(entries)] = True
+    return marked
 
 
 def _transformed(layout: Layout, chosen: np.ndarray | None = None) -> list[Entry]:

@@ -62,7 +62,7 @@ def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = Non
     return save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, extra)
 
 
-def unpack(data: bytes, expected: Shapes) -> dict[str, Tensor]:
+def unpack(data: bytes | memoryview, expected: Shapes) -> dict[str, Tensor]:
     """Return the tensors of a message, in the order of ``expected``; they own their memory.
 
     Args:
@@ -120,7 +120,7 @@ def _text(header: dict[str, dict[str, Any]]) -> bytes:
     return json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _read_header(data: bytes, longest: int) -> tuple[int, dict[str, Any]]:
+def _read_header(data: bytes | memoryview, longest: int) -> tuple[int, dict[str, Any]]:
     """Return the offset of the tensors, and the header, which may have ``longest`` bytes."""
     if len(data) < 8:
         raise RunError(f"the message has {len(data)} bytes: it is cut off, or no safetensors message")
@@ -129,7 +129,7 @@ def _read_header(data: bytes, longest: int) -> tuple[int, dict[str, Any]]:
         raise RunError(
             f"the message's header of {length} bytes is too long: it is cut off, or not the one expected"
         )
-    header = _parse(data[8 : 8 + length])
+    header = _parse(bytes(data[8 : 8 + length]))
     if not isinstance(header, dict):
         raise RunError("the message's header is no JSON object: it is no safetensors message")
     return 8 + length, header

@@ -15,7 +15,9 @@ all clients send a tensor, the share is above 1/2. Where clients choose what the
 import math
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fednlp.federated.params import Layout
@@ -93,6 +95,18 @@ class ExactSum:
             else:
                 sums.index_add_(0, rows[start : start + step], fixed)
         self.touched_rows[slice(None) if rows is None else rows] = True
+
+    def add_residues(self, values: NDArray[np.uint32], start: int = 0) -> None:
+        """Add whole numbers as they are, for sums under masks.
+
+        Args:
+            values: uint32, one for each element of a stretch.
+            start: Its first element.
+        """
+        storage = self.storage.numpy()[start : start + len(values)]
+        for first in range(0, len(values), _CHUNK):
+            storage[first : first + _CHUNK] += values[first : first + _CHUNK]
+        self.touched_rows.fill_(True)
 
     def merge(self, other: "ExactSum") -> None:
         """Add another sum of the same layout."""

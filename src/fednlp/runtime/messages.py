@@ -7,6 +7,8 @@ Tensors are not in these messages. In one machine they lie in memory that all wo
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, NamedTuple, get_type_hints
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from fednlp.errors import RunError
@@ -58,11 +60,18 @@ class Probabilities:
 
 @dataclass(frozen=True)
 class UnmaskRequest:
-    """Have masks added to a stretch of the sum of masked updates."""
+    """Have masks added to a stretch of the sum of masked updates: work of the server's own."""
 
     start: int
     stop: int
     seeds: Seeds
+
+
+@dataclass(frozen=True)
+class MaskValues:
+    """The sum of masks, uint32, one for each element of the stretch; it is added where it is made."""
+
+    values: NDArray[np.uint32]
 
 
 @dataclass(frozen=True)

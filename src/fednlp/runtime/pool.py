@@ -12,64 +12,27 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Protocol, Self
+from typing import IO, Any, Self
 
 import torch
 from torch import Tensor
 
 from fednlp.errors import RunError
-from fednlp.federated.aggregators.base import Room
-from fednlp.federated.params import Layout
-from fednlp.federated.runtime import MODEL
-from fednlp.runtime.messages import Answer, Request, from_json, to_json
+from fednlp.runtime.engine import Worker, vectors_in
+from fednlp.runtime.messages import Request, from_json, to_json
 from fednlp.runtime.shared import Counter, PrivateRoom, SharedRoom, remove_scratch, scratch_folder
-
-Vectors = Mapping[str, Tensor]
-"""What is published: the global model, and the server's vectors that travel with it, by name."""
-Handler = Callable[[Any, Vectors, Any], Answer]
-"""(request, what is published, the worker's total) -> the answer; updates are added to the total."""
-
-
-class Worker(Protocol):
-    """What a process of the pool can do.
-
-    Attributes:
-        layout: Of the flat vectors.
-        receives: Names of the vectors that are published besides the model.
-        sends: Names of the vectors that updates consist of.
-        handlers: What answers each type of request.
-    """
-
-    layout: Layout
-    receives: tuple[str, ...]
-    sends: tuple[str, ...]
-    handlers: Mapping[type, Handler]
-
-    def begin(self) -> None:
-        """Prepare for more requests: others may have written to what is shared."""
-
-    def new_total(self, room: Room) -> Any:
-        """Return an empty total of updates."""
-
-    def merge(self, total: Any, other: Any) -> None:
-        """Add another worker's total to one, and empty the other."""
-
-
-def vectors_in(worker: Worker, room: Room) -> dict[str, Tensor]:
-    """Return the tensors in which published vectors lie."""
-    return {name: room.tensor(name, worker.layout.numel, torch.float32) for name in (MODEL, *worker.receives)}
 
 
 class Pool:
-    """A worker here, and as many more in processes of their own as configured: a runtime of one machine.
+    """A worker here, and as many more in processes of their own as configured: an engine of one machine.
 
     Args:
         workers: How many in all, this process counted.
-        factory: ``"module:function"`` that builds a :class:`Worker` in a worker process from arguments.
+        factory: ``"module:function"`` that builds a worker in a worker process from arguments.
         threads: torch threads of each worker.
         preload: Modules that the factory will need.
 
@@ -134,7 +97,8 @@ class Pool:
         if self._counter is None:
             answers = []
             for request in requests:
-                answers.append(self.worker.handlers[type(request)](request, self.vectors, self.total))
+                answer = self.worker.handlers[type(request)](request, self.vectors)
+                answers.append(self.worker.receive(request, answer, self.vectors, self.total))
                 on_progress(len(answers))
             return answers
         self._counter.reset()
@@ -144,7 +108,8 @@ class Pool:
         by_number: dict[int, Any] = {}
         while (number := self._counter.take()) < len(requests):
             request = requests[number]
-            by_number[number] = self.worker.handlers[type(request)](request, self.vectors, self.total)
+            answer = self.worker.handlers[type(request)](request, self.vectors)
+            by_number[number] = self.worker.receive(request, answer, self.vectors, self.total)
             on_progress(number + 1)
         self._forget_scratch()
         for child, total in zip(self._children, self._totals, strict=True):

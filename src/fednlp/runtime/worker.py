@@ -14,8 +14,8 @@ from typing import IO, Any
 
 import torch
 
+from fednlp.runtime.engine import Worker, vectors_in
 from fednlp.runtime.messages import from_json, to_json
-from fednlp.runtime.pool import Worker, vectors_in
 from fednlp.runtime.shared import Counter, SharedRoom
 
 
@@ -55,16 +55,17 @@ def main(factory: str, threads: int, preload: Sequence[str]) -> None:
     _answer(answers, {"results": {}})  # everything is open: the pool may remove the names
     for message in messages:
         results: dict[int, Any] = {}
-        answer: dict[str, Any] = {"results": results}
+        line: dict[str, Any] = {"results": results}
         try:
             requests = message["requests"]
             worker.begin()
             while (place := counter.take()) < len(requests) and os.getppid() == parent:
                 request = from_json(requests[place])
-                results[place] = to_json(worker.handlers[type(request)](request, vectors, total))
+                answer = worker.handlers[type(request)](request, vectors)
+                results[place] = to_json(worker.receive(request, answer, vectors, total))
         except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        _answer(answers, answer)
+            line = {"error": f"{type(error).__name__}: {error}"}
+        _answer(answers, line)
 
 
 if __name__ == "__main__":

@@ -18,19 +18,19 @@ from fednlp.federated.cohort import RoundPlan
 from fednlp.federated.params import Layout
 from fednlp.federated.runtime import Runtime
 from fednlp.federated.sums import ExactSum
+from fednlp.federated.upload import Residues
 from fednlp.runtime.messages import UnmaskRequest
 from fednlp.secure.masks import MaskSeeds
 from fednlp.secure.params import SecAggParams
 from fednlp.secure.round import SecureRound
-from fednlp.secure.upload import MaskedUpdate
 
 
 class MaskedSum(WeightedMean):
     """The sum of masked updates, as workers add it up; only the server can finish it."""
 
-    def add(self, total: Mapping[str, ExactSum], request: TrainRequest, update: MaskedUpdate) -> None:  # type: ignore[override]
-        """Add a client's masked update."""
-        update.add_to(total["model"])
+    def add(self, total: Mapping[str, ExactSum], request: TrainRequest, update: Residues) -> None:  # type: ignore[override]
+        """Add a client's masked update; its weight, the last residue, is added elsewhere."""
+        total["model"].add_residues(update[:-1])
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A client's update on its way into a secure sum: clipped, rounded, masked, and added to the other masked updates."""
+"""A client's update on its way into a secure sum: clipped, rounded and masked; and the masks that are left in it."""
 
 import time
 from dataclasses import dataclass
@@ -8,15 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fednlp.federated.sums import ExactSum
 from fednlp.federated.transforms import Clip, RngKey
 from fednlp.privacy.noise import discrete_gaussian
 from fednlp.secure.encoding import Encoding
 from fednlp.secure.field import PRIME, add
 from fednlp.secure.masks import MaskSeeds, add_masks, field_mask, masks_from_json
 from fednlp.seeds import generator
-
-_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -30,13 +27,6 @@ class MaskedUpdate:
 
     residues: NDArray[np.uint32]
     seconds: float
-
-    def add_to(self, total: ExactSum) -> None:
-        """Add the update to the sum of masked updates."""
-        storage = total.storage.numpy()
-        for start in range(0, len(storage), _CHUNK):
-            storage[start : start + _CHUNK] += self.residues[start : min(start + _CHUNK, len(storage))]
-        total.touched_rows.fill_(True)
 
 
 def mask_update(update: Tensor, masking: dict[str, Any], key: RngKey) -> MaskedUpdate:
@@ -72,16 +62,14 @@ def mask_update(update: Tensor, masking: dict[str, Any], key: RngKey) -> MaskedU
     return MaskedUpdate(residues, time.perf_counter() - begun)
 
 
-def unmask(total: ExactSum, start: int, stop: int, seeds: MaskSeeds) -> None:
-    """Add masks to a slice of the sum of masked updates: those left in it, with opposite signs.
+def mask_values(start: int, stop: int, seeds: MaskSeeds) -> NDArray[np.uint32]:
+    """Return the sum of masks in a slice of a masked vector, modulo 2^32.
 
     Args:
-        total: The sum; changed in place.
         start: The slice's first element, a multiple of 4.
         stop: Behind the slice's last element.
         seeds: The masks as JSON values.
     """
     values = np.zeros(stop - start, dtype=np.uint32)
     add_masks(values, masks_from_json(seeds), start)
-    total.storage.numpy()[start:stop] += values
-    total.touched_rows.fill_(True)
+    return values

@@ -12,7 +12,7 @@ from fednlp.errors import RunError
 from fednlp.federated.state import State
 from fednlp.federated.sums import DIVERGED, count_nonfinite
 from fednlp.partition import Partition
-from fednlp.runtime.pool import Pool
+from fednlp.runtime.engine import Engine
 from fednlp.tasks.label_scores import LabelScores
 from fednlp.training.worker import ClientWorker
 
@@ -24,7 +24,7 @@ class RunContext:
     Attributes:
         experiment: The run's configuration, resolved.
         partition: The examples of each client.
-        pool: The workers.
+        pool: Where the clients are.
         worker: The worker in this process.
         state: The server's state.
         on_progress: Called with clients (or batches) done, of how many, and their name.
@@ -42,7 +42,7 @@ class RunContext:
 
     experiment: Experiment
     partition: Partition
-    pool: Pool
+    pool: Engine
     worker: ClientWorker
     state: State
     on_progress: Callable[[int, int, str], None]

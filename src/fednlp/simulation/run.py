@@ -22,9 +22,10 @@ from fednlp.federated.runtime import MODEL
 from fednlp.federated.state import State
 from fednlp.models.pretrained import save_model
 from fednlp.partition import Partition
-from fednlp.plugins import name_of, require_typed
+from fednlp.plugins import load, name_of, require_typed
 from fednlp.reports.trackers import open_trackers, require_trackers, round_numbers
-from fednlp.runtime.pool import Pool
+from fednlp.runtime import ENGINES
+from fednlp.runtime.engine import Engine
 from fednlp.simulation.build import (
     RunComponents,
     attacked,
@@ -92,7 +93,7 @@ def run(
     folder = None if out is None else Path(out)
     refuse_taken(folder)
     require_trackers(experiment.report.report_to)
-    with _pool(experiment) as pool:
+    with _engine(experiment) as pool:
         components = build_components(experiment, callback.log)
         partition = _shared_out(experiment, components, callback)
         model = start_model(experiment, components.source, components.task)
@@ -144,7 +145,7 @@ def resume(
         callback.log(f"{folder} is finished already; nothing to do")
         return directory
     require_trackers(experiment.report.report_to)
-    with directory.alone(), _pool(experiment) as pool:
+    with directory.alone(), _engine(experiment) as pool:
         begun = directory.state.is_file()
         if (
             not begun and len(directory.round_lines()) > 1
@@ -229,12 +230,15 @@ def _shared_out(experiment: Experiment, components: RunComponents, callback: Cal
     return partition
 
 
-def _pool(experiment: Experiment) -> Pool:
+def _engine(experiment: Experiment) -> Engine:
     """Start the workers, which import most dependencies of all models beforehand."""
+    name = experiment.runtime.engine
+    build = load(ENGINES.get(name, name), "runtime.engine")
     preload = ("transformers.modeling_layers", "transformers.activations")
-    return Pool(
+    made: Engine = build(
         _workers(experiment), "fednlp.simulation.build:open_worker", experiment.runtime.threads, preload
     )
+    return made
 
 
 def _workers(experiment: Experiment) -> int:
@@ -277,7 +281,7 @@ def _open(
     components: RunComponents,
     partition: Partition,
     model: nn.Module,
-    pool: Pool,
+    pool: Engine,
     callback: Callback,
     algorithm: Algorithm | None,
 ) -> _OpenRun:

@@ -13,7 +13,6 @@ What a client keeps between rounds lies in its record (:mod:`fednlp.federated.st
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,20 +22,17 @@ from fednlp.data.features import Features
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult, Result, TrainRequest, Update, failed
-from fednlp.federated.communication import EncodedUpdate, bytes_down, decode_update, encode_update
-from fednlp.federated.lora import lora_products
+from fednlp.federated.communication import bytes_down, encode_update
 from fednlp.federated.params import Layout
 from fednlp.federated.pulling import choose, distances
 from fednlp.federated.store import ClientStore
 from fednlp.federated.sums import DIVERGED, NonFiniteUpdate, check_finite, count_nonfinite
 from fednlp.federated.transforms import RngKey
+from fednlp.federated.upload import Upload
 from fednlp.tasks.base import Task
 from fednlp.training.local import LocalTrainer
 from fednlp.training.optimizers import LocalTraining, memory_sizes
 from fednlp.training.replica import Replica
-
-if TYPE_CHECKING:
-    from fednlp.secure.upload import MaskedUpdate
 
 Record = Mapping[str, Tensor]
 _OPTIMIZER, _METHOD = "optimizer.", "method."
@@ -181,9 +177,7 @@ class ClientTrainer:
         trainer.personal, trainer.begin, trainer.memory = init.personal, init.shared, init.optimizer
         return trainer
 
-    def encode(
-        self, request: TrainRequest, local: LocalTrainer, result: Result, record: Record
-    ) -> "SentUpdate":
+    def encode(self, request: TrainRequest, local: LocalTrainer, result: Result, record: Record) -> "Encoded":
         """Encode what a client sends.
 
         Args:
@@ -213,7 +207,7 @@ class ClientTrainer:
                 raise NonFiniteUpdate(DIVERGED)
         if uplink.plain and request.masking is None and not isinstance(change, Tensor):
             plain = change.take()  # in place: the last thing that is done with the trained weights
-            return SentUpdate(model=plain, others=others)
+            return Encoded(Upload(model=plain, others=others))
         update = change if isinstance(change, Tensor) else change.flat()
         check_finite(update)
         if request.masking is not None:
@@ -221,12 +215,13 @@ class ClientTrainer:
 
             chain = uplink.chain
             whole = layout.flatten(chain.encode(layout.views(update), key)) if chain.steps else update
-            return SentUpdate(masked=mask_update(whole, request.masking, key))
+            masked = mask_update(whole, request.masking, key)
+            return Encoded(Upload(masked=masked.residues), masking_seconds=masked.seconds)
         if uplink.plain:
-            return SentUpdate(model=Update.of(update, layout), others=others)
+            return Encoded(Upload(model=Update.of(update, layout), others=others))
         chosen = self._chosen(record, update, local.x, key)
         encoded = encode_update(uplink, layout, update, key, chosen.sent, record.get("residual"))
-        return SentUpdate(encoded=encoded, others=others, chosen=chosen)
+        return Encoded(Upload(encoded=encoded, others=others), chosen)
 
     def _check_names(self, result: Result) -> None:
         """Check that a client sends and keeps the vectors that the algorithm declares."""
@@ -261,7 +256,7 @@ class ClientTrainer:
         algorithm = self.algorithm
         return bytes_down(algorithm.downlink, self.replica.layout, chosen, vectors=len(algorithm.receives))
 
-    def keep(self, request: TrainRequest, local: LocalTrainer, result: Result, sent: "SentUpdate") -> None:
+    def keep(self, request: TrainRequest, local: LocalTrainer, result: Result, sent: "Encoded") -> None:
         """Write a client's record; it counts once the round is saved.
 
         Args:
@@ -276,8 +271,9 @@ class ClientTrainer:
         kept |= {_METHOD + name: value for name, value in result.keep.items()}
         if local.trained_personal is not None and self.replica.personal.numel:
             kept["personal"] = local.trained_personal
-        if sent.encoded is not None and sent.encoded.residual is not None:
-            kept["residual"] = sent.encoded.residual
+        encoded = sent.upload.encoded
+        if encoded is not None and encoded.residual is not None:
+            kept["residual"] = encoded.residual
         if sent.chosen.model is not None and sent.chosen.sent is not None:
             kept |= {"model": sent.chosen.model, "sent": torch.from_numpy(sent.chosen.sent).float()}
         self.store.write(request.client, request.round, kept)
@@ -298,7 +294,7 @@ class ClientTrainer:
         return failed(request, error, *self.down(record))
 
     def result(
-        self, request: TrainRequest, local: LocalTrainer, result: Result, sent: "SentUpdate", record: Record
+        self, request: TrainRequest, local: LocalTrainer, result: Result, sent: "Encoded", record: Record
     ) -> ClientResult:
         """Return what a client reports of its training and of what it sends.
 
@@ -313,8 +309,9 @@ class ClientTrainer:
         norms, facts = sent.chosen.norms, {}
         if norms is not None:
             facts = {"update_norms": norms.tolist()}
-        if sent.masked is not None:
-            facts = {"masked_weight": int(sent.masked.residues[-1]), "masking_seconds": sent.masked.seconds}
+        if sent.upload.masked is not None:
+            weight = int(sent.upload.masked[-1])
+            facts = {"masked_weight": weight, "masking_seconds": sent.masking_seconds}
         return ClientResult(
             request.client,
             request.weight,
@@ -323,18 +320,18 @@ class ClientTrainer:
             local.total_loss,
             bytes_down=down,
             tensors_down=tensors,
-            bytes_up=self._bytes_up(sent),
+            bytes_up=self._bytes_up(sent.upload),
             entries=None if sent.chosen.sent is None else np.flatnonzero(sent.chosen.sent).tolist(),
             metrics=dict(result.metrics),
             facts=facts,
         )
 
-    def _bytes_up(self, sent: "SentUpdate") -> int | None:
+    def _bytes_up(self, upload: Upload) -> int | None:
         """Return the length of what travels; None for the whole model alone, uncompressed."""
         whole = self.replica.layout.message_bytes
-        extra = len(sent.others) * whole
-        if sent.encoded is not None:
-            return len(sent.encoded.message) + extra
+        extra = len(upload.others) * whole
+        if upload.encoded is not None:
+            return len(upload.encoded.message) + extra
         return whole + extra if extra else None
 
 
@@ -354,47 +351,15 @@ class ChosenTensors:
 
 
 @dataclass(frozen=True)
-class SentUpdate:
-    """What became of a client's update: one of ``model``, ``encoded`` and ``masked``.
+class Encoded:
+    """A client's upload, and what only the client knows of it.
 
     Attributes:
-        model: The update as it is: in one process no bytes are made that would say the same.
-        encoded: Compressed, and packed.
-        masked: For secure aggregation.
-        others: The method's other vectors, flat, by name.
+        upload: What it sends.
         chosen: By dynamic pulling.
+        masking_seconds: What clipping, rounding, noise and masks took, under secure aggregation.
     """
 
-    model: Update | None = None
-    encoded: EncodedUpdate | None = None
-    masked: "MaskedUpdate | None" = None
-    others: Mapping[str, Tensor] = field(default_factory=dict)
+    upload: Upload
     chosen: ChosenTensors = field(default_factory=ChosenTensors)
-
-
-def received(
-    sent: SentUpdate, algorithm: Algorithm, layout: Layout, x: Tensor, key: RngKey
-) -> "Mapping[str, Update] | MaskedUpdate":
-    """Return what the server makes of a client's update: the server's half.
-
-    Args:
-        sent: What arrived.
-        algorithm: The method.
-        layout: Of the vectors.
-        x: The global model that the client had, flat.
-        key: Seed, round, client.
-
-    Raises:
-        NonFiniteUpdate: It holds NaN, infinity or huge numbers.
-        RunError: The message is not what the layout asks for.
-    """
-    if sent.masked is not None:
-        return sent.masked
-    model = sent.model
-    if sent.encoded is not None:
-        flat = decode_update(algorithm.uplink, layout, sent.encoded, key)
-        lora_products(layout, x, flat, algorithm.uplink.adapters)
-        check_finite(flat)
-        model = Update.of(flat, layout)
-    assert model is not None
-    return {"model": model} | {name: Update.of(value, layout) for name, value in sent.others.items()}
+    masking_seconds: float = 0.0

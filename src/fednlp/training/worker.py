@@ -12,15 +12,17 @@ from torch import Tensor, nn
 
 from fednlp.federated.aggregators.base import Room
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.client import ClientResult, TrainRequest, reason_of
+from fednlp.federated.client import ClientResult, TrainRequest, failed, reason_of
 from fednlp.federated.params import Layout
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.store import ClientStore
 from fednlp.federated.sums import DIVERGED, NonFiniteUpdate, count_nonfinite
 from fednlp.federated.transforms import RngKey
+from fednlp.federated.upload import Trained, received
 from fednlp.hubs.cache import cache_dir
 from fednlp.models.groups import groups_of
 from fednlp.partition import Partition
+from fednlp.runtime.engine import Handler, Vectors
 from fednlp.runtime.messages import (
     BatchPredictions,
     ClientModelRequest,
@@ -30,14 +32,14 @@ from fednlp.runtime.messages import (
     Labels,
     LocalOnlyRequest,
     LocalOnlyResult,
+    MaskValues,
     Probabilities,
     ProbabilitiesRequest,
     UnmaskRequest,
 )
-from fednlp.runtime.pool import Handler, Vectors
 from fednlp.tasks import task_from
 from fednlp.training.activation_cache import ActivationCache, activation_cache_folder
-from fednlp.training.client import ClientInit, ClientTrainer, init_of, model_of, received
+from fednlp.training.client import ClientInit, ClientTrainer, init_of, model_of
 from fednlp.training.evaluator import Evaluator
 from fednlp.training.local import LocalTrainer
 from fednlp.training.optimizers import LocalTraining
@@ -149,8 +151,8 @@ class ClientWorker:
         if self.replica.activation_cache is not None:
             self.replica.activation_cache.refresh()
 
-    def train(self, request: TrainRequest, vectors: Vectors, total: Any) -> ClientResult:
-        """Let one client take its part in a round, and add its update to the total.
+    def train(self, request: TrainRequest, vectors: Vectors) -> Trained | ClientResult:
+        """Let one client take its part in a round, up to its upload: the client's half.
 
         A client that fails is reported, not raised.
         """
@@ -165,13 +167,36 @@ class ClientWorker:
             try:
                 result = algorithm.client(local, x, vectors, init.method)
                 sent = trainer.encode(request, local, result, record)
-                key = RngKey(self.spec.seed, request.round, request.client)
-                algorithm.aggregator.add(total, request, received(sent, algorithm, self.layout, x, key))
             except Exception as error:
                 trainer.forget(request)
                 return trainer.failure(request, error, record)
         trainer.keep(request, local, result, sent)
-        return trainer.result(request, local, result, sent, record)
+        return Trained(trainer.result(request, local, result, sent, record), sent.upload)
+
+    def receive(self, request: Any, answer: Any, vectors: Vectors, total: Any) -> Any:
+        """Put what came with an answer into the total, and return the rest: the server's half.
+
+        An update that cannot be added drops its client.
+
+        Args:
+            request: What was asked.
+            answer: What a handler returned.
+            vectors: What was published.
+            total: Of updates.
+        """
+        if isinstance(answer, MaskValues):
+            total["model"].add_residues(answer.values, request.start)
+            return None
+        if not isinstance(answer, Trained):
+            return answer
+        key, result = RngKey(self.spec.seed, request.round, request.client), answer.result
+        try:
+            update = received(answer.upload, self.algorithm, self.layout, vectors[MODEL], key)
+            self.algorithm.aggregator.add(total, request, update)
+        except Exception as error:
+            self.trainer.forget(request)
+            return failed(request, error, result.bytes_down, result.tensors_down)
+        return result
 
     @contextmanager
     def _labelled(
@@ -198,7 +223,7 @@ class ClientWorker:
         finally:
             known[numbers] = UNLABELLED
 
-    def label(self, request: LabelRequest, vectors: Vectors, total: Any) -> Labels:
+    def label(self, request: LabelRequest, vectors: Vectors) -> Labels:
         """Return the likeliest label of each text of a client, and its probability, by the model that it has."""
         x = vectors[MODEL]
         init = self.trainer.init(request.client, request.round - 1, x)
@@ -206,16 +231,16 @@ class ClientWorker:
         found = self._probabilities(request.texts)
         return Labels(found.argmax(1).tolist(), found.max(1).astype(float).tolist())
 
-    def probabilities(self, request: ProbabilitiesRequest, vectors: Vectors, total: Any) -> Probabilities:
+    def probabilities(self, request: ProbabilitiesRequest, vectors: Vectors) -> Probabilities:
         """Return what the published model gives every label for some training texts."""
         self.replica.load_for_evaluation(vectors[MODEL])
         return Probabilities(self._probabilities(request.texts).astype(float).tolist())
 
-    def unmask(self, request: UnmaskRequest, vectors: Vectors, total: Any) -> None:
-        """Add masks to a stretch of the sum of masked updates."""
-        from fednlp.secure.upload import unmask
+    def unmask(self, request: UnmaskRequest, vectors: Vectors) -> MaskValues:
+        """Return the masks of a slice of the sum of masked updates."""
+        from fednlp.secure.upload import mask_values
 
-        unmask(total["model"], request.start, request.stop, request.seeds)
+        return MaskValues(mask_values(request.start, request.stop, request.seeds))
 
     def _probabilities(self, numbers: list[int]) -> np.ndarray:
         """Return what the model that is loaded gives every label for some training texts, (texts, labels)."""
@@ -236,7 +261,7 @@ class ClientWorker:
         """Say that the replica's weights were changed by hand, so that the next job loads them anew."""
         self._loaded = None
 
-    def evaluate(self, request: EvaluateRequest, vectors: Vectors, total: Any) -> BatchPredictions:
+    def evaluate(self, request: EvaluateRequest, vectors: Vectors) -> BatchPredictions:
         """Predict one batch of the test set with the published model."""
         if self._loaded != request.key:
             self.replica.load_for_evaluation(vectors[MODEL])
@@ -244,7 +269,7 @@ class ClientWorker:
         found = self.evaluator.predict(self.evaluator.test_batches()[request.batch])
         return BatchPredictions(**asdict(found))
 
-    def client_model(self, request: ClientModelRequest, vectors: Vectors, total: Any) -> ClientModelResult:
+    def client_model(self, request: ClientModelRequest, vectors: Vectors) -> ClientModelResult:
         """Evaluate the model that one client has after a round, or after some more steps by itself.
 
         A client that fails in these steps is reported, not raised.
@@ -318,7 +343,7 @@ class ClientWorker:
             raise NonFiniteUpdate(DIVERGED)
         return local
 
-    def local_only(self, request: LocalOnlyRequest, vectors: Vectors, total: Any) -> LocalOnlyResult:
+    def local_only(self, request: LocalOnlyRequest, vectors: Vectors) -> LocalOnlyResult:
         """Train one client by itself from the start; evaluate its model on its own and the global test set."""
         client = request.client
         self._loaded = None

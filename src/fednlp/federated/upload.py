@@ -1,0 +1,185 @@
+"""A client's upload: what travels to the server at the end of a round, and what the server makes of it.
+
+The client's half makes an :class:`Upload`, and the server's half adds what it holds to a total. In one process it is
+handed over as it is. Over a network it travels as bytes (:func:`pack_upload`), of the length that is counted in either
+case.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fednlp.errors import RunError
+from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.client import ClientResult, Update
+from fednlp.federated.communication import EncodedUpdate, Uplink, decode_update, entry_shapes, sent_shapes
+from fednlp.federated.lora import lora_products
+from fednlp.federated.message import message_bytes, pack, unpack
+from fednlp.federated.params import Layout
+from fednlp.federated.sums import check_finite
+from fednlp.federated.transforms import RngKey
+
+Residues = NDArray[np.uint32]
+"""A masked update: uint32 (parameters + 1,), the masked weight last."""
+_MASKED = b"\x10"
+"""The first byte of a masked update, before the number of its residues: 4 bytes, the least significant first."""
+MASKED_HEADER = 5
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a client sends: one of ``model``, ``encoded`` and ``masked``, and the method's other vectors.
+
+    Attributes:
+        model: The update as it is: in one process no bytes are made that would say the same.
+        encoded: Compressed, and packed.
+        masked: For secure aggregation.
+        others: The method's other vectors, flat, by name.
+    """
+
+    model: Update | None = None
+    encoded: EncodedUpdate | None = None
+    masked: Residues | None = None
+    others: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The answer of a client that came through: what it reports, and its upload."""
+
+    result: ClientResult
+    upload: Upload
+
+
+def received(
+    upload: Upload, algorithm: Algorithm, layout: Layout, x: Tensor, key: RngKey
+) -> Mapping[str, Update] | Residues:
+    """Return what the server makes of an upload, as the aggregator adds it.
+
+    Args:
+        upload: What arrived.
+        algorithm: The method.
+        layout: Of the vectors.
+        x: The global model that the client had, flat.
+        key: Seed, round, client.
+
+    Raises:
+        NonFiniteUpdate: It holds NaN, infinity or huge numbers.
+        RunError: The message is not what the layout asks for.
+    """
+    if upload.masked is not None:
+        return upload.masked
+    model = upload.model
+    if upload.encoded is not None:
+        flat = decode_update(algorithm.uplink, layout, upload.encoded, key)
+        lora_products(layout, x, flat, algorithm.uplink.adapters)
+        check_finite(flat)
+        model = Update.of(flat, layout)
+    assert model is not None
+    return {"model": model} | {name: Update.of(value, layout) for name, value in upload.others.items()}
+
+
+def pack_upload(upload: Upload, layout: Layout) -> bytes:
+    """Return an upload as it travels: the model's message, then one for each other vector in their order.
+
+    Args:
+        upload: Of a client.
+        layout: Of the vectors.
+    """
+    if upload.masked is not None:
+        return _MASKED + len(upload.masked).to_bytes(4, "little") + upload.masked.astype("<u4").tobytes()
+    if upload.encoded is not None:
+        model = upload.encoded.message
+    else:
+        assert upload.model is not None
+        model = pack(layout.views(upload.model.flat(layout)))
+    return b"".join([model, *(pack(layout.views(vector)) for vector in upload.others.values())])
+
+
+def unpack_upload(
+    data: bytes | memoryview, algorithm: Algorithm, layout: Layout, result: ClientResult, *, masked: bool
+) -> Upload:
+    """Return the upload that bytes hold. Their length is checked before any memory is taken.
+
+    Args:
+        data: What arrived, from anybody.
+        algorithm: The method.
+        layout: Of the vectors.
+        result: What the client reports: the numbers of the entries that it sent.
+        masked: Whether the client was told to mask its update.
+
+    Raises:
+        RunError: They are not what the method's clients send.
+    """
+    if masked:
+        return Upload(masked=_residues(data, layout.numel + 1))
+    _require_entries(result.entries, layout)
+    length = model_bytes(algorithm.uplink, layout, result.entries)
+    whole, names = layout.message_bytes, algorithm.sends[1:]
+    _require(len(data) == length + whole * len(names), len(data), length + whole * len(names))
+    model = bytes(data[:length])
+    others = {}
+    for number, name in enumerate(names):
+        start = length + number * whole
+        others[name] = _flat(data[start : start + whole], layout)
+    if algorithm.uplink.plain:
+        return Upload(model=Update.of(_flat(model, layout), layout), others=others)
+    return Upload(encoded=EncodedUpdate(model, result.entries, None), others=others)
+
+
+def upload_bytes(algorithm: Algorithm, layout: Layout, entries: list[int] | None, *, masked: bool) -> int:
+    """Return the length of an upload.
+
+    Args:
+        algorithm: The method.
+        layout: Of the vectors.
+        entries: Numbers of the layout's entries that the client sends; None for all.
+        masked: Whether it masks its update.
+    """
+    if masked:
+        return MASKED_HEADER + 4 * (layout.numel + 1)
+    return model_bytes(algorithm.uplink, layout, entries) + (len(algorithm.sends) - 1) * layout.message_bytes
+
+
+def model_bytes(uplink: Uplink, layout: Layout, entries: list[int] | None) -> int:
+    """Return the length of the message that holds the model's update.
+
+    Args:
+        uplink: How it travels.
+        layout: Of the update.
+        entries: Numbers of the layout's entries in it; None for all.
+    """
+    if uplink.plain:
+        return layout.message_bytes
+    shapes = sent_shapes(uplink, layout, entries)
+    return message_bytes(shapes) if shapes else 0
+
+
+def _require_entries(entries: list[int] | None, layout: Layout) -> None:
+    if entries is not None and not all(
+        first < second for first, second in pairwise([-1, *entries, len(layout.entries)])
+    ):
+        raise RunError(
+            "the upload's entries are not numbers of this model's tensors, each once, in their order"
+        )
+
+
+def _flat(data: bytes | memoryview, layout: Layout) -> Tensor:
+    return layout.flatten(unpack(data, entry_shapes(layout.entries)))
+
+
+def _residues(data: bytes | memoryview, count: int) -> Residues:
+    length = MASKED_HEADER + 4 * count
+    _require(len(data) == length, len(data), length)
+    if bytes(data[:1]) != _MASKED or int.from_bytes(data[1:MASKED_HEADER], "little") != count:
+        raise RunError("the upload is no masked update of this model")
+    return np.frombuffer(data, "<u4", count, MASKED_HEADER).astype(np.uint32)
+
+
+def _require(fits: bool, found: int, expected: int) -> None:
+    if not fits:
+        raise RunError(f"the upload has {found:,} bytes where {expected:,} are expected")
