@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fednlp.errors import ConfigError
 from fednlp.federated.aggregators.base import Mean
-from fednlp.federated.communication import Downlink, broadcast, bytes_down, entry_shapes
+from fednlp.federated.communication import broadcast, bytes_down, entry_shapes
+from fednlp.federated.links import Downlink
 from fednlp.federated.lora import LoraPair, change_ranks, check_exact, exact_step, lora_products
 from fednlp.federated.message import message_bytes
 from fednlp.federated.params import Layout

@@ -6,29 +6,14 @@ A method is one file in :mod:`fednlp.federated.algorithms`: a function that retu
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from fednlp.federated.aggregators.base import Aggregator
 from fednlp.federated.aggregators.weighted_mean import WeightedMean
 from fednlp.federated.client import ClientFunction, average_model
 from fednlp.federated.cohort import Sample, WeightFunction
+from fednlp.federated.links import Downlink, Uplink
 from fednlp.federated.schedules import RateSchedule
 from fednlp.federated.server import ServerOptimizer, ServerUpdate
-
-if TYPE_CHECKING:
-    from fednlp.federated.communication import Downlink, Uplink
-
-
-def _uncompressed_uplink() -> Uplink:
-    from fednlp.federated.communication import Uplink  # it loads torch
-
-    return Uplink()
-
-
-def _uncompressed_downlink() -> Downlink:
-    from fednlp.federated.communication import Downlink  # it loads torch
-
-    return Downlink()
 
 
 @dataclass(frozen=True)
@@ -56,8 +41,8 @@ class Algorithm:
     sample: Sample
     weight: WeightFunction = float
     client: ClientFunction = average_model
-    uplink: Uplink = field(default_factory=_uncompressed_uplink)
-    downlink: Downlink = field(default_factory=_uncompressed_downlink)
+    uplink: Uplink = field(default_factory=Uplink)
+    downlink: Downlink = field(default_factory=Downlink)
     aggregator: Aggregator = field(default_factory=WeightedMean)
     server: ServerUpdate = field(default_factory=ServerOptimizer)
     min_clients: int = 1

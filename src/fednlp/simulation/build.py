@@ -29,7 +29,7 @@ from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.attacks import ATTACKS, draw_attackers, with_attackers
 from fednlp.federated.cohort import by_examples, equally
-from fednlp.federated.communication import Downlink, Uplink
+from fednlp.federated.links import Downlink, Uplink
 from fednlp.federated.pulling import Pull
 from fednlp.federated.schedules import RateSchedule
 from fednlp.federated.server import ServerOptimizer
