@@ -31,6 +31,7 @@ class Algorithm:
         server: What the server does with it.
         min_clients: A round in which fewer clients come through stops the run.
         sends: Names of the vectors that a client sends; the first is the model's update.
+        reports: Names of the numbers that a client reports; the server gets their weighted means, unprotected.
         keeps: Names of the vectors that a client keeps between its rounds, in its record on disk.
         receives: Names of the server's vectors that travel to the clients with the model.
         personal_model: Which of ``keeps`` is a client's own model, to be evaluated and used; None for none.
@@ -47,6 +48,7 @@ class Algorithm:
     server: ServerUpdate = field(default_factory=ServerOptimizer)
     min_clients: int = 1
     sends: tuple[str, ...] = ("model",)
+    reports: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
     receives: tuple[str, ...] = ()
     personal_model: str | None = None

@@ -52,6 +52,7 @@ class CoordinateWise(Aggregator):
     """A rule that makes each coordinate of the aggregate of the clients' values of that coordinate alone."""
 
     additive: ClassVar[bool] = False
+    weighs: ClassVar[bool] = False
 
     @abstractmethod
     def combine(self, values: Values) -> Values:
@@ -220,18 +221,3 @@ def _nonzero_rows(delta: Tensor, layout: Layout) -> Tensor:
     if layout.table is None:
         return torch.zeros(0, dtype=torch.int64)
     return layout.rows(delta).any(1).nonzero().squeeze(1)
-
-
-def refuse_weights(name: str, experiment: Any) -> list[str]:
-    """Return what is wrong where an experiment weighs clients that the rule counts once each.
-
-    Args:
-        name: Of the rule.
-        experiment: Whose ``algorithm.weighting`` is looked at.
-    """
-    if experiment.algorithm.weighting == "uniform":
-        return []
-    return [
-        f"[aggregator] {name} counts every client once, whatever number of examples it states: "
-        'say algorithm.weighting = "uniform"'
-    ]
