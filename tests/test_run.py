@@ -489,6 +489,7 @@ def test_killed_before_the_first_round(
 
 FILES = {
     "resolved.toml",
+    "algorithm.json",
     "environment.json",
     "data.json",
     "task.json",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fednlp.errors import ConfigError
 from fednlp.federated.aggregators.base import Aggregator
 from fednlp.federated.aggregators.weighted_mean import WeightedMean
 from fednlp.federated.client import ClientFunction, average_model
@@ -36,6 +37,9 @@ class Algorithm:
         receives: Names of the server's vectors that travel to the clients with the model.
         personal_model: Which of ``keeps`` is a client's own model, to be evaluated and used; None for none.
         client_rate: The clients' learning rate over the rounds, as a factor.
+
+    Raises:
+        ConfigError: The first of ``sends`` is not ``"model"``, or ``personal_model`` is none of ``keeps``.
     """
 
     name: str
@@ -53,3 +57,11 @@ class Algorithm:
     receives: tuple[str, ...] = ()
     personal_model: str | None = None
     client_rate: RateSchedule = field(default_factory=RateSchedule)
+
+    def __post_init__(self) -> None:
+        if self.sends[:1] != ("model",):
+            raise ConfigError(f'{self.name}: sends = {self.sends!r}: the first vector is the update, "model"')
+        if self.personal_model is not None and self.personal_model not in self.keeps:
+            raise ConfigError(
+                f'{self.name}: personal_model = "{self.personal_model}" is none of keeps = {self.keeps!r}: add it there'
+            )

@@ -288,13 +288,15 @@ def _open(
     algorithm: Algorithm | None,
 ) -> _OpenRun:
     """Build what the rounds need, from the last checkpoint where there is one."""
+    method = attacked(build_algorithm(experiment, algorithm), experiment, partition.num_clients)
     with saving(directory.folder):
         np.save(directory.test_numbers, components.data.test_numbers)
+        kept = {"keeps": list(method.keeps), "personal_model": method.personal_model}
+        directory.write_json("algorithm.json", {"name": method.name, **kept})
     spec = worker_spec(experiment, components, directory.partition, directory.test_numbers, directory.records)
     personal = personal_names(model, spec.train, spec.federated)
     adapters = exact_adapters(model, spec.peft, spec.federated)
     weights = flat_weights(model, personal, [pair.base for pair in adapters])
-    method = attacked(build_algorithm(experiment, algorithm), experiment, partition.num_clients)
     protected = protect(method, experiment, partition, weights.numel())
     worker = ClientWorker(spec, model, protected.algorithm)
     pool.start(worker, {"spec": asdict(spec), "experiment": experiment.model_dump(exclude_none=True)})
