@@ -254,7 +254,7 @@ def test_finetune_steps_are_for_the_clients_alone(whole: Callable[[str], RunDir]
     assert last["finetuned"] != last["personal"]
 
 
-def test_references_ignore_personal_tensors(experiment: Make, outcome: Outcome, tmp_path: Path) -> None:
+def test_baselines_ignore_personal_tensors(experiment: Make, outcome: Outcome, tmp_path: Path) -> None:
     changes = {"algorithm.name": "centralised", "num_rounds": 2}
     split = {"model.train": {"personal": ["head"]}}
     one = fednlp.run(experiment(changes), tmp_path / "one")
