@@ -4,8 +4,8 @@
     python benchmarks/big_data.py --lines 500000
 
 Generated lines of 8 to 12 words and a number, with one of 20 labels, in a CSV file. One child process does what
-``fednlp run`` does before its first round: the data set (:func:`fednlp.simulation.build.open_data`), its features with
-bert-tiny's tokenizer (``features_of`` beside it), a partition of 1,000 clients by label, saved and opened
+``fednlp run`` does before its first round: the data set (``open_data`` of ``simulation/components.py``), its features
+with bert-tiny's tokenizer (``features_of`` beside it), a partition of 1,000 clients by label, saved and opened
 again; and then it reads the examples of 100 clients from the features, as a round would. After each phase it says
 the most that it has held so far (``VmHWM``), and what of its memory is its own and no page of a file (``RssAnon``).
 Only Linux tells both. The bound is on all that is held up to the partition; of the round on the process's own memory:
@@ -59,7 +59,8 @@ def work(path: Path) -> None:
     from fednlp.models.pretrained import load_tokenizer
     from fednlp.models.resolve import resolve_model
     from fednlp.partition import Partition
-    from fednlp.simulation.build import build_partition, features_of, make_task, open_data
+    from fednlp.simulation.components import features_of, make_task, open_data
+    from fednlp.simulation.partitioning import build_partition
 
     experiment = parse(
         {

@@ -135,11 +135,11 @@ class Federation:
         from fednlp.models.pretrained import new_model
         from fednlp.partition import Partition
         from fednlp.runtime.pool import Pool
-        from fednlp.simulation.build import build_algorithm
+        from fednlp.simulation.configured_algorithm import build_algorithm
         from fednlp.simulation.context import RunContext
         from fednlp.simulation.rounds import FederatedTraining
         from fednlp.tasks import task_from
-        from fednlp.training.replica import flat_weights
+        from fednlp.training.model_layout import flat_weights
         from fednlp.training.worker import ClientWorker, WorkerSpec
 
         spec, settings = prepare(folder, steps)
@@ -149,7 +149,7 @@ class Federation:
             "evaluation": {"every": 10**9},
         }
         settings["num_rounds"] = 10**9
-        self.pool = Pool(workers, "fednlp.simulation.build:open_worker")
+        self.pool = Pool(workers, "fednlp.simulation.workers:open_worker")
         built, experiment = WorkerSpec(**spec), parse(settings).resolved()
         task = task_from(built.task, built.task_fields)
         model = new_model(built.source, task.model_class, task.settings(), {})
@@ -281,8 +281,9 @@ def measure_padding(name: str | None, path: str | None, rounds: int) -> dict[str
     from fednlp.models.pretrained import pretrained_model
     from fednlp.tasks.text_classification import TextClassification
     from fednlp.training.local import LocalTrainer
+    from fednlp.training.model_layout import flat_weights
     from fednlp.training.optimizers import LocalTraining
-    from fednlp.training.replica import Replica, flat_weights
+    from fednlp.training.replica import Replica
 
     class Padded(TextClassification):
         """The same task, every batch padded to 128."""

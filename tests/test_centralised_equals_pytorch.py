@@ -134,13 +134,14 @@ def assert_same(run: RunDir, model: nn.Module, begun: nn.Module) -> None:
             "client.warmup_steps": 0.25,
             "client.learning_rate": 0.1,
         },
+        {"client.optimizer": "sgd", "client.learning_rate": 0.1, "client.round_schedule": "linear"},
     ],
     ids=lambda changes: "-".join(str(value) for value in changes.values()),
 )
 def test_centralised(
     changes: dict[str, Any], experiment: Make, tiny_model: Path, texts: Path, tmp_path: Path
 ) -> None:
-    """Three rounds on the union are one loop: one optimiser, one schedule, epoch after epoch."""
+    """Three rounds on the union are one loop: one optimiser, one schedule of steps, one of rounds, by epochs."""
     from transformers import AutoTokenizer, get_scheduler
 
     settings = experiment(PLAIN | {"algorithm.name": "centralised", "num_rounds": 3} | changes)
@@ -149,16 +150,19 @@ def test_centralised(
     model, tokenizer, rows = start(tiny_model), AutoTokenizer.from_pretrained(tiny_model), rows_of(texts)
     optimizer = optimizer_of(model, settings.client)
     warmup = round(settings.client.warmup_steps * 60)
-    schedule = get_scheduler(settings.client.lr_scheduler_type, optimizer, warmup, 60)
+    of_step = get_scheduler(settings.client.lr_scheduler_type, optimizer, warmup, 60).lr_lambdas[0]
+    of_round = get_scheduler(settings.client.round_schedule, optimizer, 0, 3).lr_lambdas[0]
     model.train()
     means = []
     for epoch in range(3):
         losses = []
         for numbers in drawn(examples, 8, 0, "centralised", epoch):
+            for group in optimizer.param_groups:
+                factor = of_step(20 * epoch + len(losses)) * of_round(epoch)
+                group["lr"] = factor * settings.client.learning_rate
             losses.append(
                 step(model, batch_of(rows, numbers, tokenizer), optimizer, settings.client.max_grad_norm)
             )
-            schedule.step()
         means.append(np.mean(losses))
     assert_same(run, model, start(tiny_model))
     assert [line["train_loss"] for line in lines_of(run)] == pytest.approx(means, rel=1e-3)

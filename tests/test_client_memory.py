@@ -18,6 +18,7 @@ from fednlp.costs import LayerSizes, ModelSizes, TrainingDepth, client_memory, l
 from fednlp.fewshot.depth_capacity import TrainingPlan
 from fednlp.models.selection import apply_selection, parse_selection
 from fednlp.models.trainable_depth import backward_depth, trainable_depth
+from fednlp.partition import Partition
 from fednlp.simulation.resource_estimation import (
     PlanEstimator,
     _tied,
@@ -37,8 +38,18 @@ def summary_of(run: RunDir) -> dict[str, Any]:
     return found
 
 
-def by_hand(folder: Path, plan: TrainingDepth, trained: int | None = None, **other: Any) -> int:
-    """Return the prediction for the tiny model with 32 tokens, from the sizes in its files."""
+def by_hand(
+    folder: Path, plan: TrainingDepth, trained: int | None = None, vectors: int = 1, **other: Any
+) -> int:
+    """Return the prediction for the tiny model with 32 tokens, from the sizes in its files.
+
+    Args:
+        folder: The model.
+        plan: What is trained.
+        trained: Number of trained parameters; None for all.
+        vectors: Number of vectors of that length beside the model: of FedAvg, the global model.
+        other: Further arguments of the formula.
+    """
     from transformers import AutoModelForSequenceClassification
 
     model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=4)
@@ -46,9 +57,9 @@ def by_hand(folder: Path, plan: TrainingDepth, trained: int | None = None, **oth
     config = model.config
     shape = LayerSizes(config.hidden_size, config.num_attention_heads, config.intermediate_size)
     length = min(32, config.max_position_embeddings)
-    return peak_memory(
-        whole, whole if trained is None else trained, shape, plan, **{"batch": 8, "length": length} | other
-    )
+    trained = whole if trained is None else trained
+    more = {"batch": 8, "length": length, "held": vectors * trained} | other
+    return peak_memory(whole, trained, shape, plan, **more)
 
 
 def test_a_run_says_what_training_takes(experiment: Make, tiny_model: Path, tmp_path: Path) -> None:
@@ -66,6 +77,36 @@ def test_a_run_says_what_training_takes(experiment: Make, tiny_model: Path, tmp_
     run = fednlp.run(experiment(frozen), tmp_path / "frozen")
     summary = summary_of(run)
     assert summary["client_memory_bytes"] == by_hand(tiny_model, TrainingDepth(2, 1), summary["parameters"])
+
+
+@pytest.mark.parametrize(
+    ("method", "vectors"),
+    [
+        ({"name": "scaffold", "option": "I"}, 5),  # x, c, c_i, their difference, and the gradient at x
+        ({"name": "scaffold", "option": "II"}, 4),
+        ({"name": "ditto"}, 3),  # x, y, and where the client's own model begins
+        ({"name": "fednova"}, 1),
+        ({"name": "fedbuff", "buffer_size": 2}, 1),
+    ],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
+)
+def test_a_method_takes_the_vectors_that_its_clients_hold(
+    method: dict[str, Any], vectors: int, experiment: Make, tiny_model: Path, tmp_path: Path
+) -> None:
+    changes = ONE | {"algorithm": method, "client.optimizer": "sgd", "costs.device": "jetson-tx2"}
+    run = fednlp.run(experiment(changes), tmp_path / "run")
+    said = by_hand(tiny_model, TrainingDepth(2, 2), vectors=vectors, optimizer="sgd")
+    assert summary_of(run)["client_memory_bytes"] == said
+
+
+def test_personal_layers_are_in_no_vector_of_a_method(
+    experiment: Make, tiny_model: Path, tmp_path: Path
+) -> None:
+    personal = ONE | {"model.train": {"personal": ["head"]}}
+    run = fednlp.run(experiment(personal), tmp_path / "run")
+    summary = summary_of(run)
+    said = by_hand(tiny_model, TrainingDepth(2, 2), vectors=0, held=summary["parameters"])
+    assert summary["client_memory_bytes"] == said
 
 
 def test_a_client_that_labels_takes_the_larger_of_the_two(
@@ -156,8 +197,10 @@ def test_a_side_without_a_length_with_longer_texts_or_without_attention_says_not
         return SimpleNamespace(
             spec=SimpleNamespace(longest=longest),
             replica=SimpleNamespace(model=model),
+            algorithm=SimpleNamespace(held_vectors=1),
+            layout=SimpleNamespace(numel=100),
             train_features=SimpleNamespace(lengths=lambda numbers: np.array([3, texts])),
-            partition=SimpleNamespace(train_indices=np.array([0, 1])),
+            partition=Partition([0, 2], [0, 1], [0, 0], [], [0]),  # type: ignore[arg-type]
             task=SimpleNamespace(model_class="AutoModelForSequenceClassification"),
         )
 

@@ -290,7 +290,7 @@ def keys_of(section: str) -> set[str]:
 
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())
 def test_the_old_name_of_a_key_is_refused_with_the_new_one(old: str, new: str, tmp_path: Path) -> None:
-    """In dictionaries, variants, overrides, files, and the run directories of an earlier version."""
+    """In dictionaries, overrides, files, variants, and the run directories of an earlier version."""
     (section, key), (_, name) = old.split("."), new.split(".")
     assert new.startswith(f"{section}.")
     assert name in keys_of(section)
@@ -298,14 +298,12 @@ def test_the_old_name_of_a_key_is_refused_with_the_new_one(old: str, new: str, t
     said = f"{old} is now {new}: rename it"
     plain, wrong = {"data": {"name": "20news"}}, {section: {key: 1}}
     document = plain | {section: plain.get(section, {}) | wrong[section]}
-    varied = config.parse(plain | {"variants": {"x": wrong}})
     (tmp_path / "plain.toml").write_text('[data]\nname = "20news"')
     (tmp_path / "old.toml").write_text(f'data.name = "20news"\n{old} = 1')
     (tmp_path / "resolved.toml").write_text(f'data.name = "20news"\n{old} = 1')
     for read in (
         lambda: config.parse(document),
         lambda: Experiment(**document),
-        lambda: config.with_method(varied, "x", 0),
         lambda: config.load(tmp_path / "plain.toml", [f"{old}=1"]),
         lambda: config.load(tmp_path / "old.toml"),
         lambda: RunDir(tmp_path).experiment(),
@@ -314,6 +312,9 @@ def test_the_old_name_of_a_key_is_refused_with_the_new_one(old: str, new: str, t
             read()
         assert caught.value.problems == [said]
         assert str(caught.value).endswith(f": {said}")
+    with pytest.raises(ConfigError) as caught:
+        config.parse(plain | {"variants": {"x": wrong}})
+    assert caught.value.problems == [f"variant x: {said}"]
     with pytest.raises(RunError, match=f"by an earlier version of fednlp \\({old} is now {new}\\): run the"):
         read_run(tmp_path)
 
@@ -544,3 +545,21 @@ def test_what_is_resolved_may_be_resolved_again(name: str) -> None:
     """As a comparison does: it checks all runs before the first begins."""
     once = config.parse({"data": {"name": "20news"}, "algorithm": {"name": name}}).resolved()
     assert once.resolved() == once
+
+
+def test_every_mistake_of_every_variant_is_said_when_the_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "e.toml"
+    path.write_text(
+        'data.name = "20news"\n[variants.good.client]\nmax_steps = 3\n[variants.one]\nnum_round = 3\n'
+        '[variants.two.client]\nlearning_rate = -1\n[variants.two.algorithm]\nname = "fedavgg"\n'
+        '[variants.three.algorithm]\nname = "fedprox"\nmu = "much"\n'
+    )
+    with pytest.raises(ConfigError) as caught:
+        config.load(path)
+    said = caught.value.problems
+    assert [problem.partition(": ")[0] for problem in said] == ["variant one", "variant two", "variant three"]
+    assert said[0] == "variant one: unknown key num_round; did you mean num_rounds?"
+    assert "fedavg" in said[1]
+    assert "algorithm.mu" in said[2]
+    path.write_text('data.name = "20news"\n[variants.good.client]\nmax_steps = 3\n')
+    assert config.load(path).variants == {"good": {"client": {"max_steps": 3}}}

@@ -64,7 +64,7 @@ def test_the_library_makes_the_round_that_is_made_by_hand() -> None:
         def __len__(self) -> int:
             return 1
 
-        def publish(self, name: str, vector: torch.Tensor) -> None:
+        def publish(self, name: str, vector: torch.Tensor, message: bytes | None = None) -> None:
             self.x = vector
 
         def do(self, requests: Sequence[TrainRequest], on_progress: Any = None) -> list[ClientResult]:

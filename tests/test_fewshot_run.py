@@ -15,8 +15,8 @@ import fednlp
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, ModelError
 from fednlp.partition import Partition
-from fednlp.simulation.build import open_data
 from fednlp.simulation.callback import Callback, NullCallback
+from fednlp.simulation.components import open_data
 from fednlp.simulation.run_dir import RunDir
 
 Make = Callable[..., Experiment]

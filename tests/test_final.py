@@ -82,7 +82,7 @@ def test_killed_between_the_last_round_and_the_end(
                 killed,
             )
         else:
-            patch.setattr(f"fednlp.simulation.run.{home}", killed)
+            patch.setattr(f"fednlp.simulation.train.{home}", killed)
         with pytest.raises(Killed):
             fednlp.run(settings, tmp_path / "run")
     run = RunDir(tmp_path / "run")

@@ -35,6 +35,7 @@ ROOMS = (
     "reports",
     "simulation",
     "inference",
+    "deployment",
     "",
     "cli",
 )

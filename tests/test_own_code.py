@@ -51,7 +51,7 @@ def unsure(clients_per_round, target: "Elsewhere" = None):
     return Algorithm("unsure", uniform_cohort(clients_per_round))
 
 
-@method("Broken", refuses=lambda options, experiment: [experiment.rounds])
+@method("Broken", refuses=lambda options, experiment: [experiment.round_count])
 def broken(clients_per_round):
     return fedavg(clients_per_round)
 
@@ -174,7 +174,7 @@ def test_what_cannot_be_named_is_refused_before_anything_runs(
         ("scaled", {"steps": 2}, "your function raised ZeroDivisionError: division by zero (my_own.py, line LINE)"),
         ("equal", {"frist": 1}, "unexpected keyword argument 'frist' (my_own.py, line LINE) (see [algorithm.options])"),
         ("unsure", {"traget": 1}, "did you mean target?"),
-        ("broken", {}, "your function raised AttributeError: 'Experiment' object has no attribute 'rounds'"),
+        ("broken", {}, "your function raised AttributeError: 'Experiment' object has no attribute 'round_count'"),
         ("nothing", {}, "returned NoneType: return a fednlp.Algorithm"),
     ],
 )  # fmt: skip

@@ -271,7 +271,7 @@ def test_stopped_while_the_model_is_written(
         raise RuntimeError("stopped")
 
     with monkeypatch.context() as patch:
-        patch.setattr("fednlp.simulation.run.save_model", broken)
+        patch.setattr("fednlp.simulation.train.save_model", broken)
         with pytest.raises(RuntimeError, match="stopped"):
             fednlp.run(experiment(METHODS["fedopt"]), tmp_path / "run")
     assert not RunDir(tmp_path / "run").finished

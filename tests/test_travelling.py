@@ -18,11 +18,14 @@ from fednlp.config import Experiment
 from fednlp.errors import ConfigError, RunError
 from fednlp.inference.score import evaluate_run
 from fednlp.models.pretrained import pretrained_model
-from fednlp.simulation.build import build_algorithm, build_components, build_partition, worker_spec
 from fednlp.simulation.callback import Callback
+from fednlp.simulation.components import build_components
+from fednlp.simulation.configured_algorithm import build_algorithm
+from fednlp.simulation.partitioning import build_partition
 from fednlp.simulation.run_dir import RunDir
+from fednlp.simulation.workers import worker_spec
 from fednlp.training.client import ClientInit
-from fednlp.training.replica import flat_weights
+from fednlp.training.model_layout import flat_weights
 from fednlp.training.worker import ClientWorker
 from fednlp.training.worker_spec import personal_names
 

@@ -71,10 +71,15 @@ def writing(folder: Path, remedy: str = ELSEWHERE) -> Iterator[None]:
 
 
 @contextmanager
-def atomic(path: Path, remedy: str = ELSEWHERE) -> Iterator[BinaryIO]:
+def atomic(path: Path, remedy: str = ELSEWHERE, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Open a file for writing that gets its name only when it is complete and on the disk.
 
     A reader sees the old file or the new one at any time; when the block raises, no file remains.
+
+    Args:
+        path: The file.
+        remedy: Advice for the end of an error message.
+        mode: Who may read and write it; the user's umask takes away from this.
 
     Raises:
         RunError: The disk is full, or the folder cannot be written.
@@ -82,7 +87,7 @@ def atomic(path: Path, remedy: str = ELSEWHERE) -> Iterator[BinaryIO]:
     with writing(path.parent, remedy):
         # Not a private temporary file: a cache may be shared, so the user's own umask decides who reads it.
         name = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        handle = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+        handle = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
         try:
             with os.fdopen(handle, "wb") as file:
                 yield file
@@ -93,6 +98,43 @@ def atomic(path: Path, remedy: str = ELSEWHERE) -> Iterator[BinaryIO]:
             with suppress(FileNotFoundError):
                 os.unlink(name)
             raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the names of a folder's files on the disk, so that a power cut does not take back a new file."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_private(path: Path, content: bytes, remedy: str = ELSEWHERE) -> None:
+    """Write a file that only its owner may read; when this returns, file and name are on the disk.
+
+    Args:
+        path: The file; a folder that is made for it is its owner's alone too.
+        content: All of its bytes.
+        remedy: Advice for the end of an error message.
+
+    Raises:
+        RunError: The disk is full, or the folder cannot be written.
+    """
+    private_folder(path.parent, remedy)
+    with atomic(path, remedy, mode=0o600) as file:
+        file.write(content)
+    with writing(path.parent, remedy):
+        sync_folder(path.parent)
+
+
+def private_folder(folder: Path, remedy: str = ELSEWHERE) -> None:
+    """Make a folder, if it is missing, that only its owner may enter.
+
+    Raises:
+        RunError: It cannot be made.
+    """
+    with writing(folder.parent, remedy):
+        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 @contextmanager

@@ -12,6 +12,8 @@ The command line prints only this message.
     ├── RunError           a run directory, a resume, a worker, a full disk
     │   └── TooFewClients  a round below min_clients; the rounds before are saved
     ├── SecureAbort        a step of secure aggregation that a party refuses
+    ├── ProtocolError      a frame or message of the other side that is not valid
+    ├── IdentityError      a join token, certificate or site that is not accepted
     └── MissingDependency  an optional library; the message names the command that installs it
 """
 
@@ -61,6 +63,14 @@ class TooFewClients(RunError):
 
 class SecureAbort(FednlpError):
     """A party of secure aggregation aborts: too few parties are left, or a message is not valid."""
+
+
+class ProtocolError(FednlpError):
+    """The other side of a connection sent what is not valid; the connection is closed."""
+
+
+class IdentityError(FednlpError):
+    """A join token, certificate, signing request or site is not accepted."""
 
 
 class MissingDependency(FednlpError):

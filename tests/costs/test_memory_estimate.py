@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fednlp
+from fednlp import Algorithm
 from fednlp.costs import LayerSizes, TrainingDepth, layer_sizes, peak_memory
 from fednlp.errors import ConfigError
 
@@ -67,15 +69,34 @@ def _assert_near(cases: list[dict[str, Any]], runs: int = 1) -> None:
             length=case["length"],
             logits=case["batch"] * case["vocabulary"] if case.get("prompt") else 0,
             tied=case["vocabulary"] * case["hidden"] if case.get("prompt") and took[0]["trained"] else 0,
+            held=_vectors(case) * took[0]["trained"],
+            optimizer=case.get("optimizer", "adamw"),
             exact=case["exact"],
         )
         name = " ".join(
-            str(case.get(key)) for key in ("hidden", "plan", "batch", "length", "exact", "prompt")
+            str(case.get(key)) for key in ("hidden", "plan", "batch", "length", "exact", "prompt", "method")
         )
         text = f"{name}: {said / 1e6:.0f} for {peak / 1e6:.0f} MB, {said / peak:.2f}"
         print(text)
         wrong += [] if 0.8 <= said / peak <= 1.2 else [text]
     assert wrong == []
+
+
+def _vectors(case: dict[str, Any]) -> int:
+    if case.get("method") is None:
+        return 0
+    name, options = case["method"]
+    algorithm: Algorithm = getattr(fednlp, name)(1, **options)
+    return algorithm.held_vectors
+
+
+def _methods(
+    model: dict[str, int], methods: Iterable[tuple[str, dict[str, Any], str]]
+) -> list[dict[str, Any]]:
+    (case,) = _cases(model, ("full",), 8, 128)
+    return [
+        {**case, "method": (name, options), "optimizer": optimizer} for name, options, optimizer in methods
+    ]
 
 
 @needs_glibc
@@ -104,6 +125,30 @@ def test_labelling_and_prompts_take_what_is_predicted_within_a_fifth() -> None:
         {**case, "prompt": True} for model in (TINY, MINILM) for case in _cases(model, ("full",), 8, 128)
     ]
     _assert_near(labelled + trained, runs=3)
+
+
+METHODS: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("fedavg", {}, "adamw"),
+    ("scaffold", {"option": "I"}, "sgd"),
+    ("scaffold", {"option": "II"}, "sgd"),
+    ("fednova", {}, "sgd"),
+    ("ditto", {"lam": 0.5}, "adamw"),
+    ("ditto", {"lam": 0.0}, "sgd"),
+    ("fedprox", {"mu": 0.1}, "adamw"),
+    ("fedbuff", {}, "adamw"),
+)
+
+
+@needs_glibc
+def test_a_client_of_a_method_has_its_vectors_in_use_besides() -> None:
+    _assert_near([{**case, "exact": True} for case in _methods(TINY, METHODS)])
+
+
+@needs_glibc
+@pytest.mark.slow
+def test_clients_of_methods_take_what_is_predicted_within_a_fifth() -> None:
+    """Not of the tiny model: of blocks that are a little larger than those freed, the allocator holds more."""
+    _assert_near(_methods(MINILM, METHODS), runs=3)
 
 
 @needs_glibc

@@ -4,7 +4,8 @@ It reads a JSON list of cases from its arguments, and forks for each: what a cas
 (VmHWM of /proc/self/status) less its resident set before the model was built. At that point all libraries are loaded
 and have trained a tiny model, so they are not counted; weights, gradients, optimiser, activations, and what the
 allocator holds beside, are. The plan "label" trains nothing, and a "prompt" is learned by the model's own head, which
-gives logits at one place of a row. In an "exact" case the allocator gives every freed block of 64 kB or more back at
+gives logits at one place of a row. A "method" is the client of a method of federated learning, by its name and options,
+whose local steps are the same loop. In an "exact" case the allocator gives every freed block of 64 kB or more back at
 once.
 """
 
@@ -13,11 +14,14 @@ import gc
 import json
 import os
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification
 
+import fednlp
 from fednlp.tasks.blocks import logits_at
 
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h
@@ -84,16 +88,117 @@ def _train(case: dict[str, Any], steps: int) -> tuple[int, int]:
         return sum(p.numel() for p in model.parameters()), 0
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(_is_trained(name, case))
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
-    model.train()
-    for _ in range(steps):
-        logits = _logits(model, *_texts(case), case)
-        loss = torch.nn.functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long))
+    local = _Local(model, case, steps)
+    if case.get("method") is None:
+        local.train()
+    else:
+        _take_part(local, *case["method"])
+    return sum(p.numel() for p in model.parameters()), sum(p.numel() for p in local.trained)
+
+
+def _take_part(local: "_Local", name: str, options: dict[str, Any]) -> None:
+    """Compute what a client of a method sends and keeps in a round that is not its first."""
+    algorithm = getattr(fednlp, name)(1, **options)
+    x = local.weights.clone()
+    server = {vector: torch.zeros_like(x) for vector in algorithm.receives}
+    own = {vector: x.clone() for vector in algorithm.keeps}
+    result = algorithm.client(local, x, server, own)
+    assert {*result.keep} == {*algorithm.keeps}
+    assert {*result.update} == {*algorithm.sends}
+    result.update["model"].take()
+
+
+class _Local:
+    """A client's local steps as everybody writes them, with the weights in one tensor (:class:`fednlp.Local`)."""
+
+    momentum = 0.0
+
+    def __init__(self, model: torch.nn.Module, case: dict[str, Any], steps: int) -> None:
+        self.model, self.case, self.num_steps, self.rate_sum = model, case, steps, 1e-4 * steps
+        self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._last: _Weights | None = None
+        if case.get("method") is not None:
+            self.weights = torch.cat([parameter.detach().flatten() for parameter in self.trained])
+            for place, parameter in self._places():
+                parameter.data = self.weights[place].view_as(parameter)
+
+    def train(self, change: Callable[[], None] = lambda: None) -> None:
+        optimizer = self._optimizer()
+        self.model.train()
+        for _ in range(self.num_steps):
+            loss = self._loss()
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            change()
+            optimizer.step()
         optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return sum(p.numel() for p in model.parameters()), sum(p.numel() for p in trained)
+
+    def steps(
+        self, start: Tensor, gradient: Any = None, *vectors: Tensor, sparse: bool = False
+    ) -> "_Weights":
+        def change() -> None:
+            for place, parameter in self._places() if gradient is not None else ():
+                parts = (vector[place].view_as(parameter) for vector in vectors)
+                parameter.grad = gradient(parameter.grad, parameter.detach(), *parts)
+
+        if self._last is not None:
+            self._last.values = self.weights.clone()
+        self.weights.copy_(start)
+        self.train(change)
+        self._last = _Weights(self.weights)
+        return self._last
+
+    def gradient(self, at: Tensor) -> Tensor:
+        self.model.train(False)
+        for _ in range(self.num_steps):
+            self._loss().backward()  # type: ignore[no-untyped-call]
+        found = torch.cat([parameter.grad.flatten() for parameter in self.trained])  # type: ignore[union-attr]
+        self.model.zero_grad()
+        return found
+
+    def _places(self) -> Iterator[tuple[slice, torch.nn.Parameter]]:
+        start = 0
+        for parameter in self.trained:
+            yield slice(start, start + parameter.numel()), parameter
+            start += parameter.numel()
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        if self.case.get("optimizer") == "sgd":
+            return torch.optim.SGD(self.trained, lr=1e-4)
+        return torch.optim.AdamW(self.trained, lr=1e-4, fused=True)
+
+    def _loss(self) -> Tensor:
+        logits = _logits(self.model, *_texts(self.case), self.case)
+        return torch.nn.functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long))
+
+
+class _Weights:
+    """The weights that steps ended with, until the next begin (:class:`fednlp.federated.client.Weights`)."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+
+    def flat(self) -> Tensor:
+        return self.values.clone()
+
+    def __sub__(self, other: Tensor) -> "_Change":
+        return _Change(self, other)
+
+    def __rsub__(self, other: Tensor) -> Tensor:
+        return other - self.values
+
+
+class _Change:
+    """``y - x``, computed in place of the weights (:class:`fednlp.federated.client.Change`)."""
+
+    def __init__(self, weights: _Weights, x: Tensor, divisor: float = 1.0) -> None:
+        self.weights, self.x, self.divisor = weights, x, divisor
+
+    def __truediv__(self, number: float) -> "_Change":
+        return _Change(self.weights, self.x, number)
+
+    def take(self) -> Tensor:
+        return self.weights.values.sub_(self.x).div_(self.divisor)
 
 
 def _measure(case: dict[str, Any], out: int) -> None:

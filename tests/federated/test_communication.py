@@ -107,17 +107,21 @@ def test_an_uplink_is_plain_where_updates_travel_as_they_are() -> None:
 
 def test_a_model_that_nothing_transforms_is_not_copied() -> None:
     x = noise(0)
-    assert broadcast(Downlink(), LAYOUT, x, KEY) is x
+    assert broadcast(Downlink(), LAYOUT, x, KEY).model is x
 
 
 def test_a_model_that_float16_cannot_hold_is_refused() -> None:
-    assert broadcast(HALF, SMALL, torch.tensor([1.0, 2.0, 65504.0]), KEY).tolist() == [1.0, 2.0, 65504.0]
+    assert broadcast(HALF, SMALL, torch.tensor([1.0, 2.0, 65504.0]), KEY).model.tolist() == [
+        1.0,
+        2.0,
+        65504.0,
+    ]
     with pytest.raises(RunError, match=r"exchange\.down cannot: say bfloat16"):
         broadcast(HALF, SMALL, torch.tensor([1.0, 2.0, 1e6]), KEY)
 
 
 def test_a_model_that_is_not_finite_already_is_no_fault_of_the_transforms() -> None:
-    arrived = broadcast(HALF, SMALL, torch.tensor([1.0, math.inf, 2.0]), KEY)
+    arrived = broadcast(HALF, SMALL, torch.tensor([1.0, math.inf, 2.0]), KEY).model
     assert arrived.tolist() == [1.0, math.inf, 2.0]
 
 

@@ -195,7 +195,7 @@ def test_base_weights_arrive_as_they_are() -> None:
     there = wide()
     x = torch.randn(there.numel, generator=torch.Generator().manual_seed(0))
     down = make_chain(parse_chain(["int4"], "down"), nearest=True)
-    arrived, sent = there.views(broadcast(Downlink(down), there, x, RngKey(0, 1, -1))), there.views(x)
+    arrived, sent = there.views(broadcast(Downlink(down), there, x, RngKey(0, 1, -1)).model), there.views(x)
     assert torch.equal(arrived["w"], sent["w"])
     assert not torch.equal(arrived["a"], sent["a"])
     torch.testing.assert_close(arrived["a"], sent["a"], rtol=0, atol=0.5)

@@ -102,7 +102,7 @@ class Two:
     def __len__(self) -> int:
         return 1
 
-    def publish(self, name: str, vector: torch.Tensor) -> None:
+    def publish(self, name: str, vector: torch.Tensor, message: bytes | None = None) -> None:
         assert name == "model"
 
     def do(self, requests: Sequence[TrainRequest], on_progress: Any = None) -> list[ClientResult]:

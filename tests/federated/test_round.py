@@ -414,7 +414,7 @@ def test_clients_of_one_staleness_start_from_one_model() -> None:
 
 
 def test_clients_with_most_examples_are_told_first_and_the_rate_follows_its_schedule() -> None:
-    slower = RateSchedule("linear", rounds=3, minimum=0.5)
+    slower = RateSchedule("linear", rounds=4)
     population = Population(np.array([2, 9, 5, 9]))
     for number, rate in ((1, 1.0), (2, 0.75), (3, 0.5)):
         requests = requests_of(plan_round(fedavg(4, client_rate=slower), number, population))

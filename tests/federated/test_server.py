@@ -97,7 +97,7 @@ def test_stretches_that_no_client_sent_stay_and_so_do_their_vectors(optimizer: s
 
 
 def test_the_learning_rate_follows_its_schedule_over_the_rounds() -> None:
-    options = ServerOptimizer(rate=RateSchedule("linear", rounds=3, minimum=0.5))
+    options = ServerOptimizer(rate=RateSchedule("linear", rounds=4))
     moved = []
     for number in (1, 2, 3):
         x = torch.zeros(LAYOUT.numel)

@@ -18,7 +18,8 @@ from fednlp.models.pretrained import load_tokenizer, new_model, pretrained_model
 from fednlp.models.prompt_tuning import with_saved_prompt
 from fednlp.models.resolve import resolve_model
 from fednlp.training.lora_pairs import lora_pairs
-from fednlp.training.replica import Replica, flat_weights, layout_of
+from fednlp.training.model_layout import flat_weights, layout_of
+from fednlp.training.replica import Replica
 
 peft = pytest.importorskip("peft")
 Make = Callable[..., Path]

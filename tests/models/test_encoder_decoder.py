@@ -9,7 +9,7 @@ import torch
 from fednlp.errors import ModelError
 from fednlp.models.pretrained import load_tokenizer, longest_text, new_model, pretrained_model
 from fednlp.models.resolve import resolve_model
-from fednlp.training.replica import layout_of
+from fednlp.training.model_layout import layout_of
 
 Make = Callable[..., Path]
 SEQ2SEQ = "AutoModelForSeq2SeqLM"

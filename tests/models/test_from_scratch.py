@@ -25,7 +25,7 @@ from fednlp.models.pretrained import (
     target_tokenizer,
 )
 from fednlp.models.vocabulary import SMALLEST, SPECIAL, train_vocabulary
-from fednlp.training.replica import layout_of
+from fednlp.training.model_layout import layout_of
 
 
 def corpus(seed: int = 0) -> list[str]:

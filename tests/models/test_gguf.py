@@ -11,7 +11,7 @@ from fednlp.errors import MissingDependency, ModelError
 from fednlp.hubs.checksums import SMOLLM2
 from fednlp.models.pretrained import load_tokenizer, longest_text, new_model, pretrained_model
 from fednlp.models.resolve import resolve_model
-from fednlp.training.replica import layout_of
+from fednlp.training.model_layout import layout_of
 
 WORDS = ["<unk>", "<s>", "</s>", *(chr(code) for code in range(97, 123)), "Ġ", "ab", "Ġa"]
 WIDTH, HEADS, INNER = 32, 2, 64

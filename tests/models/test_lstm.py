@@ -19,7 +19,8 @@ from fednlp.models.lstm import (
     LstmForTokenClassification,
 )
 from fednlp.models.pretrained import new_model, pretrained_model
-from fednlp.training.replica import Replica, flat_weights, layout_of
+from fednlp.training.model_layout import flat_weights, layout_of
+from fednlp.training.replica import Replica
 
 SIZES = {"vocab_size": 30, "embedding_size": 5, "hidden_size": 6, "dropout": 0.2}
 CLASSES = {

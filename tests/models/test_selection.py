@@ -25,7 +25,7 @@ from fednlp.models.selection import (
     apply_selection,
     parse_selection,
 )
-from fednlp.training.replica import layout_of, personal_layout
+from fednlp.training.model_layout import layout_of, personal_layout
 
 CLASSIFIER = "AutoModelForSequenceClassification"
 LAYERS = 3

@@ -39,7 +39,7 @@ class Letters:
         self.thread.start()
         self.to_clients.put(json.dumps(arguments))
 
-    def publish(self, name: str, vector: Tensor) -> None:
+    def publish(self, name: str, vector: Tensor, message: bytes | None = None) -> None:
         if vector is not self.vectors[name]:
             self.vectors[name].copy_(vector)
 

@@ -20,8 +20,9 @@ from fednlp.federated.transform_spec import parse_chain
 from fednlp.federated.transforms import make_chain
 from fednlp.runtime.shared import PrivateRoom
 from fednlp.training.client import ClientTrainer, init_of, model_of, record_fields
+from fednlp.training.model_layout import flat_weights
 from fednlp.training.optimizers import LocalTraining
-from fednlp.training.replica import Replica, flat_weights
+from fednlp.training.replica import Replica
 from fednlp.training.worker import ClientWorker
 
 from .small import FEATURES, Classes, small
@@ -167,6 +168,29 @@ def test_personal_tensors_come_back_and_are_not_sent(tmp_path: Path) -> None:
     assert begun is not None
     assert torch.equal(begun, own)
     assert one.trainer.init(6, 1, one.x).personal is None
+
+
+def test_a_client_keeps_what_its_first_steps_made(tmp_path: Path) -> None:
+    """Steps towards another model leave the personal layers and the optimiser's memory of the client as they were."""
+
+    def twice(local: Any, x: torch.Tensor, server: Any, own: Any) -> Result:
+        y = local.steps(x)
+        first = local.trained_personal.clone()
+        v = local.steps(x + 0.5)
+        assert not torch.equal(local.replica.own(), first)
+        return Result({"model": y - x}, {"other": v.flat()})
+
+    options, head = LocalTraining("adam", 0.05, batch_size=4, keep_memory=True), frozenset({"out.weight"})
+    (tmp_path / "once").mkdir()
+    once = Worker(tmp_path / "once", PLAIN, options, head)
+    two = Worker(tmp_path, replace(PLAIN, client=twice, keeps=("other",)), options, head)
+    for number in (1, 2):
+        assert torch.equal(once.update(number), two.update(number))
+        record, kept = once.trainer.record(5, number), two.trainer.record(5, number)
+        assert {*kept} == {*record, "method.other"}
+        assert {"personal", "optimizer.0.exp_avg", "optimizer.0.step"} <= {*record}
+        for name, value in record.items():
+            assert torch.equal(kept[name], value), name
 
 
 def test_a_pull_sends_what_moved_most_and_pushes_as_much(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from torch import nn
 from fednlp.federated.client import Gradient
 from fednlp.seeds import torch_stream
 from fednlp.training.local import LocalTrainer
+from fednlp.training.model_layout import flat_weights
 from fednlp.training.optimizers import LocalTraining
-from fednlp.training.replica import Replica, flat_weights
+from fednlp.training.replica import Replica
 
 from .small import FEATURES, TEXTS, WORDS, Classes, small
 

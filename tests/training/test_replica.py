@@ -15,8 +15,9 @@ from torch import nn
 from fednlp.federated.client import Gradient
 from fednlp.federated.sums import ExactSum, NonFiniteUpdate, check_finite
 from fednlp.models.pretrained import new_model, pretrained_model
+from fednlp.training.model_layout import decayed_names, flat_weights, layout_of
 from fednlp.training.optimizers import LocalTraining, make_optimizer
-from fednlp.training.replica import Replica, decayed_names, flat_weights, layout_of
+from fednlp.training.replica import Replica
 
 WORDS = 23
 

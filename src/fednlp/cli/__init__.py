@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fednlp import __version__
-from fednlp.cli import data, device, export, inspect, plan, predict, prompts, runs
+from fednlp.cli import data, deployment, device, export, inspect, plan, predict, prompts, runs, sites
 from fednlp.errors import FednlpError
 from fednlp.formatting.safe_text import clean_lines
 from fednlp.plugins import place_of
@@ -32,9 +32,13 @@ app.command()(export.export)
 app.command()(inspect.inspect)
 app.command()(plan.plan)
 app.command()(data.partition)
+app.command()(deployment.serve)
+app.command()(deployment.join)
+app.command()(deployment.rehearse)
 app.add_typer(data.app, name="data")
 app.add_typer(prompts.app, name="prompts")
 app.add_typer(device.app, name="device")
+app.add_typer(sites.app, name="sites")
 
 
 def _show_version(requested: bool) -> None:

@@ -196,7 +196,8 @@ def closing_table(summary: dict[str, Any]) -> Table:
     scores = summary["evaluation"]
     add_scores(table, scores.get("global", {}))
     baseline = summary["baseline"]
-    table.add_row("baseline", f"{four_digits(baseline[summary['metric']])} ({baseline['name']})")
+    if baseline:
+        table.add_row("baseline", f"{four_digits(baseline[summary['metric']])} ({baseline['name']})")
     metric = summary["metric"]
     for part, heading in (("personal", "clients' own tests"), ("finetuned", "after own steps")):
         own = scores.get(part, {})

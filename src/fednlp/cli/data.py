@@ -109,7 +109,7 @@ def _is_known(sources: Sequence[str], known: Collection[str]) -> bool:
 def _profile(document: dict[str, Any], overrides: Sequence[str]) -> "DataProfile":
     from fednlp import config
     from fednlp.data.profiling import profile
-    from fednlp.simulation.build import open_data
+    from fednlp.simulation.components import open_data
 
     return profile(open_data(config.parse(document, "fednlp data info", overrides)))
 
@@ -132,7 +132,7 @@ def exported(
     from fednlp import config
     from fednlp.data.fednlp_h5 import export_data
     from fednlp.formatting.units import plural
-    from fednlp.simulation.build import open_data
+    from fednlp.simulation.components import open_data
 
     section = _data(sources, path, text, label, columns, test_path, test_fraction, delimiter, on_invalid_row)
     settings = config.parse({"data": section, "task": _given({"name": task})}, "fednlp data export")

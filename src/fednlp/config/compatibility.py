@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from fednlp.config.fields import ExperimentFields
 from fednlp.config.sections import GIVEN
-from fednlp.config.values import rate_schedule
 from fednlp.federated.aggregators.base import Aggregator
 from fednlp.federated.aggregators.weighted_mean import WeightedMean
 from fednlp.federated.algorithm import Algorithm
@@ -184,21 +183,17 @@ def _weights(algorithm: Algorithm, aggregator: Aggregator, experiment: Experimen
 
 def _settings(algorithm: Algorithm, experiment: ExperimentFields) -> list[str]:
     """Refuse settings that a value does not follow, and parts of a value that settings replace."""
-    name, client, found = algorithm.name, experiment.client, []
+    name, found = algorithm.name, []
     if algorithm.uplink != Uplink() or algorithm.downlink != Downlink():
         found.append(
             f"{name} says how updates or the model travel, which [exchange] and [pull] say in a run: leave uplink and "
             "downlink out of the Algorithm"
         )
-    if experiment.algorithm.name != GIVEN:
-        return found
-    schedule = rate_schedule(client, experiment.num_rounds)
-    if not schedule.is_constant and algorithm.client_rate != schedule:
-        found.append(
-            f'client.round_schedule = "{client.round_schedule}" is not that of {name}, which was given as a value: '
-            "build it with client_rate, or leave round_schedule out"
-        )
-    if experiment.min_clients > 1 and algorithm.min_clients != experiment.min_clients:
+    if (
+        experiment.algorithm.name == GIVEN
+        and experiment.min_clients > 1
+        and algorithm.min_clients != experiment.min_clients
+    ):
         found.append(
             f"min_clients = {experiment.min_clients} is not that of {name}, which was given as a value with "
             f"{algorithm.min_clients}: build it with min_clients={experiment.min_clients}"

@@ -5,6 +5,7 @@ from typing import Any
 from fednlp.config.compatibility import conflicts
 from fednlp.config.fields import ExperimentFields
 from fednlp.config.method_options import foreign_options, found_or_none, named_functions
+from fednlp.config.round_schedules import CONSTANT, schedule_problems
 from fednlp.config.sections import (
     BASELINES,
     GIVEN,
@@ -41,6 +42,7 @@ def problems(experiment: ExperimentFields, given: AlgorithmValue | None = None) 
         *_own_code_problems(experiment),
         *_partition_problems(experiment),
         *_method_problems(experiment, given),
+        *schedule_problems(experiment),
         *_cohort_problems(experiment),
         *_exchange_problems(experiment),
         *_selection_problems(experiment),
@@ -74,7 +76,9 @@ def partition_defaults(partition: Partition, data: Data) -> Partition:
     """
     if partition.method != "auto":
         return partition
-    if data.name is None and data.path is not None and names_silos(data.path, data.columns):
+    if data.at_sites or (
+        data.name is None and data.path is not None and names_silos(data.path, data.columns)
+    ):
         return partition.model_copy(update={"method": "silos"})
     clients = 10 if partition == Partition() else partition.clients
     return partition.model_copy(update={"method": "uniform", "clients": clients})
@@ -165,6 +169,8 @@ def _server_problems(experiment: ExperimentFields) -> list[str]:
     }
     method = None if name in (*BASELINES, GIVEN) else found_or_none(ALGORITHMS, name)
     begun = None if method is None else method.server
+    if name == GIVEN:
+        given = {key: value for key, value in given.items() if key not in CONSTANT}
     if begun is None:
         plain = {"optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0}
         return [_no_server(name, given)] if any(plain.get(k) != v for k, v in given.items()) else []

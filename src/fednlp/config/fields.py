@@ -20,6 +20,7 @@ from fednlp.config.sections import (
     Privacy,
     Pull,
     Report,
+    Rounds,
     Runtime,
     Section,
     Secure,
@@ -57,6 +58,7 @@ class ExperimentFields(Section):
     fewshot: Fewshot | None = None
     costs: Costs = Costs()
     runtime: Runtime = Runtime()
+    rounds: Rounds = Rounds()
     evaluation: Evaluation = Evaluation()
     report: Report = Report()
     variant: str | None = None

@@ -14,6 +14,7 @@ import tomli_w
 
 from fednlp.config.error_messages import report
 from fednlp.config.method_options import own_keys
+from fednlp.config.round_schedules import CONSTANT, WITHOUT_ROUNDS
 from fednlp.config.schema import Experiment
 from fednlp.config.sections import BASELINES, Server
 from fednlp.errors import ConfigError
@@ -44,7 +45,9 @@ def with_algorithm(experiment: Experiment, name: str, seed: int) -> Experiment:
     if name in BASELINES:  # nothing is exchanged
         update |= {"exchange": {}, "pull": {}, "secure": {}, "privacy": None, "fewshot": None}
         update |= {"aggregator": None, "attack": None}
-    return parse(_document(experiment) | update, experiment.name)
+    if name in WITHOUT_ROUNDS:
+        update["client"] = {**experiment.client.model_dump(), **CONSTANT}
+    return _checked(_document(experiment) | update, experiment.name)
 
 
 def _options_of(name: str) -> Collection[str]:
@@ -69,7 +72,7 @@ def with_method(experiment: Experiment, name: str, seed: int) -> Experiment:
         table = changes.get(section)
         if isinstance(table, dict) and "name" in table:
             _drop_options(document, section)
-    return parse(_over(document, changes | {"variant": name}), f"variant {name} of {experiment.name}")
+    return _checked(_over(document, changes | {"variant": name}), f"variant {name} of {experiment.name}")
 
 
 def _document(experiment: Experiment) -> dict[str, Any]:
@@ -214,7 +217,7 @@ def _is_own(path: Any) -> bool:
 def parse(
     document: Mapping[str, Any], where: str = "the experiment", overrides: Iterable[str] = ()
 ) -> Experiment:
-    """Check a nested mapping and return the experiment.
+    """Check a nested mapping and its variants, and return the experiment.
 
     Args:
         document: Sections and keys.
@@ -230,7 +233,28 @@ def parse(
     Traceback (most recent call last):
         ...
     fednlp.errors.ConfigError: the experiment: unknown key num_round; did you mean num_rounds?
+    >>> parse({"data": {"name": "20news"}, "variants": {"other": {"sed": 1}}})
+    Traceback (most recent call last):
+        ...
+    fednlp.errors.ConfigError: the experiment: variant other: unknown key sed; did you mean seed?
     """
+    experiment = _checked(document, where, overrides)
+    found = [problem for name in experiment.variants for problem in _variant_problems(experiment, name)]
+    if found:
+        raise ConfigError(report(where, found), found)
+    return experiment
+
+
+def _variant_problems(experiment: Experiment, name: str) -> list[str]:
+    try:
+        with_method(experiment, name, experiment.seed)
+    except ConfigError as error:
+        return [f"variant {name}: {problem}" for problem in error.problems]
+    return []
+
+
+def _checked(document: Mapping[str, Any], where: str, overrides: Iterable[str] = ()) -> Experiment:
+    """Check a nested mapping as it is used without its variants (see :func:`parse`)."""
     changed = deepcopy(dict(document))
     found = [problem for override in overrides if (problem := _apply(changed, override))]
     try:
@@ -250,7 +274,7 @@ def dump(experiment: Experiment) -> str:
 def canonical(experiment: Experiment) -> dict[str, Any]:
     """Return what decides a run's result: not its name, its engine and workers, or what is kept."""
     document = experiment.model_dump(exclude_none=True)
-    for key in ("name", "report", "variant", "variants"):
+    for key in ("name", "report", "rounds", "variant", "variants"):
         document.pop(key, None)
     for key in ("engine", "workers"):
         document["runtime"].pop(key)

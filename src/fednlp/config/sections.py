@@ -30,6 +30,8 @@ Tracker = Literal["none", "tensorboard", "wandb", "mlflow"]
 
 BASELINES = ("centralised", "chained", "local")
 """What federated algorithms are compared with; no algorithms themselves."""
+SITES = "sites"
+"""The name of data that are at the sites of a deployment."""
 GIVEN = "given-in-python"
 """The name of an algorithm that is given as a value, in Python."""
 LARGEST_CLIP = 1024.0
@@ -52,14 +54,13 @@ def _one_or_several(value: Any) -> Any:
     raise ValueError('give a file, a folder, a pattern such as "silos/*.csv", or a list of these')
 
 
-class Data(Section):
-    """Where the examples come from: a known data set by ``name``, files by ``path``, or both.
+class DataFiles(Section):
+    """Files of examples, and how they are read: the arguments of :func:`fednlp.data.load_data`.
 
     ``path`` names silos, each the examples of one client, where it is a list, a pattern, or a folder of files or of
     folders that are a data set each.
     """
 
-    name: str | None = None
     path: Annotated[str | list[str] | None, PlainValidator(_one_or_several)] = None
     text: str = "text"
     label: str = "label"
@@ -69,8 +70,34 @@ class Data(Section):
     delimiter: str | None = None
     on_invalid_row: Literal["refuse", "drop"] = "refuse"
 
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of :func:`fednlp.data.load_data` that say which files these are."""
+        return self.model_dump(include=set(DataFiles.model_fields))
+
+
+class Data(DataFiles):
+    """Where the examples come from: a known data set by ``name``, files by ``path``, or both.
+
+    ``name = "sites"`` is for a deployment: the examples are at the sites, and the server knows the ``labels`` and a
+    test set at most.
+    """
+
+    name: str | None = None
+    labels: Annotated[list[str] | None, Field(min_length=2)] = None
+
+    @property
+    def at_sites(self) -> bool:
+        """Whether the examples are at the sites of a deployment."""
+        return self.name == SITES
+
     @model_validator(mode="after")
     def _one_source(self) -> Self:
+        if self.labels is not None and not self.at_sites:
+            raise ValueError('labels are for name = "sites": other data bring theirs; leave labels out')
+        if self.labels is not None and len({*self.labels}) < len(self.labels):
+            raise ValueError("labels: each is to be named once")
+        if self.at_sites and self.path is not None:
+            raise ValueError('name = "sites" has no path: each site names its own files')
         if self.name is None and self.path is None:
             raise ValueError('say name = "20news" (a known data set) or path = "my.csv" (your own file)')
         return self
@@ -413,6 +440,17 @@ class Runtime(Section):
         raise ValueError(
             f'there is no engine "{name}": known are {", ".join(ENGINES)}, or "module:Class" of your own'
         )
+
+
+class Rounds(Section):
+    """When a round of a deployment goes on without a site. In a simulation nobody is late.
+
+    ``wait`` is in seconds; without it a round waits for as long as it takes. With ``over_selection`` so many more
+    sites, as a share of ``clients_per_round``, are asked, and those that answer first count.
+    """
+
+    wait: PositiveFloat | None = None
+    over_selection: Annotated[float, Field(ge=0, le=4)] = 0.0
 
 
 class Evaluation(Section):

@@ -29,7 +29,7 @@ class ClientCost:
         tensors_up: Number of tensors in the client's message.
         tensors_down: Number of tensors in the server's message.
         parameters_up: Number of elements of the sent tensors, before compression.
-        examples: Number of examples of its local steps, once per epoch.
+        examples: Number of examples of its local steps, once per epoch, and of other gradients that it computed.
         labelled: Number of examples that it ran the model over to label them, without a backward pass.
     """
 

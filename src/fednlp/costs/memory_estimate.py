@@ -91,6 +91,7 @@ def peak_memory(
     optimizer: str = "adamw",
     logits: int = 0,
     tied: int = 0,
+    held: int = 0,
     exact: bool = False,
 ) -> int:
     """Return the peak memory of a process for a model in 32 bits, in bytes, without its libraries.
@@ -100,6 +101,7 @@ def peak_memory(
         weights      4 parameters
         gradients    4 trained + 8 tied
         optimiser    8 trained (adam, adamw), 4 trained (adagrad, SGD with momentum), 0 (SGD)
+        method       4 held
         libraries    6 MB that PyTorch allocates for itself once it computes
         1.5 times    activations + workspace, or the workspace of labelling if that is more; that of labelling once
                      where its scores, 4 a s^2 b, are a block above 32 MB
@@ -133,6 +135,7 @@ def peak_memory(
         logits: Number of logits of a batch, where they are many: masked tokens times vocabulary.
         tied: Number of trained parameters in a word embedding whose matrix is the head's too: the gradients of both
             uses, and their sum, are in memory together.
+        held: Number of values that the method of federated learning holds beside the model that is trained.
         exact: Count only memory in use, for an allocator that returns freed blocks at once.
 
     Raises:
@@ -148,9 +151,9 @@ def peak_memory(
         raise ConfigError(f"no optimiser {optimizer!r:.40}: say one of {', '.join(_OPTIMIZER_STATES)}")
     tokens = batch * length
     scores = shape.heads * length * tokens
-    held = 1.0 if exact else ALLOCATOR_OVERHEAD
+    overhead = 1.0 if exact else ALLOCATOR_OVERHEAD
     labelling: float = 16 * scores + 16 * tokens * shape.hidden + 8 * logits
-    labelling *= 1.0 if _NUMBER * scores > _GIVEN_BACK else held
+    labelling *= 1.0 if _NUMBER * scores > _GIVEN_BACK else overhead
     if not trained:
         return _NUMBER * parameters + _LIBRARIES + int(labelling)
     whole = tokens * (40 * shape.hidden + 8 * shape.intermediate) + 12 * scores
@@ -160,8 +163,8 @@ def peak_memory(
         kept += (8 if depth.bias_layers else 12) * tokens * shape.hidden
     if depth.frozen_layers < depth.layers:
         kept += 8 * scores + _NUMBER * tokens * shape.intermediate
-    fixed = _NUMBER * (parameters + trained * (1 + _OPTIMIZER_STATES[optimizer]) + 2 * tied)
-    return fixed + _LIBRARIES + int(max(held * kept, labelling))
+    fixed = _NUMBER * (parameters + trained * (1 + _OPTIMIZER_STATES[optimizer]) + 2 * tied + held)
+    return fixed + _LIBRARIES + int(max(overhead * kept, labelling))
 
 
 def client_memory(
@@ -173,6 +176,7 @@ def client_memory(
     labelled: int = 0,
     optimizer: str = "adamw",
     tied: int = 0,
+    held: int = 0,
 ) -> int:
     """Return the peak memory of a client in bytes: of training, or of labelling if it labels and that is more.
 
@@ -184,6 +188,7 @@ def client_memory(
         labelled: Number of examples of a labelling batch; 0 where clients do not label.
         optimizer: Name of the optimiser, as for :func:`peak_memory`.
         tied: Number of trained parameters in a word embedding whose matrix is the head's too.
+        held: Number of values that the method holds beside the model that it trains.
 
     Raises:
         ConfigError: The optimiser is unknown.
@@ -205,6 +210,7 @@ def client_memory(
             length=sizes.length,
             optimizer=optimizer,
             tied=tied if trained else 0,
+            held=held,
             logits=rows * sizes.logits,
         )
 

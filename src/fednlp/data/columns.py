@@ -32,6 +32,22 @@ _GUESSED = (
 _LONGEST_NAME = 40
 
 
+class MissingColumns(DataError):
+    """A file lacks columns.
+
+    Args:
+        where: The file, for messages.
+        missing: The columns that it lacks, at least one; the message names the first.
+        columns: Those that it has.
+    """
+
+    def __init__(self, where: str, missing: Sequence[str], columns: Sequence[str]) -> None:
+        super().__init__(
+            f"{where}: no column {missing[0]!r}: {did_you_mean(missing[0], columns)}{there_are(columns)}"
+        )
+        self.where, self.missing, self.columns = where, tuple(missing), tuple(columns)
+
+
 def configured_columns(
     columns: Mapping[str, str], text: str = "text", label: str = "label"
 ) -> dict[str, str]:
@@ -66,13 +82,12 @@ def check_columns(where: str, columns: Sequence[str], *required: str) -> None:
     """Refuse columns that lack a required one; the message names the nearest one.
 
     Raises:
-        DataError: A column is missing or occurs twice.
+        MissingColumns: A column is missing.
+        DataError: A column occurs twice.
     """
-    for name in required:
-        if name not in columns:
-            raise DataError(
-                f"{where}: no column {name!r}: {did_you_mean(name, columns)}{_there_are(columns)}"
-            )
+    missing = [name for name in required if name not in columns]
+    if missing:
+        raise MissingColumns(where, missing, columns)
     twice = next((column for number, column in enumerate(columns) if column in columns[:number]), None)
     if twice is not None:
         raise DataError(f"{where}: the column {twice!r} stands there twice: rename one")
@@ -108,9 +123,9 @@ def infer_task(where: str, names: Sequence[str], configured: Mapping[str, str]) 
         if not near:
             return "causal-lm"
         check_columns(where, names, near[0])
-    needs = "; ".join(f"{task} needs {_listed(SCHEMAS[task].needed)}" for task in (*_GUESSED, "causal-lm"))
+    needs = "; ".join(f"{task} needs {listed(SCHEMAS[task].needed)}" for task in (*_GUESSED, "causal-lm"))
     raise DataError(
-        f"{where}: no task fits, {_there_are(names)}: {needs}; say which is which, such as "
+        f"{where}: no task fits, {there_are(names)}: {needs}; say which is which, such as "
         f'columns = {{source = "dialogue", target = "summary"}}'
     )
 
@@ -145,11 +160,17 @@ def _fits(task: str, names: Iterable[str], configured: Mapping[str, str]) -> boo
     )
 
 
-def _there_are(names: Sequence[str]) -> str:
+def there_are(names: Sequence[str]) -> str:
+    """Return a message about the columns that there are."""
     return f"the columns are {', '.join(repr(_shortened(name)) for name in names)}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Return names as a sentence lists them.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 

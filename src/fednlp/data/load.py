@@ -115,6 +115,10 @@ def _open(
         return open_user_data(path, test_path, configured, delimiter)
     if delimiter is not None:
         raise DataError(f"data.delimiter is for your own CSV files, not for {name}: leave it out")
+    if name == "sites":
+        raise DataError(
+            'data.name = "sites": the examples are at the sites; start the server with: fednlp serve'
+        )
     if name in CATALOGUE or path is not None or "/" not in name:
         if path is not None and not isinstance(path, Path):
             raise DataError(f"{name} is read from one folder of its published files: give no list as path")

@@ -6,6 +6,7 @@ A method is one file in :mod:`fednlp.federated.algorithms`: a function that retu
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from fednlp.errors import ConfigError
 from fednlp.federated.aggregators.base import Aggregator
@@ -15,6 +16,10 @@ from fednlp.federated.cohort import Sample, WeightFunction
 from fednlp.federated.links import Downlink, Uplink
 from fednlp.federated.schedules import RateSchedule
 from fednlp.federated.server import ServerOptimizer, ServerUpdate
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,8 @@ class Algorithm:
         receives: Names of the server's vectors that travel to the clients with the model.
         personal_model: Which of ``keeps`` is a client's own model, to be evaluated and used; None for none.
         client_rate: The clients' learning rate over the rounds, as a factor.
+        local_trainings: How often a client takes its local steps in a round, for predicted time and memory.
+        local_gradients: How many gradients over all of its examples it computes in a round, for the same.
 
     Raises:
         ConfigError: The first of ``sends`` is not ``"model"``, or ``personal_model`` is none of ``keeps``.
@@ -57,6 +64,8 @@ class Algorithm:
     receives: tuple[str, ...] = ()
     personal_model: str | None = None
     client_rate: RateSchedule = field(default_factory=RateSchedule)
+    local_trainings: int = 1
+    local_gradients: int = 0
 
     def __post_init__(self) -> None:
         if self.sends[:1] != ("model",):
@@ -65,3 +74,27 @@ class Algorithm:
             raise ConfigError(
                 f'{self.name}: personal_model = "{self.personal_model}" is none of keeps = {self.keeps!r}: add it there'
             )
+
+    @property
+    def held_vectors(self) -> int:
+        """Number of vectors as long as the shared model that a client holds beside the model that it trains.
+
+        The global model, from which the update is measured; what it keeps and receives; and what it computes for its
+        steps: a vector for each that it sends besides the update, each gradient, and the result of each training
+        before the last.
+
+        >>> from fednlp import ditto, fedavg, scaffold
+        >>> [method(1).held_vectors for method in (fedavg, scaffold, ditto)]
+        [1, 4, 3]
+        """
+        given = 1 + len(self.keeps) + len(self.receives)
+        return given + len(self.sends) - 1 + self.local_gradients + self.local_trainings - 1
+
+    def local_work(self, steps: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of examples of each client's work in a round.
+
+        Args:
+            steps: Those of its local steps, taken once.
+            sizes: Those that it has.
+        """
+        return self.local_trainings * steps + self.local_gradients * sizes

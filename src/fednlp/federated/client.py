@@ -119,7 +119,12 @@ class Local(Protocol):
     def steps(
         self, start: Tensor, gradient: Gradient | None = None, *vectors: Tensor, sparse: bool = False
     ) -> Weights:
-        """Take the client's local steps, with a fresh optimiser.
+        """Take the client's local steps.
+
+        The first call in a round takes the steps of the client's own: what it keeps besides the method's vectors, its
+        personal layers and with ``client.keep_optimizer`` its optimiser's memory, comes from these steps. It begins
+        with those that the client kept. A later call trains another model: it begins with the same personal layers as
+        the first, and with a fresh optimiser, and what becomes of them is not kept.
 
         Args:
             start: Where they start, flat.
@@ -200,6 +205,7 @@ class ClientResult:
         entries: Numbers of the layout's entries that it sent; None for all.
         metrics: Numbers of the method's own, for weighted means.
         facts: What the round's line says of this client: JSON values.
+        gradient_examples: Examples whose gradient it computed besides local training.
     """
 
     client: int
@@ -214,6 +220,7 @@ class ClientResult:
     entries: list[int] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    gradient_examples: int = 0
 
 
 def failed(

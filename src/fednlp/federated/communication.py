@@ -126,8 +126,21 @@ def decode_update(uplink: Uplink, layout: Layout, sent: EncodedUpdate, key: RngK
     return received
 
 
-def broadcast(downlink: Downlink, layout: Layout, x: Tensor, key: RngKey) -> Tensor:
-    """Return the global model as clients unpack it: ``x`` itself where nothing is transformed.
+@dataclass(frozen=True)
+class Broadcast:
+    """The global model on its way.
+
+    Attributes:
+        model: Flat, as clients unpack it: the server's own where nothing is transformed.
+        message: The bytes that travel; None where they say what ``model`` says.
+    """
+
+    model: Tensor
+    message: bytes | None = None
+
+
+def broadcast(downlink: Downlink, layout: Layout, x: Tensor, key: RngKey) -> Broadcast:
+    """Encode the global model, and decode it as clients do.
 
     Derived entries arrive as they are: what they changed by travels in full precision (:func:`bytes_down`).
 
@@ -135,17 +148,35 @@ def broadcast(downlink: Downlink, layout: Layout, x: Tensor, key: RngKey) -> Ten
         RunError: It holds numbers that the transforms cannot.
     """
     if downlink.plain or not layout.entries:
-        return x
+        return Broadcast(x)
     views, shapes = layout.views(x), entry_shapes(_transformed(layout))
     message = pack(downlink.chain.encode({name: views[name] for name in shapes}, key))
-    arrived = downlink.chain.decode(unpack(message, downlink.chain.shapes(shapes)), shapes, key)
+    arrived = decode_broadcast(downlink, layout, message, key)
     flat = layout.flatten(views | arrived)
     if count_nonfinite(flat) > count_nonfinite(x):
         raise RunError(
             "the model holds numbers that exchange.down cannot: say bfloat16 in place of float16, or lower the "
             "learning rate; the rounds before are saved"
         )
-    return flat
+    return Broadcast(flat, message)
+
+
+def decode_broadcast(
+    downlink: Downlink, layout: Layout, message: bytes | memoryview, key: RngKey
+) -> dict[str, Tensor]:
+    """Return the named tensors of a transformed model: the client's half.
+
+    Args:
+        downlink: How it was encoded.
+        layout: Of the model.
+        message: What arrived.
+        key: Seed, round and -1, since it is one message for all.
+
+    Raises:
+        RunError: The message is not what the layout asks for.
+    """
+    shapes = entry_shapes(_transformed(layout))
+    return dict(downlink.chain.decode(unpack(message, downlink.chain.shapes(shapes)), shapes, key))
 
 
 def bytes_down(

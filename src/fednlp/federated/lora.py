@@ -136,7 +136,7 @@ def exact_step(layout: Layout, x: Tensor, mean: Tensor, pairs: Sequence[LoraPair
 
 
 @dataclass(frozen=True)
-class ExactAveraging:
+class ExactAveraging(ServerUpdate):
     """A server that averages, and then sets the base weights so that the model is the mean of the clients' models.
 
     Attributes:
@@ -155,10 +155,6 @@ class ExactAveraging:
         """Update the model, then set the base weights."""
         self.server.step(state, update)
         exact_step(state.layout, state.params, update.model.delta, self.pairs)
-
-    def model(self, state: State, staleness: int) -> Tensor:
-        """Return the model that clients start from."""
-        return self.server.model(state, staleness)
 
 
 def change_ranks(clients: int, lossy: bool = False) -> int:

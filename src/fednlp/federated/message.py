@@ -7,7 +7,7 @@ of its header is ever used. Format: https://huggingface.co/docs/safetensors, *Fo
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -60,6 +60,16 @@ def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = Non
     # One entry, because safetensors writes several in no order.
     extra = {_OWN: json.dumps(dict(metadata), sort_keys=True)} if metadata else None
     return save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, extra)
+
+
+def write_message(file: BinaryIO, tensors: Mapping[str, Tensor]) -> None:
+    """Write named tensors as :func:`pack` returns them, tensor by tensor: no second copy is made of all of them."""
+    header, _ = _header(shapes_of(tensors))
+    text = _text(header)
+    length = -(-len(text) // 8) * 8
+    file.write(length.to_bytes(8, "little") + text.ljust(length))
+    for name in header:
+        file.write(tensors[name].detach().contiguous().view(-1).view(torch.uint8).numpy().data)
 
 
 def unpack(data: bytes | memoryview, expected: Shapes) -> dict[str, Tensor]:

@@ -117,8 +117,8 @@ def publish(algorithm: Algorithm, state: State, runtime: Runtime, key: RngKey, s
         key: Seed, round and -1, since it is one message for all: what stochastic rounding draws from.
         staleness: Of how many rounds ago the model is.
     """
-    model = algorithm.server.model(state, staleness)
-    runtime.publish(MODEL, broadcast(algorithm.downlink, state.layout, model, key))
+    sent = broadcast(algorithm.downlink, state.layout, algorithm.server.model(state, staleness), key)
+    runtime.publish(MODEL, sent.model, sent.message)
     for name in algorithm.receives:
         runtime.publish(name, state.vectors[name])
 

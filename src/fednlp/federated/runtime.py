@@ -19,8 +19,14 @@ class Runtime(Protocol):
     def total(self) -> Any:
         """What the clients' updates were added to, in the aggregator's form."""
 
-    def publish(self, name: str, vector: Tensor) -> None:
-        """Let the clients have a flat vector under a name, in place of the one before."""
+    def publish(self, name: str, vector: Tensor, message: bytes | None = None) -> None:
+        """Let the clients have a flat vector under a name, in place of the one before.
+
+        Args:
+            name: Of the vector.
+            vector: As clients unpack it.
+            message: The bytes that travel to them; None where they say what ``vector`` says.
+        """
 
     def __len__(self) -> int:
         """Return how many requests are answered side by side."""

@@ -11,14 +11,17 @@ ScheduleName = Literal["constant", "linear", "cosine"]
 class RateSchedule:
     """The factor of a learning rate in each round.
 
-    After ``warmup`` rounds in which it rises in equal steps, the factor stays 1 (``constant``), or falls to
-    ``minimum`` in the last round, in equal steps (``linear``) or along half a cosine (``cosine``).
+    After ``warmup`` rounds in which it rises in equal steps, the factor stays 1 (``constant``), or falls towards
+    ``minimum`` in equal steps (``linear``) or along half a cosine (``cosine``). It would reach the minimum in the round
+    after the last one, so that the last round still trains where the minimum is 0. The fall is that of Hugging Face's
+    schedules over the rounds, whose step t - 1 is round t. Their rise begins at 0, and this one above it, so that the
+    first round trains too.
 
     Attributes:
         name: ``"constant"``, ``"linear"`` or ``"cosine"``.
         rounds: Of the whole run.
         warmup: Rounds in which the factor rises.
-        minimum: The factor of the last round, in [0, 1].
+        minimum: What the factor falls towards, in [0, 1].
     """
 
     name: ScheduleName = "constant"
@@ -34,8 +37,8 @@ class RateSchedule:
     def factor(self, round_number: int) -> float:
         """Return the factor of a round, by its number from 1.
 
-        >>> [RateSchedule("linear", rounds=5, minimum=0.5).factor(n) for n in (1, 3, 5)]
-        [1.0, 0.75, 0.5]
+        >>> [RateSchedule("linear", rounds=4).factor(n) for n in (1, 2, 3, 4)]
+        [1.0, 0.75, 0.5, 0.25]
         >>> [RateSchedule("constant", rounds=4, warmup=2).factor(n) for n in (1, 2, 3, 4)]
         [0.3333333333333333, 0.6666666666666666, 1.0, 1.0]
         """
@@ -43,7 +46,6 @@ class RateSchedule:
             return round_number / (self.warmup + 1)
         if self.name == "constant":
             return 1.0
-        falling = self.rounds - self.warmup - 1
-        done = min(1.0, (round_number - self.warmup - 1) / falling) if falling > 0 else 0.0
+        done = min(1.0, (round_number - self.warmup - 1) / max(1, self.rounds - self.warmup))
         left = 1.0 - done if self.name == "linear" else (1.0 + math.cos(math.pi * done)) / 2
         return self.minimum + (1.0 - self.minimum) * left

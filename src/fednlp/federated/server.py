@@ -13,8 +13,9 @@ named flat tensors, which are part of the state and of its checkpoint.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fednlp.federated.schedules import RateSchedule
 
@@ -26,24 +27,30 @@ if TYPE_CHECKING:
     from fednlp.federated.state import State
 
 
-class ServerUpdate(Protocol):
-    """The server's part: it moves the global model, and may keep named vectors of its own."""
+class ServerUpdate(ABC):
+    """The server's part: it moves the global model, and may keep named vectors of its own.
+
+    A subclass says what a step does. By default it keeps no vectors, and all clients start from the newest model.
+    """
 
     def init(self, layout: Layout) -> dict[str, Tensor]:
         """Return its vectors before the first round, flat, by name."""
+        return {}
 
+    @abstractmethod
     def step(self, state: State, update: AggregatedUpdate) -> None:
         """Move ``state.params`` and the vectors in ``state.vectors``, in place."""
 
     def model(self, state: State, staleness: int) -> Tensor:
         """Return the model that clients get which start from the one of ``staleness`` rounds ago."""
+        return state.params
 
 
 OPTIMIZERS = ("sgd", "adagrad", "adam", "yogi")
 
 
 @dataclass(frozen=True)
-class ServerOptimizer:
+class ServerOptimizer(ServerUpdate):
     """A server optimiser with its numbers. SGD with learning rate 1 and no momentum is plain averaging.
 
     Attributes:
@@ -91,10 +98,6 @@ class ServerOptimizer:
     def step(self, state: State, update: AggregatedUpdate) -> None:
         """Move the model and the optimiser's vectors by one step, in place."""
         self.move(state.layout, state.params, update.model, state.vectors, state.round + 1)
-
-    def model(self, state: State, staleness: int) -> Tensor:
-        """Return the global model: all clients start from the latest."""
-        return state.params
 
     def move(
         self, layout: Layout, params: Tensor, mean: Mean, vectors: dict[str, Tensor], round_number: int = 1

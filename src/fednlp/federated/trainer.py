@@ -1,57 +1,22 @@
 """Federate a trainer that somebody wrote for one process and one client."""
 
-import inspect
 import logging
-import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from io import FileIO
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.client import ClientResult, Gradient, TrainRequest, Update, failed
 from fednlp.federated.cohort import Population
-from fednlp.federated.gradients import changed_gradient
-from fednlp.federated.params import Kind, Layout
 from fednlp.federated.round import RoundReport, run_round
-from fednlp.federated.runtime import MODEL
 from fednlp.federated.state import State
+from fednlp.federated.trainer_runtime import Params, Trainer, TrainerRuntime, named_tensors
 
 logger = logging.getLogger("fednlp")
-
-Params = Mapping[str, Any]
-"""Named torch tensors, NumPy arrays or numbers."""
-
-
-class Trainer(Protocol):
-    """What a user writes: one model, one client's data at a time, no word of federation.
-
-    Optional attributes: ``buffer_names``, the names that are statistics rather than parameters (they are
-    averaged and not moved by the server optimiser); ``learning_rate`` and ``momentum`` of its SGD, for methods that
-    need them.
-
-    A method that changes the gradient of every local step, such as FedProx or SCAFFOLD, or that counts the steps, such
-    as FedNova, needs ``train(data, adjust)``: call ``adjust(params)`` before every step of the optimiser, with the
-    named parameters and their ``.grad``.
-    """
-
-    def get_model_params(self) -> Params:
-        """Return the model's named values."""
-
-    def set_model_params(self, params: dict[str, Tensor]) -> None:
-        """Take over named values."""
-
-    def train(self, data: Any, *adjust: Any) -> Any:
-        """Train on one client's data; may return the mean loss, or a dict with ``"loss"``."""
-
-    def test(self, data: Any) -> Mapping[str, float]:
-        """Return metrics on data."""
 
 
 @dataclass(frozen=True)
@@ -73,225 +38,6 @@ class Federation:
 
     def __repr__(self) -> str:
         return f"<Federation after {len(self.rounds):,} rounds: {len(self.params):,} tensors>"
-
-
-class _Trainers:
-    """A runtime of one process around a user's trainer."""
-
-    def __init__(
-        self, trainer: Trainer, clients: Sequence[Any], algorithm: Algorithm, start: dict[str, Tensor]
-    ) -> None:
-        buffers = set(getattr(trainer, "buffer_names", ()))
-        shapes: dict[str, tuple[tuple[int, ...], Kind]] = {
-            name: (tuple(value.shape), "buffer" if name in buffers else "parameter")
-            for name, value in start.items()
-            if value.is_floating_point()
-        }
-        self.layout = Layout.of(shapes)
-        self.trainer, self.clients, self.algorithm, self.start = trainer, clients, algorithm, start
-        self.adjusts = "adjust" in inspect.signature(trainer.train).parameters
-        self.total: Any = algorithm.aggregator.init(self.layout, algorithm.sends, _Room())
-        self._vectors: dict[str, Tensor] = {}
-        self._kept: dict[int, Mapping[str, Tensor]] = {}
-
-    def params(self, x: Tensor) -> dict[str, Tensor]:
-        """Return the flat model as the trainer's own names and types; what does not travel stays as it was."""
-        views = self.layout.views(x)
-        return {
-            name: views[name].clone().to(value.dtype) if name in views else value.clone()
-            for name, value in self.start.items()
-        }
-
-    def personal(self) -> dict[int, dict[str, Tensor]]:
-        """Return the clients' own models; none for a method that gives them none."""
-        name = self.algorithm.personal_model
-        if name is None:
-            return {}
-        return {client: self.params(self._kept[client][name]) for client in sorted(self._kept)}
-
-    def __len__(self) -> int:
-        return 1
-
-    def publish(self, name: str, vector: Tensor) -> None:
-        """Let the clients have a flat vector under a name."""
-        self._vectors[name] = vector
-
-    def do(
-        self, requests: Sequence[Any], on_progress: Callable[[int], None] = lambda done: None
-    ) -> list[Any]:
-        """Train one client after the other."""
-        results = []
-        for request in requests:
-            results.append(self._train(request))
-            on_progress(len(results))
-        return results
-
-    def _train(self, request: TrainRequest) -> ClientResult:
-        local = _TrainerLocal(self, request)
-        try:
-            result = self.algorithm.client(
-                local, self._vectors[MODEL], self._vectors, self._kept.get(request.client, {})
-            )
-            update = {
-                name: Update.of(value, self.layout) if isinstance(value, Tensor) else value.take()
-                for name, value in result.update.items()
-            }
-            self.algorithm.aggregator.add(self.total, request, update)
-        except ConfigError:  # it would be the same for every client
-            raise
-        except Exception as error:
-            return failed(request, error)
-        self._kept[request.client] = result.keep
-        return ClientResult(
-            request.client,
-            request.weight,
-            local.examples,
-            local.total_steps,
-            local.loss,
-            metrics=dict(result.metrics),
-        )
-
-
-class _Room:
-    """Room in the memory of this process."""
-
-    def tensor(self, name: str, numel: int, dtype: torch.dtype) -> Tensor:
-        return torch.zeros(numel, dtype=dtype)
-
-    def file(self, name: str) -> FileIO:
-        return tempfile.TemporaryFile("w+b", buffering=0)
-
-
-class _TrainerLocal:
-    """One client of a user's trainer for the time of a round (:class:`fednlp.federated.client.Local`)."""
-
-    def __init__(self, runtime: _Trainers, request: TrainRequest) -> None:
-        self._runtime = runtime
-        self.client, self.round, self.staleness = request.client, request.round, request.staleness
-        self.adjusted, self.total_steps, self.examples, self.loss = 0, 0, 0, 0.0
-
-    @property
-    def momentum(self) -> float:
-        return float(getattr(self._runtime.trainer, "momentum", 0.0))
-
-    @property
-    def num_steps(self) -> int:
-        if not self.adjusted:
-            raise ConfigError(
-                f"{self._runtime.algorithm.name} needs to know how many local steps a client takes: give train a "
-                "second parameter, train(data, adjust), and call adjust(params) before every step of the optimiser"
-            )
-        return self.adjusted
-
-    @property
-    def rate_sum(self) -> float:
-        rate = getattr(self._runtime.trainer, "learning_rate", None)
-        if rate is None:
-            raise ConfigError(
-                f"{self._runtime.algorithm.name} needs to know the clients' learning rate: give your trainer an "
-                "attribute learning_rate"
-            )
-        return self.num_steps * float(rate)
-
-    def steps(
-        self, start: Tensor, gradient: Gradient | None = None, *vectors: Tensor, sparse: bool = False
-    ) -> "_Weights":
-        """Have the trainer train on the client's data."""
-        runtime, self.adjusted = self._runtime, 0
-        data = runtime.clients[self.client]
-        if gradient is not None and not runtime.adjusts:
-            raise ConfigError(
-                f"{runtime.algorithm.name} changes the gradient of every local step, which is your trainer's own: "
-                "give train a second parameter, train(data, adjust), and call adjust(params) before every step of the "
-                "optimiser, where params are the named parameters with their .grad; or use fedavg or fedopt"
-            )
-        runtime.trainer.set_model_params(runtime.params(start))
-
-        def adjust(params: Mapping[str, Tensor]) -> None:
-            self.adjusted += 1
-            if gradient is None:
-                return
-            for entry in runtime.layout.entries:
-                if entry.kind == "parameter":
-                    parameter, place = params[entry.name], slice(entry.start, entry.stop)
-                    parts = (vector[place].view(entry.shape) for vector in vectors)
-                    grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                    with torch.no_grad():
-                        parameter.grad = changed_gradient(gradient, grad, parameter.detach(), *parts)
-
-        reported = runtime.trainer.train(data, adjust) if runtime.adjusts else runtime.trainer.train(data)
-        self.total_steps += max(1, self.adjusted)
-        self.examples += len(data)
-        self.loss += _mean_loss(reported) * len(data)
-        flat = runtime.layout.flatten(named_tensors(runtime.trainer.get_model_params()))
-        return _Weights(flat, runtime.layout)
-
-    def gradient(self, at: Tensor) -> Tensor:
-        """Refuse: a trainer gives no gradient of all its data."""
-        raise ConfigError(
-            f"{self._runtime.algorithm.name} asks for the gradient of all of a client's data, which a trainer of your "
-            "own does not give: choose the method's other option"
-        )
-
-
-@dataclass(frozen=True)
-class _Weights:
-    """What a trainer ended with (:class:`fednlp.federated.client.Weights`)."""
-
-    values: Tensor
-    layout: Layout
-
-    def flat(self) -> Tensor:
-        return self.values
-
-    def __sub__(self, other: Tensor) -> "_Change":
-        return _Change(self.values - other, self.layout)
-
-    def __rsub__(self, other: Tensor) -> Tensor:
-        return other - self.values
-
-
-@dataclass(frozen=True)
-class _Change:
-    """What a trainer changed (:class:`fednlp.federated.client.Change`)."""
-
-    values: Tensor
-    layout: Layout
-
-    def take(self) -> Update:
-        return Update.of(self.values, self.layout)
-
-    def flat(self) -> Tensor:
-        return self.values
-
-    def __truediv__(self, number: float) -> "_Change":
-        return _Change(self.values / number, self.layout)
-
-
-def _mean_loss(reported: Any) -> float:
-    """Return the mean loss that a trainer reports; NaN where it reports none."""
-    loss = reported.get("loss") if isinstance(reported, Mapping) else reported
-    loss = loss.item() if isinstance(loss, Tensor) else loss
-    return float(loss) if isinstance(loss, (int, float, np.floating)) else float("nan")
-
-
-def named_tensors(params: Params) -> dict[str, Tensor]:
-    """Return named values as tensors.
-
-    Raises:
-        ConfigError: A value is neither a tensor, nor an array, nor a number.
-    """
-    tensors = {}
-    for name, value in params.items():
-        try:
-            tensors[name] = (
-                value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
-            )
-        except (TypeError, ValueError):
-            raise ConfigError(
-                f"get_model_params() gave {name} as {type(value).__name__}: give tensors, arrays or numbers"
-            ) from None
-    return tensors
 
 
 def _start(params: Params) -> dict[str, Tensor]:
@@ -367,7 +113,7 @@ def federate(
     if seconds is not None and len(seconds) != len(values):
         raise ConfigError(f"seconds has {len(seconds)} entries for {len(values)} clients: give one for each")
     start = _start(trainer.get_model_params())
-    runtime = _Trainers(trainer, values, algorithm, start)
+    runtime = TrainerRuntime(trainer, values, algorithm, start)
     state = State(0, runtime.layout, runtime.layout.flatten(start), algorithm.server.init(runtime.layout))
     clock = None if seconds is None else np.array(seconds, dtype=np.float64)
     population = Population(np.array(sizes, dtype=np.int64), seed, clock)

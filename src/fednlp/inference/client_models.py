@@ -20,8 +20,8 @@ from fednlp.federated.links import Uplink
 from fednlp.federated.pulling import Pull
 from fednlp.federated.store import ClientStore
 from fednlp.partition import Partition
-from fednlp.simulation.build import local_training
 from fednlp.simulation.run_dir import RunDir
+from fednlp.simulation.workers import local_training
 from fednlp.training.client import init_of, model_of, record_fields
 from fednlp.training.replica import Replica
 from fednlp.training.worker_spec import exact_adapters, model_fields, personal_names

@@ -24,7 +24,7 @@ from fednlp.errors import DataError
 from fednlp.formatting.units import plural
 from fednlp.inference.model import OnProgress, Trained, open_trained
 from fednlp.inference.predict import PREDICTION, check_free, readable, text_of
-from fednlp.simulation.build import open_data
+from fednlp.simulation.components import open_data
 from fednlp.tasks import TASKS
 from fednlp.tasks.label_scores import LabelScores, by_label
 from fednlp.training.scores import defined

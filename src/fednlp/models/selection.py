@@ -129,24 +129,34 @@ def _claimed(
 
 def _matched(term: SelectionTerm, groups: Mapping[str, str]) -> list[str]:
     """Return the names of the parameters that a term means, at least one for each of its parts."""
-    there = set(groups.values())
-    chosen: set[str] = set()
     for part in term.groups:
-        those = {group for group in there if _is_of(group, part)}
-        if not those:
+        if not any(_is_of(group, part) for group in groups.values()):
             raise ConfigError(
                 f'{_WHERE} "{term.text}": the model has no {part}; there are {_summary(groups)}'
             )
-        chosen |= those
-    names = [name for name, group in groups.items() if not term.groups or group in chosen]
-    if term.pattern is not None:
-        names = [name for name in names if term.pattern.search(name)]
+    names = [name for name, group in groups.items() if fits(term, name, group)]
     if not names:
         example = next(iter(groups), "none")
         raise ConfigError(
             f'{_WHERE} "{term.text}" fits no parameter; there are {_summary(groups)}, with names such as {example}'
         )
     return names
+
+
+def fits(term: SelectionTerm, name: str, group: str) -> bool:
+    """Return whether a term means a parameter.
+
+    Args:
+        term: One of a selection's terms.
+        name: Of the parameter.
+        group: The part of the model that it belongs to (:func:`fednlp.models.groups.groups_of`).
+
+    >>> (term,) = parse_selection("layer.0-3:bias").shared
+    >>> fits(term, "layers.2.bias", "layer.2"), fits(term, "layers.2.weight", "layer.2")
+    (True, False)
+    """
+    inside = not term.groups or any(_is_of(group, part) for part in term.groups)
+    return inside and (term.pattern is None or term.pattern.search(name) is not None)
 
 
 def _is_of(group: str, part: str) -> bool:

@@ -7,7 +7,7 @@ from fednlp.partition.divergence import (
     label_counts,
     summary,
 )
-from fednlp.partition.index import Partition, from_owners
+from fednlp.partition.index import OneClient, Partition, from_owners
 from fednlp.partition.make import PartitionSpec, make_partition
 from fednlp.partition.methods import ALIASES, METHODS, Assignment, Request
 from fednlp.partition.plots import Overview, figures, image, overview, overview_of_counts, save_plots, tables
@@ -16,6 +16,7 @@ __all__ = [
     "ALIASES",
     "METHODS",
     "Assignment",
+    "OneClient",
     "Overview",
     "Partition",
     "PartitionSpec",

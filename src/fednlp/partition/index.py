@@ -123,6 +123,44 @@ class Partition:
             raise PartitionError(message) from None
 
 
+@dataclass(frozen=True, eq=False)
+class OneClient:
+    """The examples of one client of many; those of the others are elsewhere.
+
+    Attributes:
+        client: Its number.
+        num_clients: How many clients there are.
+        train_numbers: int64, its training examples.
+        test_numbers: int64, its own test examples; they may be none.
+    """
+
+    client: int
+    num_clients: int
+    train_numbers: IntArray
+    test_numbers: IntArray
+
+    def train(self, client: int) -> IntArray:
+        """Return the client's training examples, by number.
+
+        Raises:
+            PartitionError: Another client is asked for.
+        """
+        return self._own(client, self.train_numbers)
+
+    def test(self, client: int) -> IntArray:
+        """Return the client's own test examples, by number.
+
+        Raises:
+            PartitionError: Another client is asked for.
+        """
+        return self._own(client, self.test_numbers)
+
+    def _own(self, client: int, numbers: IntArray) -> IntArray:
+        if client != self.client:
+            raise PartitionError(f"the examples of client {client} are not here, those of {self.client} are")
+        return numbers
+
+
 def from_owners(
     train_owners: NDArray[np.integer[Any]],
     test_owners: NDArray[np.integer[Any]],

@@ -76,7 +76,7 @@ class Pool:
             self._totals.append(worker.new_total(SharedRoom(self._scratch, str(number))))
             child.send({"arguments": arguments, "scratch": str(self._scratch), "number": number})
 
-    def publish(self, name: str, vector: Tensor) -> None:
+    def publish(self, name: str, vector: Tensor, message: bytes | None = None) -> None:
         """Let all workers have a vector under a name; one that lies there already is not copied."""
         if vector is not self.vectors[name]:
             self.vectors[name].copy_(vector)

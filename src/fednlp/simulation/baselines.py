@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 
 from fednlp.config import Experiment
+from fednlp.config.values import rate_schedule
 from fednlp.errors import TooFewClients
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.sums import count_nonfinite
 from fednlp.formatting.units import plural
+from fednlp.partition import Partition
 from fednlp.runtime.messages import LocalOnlyRequest, LocalOnlyResult
 from fednlp.seeds import generator
-from fednlp.simulation.build import cohort_examples, local_training
 from fednlp.simulation.context import RunContext, require_finite
 from fednlp.simulation.evaluate import drawn_clients, evaluated, personal_scores
+from fednlp.simulation.workers import local_training
 from fednlp.training.batches import epoch_batches
 from fednlp.training.client import ClientInit
 from fednlp.training.local import LocalTrainer
@@ -36,8 +38,9 @@ class Centralised:
         self.context = context
         self.rounds = context.experiment.num_rounds
         self.options = local_training(context.experiment)
+        self.rate = rate_schedule(context.experiment.client, self.rounds)
         self.examples = np.sort(context.partition.train_indices)
-        budget = cohort_examples(context.experiment, context.partition)
+        budget = _cohort_examples(context.experiment, context.partition)
         self.steps = max(1, round(budget / self.options.batch_size))
         self._epoch: tuple[int, list[np.ndarray]] = (-1, [])
         self.bad = count_nonfinite(context.state.params)
@@ -72,6 +75,7 @@ class Centralised:
         first, last = self._span()
         local = worker.trainer.local(-1, self.examples, state.round + 1, state.params, ClientInit())
         local.memory, local.span = state.vectors, (first, last)
+        local.rate = self.rate.factor(state.round + 1)
         local.batches = [self._batch(step) for step in range(first, first + self.steps)]
         local.dropout = "centralised dropout", (state.round + 1,)
         local.all_words = True
@@ -119,6 +123,16 @@ class SequentialFineTuning(Centralised):
         self._epoch = (-1, [])
         self.context.state.vectors.clear()
         return self._train
+
+
+def _cohort_examples(experiment: Experiment, partition: Partition) -> float:
+    """Return the mean number of examples of a federated round, with repetitions: the budget of a baseline's round."""
+    sizes = np.diff(partition.train_offsets)
+    clients = min(experiment.clients_per_round, len(sizes))
+    options = local_training(experiment)
+    if options.max_steps > 0:
+        return clients * options.max_steps * options.batch_size
+    return float(sizes.mean()) * clients * options.epochs
 
 
 def _visits(experiment: Experiment, clients: int) -> int:

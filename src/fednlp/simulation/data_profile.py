@@ -6,7 +6,7 @@ from fednlp.config import Experiment
 from fednlp.data.profiling import DataProfile, Holders, Truncation, profile
 from fednlp.data.textdata import TextData
 from fednlp.partition import Partition
-from fednlp.simulation.build import RunComponents
+from fednlp.simulation.components import RunComponents
 from fednlp.tasks.truncation import TRUNCATING_TASKS, truncation
 
 

@@ -2,7 +2,7 @@
 
 Metrics are computed once over the whole set, never averaged over batches. Every test example belongs to
 at most one client, so the clients' own scores come from the same predictions at no further cost, unless
-clients have models of their own: then each of these is evaluated on its client's examples.
+clients have models of their own, or the examples are at the sites of a deployment: then each client evaluates.
 
 The evaluation after the last round is in :mod:`fednlp.simulation.final`.
 """
@@ -37,15 +37,20 @@ def evaluate(context: RunContext, last: bool = False) -> dict[str, dict[str, Any
         the mean over ``evaluation.local_models`` of these, only at the end, since each costs a whole test.
         ``personal``: a summary of the clients' scores on their own tests by the models that they use, if configured.
     """
-    options, worker = context.experiment.evaluation, context.worker
+    options, worker, at_sites = (
+        context.experiment.evaluation,
+        context.worker,
+        context.experiment.data.at_sites,
+    )
     scores: dict[str, dict[str, Any]] = {}
     if worker.has_global_model:
         outcomes = predict_globally(context)
         scores["global"] = worker.evaluator.scored(outcomes) or {}
         context.by_label = worker.evaluator.by_label(outcomes) if last else None
-        context.client_scores = scores_of_clients(context, outcomes)
-    if worker.personalised:
-        drawn = drawn_clients(context) if last and not worker.has_global_model else []
+        if not at_sites:
+            context.client_scores = scores_of_clients(context, outcomes)
+    if worker.personalised or at_sites:
+        drawn = drawn_clients(context) if last and not worker.has_global_model and not at_sites else []
         own = clients_with_tests(context) if options.personal else []
         results = evaluate_clients(context, own, drawn)
         if drawn:

@@ -6,8 +6,8 @@ from fednlp.config import Experiment
 from fednlp.models.parameter_table import ParameterRow, parameter_table
 from fednlp.models.pretrained import load_tokenizer, pretrained_model
 from fednlp.models.selection import apply_selection, parse_selection
-from fednlp.simulation.build import make_task, model_source, open_data
-from fednlp.training.replica import layout_of
+from fednlp.simulation.components import make_task, model_source, open_data
+from fednlp.training.model_layout import layout_of
 
 
 def inspect_model(

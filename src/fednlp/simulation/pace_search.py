@@ -10,8 +10,8 @@ from fednlp.errors import ConfigError
 from fednlp.fewshot.search import RoundOrder, ask, begin, tell
 from fednlp.fewshot.search_rules import PaceSearchRules, initial_list, laptop_list
 from fednlp.fewshot.search_state import from_json, to_json
-from fednlp.simulation.build import fleet_of
 from fednlp.simulation.context import RunContext
+from fednlp.simulation.resource_estimation import fleet_of
 
 _UNITS = 3.0, 1.0
 """Time units of training and of labelling an example without a device: a backward pass takes two forward passes."""

@@ -1,6 +1,5 @@
-"""``fednlp partition``: partition a data set over clients, show the figures, write index and plots."""
+"""The partition of an experiment; and ``fednlp partition``, which shows its figures and writes index and plots."""
 
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -8,20 +7,89 @@ from typing import Any
 import numpy as np
 
 from fednlp.config import Experiment
+from fednlp.config.sections import Partition as PartitionOptions
+from fednlp.data import TextData
 from fednlp.data.profiling import profile
 from fednlp.data.schema import SCHEMAS
+from fednlp.errors import PartitionError
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import plural
-from fednlp.simulation.build import build_partition, open_data
+from fednlp.partition import Partition, make_partition
+from fednlp.plugins import is_own
+from fednlp.simulation.components import Log, open_data
 from fednlp.simulation.data_profile import holders_of
-from fednlp.simulation.partition_file import write_partition_file
+from fednlp.simulation.partition_file import read_partition_file, write_partition_file
 
 _NAMED = 20
 """Maximum number of clients that are named one by one."""
 
 
+def build_partition(experiment: Experiment, data: TextData, log: Log) -> Partition:
+    """Build the experiment's partition, a function of labels, options and seed only.
+
+    Args:
+        experiment: Resolved.
+        data: The data set whose examples are assigned to clients.
+        log: Called with a message before each slow step.
+
+    Raises:
+        PartitionError: The method does not fit the data.
+    """
+    configured, kind = experiment.partition, SCHEMAS[data.task].kind
+    if configured.method == "file":
+        return read_partition_file(configured, data, experiment.data.path)
+    train, test = data.train_numbers, data.test_numbers
+    if configured.method == "proportions" and kind not in ("class", "score"):
+        raise PartitionError(
+            f"{data.name} has neither labels nor scores, which proportions speak of: "
+            'say partition.method = "uniform", "quantity", "cluster" or "natural"'
+        )
+    fields: dict[str, Any] = {}
+    own = is_own(configured.method)
+    field = _client_field(configured, data, log)
+    if field is not None:
+        train_field, names = data.groups("train", field)
+        test_field, _ = data.groups("test", field, names)
+        fields = {"train_field": train_field[train], "test_field": test_field[test], "field_names": names}
+    if configured.method == "cluster":
+        log(f"embedding the texts of {data.name} for cluster shift (once; kept in the cache)")
+    if own or configured.method == "cluster":
+        fields |= {
+            "train_texts": data.input_texts("train", train),
+            "test_texts": data.input_texts("test", test),
+        }
+    labels = data.scores if kind == "score" else data.labels
+    return make_partition(
+        configured,
+        labels("train")[train],
+        labels("test")[test],
+        num_labels=len(data.label_names) if kind == "class" else None,
+        train_numbers=train,
+        test_numbers=test,
+        label_names=data.label_names if kind == "class" else None,
+        **fields,
+    )
+
+
+def _client_field(configured: PartitionOptions, data: TextData, log: Log) -> str | None:
+    """Return the column whose values are the clients, None for methods that use none."""
+    if configured.method == "silos":
+        if data.silo is None:
+            raise PartitionError(
+                f'{data.name} is one data set, and partition.method = "silos" makes a client of each of several: give '
+                'data.path a folder of files or of folders, a pattern such as "silos/*.csv" or a list; or, where a '
+                'column says whose an example is, say partition.method = "natural" and partition.field'
+            )
+        return data.silo
+    if data.silo is not None and configured.method != "natural":
+        log(
+            f'the silos are pooled and shared out again by "{configured.method}"; "silos" has each as a client'
+        )
+    return configured.field if configured.method == "natural" or is_own(configured.method) else None
+
+
 def partition_source(
-    experiment: Experiment, out: Path | None, plots: Path | None, log: Callable[[str], None]
+    experiment: Experiment, out: Path | None, plots: Path | None, log: Log
 ) -> dict[str, Any]:
     """Build the partition of an experiment and return its figures.
 

@@ -146,9 +146,9 @@ class PseudoLabels:
             self._count_texts(client, len(self.candidates(client)))
         return min(context.experiment.clients_per_round, able) + len(self._labelling)
 
-    def publish(self, name: str, vector: Tensor) -> None:
+    def publish(self, name: str, vector: Tensor, message: bytes | None = None) -> None:
         """Send a flat vector to the workers under a name."""
-        self.context.pool.publish(name, vector)
+        self.context.pool.publish(name, vector, message)
 
     def do(
         self, requests: Sequence[Any], on_progress: Callable[[int], None] = lambda done: None

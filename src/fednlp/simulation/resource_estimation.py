@@ -1,6 +1,5 @@
 """Estimates before anything is trained: the memory of a client, and the memory and time of training plans."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -8,22 +7,47 @@ from typing import TYPE_CHECKING, Any
 from fednlp.config import Experiment
 from fednlp.costs import (
     DeviceProfile,
+    Fleet,
     ModelSizes,
     TrainingDepth,
     client_memory,
     layer_sizes,
+    make_fleet,
     seconds_per_example,
 )
 from fednlp.errors import ConfigError
 from fednlp.fewshot.depth_capacity import TrainingPlan
+from fednlp.partition import Partition
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from fednlp.simulation.components import Log
     from fednlp.tasks.base import Task
     from fednlp.training.worker import ClientWorker
 
-Log = Callable[[str], None]
+
+def fleet_of(experiment: Experiment, model: "nn.Module", num_clients: int) -> Fleet | None:
+    """Return the clients' devices and their cost models; None where ``[costs]`` configures none.
+
+    Args:
+        experiment: Resolved.
+        model: The model, of which the frozen parameters are marked.
+        num_clients: Number of clients of the partition.
+    """
+    from fednlp.models.trainable_depth import trainable_depth
+
+    costs, depth = experiment.costs, trainable_depth(model)
+    return make_fleet(
+        costs.bandwidth_up,
+        costs.bandwidth_down,
+        costs.device,
+        model=experiment.model.name_or_path,
+        parameters=sum(p.numel() for p in model.parameters()),
+        num_clients=num_clients,
+        seed=experiment.seed,
+        depth=None if depth is None else TrainingDepth(*depth, cached=experiment.runtime.cache_activations),
+    )
 
 
 def model_sizes(task: "Task", model: "nn.Module", length: int) -> ModelSizes:
@@ -56,7 +80,7 @@ def model_sizes(task: "Task", model: "nn.Module", length: int) -> ModelSizes:
 
 
 def memory_of_depth(
-    experiment: Experiment, sizes: ModelSizes, depth: TrainingDepth, trained: int, tied: int = 0
+    experiment: Experiment, sizes: ModelSizes, depth: TrainingDepth, trained: int, held: int, tied: int = 0
 ) -> int:
     """Return the peak memory of a client that trains to some depth, in bytes.
 
@@ -65,6 +89,7 @@ def memory_of_depth(
         sizes: Sizes of model and texts.
         depth: The trained layers.
         trained: Number of trained parameters.
+        held: Number of values that the method holds beside the model that it trains.
         tied: Number of these in a word embedding whose matrix is the head's too.
 
     Raises:
@@ -80,33 +105,60 @@ def memory_of_depth(
         labelled=experiment.evaluation.batch_size if labels else 0,
         optimizer="momentum" if client.momentum else client.optimizer,
         tied=tied,
+        held=held,
     )
 
 
 def memory_of_run(experiment: Experiment, worker: "ClientWorker") -> int | None:
     """Return the peak memory of a client of a run, in bytes; None where no estimate applies.
 
-    There is no estimate for models with adapters, with two stacks of layers, without attention, or that run a layer
-    several times; nor where an example is longer than a row, since the number of rows of a batch is then unknown.
+    There is no estimate where :func:`memory_of_model` has none, nor where an example is longer than a row, since the
+    number of rows of a batch is then unknown.
 
     Args:
         experiment: Resolved.
         worker: The worker, with the model, of which the frozen parameters are marked, and the features.
     """
+    length = worker.spec.longest
+    if not experiment.data.at_sites and _longest_example(worker) > length:
+        return None
+    held = worker.algorithm.held_vectors * worker.layout.numel
+    return memory_of_model(experiment, worker.task, worker.replica.model, length, held)
+
+
+def memory_of_model(
+    experiment: Experiment, task: "Task", model: "nn.Module", length: int, held: int
+) -> int | None:
+    """Return the peak memory of a client that trains a model, in bytes; None where no estimate applies.
+
+    There is no estimate for models with adapters, with two stacks of layers, without attention, or that run a layer
+    several times.
+
+    Args:
+        experiment: Resolved.
+        task: The task.
+        model: The model, of which the frozen parameters are marked.
+        length: Maximum number of tokens of a row; 0 where it is not known.
+        held: Number of values that the method holds beside the model that it trains.
+    """
     from fednlp.models.trainable_depth import backward_depth
 
-    length, model, features = worker.spec.longest, worker.replica.model, worker.train_features
     depth = backward_depth(model)
     if experiment.model.peft is not None or depth is None or not length:
         return None
-    if features.lengths(worker.partition.train_indices).max(initial=0) > length:
-        return None
     try:
-        sizes = model_sizes(worker.task, model, length)
+        sizes = model_sizes(task, model, length)
     except ConfigError:
         return None
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    return memory_of_depth(experiment, sizes, TrainingDepth(*depth), trained, _tied(model))
+    return memory_of_depth(experiment, sizes, TrainingDepth(*depth), trained, held, _tied(model))
+
+
+def _longest_example(worker: "ClientWorker") -> int:
+    """Return the most tokens of a training example."""
+    partition = worker.partition
+    numbers = partition.train_indices if isinstance(partition, Partition) else partition.train_numbers
+    return int(worker.train_features.lengths(numbers).max(initial=0))
 
 
 def _tied(model: Any) -> int:
@@ -167,12 +219,14 @@ class PlanEstimator:
         ConfigError: The model has no single stack of layers.
     """
 
-    def __init__(self, experiment: Experiment, profile: DeviceProfile, log: Log) -> None:
+    def __init__(self, experiment: Experiment, profile: DeviceProfile, log: "Log") -> None:
         from fednlp.models.groups import groups_of
         from fednlp.models.pretrained import load_tokenizer, longest_text, pretrained_model
-        from fednlp.simulation.build import make_task, model_source, open_data
+        from fednlp.simulation.components import make_task, model_source, open_data
+        from fednlp.simulation.configured_algorithm import build_algorithm
 
         self.experiment, self.profile = experiment, profile
+        self.vectors = build_algorithm(experiment).held_vectors
         settings, data = experiment.model, open_data(experiment)
         source = model_source(experiment, data, log)
         tokenizer = load_tokenizer(source)
@@ -218,7 +272,7 @@ class PlanEstimator:
 
     def _cost(self, plan: TrainingPlan) -> PlanCost:
         trained, depth = _trained(self.model, self.selection(plan)), self.depth(plan)
-        memory = memory_of_depth(self.experiment, self.sizes, depth, trained)
+        memory = memory_of_depth(self.experiment, self.sizes, depth, trained, self.vectors * trained)
         return PlanCost(trained, memory, self._seconds(depth, True), self._seconds(depth, False))
 
     def _seconds(self, depth: TrainingDepth, training: bool) -> float:

@@ -19,11 +19,11 @@ from fednlp.federated.params import Layout
 from fednlp.federated.round import RoundReport, run_round
 from fednlp.federated.runtime import Runtime
 from fednlp.federated.sums import count_nonfinite
-from fednlp.simulation.build import fleet_of, local_training
 from fednlp.simulation.context import RunContext, require_finite
 from fednlp.simulation.evaluate import evaluated
 from fednlp.simulation.pseudo_labels import PseudoLabels
-from fednlp.simulation.resource_estimation import memory_of_run
+from fednlp.simulation.resource_estimation import fleet_of, memory_of_run
+from fednlp.simulation.workers import local_training
 
 
 class FederatedTraining:
@@ -108,6 +108,7 @@ class FederatedTraining:
         examples = local_examples(
             self._sizes, epochs=options.epochs, batch_size=options.batch_size, max_steps=options.max_steps
         )
+        examples = algorithm.local_work(examples, self._sizes)
         up = bytes_up(algorithm.uplink, self.context.state.layout, vectors=len(algorithm.sends) - 1)
         return client_seconds(self.fleet, examples, self._length(0), up)
 
@@ -179,5 +180,5 @@ def spent(layout: Layout, algorithm: Algorithm, result: ClientResult) -> ClientC
         tensors_up=len(sent) + extra * entries,
         tensors_down=tensors,
         parameters_up=parameters + extra * layout.numel,
-        examples=result.examples,
+        examples=result.examples + result.gradient_examples,
     )

@@ -12,7 +12,7 @@ from fednlp.models.fingerprint import changed, fingerprints
 from fednlp.models.pretrained import pretrained_model
 from fednlp.simulation.run_dir import RunDir
 from fednlp.tasks.base import Task
-from fednlp.training.replica import layout_of
+from fednlp.training.model_layout import layout_of
 from fednlp.training.worker_spec import exact_adapters, personal_names
 
 

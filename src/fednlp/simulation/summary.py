@@ -83,8 +83,10 @@ def _secure_total(experiment: Experiment, lines: list[dict[str, Any]]) -> dict[s
     }
 
 
-def _baseline(context: RunContext) -> dict[str, Any]:
-    """Return the task's metrics of a prediction without a model on the whole test set."""
+def _baseline(context: RunContext) -> dict[str, Any] | None:
+    """Return the task's metrics of a prediction without a model on the whole test set; None where none can be made."""
+    if context.experiment.data.at_sites:  # it is made of the training examples
+        return None
     worker, examples, train = context.worker, context.partition.train_indices, context.worker.train_features
     if context.gold is not None:
         examples, labels = context.gold

@@ -24,7 +24,8 @@ from fednlp.fewshot.depth_capacity import (
     search_plans,
 )
 from fednlp.simulation.callback import NullCallback
-from fednlp.simulation.resource_estimation import Log, PlanCost, PlanEstimator
+from fednlp.simulation.components import Log
+from fednlp.simulation.resource_estimation import PlanCost, PlanEstimator
 from fednlp.simulation.run import run
 
 OnProgress = Callable[[int, int, str], None]
@@ -229,13 +230,18 @@ def _costs(experiment: Experiment, limits: PlanLimits) -> tuple[Costs, DevicePro
 
 
 def _trial(experiment: Experiment, limits: PlanLimits, train: dict[str, Any], costs: Costs) -> Experiment:
-    """Return the experiment that evaluates a plan."""
+    """Return the experiment that evaluates a plan: shorter, so that the learning rates rise in fewer rounds."""
+    client, server = (
+        section.model_copy(update={"warmup_rounds": min(section.warmup_rounds, limits.rounds - 1)})
+        for section in (experiment.client, experiment.server)
+    )
     evaluation = {"every": 1, "personal": False, "cross_client_evaluation": False}
     changes = {
         "name": "plan",
         "num_rounds": limits.rounds,
         "model": experiment.model.model_copy(update={"train": train}),
-        "client": experiment.client.model_copy(update={"finetune_steps": 0}),
+        "client": client.model_copy(update={"finetune_steps": 0}),
+        "server": server,
         "costs": costs,
         "evaluation": experiment.evaluation.model_copy(update=evaluation),
         "report": Report(),

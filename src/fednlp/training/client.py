@@ -325,6 +325,7 @@ class ClientTrainer:
             entries=None if sent.chosen.sent is None else np.flatnonzero(sent.chosen.sent).tolist(),
             metrics=dict(result.metrics),
             facts=facts,
+            gradient_examples=local.gradient_examples,
         )
 
     def _bytes_up(self, upload: Upload) -> int | None:

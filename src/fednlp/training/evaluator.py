@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from fednlp.data.features import Features
-from fednlp.partition import Partition
+from fednlp.partition import OneClient, Partition
 from fednlp.tasks.base import Predictions, Task
 from fednlp.tasks.label_scores import LabelScores, by_label
 from fednlp.training.batches import evaluation_batches
@@ -29,7 +29,7 @@ class Evaluator:
         replica: Replica,
         task: Task,
         features: Features,
-        partition: Partition,
+        partition: Partition | OneClient,
         numbers: str,
         batch_size: int,
     ) -> None:
@@ -60,6 +60,7 @@ class Evaluator:
 
     def by_owner(self, outcomes: list[Predictions]) -> list[float | None]:
         """Return the task's metric on each client's own test examples; None where these do not define it."""
+        assert isinstance(self.partition, Partition)
         found = scores_by_owner(self.task, self.features, self.partition, outcomes)
         return [None if np.isnan(score) else float(score) for score in found]  # JSON knows no NaN
 

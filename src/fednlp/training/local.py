@@ -40,7 +40,7 @@ class LocalTrainer:
         personal: The client's personal parameters, flat, when :meth:`steps` begins; None for the first ones.
         begin: Where steps from ``x`` begin in its place: the client's version of the shared tensors; None for ``x``.
         trained_personal: The personal parameters after the first call of :meth:`steps`, flat: the client keeps them.
-        memory: The optimiser's, before the first call of :meth:`steps`, and then after the last.
+        memory: The optimiser's, before the first call of :meth:`steps`, and then after it: the client keeps it.
         all_words: Load the whole word embedding, so that the trained model can be evaluated as it stands.
         rate: The learning rate is multiplied by this.
         staleness: How many rounds ago the server had ``x``.
@@ -53,6 +53,7 @@ class LocalTrainer:
         total_steps: Of all calls.
         total_examples: Seen in all calls, once per epoch.
         total_loss: Sum over all steps of the mean loss of the step's examples, times their number.
+        gradient_examples: Seen in all calls of :meth:`gradient`.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class LocalTrainer:
         self.dropout: tuple[str, tuple[int, ...]] = ("dropout", (round_number, client))
         self.num_steps, self.rate_sum = 0, 0.0
         self.total_steps, self.total_examples, self.total_loss = 0, 0, 0.0
+        self.gradient_examples = 0
         self._calls = 0
         self._last: TrainedWeights | None = None
 
@@ -132,9 +134,9 @@ class LocalTrainer:
                 losses.append(loss.detach() * len(numbers))
                 on_step(step + 1)
         self._count(batches, losses, rate, first)
-        self.memory = remember(optimizer) if options.keep_memory or self.span else {}
         if self.trained_personal is None:
             self.trained_personal = replica.own()
+            self.memory = remember(optimizer) if options.keep_memory or self.span else {}
         self._last = TrainedWeights(replica, self.x)
         return self._last
 
@@ -150,6 +152,7 @@ class LocalTrainer:
                 batch = self.task.collate(self.features, numbers, replica.device, training=True)
                 loss = self.task.loss(replica.model, batch) * (len(numbers) / len(self.examples))
                 loss.backward()  # type: ignore[no-untyped-call]
+        self.gradient_examples += len(self.examples)
         return replica.gradient()
 
     def _load(self, start: Tensor, by_rows: bool) -> None:

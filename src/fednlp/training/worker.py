@@ -22,7 +22,7 @@ from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import Trained, received
 from fednlp.hubs.cache import cache_dir
 from fednlp.models.groups import groups_of
-from fednlp.partition import Partition
+from fednlp.partition import OneClient, Partition
 from fednlp.plugins import raised
 from fednlp.runtime.engine import Handler, Vectors
 from fednlp.runtime.messages import (
@@ -69,9 +69,16 @@ class ClientWorker:
         spec: Where everything is.
         model: The architecture; its weights are overwritten.
         algorithm: The method. What depends on the model is filled in: the groups and adapters of its uplink.
+        partition: Whose examples are whose; by default what the file holds that ``spec`` names.
     """
 
-    def __init__(self, spec: WorkerSpec, model: nn.Module, algorithm: Algorithm) -> None:
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        model: nn.Module,
+        algorithm: Algorithm,
+        partition: Partition | OneClient | None = None,
+    ) -> None:
         self.spec = spec
         self.task = task_from(spec.task, spec.task_fields)
         self.options = LocalTraining(**spec.options)
@@ -99,7 +106,7 @@ class ClientWorker:
         self.test_features = self.train_features if same else opened_features(spec.test_features)
         if spec.unlabelled:
             self.train_features = without_labels(self.train_features)
-        self.partition = Partition.load(Path(spec.partition))
+        self.partition = Partition.load(Path(spec.partition)) if partition is None else partition
         self.trainer = ClientTrainer(
             self.replica,
             self.task,

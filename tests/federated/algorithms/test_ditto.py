@@ -20,7 +20,7 @@ from fednlp.inference.client_models import NoClientModel
 from fednlp.inference.model import open_trained
 from fednlp.partition import Partition
 from fednlp.reports.groups import algorithm_title
-from fednlp.simulation.build import build_components
+from fednlp.simulation.components import build_components
 from fednlp.simulation.run_dir import RunDir
 from fednlp.simulation.start_model import start_model
 from fednlp.training.scores import joined

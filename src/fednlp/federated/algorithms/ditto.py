@@ -49,6 +49,7 @@ def ditto(
         keeps=(PERSONAL,),
         personal_model=PERSONAL,
         client_rate=client_rate,
+        local_trainings=2,
     )
 
 

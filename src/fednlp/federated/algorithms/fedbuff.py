@@ -16,7 +16,7 @@ from fednlp.federated.algorithms import method
 from fednlp.federated.client import ClientResult
 from fednlp.federated.cohort import Cohort, Population, RoundPlan, WeightFunction, by_examples
 from fednlp.federated.schedules import RateSchedule
-from fednlp.federated.server import ServerOptimizer
+from fednlp.federated.server import ServerOptimizer, ServerUpdate
 from fednlp.seeds import generator
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class BufferedMean(WeightedMean):
 
 
 @dataclass(frozen=True)
-class FedBuffServer:
+class FedBuffServer(ServerUpdate):
     """Moves the model by a server optimiser, and keeps the older models on which clients still train.
 
     Attributes:

@@ -10,7 +10,7 @@ from fednlp.federated.algorithms import method
 from fednlp.federated.client import Local, Result
 from fednlp.federated.cohort import WeightFunction, by_examples, uniform_cohort
 from fednlp.federated.schedules import RateSchedule
-from fednlp.federated.server import ServerOptimizer
+from fednlp.federated.server import ServerOptimizer, ServerUpdate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,7 +111,7 @@ def gradient_count(steps: int, momentum: float = 0.0) -> float:
 
 
 @dataclass(frozen=True)
-class FedNovaServer:
+class FedNovaServer(ServerUpdate):
     """The server of FedNova.
 
     Attributes:
@@ -138,7 +138,3 @@ class FedNovaServer:
         tau_eff = update.metrics.get("tau", 0.0)  # none where the clients weigh nothing
         update.model.delta.mul_(tau_eff)
         self.optimizer.step(state, update)
-
-    def model(self, state: "State", staleness: int) -> "Tensor":
-        """Return the global model."""
-        return state.params

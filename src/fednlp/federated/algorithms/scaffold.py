@@ -9,7 +9,7 @@ from fednlp.federated.algorithms import method
 from fednlp.federated.client import ClientFunction, Local, Result
 from fednlp.federated.cohort import WeightFunction, by_examples, uniform_cohort
 from fednlp.federated.schedules import RateSchedule
-from fednlp.federated.server import ServerOptimizer
+from fednlp.federated.server import ServerOptimizer, ServerUpdate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,6 +83,7 @@ def scaffold(
         keeps=("control",),
         receives=("control",),
         client_rate=client_rate,
+        local_gradients=1 if option == "I" else 0,
     )
 
 
@@ -107,7 +108,7 @@ def scaffold_client(option: Option) -> ClientFunction:
 
 
 @dataclass(frozen=True)
-class ScaffoldServer:
+class ScaffoldServer(ServerUpdate):
     """The server of SCAFFOLD: lines 16 and 17 of Algorithm 1.
 
     Attributes:
@@ -124,7 +125,3 @@ class ScaffoldServer:
         """x <- x + eta mean(y - x);  c <- c + |S|/N mean(c_i_new - c_i)."""
         self.optimizer.step(state, update)
         state.vectors["control"].add_(update.vectors["control"].delta, alpha=update.fraction)
-
-    def model(self, state: "State", staleness: int) -> "Tensor":
-        """Return the global model."""
-        return state.params

@@ -1,0 +1,157 @@
+"""fednlp serve, fednlp join, fednlp rehearse."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fednlp.errors import ConfigError
+from fednlp.formatting.safe_text import clean
+
+_EXPERIMENT = Annotated[
+    str, typer.Argument(help="An experiment file, or the name of one that comes with fednlp.")
+]
+_SET = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change a setting, e.g. --set num_rounds=5; may be repeated."),
+]
+
+
+def serve(
+    experiment: _EXPERIMENT,
+    out: Annotated[
+        Path, typer.Option(help="The run directory; the one of a federation that was stopped goes on.")
+    ],
+    sites: Annotated[
+        str, typer.Option(help="Names of the sites to invite, with commas between, or how many.")
+    ] = "",
+    listen: Annotated[str, typer.Option(help="host:port to listen at.")] = "0.0.0.0:8443",
+    address: Annotated[
+        str | None, typer.Option(help="host:port as the sites reach this server, if it is another.")
+    ] = None,
+    changes: _SET = None,
+) -> None:
+    """Serve a federation: print a line for each site to type, wait for the sites, and run the rounds."""
+    from fednlp import config
+    from fednlp.cli.console import Console
+    from fednlp.deployment.serve import Listening
+    from fednlp.deployment.serve import serve as serve_federation
+
+    settings = config.load(experiment, changes or [])
+    hosts = tuple({one.rpartition(":")[0] for one in (listen, address) if one} - {"0.0.0.0", "[::]", ""})
+    again = f"fednlp serve {experiment} --out {out}"
+    with Console(again=again) as console:
+        serve_federation(
+            settings, out, _names(sites), Listening(listen, address, hosts), console, _show_token
+        )
+
+
+def join(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="The token that the server printed, - to read it from standard input, or a name."
+        ),
+    ],
+    data: Annotated[str | None, typer.Option(help="Your training examples: a file or a folder.")] = None,
+    text: Annotated[str | None, typer.Option(help="The column of the texts.")] = None,
+    label: Annotated[str | None, typer.Option(help="The column of the labels.")] = None,
+    columns: Annotated[
+        list[str] | None, typer.Option("--column", help="Your name of a column, name=own; may be repeated.")
+    ] = None,
+    test_data: Annotated[str | None, typer.Option(help="Your own test examples, if you have any.")] = None,
+    test_fraction: Annotated[
+        float | None, typer.Option(help="Share of the examples held out for your own tests; 0 for none.")
+    ] = None,
+    policy: Annotated[Path | None, typer.Option(help="The site's file: what it allows (see --init).")] = None,
+    init: Annotated[
+        bool, typer.Option("--init", help="Write the site's file with comments, and end.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be fetched, trained and sent, and end.")
+    ] = False,
+) -> None:
+    """Join a federation with your own data, which never leave this machine."""
+    from fednlp.deployment.join import enrolled_folder, examine, site_file
+    from fednlp.deployment.join import join as join_federation
+    from fednlp.deployment.policy import load_policy
+    from fednlp.deployment.site_template import write_template
+
+    given = {
+        "path": data,
+        "text": text,
+        "label": label,
+        "columns": _columns(columns),
+        "test_path": test_data,
+        "test_fraction": test_fraction,
+    }
+    options = {key: value for key, value in given.items() if value is not None}
+    if init:
+        path = policy or Path("site.toml")
+        write_template(path, options)
+        print(f"written {path}: read it, and join with: fednlp join TOKEN --policy {path}")
+        return
+    if target == "-":
+        target = sys.stdin.readline().strip()
+    if policy is not None and options:
+        raise ConfigError(
+            "--policy names the data already: leave --data and its options out, or change that file"
+        )
+    folder = enrolled_folder(target, _log)
+    found = load_policy(site_file(folder, policy, options))
+    if dry_run:
+        for line in examine(folder, found, _log):
+            print(clean(line))
+        return
+    try:
+        print(clean(f"the federation has ended: {join_federation(folder, found, _log)}"))
+    except KeyboardInterrupt:
+        print(f"\nstopped; go on with: fednlp join {folder.name}", file=sys.stderr)
+        raise
+
+
+def rehearse(
+    experiment: _EXPERIMENT,
+    out: Annotated[Path, typer.Option(help="The run directory; the sites' folders are made beside it.")],
+    changes: _SET = None,
+) -> None:
+    """Try a federation on this machine: a process for each client, each with its own examples alone, over TLS."""
+    from fednlp import config
+    from fednlp.cli.console import Console
+    from fednlp.deployment.rehearse import rehearse as rehearse_federation
+
+    settings = config.load(experiment, changes or [])
+    with Console(again=f"fednlp rehearse {experiment} --out {out}") as console:
+        rehearse_federation(settings, out, console)
+
+
+def _log(line: str) -> None:
+    print(clean(line), file=sys.stderr, flush=True)
+
+
+def _show_token(name: str, token: str) -> None:
+    print(f"{clean(name)}:  fednlp join {token} --data FILE", flush=True)
+
+
+def _names(text: str) -> list[str]:
+    """Return names of sites: those given, or so many numbered ones.
+
+    >>> _names("nord, west"), _names("2")
+    (['nord', 'west'], ['site-1', 'site-2'])
+    """
+    if text.strip().isdecimal():
+        return [f"site-{number}" for number in range(1, int(text) + 1)]
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _columns(given: list[str] | None) -> dict[str, str] | None:
+    if not given:
+        return None
+    found = {}
+    for column in given:
+        name, equals, value = column.partition("=")
+        if not equals:
+            raise ConfigError(f"--column {column}: write name=own, for example --column source=dialogue")
+        found[name.strip()] = value.strip()
+    return found

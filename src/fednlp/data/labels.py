@@ -1,0 +1,123 @@
+"""Labels under other names and numbers: those of a data set, as another party knows them."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fednlp.data.schema import SCHEMAS
+from fednlp.data.textdata import TextData, class_names
+from fednlp.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def rename_labels(data: TextData, names: Mapping[str, str]) -> TextData:
+    """Return a data set with some of its labels, or tags, under other names; several may become one.
+
+    Args:
+        data: The data set; the tables on disk are not changed.
+        names: New names by old ones; a label that is not among them keeps its name.
+
+    Raises:
+        DataError: The task has no labels, and names are given.
+    """
+    names = {old: new for old, new in names.items() if old != new}
+    if names and not has_labels(data.task):
+        raise DataError(f"{data.name}: {data.task} has no labels to rename: leave the names out")
+    if names.keys().isdisjoint(data.label_names):
+        return data
+    column, convert = _labels(data, names)
+    train = _converted(data.train, column, convert)
+    test = train if data.test is data.train else _converted(data.test, column, convert)
+    identity = json.dumps([data.fingerprint, sorted(names.items())])
+    return replace(
+        data,
+        train=train,
+        test=test,
+        label_names=class_names(data.task, data.columns, [train, test]),
+        fingerprint=hashlib.sha256(identity.encode()).hexdigest(),
+    )
+
+
+def unknown_labels(data: TextData, names: Sequence[str]) -> dict[str, int]:
+    """Return the labels that are not among some names, with how many examples (of tags: words) have each.
+
+    Args:
+        data: The data set; the examples of training and test are counted.
+        names: The names that are known.
+
+    Raises:
+        DataError: A name is blank or occurs twice, or the task has no labels and names are given.
+    """
+    if names and not has_labels(data.task):
+        raise DataError(f"{data.name}: {data.task} has no labels: leave their names out")
+    if len(set(names)) < len(names) or not all(name.strip() for name in names):
+        raise DataError("the names of the labels are not distinct, or one is blank: give each label one name")
+    strange = [label for label in data.label_names if label not in set(names)]
+    counts = _counted(data) if strange else Counter[str]()
+    return {label: counts[label] for label in strange}
+
+
+def with_labels(data: TextData, names: Sequence[str]) -> TextData:
+    """Return a data set whose labels are numbered by the places of their names in a list.
+
+    Args:
+        data: The data set.
+        names: The names of all labels, in the order of their ids; empty for a task without labels.
+
+    Raises:
+        DataError: The data have a label that is not among the names; or as for :func:`unknown_labels`.
+    """
+    strange = unknown_labels(data, names)
+    if strange:
+        label, count = next(iter(strange.items()))
+        raise DataError(f"{data.name}: the label {label!r} ({count:,}) is none of {', '.join(names)}")
+    return replace(data, label_names=tuple(names))
+
+
+def has_labels(task: str) -> bool:
+    """Return whether the examples of a task have labels or tags.
+
+    >>> has_labels("token-classification"), has_labels("question-answering")
+    (True, False)
+    """
+    return SCHEMAS[task].kind in ("class", "tags")
+
+
+def _labels(data: TextData, names: Mapping[str, str]) -> tuple[str, Callable[[str], str]]:
+    """Return the column of the labels, and what becomes of a value of it."""
+    if SCHEMAS[data.task].kind == "class":
+        return data.columns["label"], lambda label: names.get(label, label)
+
+    def convert(tags: str) -> str:
+        return json.dumps([names.get(tag, tag) for tag in json.loads(tags)], ensure_ascii=False)
+
+    return data.columns["tags"], convert
+
+
+def _converted(table: "pa.Table", column: str, convert: Callable[[str], str]) -> "pa.Table":
+    """Return a table in which each value of a column is converted."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = table.column(column)
+    distinct = values.unique()
+    converted = pa.array([convert(value) for value in distinct.to_pylist()], values.type)
+    places = pc.index_in(values, value_set=distinct)
+    return table.set_column(table.column_names.index(column), column, converted.take(places))
+
+
+def _counted(data: TextData) -> Counter[str]:
+    """Return how many examples have each label, or how many words each tag."""
+    counts: Counter[str] = Counter()
+    is_class = SCHEMAS[data.task].kind == "class"
+    for table in [data.train] if data.test is data.train else [data.train, data.test]:
+        for found in table.column(data.columns["label" if is_class else "tags"]).value_counts().to_pylist():
+            value, count = found["values"], found["counts"]
+            for label in [value] if is_class else json.loads(value):
+                counts[label] += count
+    return counts

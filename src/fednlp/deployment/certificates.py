@@ -1,0 +1,282 @@
+"""X.509 as a federation uses it: keys on the curve P-256, certificates of a few fixed shapes, strict reading.
+
+Certificates and signing requests of others are read here and nowhere else. Only their key and their signature count:
+names and extensions that somebody else wrote are never taken over.
+"""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    SECP256R1,
+    EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
+    generate_private_key,
+)
+from cryptography.hazmat.primitives.hashes import SHA256, Hash
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
+
+from fednlp.errors import IdentityError
+
+MOST_BYTES = 4096
+"""Longest certificate or signing request of others that is read, as PEM."""
+EARLY = timedelta(days=2)
+"""Certificates are valid from this long ago: a clock that is wrong by a day locks nobody out."""
+FIRST = datetime(2000, 1, 1, tzinfo=UTC)
+LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+"""Without a well-defined end: RFC 5280, section 4.1.2.5."""
+CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
+SERVER = ExtendedKeyUsageOID.SERVER_AUTH
+
+_DAMAGED = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
+_ONE_PEM = re.compile(rb"\s*-----BEGIN ([A-Z ]{1,40})-----[0-9A-Za-z+/=\s]+-----END \1-----\s*")
+
+
+class Material(NamedTuple):
+    """What one end of a TLS connection shows and trusts.
+
+    Args:
+        key: Its private key, PEM.
+        chain: Its certificate, and those between it and the root, PEM.
+        roots: The certificates that it trusts, PEM.
+    """
+
+    key: bytes
+    chain: bytes
+    roots: bytes
+
+    def __repr__(self) -> str:
+        return f"Material(chain={self.chain!r}, roots={self.roots!r})"
+
+
+def new_key() -> EllipticCurvePrivateKey:
+    """Return a fresh private key from the operating system's randomness."""
+    return generate_private_key(SECP256R1())
+
+
+def key_pem(key: EllipticCurvePrivateKey) -> bytes:
+    """Return a private key as PEM (PKCS #8, not encrypted)."""
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def certificate_pem(certificate: x509.Certificate) -> bytes:
+    """Return a certificate as PEM."""
+    return certificate.public_bytes(Encoding.PEM)
+
+
+def load_key(pem: bytes) -> EllipticCurvePrivateKey:
+    """Read a private key that :func:`key_pem` wrote.
+
+    Raises:
+        IdentityError: It is damaged, or of another type.
+    """
+    try:
+        key = load_pem_private_key(pem, None)
+    except _DAMAGED:
+        raise IdentityError("the private key is damaged") from None
+    if not isinstance(key, EllipticCurvePrivateKey) or not isinstance(key.curve, SECP256R1):
+        raise IdentityError("the private key is not on the curve P-256")
+    return key
+
+
+def load_certificate(pem: bytes) -> x509.Certificate:
+    """Read one certificate, and nothing else, that holds a key on P-256.
+
+    Args:
+        pem: The certificate; at most :data:`MOST_BYTES` bytes.
+
+    Raises:
+        IdentityError: It is anything else.
+    """
+    _require_pem(pem, b"CERTIFICATE", "certificate")
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+        _p256(certificate.public_key(), "certificate")
+    except _DAMAGED:
+        raise IdentityError("the certificate is damaged") from None
+    return certificate
+
+
+def require_shown(pem: bytes | None) -> bytes:
+    """Return the certificate that a peer has shown.
+
+    Raises:
+        IdentityError: It has shown none.
+    """
+    if pem is None:
+        raise IdentityError("no certificate was shown: only mutual TLS is accepted")
+    return pem
+
+
+def load_request(pem: bytes) -> x509.CertificateSigningRequest:
+    """Read a signing request for a key on P-256, signed with this key; its names and extensions are not looked at.
+
+    Args:
+        pem: The request; at most :data:`MOST_BYTES` bytes.
+
+    Raises:
+        IdentityError: It is anything else.
+    """
+    _require_pem(pem, b"CERTIFICATE REQUEST", "signing request")
+    try:
+        request = x509.load_pem_x509_csr(pem)
+        _p256(request.public_key(), "signing request")
+        signed = request.is_signature_valid and isinstance(request.signature_hash_algorithm, SHA256)
+    except _DAMAGED:
+        raise IdentityError("the signing request is damaged") from None
+    if not signed:
+        raise IdentityError("the signing request is not signed by its own key with SHA-256")
+    return request
+
+
+def _require_pem(pem: bytes, kind: bytes, what: str) -> None:
+    if len(pem) > MOST_BYTES:
+        raise IdentityError(f"the {what} is longer than {MOST_BYTES} bytes")
+    match = _ONE_PEM.fullmatch(pem)
+    if match is None or match[1] != kind:
+        raise IdentityError(f"the {what} is not one PEM block")
+
+
+def _p256(key: object, what: str) -> None:
+    if not isinstance(key, EllipticCurvePublicKey) or not isinstance(key.curve, SECP256R1):
+        raise IdentityError(
+            f"the {what} holds another type of key: only keys on the curve P-256 are accepted"
+        )
+
+
+def public_key(holder: x509.Certificate | x509.CertificateSigningRequest) -> EllipticCurvePublicKey:
+    """Return the key of what :func:`load_certificate` or :func:`load_request` has read."""
+    key = holder.public_key()
+    assert isinstance(key, EllipticCurvePublicKey)
+    return key
+
+
+def key_id(key: EllipticCurvePublicKey) -> str:
+    """Return the SHA-256 of a public key (its SubjectPublicKeyInfo), in hexadecimal."""
+    digest = Hash(SHA256())
+    digest.update(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
+    return digest.finalize().hex()
+
+
+def fingerprint(certificate: x509.Certificate) -> str:
+    """Return the SHA-256 of a certificate, in hexadecimal."""
+    return certificate.fingerprint(SHA256()).hex()
+
+
+def ends(certificate: x509.Certificate) -> float:
+    """Return until when a certificate is valid, seconds since 1970."""
+    return certificate.not_valid_after_utc.timestamp()
+
+
+def common_name(name: str) -> x509.Name:
+    """Return a distinguished name that has nothing but a common name."""
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    """Return whether a certificate names the issuer and bears its signature."""
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (*_DAMAGED, InvalidSignature):
+        return False
+    return True
+
+
+def new_root(name: str, key: EllipticCurvePrivateKey, begins: datetime, ends: datetime) -> x509.Certificate:
+    """Return a self-signed certificate whose key may sign certificates of its own and no further authorities.
+
+    Args:
+        name: Its common name, at most 64 bytes in UTF-8.
+        key: The private key.
+        begins: When it is first valid.
+        ends: When it is last valid.
+    """
+    builder = _builder(common_name(name), common_name(name), key.public_key(), begins, ends, serial=1)
+    usage = _usage(key_cert_sign=True)
+    return (
+        builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .sign(key, SHA256())
+    )
+
+
+def new_leaf(
+    name: str,
+    key: EllipticCurvePublicKey,
+    issuer: x509.Name,
+    issuer_key: EllipticCurvePrivateKey,
+    *,
+    begins: datetime,
+    ends: datetime,
+    purpose: ObjectIdentifier,
+    hosts: x509.SubjectAlternativeName | None = None,
+) -> x509.Certificate:
+    """Return a certificate for one end of a connection.
+
+    Args:
+        name: Its common name, at most 64 bytes in UTF-8.
+        key: The public key that it is for.
+        issuer: The subject of the authority's certificate.
+        issuer_key: The authority's private key.
+        begins: When it is first valid.
+        ends: When it is last valid.
+        purpose: :data:`CLIENT` or :data:`SERVER`; it is good for nothing else.
+        hosts: Names and addresses of a server.
+    """
+    serial = x509.random_serial_number()
+    authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
+    builder = (
+        _builder(common_name(name), issuer, key, begins, ends, serial)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        .add_extension(authority, critical=False)
+    )
+    if hosts is not None:
+        builder = builder.add_extension(hosts, critical=False)
+    return builder.sign(issuer_key, SHA256())
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: EllipticCurvePublicKey,
+    begins: datetime,
+    ends: datetime,
+    serial: int,
+) -> x509.CertificateBuilder:
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(serial)
+        .not_valid_before(begins)
+        .not_valid_after(ends)
+        .add_extension(identifier, critical=False)
+    )
+
+
+def _usage(key_cert_sign: bool = False, digital_signature: bool = False) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=digital_signature,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=key_cert_sign,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )

@@ -1,0 +1,419 @@
+"""The client's end: a state machine that takes frames and gives frames, over one connection after the other."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from fednlp.deployment.inbox import client_of
+from fednlp.deployment.links import Wake
+from fednlp.deployment.messages import (
+    VERSION,
+    Bye,
+    Call,
+    Finished,
+    Get,
+    Hello,
+    ObjectChunk,
+    ObjectRef,
+    Refused,
+    Reply,
+    Resume,
+    Stored,
+    UploadChunk,
+    Welcome,
+    Withdrawn,
+    from_server,
+    pack,
+    printable,
+)
+from fednlp.deployment.objects import ObjectCache, ObjectFile, Partial, ref_of
+from fednlp.deployment.outbox import Outbox, RunOutbox
+from fednlp.errors import ProtocolError, RunError
+
+_MOST_CALLS = 256
+_MOST_REQUESTS = 64 << 20
+"""Bytes of the calls that are open at most."""
+_MOST_DAMAGED = 3
+_MOST_WAITING = 1024
+
+
+@dataclass(frozen=True)
+class ReadyCall:
+    """A call whose objects are there.
+
+    Attributes:
+        id: Of the call.
+        request: JSON.
+        objects: The file of each object, by name.
+    """
+
+    id: str
+    request: dict[str, Any]
+    objects: dict[str, Path]
+
+
+@dataclass
+class _Asked:
+    """A call that is not answered yet; ``size`` is that of its frame."""
+
+    call: Call
+    size: int
+    ready: bool = False
+
+
+class ClientSession:
+    """A client's part in a run: it fetches what calls need, hands them over, and sends what was answered.
+
+    It outlives its connections: give :meth:`begin` to a driver. The callbacks come in the driver's thread.
+
+    Args:
+        outbox: Where answers lie until the server has stored them.
+        objects: Where fetched objects lie.
+        run: The run that it takes part in; None for the one that the server names.
+        software: Version of fednlp.
+        on_ready: Takes a call once its objects are there; answer it by :meth:`answer`, from any thread.
+        on_withdrawn: Takes the id of a call that was handed over and is no longer wanted.
+        on_state: Takes a line for people.
+
+    Attributes:
+        run: The run that it takes part in, once it is known.
+        client: Its number, once the server has told it.
+        reason: Why the session is finished; None while it is not.
+        refused: Whether it is finished because the server refuses it.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        objects: ObjectCache,
+        *,
+        run: str | None,
+        software: str,
+        on_ready: Callable[[ReadyCall], None],
+        on_withdrawn: Callable[[str], None] = lambda call_id: None,
+        on_state: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.run, self.client = run, -1
+        self.reason: str | None = None
+        self.refused = False
+        self._software, self._objects, self._outbox = software, objects, outbox
+        self._on_ready, self._on_withdrawn, self._on_state = on_ready, on_withdrawn, on_state
+        self._lock = threading.RLock()
+        self._box: RunOutbox | None = None
+        self._asked: dict[str, _Asked] = {}
+        self._damaged: dict[str, int] = {}
+        self._events: list[Callable[[], None]] = []
+        self._fetching: dict[str, Partial] = {}
+        self._uploads: dict[str, tuple[ObjectFile, int]] = {}
+        self._reset(lambda: None)
+
+    def _reset(self, wake: Wake) -> None:
+        self._wake = wake
+        self._welcomed = False
+        self._said: deque[bytes] = deque()
+        self._offers: deque[str] = deque()
+        self._stale: set[str] = set()  # objects that are no longer fetched: chunks may still be on their way
+
+    def begin(self, wake: Wake) -> Self:
+        """Begin a new connection.
+
+        Args:
+            wake: Tells the driver to ask for frames again.
+        """
+        with self._lock:
+            self.close()
+            self._reset(wake)
+            self._say(Hello(VERSION, self._software, self.run, list(self._asked)))
+        return self
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will be sent or taken."""
+        return self.reason is not None and not self._said
+
+    def receive(self, data: bytes) -> None:
+        """Take a frame that has arrived.
+
+        Raises:
+            ProtocolError: It is not valid; the connection has to be closed.
+            RunError: It cannot be stored; the connection has to be closed, and may be tried again later.
+        """
+        try:
+            with self._lock:
+                if self.reason is None:
+                    self._receive(data)
+        finally:
+            events, self._events = self._events, []
+            for event in events:  # without the lock: it may take its time, or answer at once
+                event()
+
+    def next_frame(self) -> bytes | None:
+        """Return the next frame to send, or None if there is none until something arrives or the driver is woken.
+
+        Raises:
+            RunError: A file of the outbox is damaged; the connection has to be closed.
+        """
+        with self._lock:
+            if self._said:
+                return self._said.popleft()
+            if self._box is None or not self._welcomed or self.reason is not None:
+                return None
+            while self._offers:
+                call_id = self._offers.popleft()
+                if call_id in self._box and call_id not in self._uploads:
+                    return pack(self._box.read(call_id))
+            return self._next_chunk()
+
+    def close(self) -> None:
+        """Let go of what the connection held: it is gone."""
+        with self._lock:
+            while self._fetching:
+                self._fetching.popitem()[1].close()
+            while self._uploads:
+                self._uploads.popitem()[1][0].close()
+            self._welcomed = False
+
+    def leave(self, reason: str) -> None:
+        """Say goodbye, and finish."""
+        with self._lock:
+            if self.reason is None:
+                self.reason = printable(reason)
+                self._said.append(pack(Bye(self.reason)))
+                self._wake()
+
+    def answer(
+        self, call_id: str, answer: dict[str, Any] | None, body: Path | None, error: str | None = None
+    ) -> None:
+        """Answer a call; when this returns, the answer is on the disk and will reach the server.
+
+        Nothing happens if the call is no longer wanted.
+
+        Args:
+            call_id: Of a call that was handed over.
+            answer: JSON; None where there is none.
+            body: The file of the answer's object, which is moved away; None where there is none.
+            error: Why the call failed; None if it did not.
+
+        Raises:
+            RunError: The disk is full, or cannot be written.
+            ProtocolError: The answer is too long.
+        """
+        ref = None if body is None else ref_of(body)
+        clean = None if error is None else printable(error)
+        reply = Reply(call_id, answer, ref.digest if ref else None, ref.size if ref else 0, clean)
+        pack(reply)
+        with self._lock:
+            wanted, box = call_id in self._asked, self._box
+        if wanted and box is not None:
+            box.put(reply, body)  # takes its time: the connection goes on meanwhile
+        elif body is not None:
+            body.unlink(missing_ok=True)
+        with self._lock:
+            if not wanted or box is None:
+                return
+            if self._asked.pop(call_id, None) is None:
+                box.remove(call_id)
+                return
+            self._offers.append(call_id)
+            self._wake()
+
+    # The messages.
+
+    def _receive(self, data: bytes) -> None:
+        message, payload = from_server(data)
+        if self._welcomed == isinstance(message, Welcome) and not isinstance(message, Refused):
+            raise ProtocolError(f"a {type(message).__name__} out of turn")
+        match message:
+            case Welcome():
+                self._welcome(message)
+            case Refused():
+                self.refused = True
+                self._finish(message.reason, f"the server refuses: {message.reason}")
+            case Finished():
+                self._finish(message.reason, f"the run is over: {message.reason}")
+            case Call():
+                self._call(message, len(data))
+            case ObjectChunk():
+                self._chunk(message, payload)
+            case Resume():
+                self._resume(message)
+            case Stored():
+                self._stored(message.id)
+            case Withdrawn():
+                self._drop(message.id)
+
+    def _welcome(self, welcome: Welcome) -> None:
+        if self.run not in (None, welcome.run):
+            raise ProtocolError(f"the server runs {welcome.run}, and this client takes part in {self.run}")
+        if self.client not in (-1, welcome.client):
+            raise ProtocolError(f"the server calls client {self.client} by another number, {welcome.client}")
+        self.run, self.client = welcome.run, welcome.client
+        if self._box is None:
+            self._box = self._outbox.of(welcome.run)
+        self._welcomed = True
+        self._offers.extend(self._box)
+        self._tell(f"connected: client {self.client} of {self.run}")
+
+    def _finish(self, reason: str, line: str) -> None:
+        self.reason = reason
+        self._said.clear()
+        self._tell(line)
+
+    def _call(self, call: Call, size: int) -> None:
+        assert self._box is not None
+        self._check_own(call.id)
+        if call.id in self._box:
+            self._offers.append(call.id)
+        elif call.id in self._box.done:
+            self._say(
+                Reply(call.id, None, error="it was answered before, and the server had stored the answer")
+            )
+        else:
+            if call.id not in self._asked:
+                total = sum(one.size for one in self._asked.values()) + size
+                if len(self._asked) >= _MOST_CALLS or total > _MOST_REQUESTS:
+                    raise ProtocolError(f"{len(self._asked)} calls are open, and another one is too many")
+                self._asked[call.id] = _Asked(call, size)
+            self._advance(call.id)
+
+    def _advance(self, call_id: str) -> None:
+        """Fetch what a call lacks, or hand it over."""
+        asked = self._asked[call_id]
+        if asked.ready:
+            return None
+        for name, ref in asked.call.objects.items():
+            if ref.size > self._objects.most_bytes:
+                most = self._objects.most_bytes
+                return self._fail(
+                    call_id, f"the object {name!r} has {ref.size} bytes, and this site takes {most}"
+                )
+        objects: dict[str, Path] = {}
+        for name, ref in asked.call.objects.items():
+            path = self._objects.find(ref) or self._fetch(ref)
+            if path is not None:
+                objects[name] = path
+        if call_id in self._asked and len(objects) == len(asked.call.objects):
+            asked.ready = True
+            ready = ReadyCall(call_id, asked.call.request, objects)
+            self._events.append(lambda: self._on_ready(ready))
+        return None
+
+    def _fetch(self, ref: ObjectRef) -> Path | None:
+        """Ask for the rest of an object, or return its file if nothing is left to ask for."""
+        if ref.digest in self._fetching:
+            return None
+        self._stale.discard(ref.digest)
+        self._fetching[ref.digest] = partial = self._objects.begin(ref)
+        if partial.whole and self._objects.keep(partial):
+            del self._fetching[ref.digest]
+            return self._objects.find(ref)
+        self._say(Get(ref.digest, partial.length))
+        return None
+
+    def _chunk(self, chunk: ObjectChunk, payload: memoryview) -> None:
+        partial = self._fetching.get(chunk.digest)
+        if partial is None:
+            if chunk.digest in self._stale:
+                return
+            raise ProtocolError(f"a chunk of the object {chunk.digest}, which was not asked for")
+        partial.append(chunk.offset, payload)
+        if not partial.whole:
+            return
+        needing = [
+            call_id
+            for call_id, one in self._asked.items()
+            if any(ref.digest == chunk.digest for ref in one.call.objects.values())
+        ]
+        if self._objects.keep(partial):
+            del self._fetching[chunk.digest]
+            self._damaged.pop(chunk.digest, None)
+            for call_id in needing:
+                self._advance(call_id)
+            return
+        self._damaged[chunk.digest] = self._damaged.get(chunk.digest, 0) + 1
+        if self._damaged[chunk.digest] < _MOST_DAMAGED:
+            self._say(Get(chunk.digest, 0))
+            return
+        del self._damaged[chunk.digest]
+        for call_id in needing:
+            self._fail(call_id, f"the object {chunk.digest} arrived damaged {_MOST_DAMAGED} times")
+
+    def _resume(self, resume: Resume) -> None:
+        assert self._box is not None
+        self._check_own(resume.id)
+        if resume.id not in self._box:
+            raise ProtocolError(f"the server wants the object of {resume.id}, which has none")
+        reply = self._box.read(resume.id)
+        if reply.digest is None or resume.offset >= reply.size:
+            raise ProtocolError(
+                f"the server wants {resume.id} from {resume.offset}, which has {reply.size} bytes"
+            )
+        if resume.id in self._uploads:
+            self._uploads.pop(resume.id)[0].close()
+        path = self._box.body(resume.id, reply.digest)
+        self._uploads[resume.id] = ObjectFile(path, ObjectRef(reply.digest, reply.size)), resume.offset
+
+    def _stored(self, call_id: str) -> None:
+        assert self._box is not None
+        self._check_own(call_id)
+        if call_id in self._box:
+            self._box.settle(call_id)
+        self._drop(call_id)
+
+    def _drop(self, call_id: str) -> None:
+        """Forget a call and its answer."""
+        assert self._box is not None
+        self._check_own(call_id)
+        if call_id in self._uploads:
+            self._uploads.pop(call_id)[0].close()
+        if call_id in self._box:
+            self._box.remove(call_id)
+        asked = self._asked.pop(call_id, None)
+        if asked is None:
+            return
+        if asked.ready:
+            self._events.append(lambda: self._on_withdrawn(call_id))
+        self._stop_fetching()
+
+    def _fail(self, call_id: str, error: str) -> None:
+        """Answer a call by an error without handing it over."""
+        assert self._box is not None
+        del self._asked[call_id]
+        self._stop_fetching()
+        self._box.put(Reply(call_id, None, error=printable(error)), None)
+        self._offers.append(call_id)
+        self._tell(f"{call_id} cannot be done: {error}")
+
+    def _stop_fetching(self) -> None:
+        """Stop fetching what no call needs any longer."""
+        needed = {ref.digest for one in self._asked.values() for ref in one.call.objects.values()}
+        for digest in [one for one in self._fetching if one not in needed]:
+            self._fetching.pop(digest).close()
+            self._stale.add(digest)
+
+    def _next_chunk(self) -> bytes | None:
+        for call_id, (file, offset) in self._uploads.items():
+            if offset < file.ref.size:
+                data = file.chunk(offset)
+                if not data:
+                    raise RunError(f"the answer to {call_id} in {self._outbox.folder} was cut short")
+                self._uploads[call_id] = file, offset + len(data)
+                return pack(UploadChunk(call_id, offset), data)
+        return None
+
+    def _check_own(self, call_id: str) -> None:
+        if client_of(call_id) != self.client:
+            raise ProtocolError(
+                f"the server speaks to client {self.client} of {call_id}, which is another client's"
+            )
+
+    def _tell(self, line: str) -> None:
+        self._events.append(lambda: self._on_state(line))
+
+    def _say(self, message: Any) -> None:
+        if len(self._said) >= _MOST_WAITING:
+            raise ProtocolError(f"{_MOST_WAITING} messages wait to be read")
+        self._said.append(pack(message))

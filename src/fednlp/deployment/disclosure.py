@@ -1,0 +1,56 @@
+"""What a site tells the server: of its sizes, its losses and scores, and its errors, as far as its policy allows."""
+
+from dataclasses import replace
+
+from fednlp.deployment.policy import Allow
+from fednlp.deployment.setup import Ready
+from fednlp.deployment.site_data import UNREADABLE, UnfitSiteData
+from fednlp.errors import DataError, FednlpError
+from fednlp.federated.client import ClientResult
+from fednlp.runtime.messages import ClientModelResult
+
+
+def told_sizes(allow: Allow, train: int, test: int) -> Ready:
+    """Return what the server is told of the numbers of training and test examples.
+
+    Where it may not know them it is told of one each, and where it may not know scores, of no tests.
+
+    >>> told_sizes(Allow(tell_size=False), 200, 50), told_sizes(Allow(tell_scores=False), 200, 50)
+    (Ready(train=1, test=1), Ready(train=200, test=0))
+    """
+    tests = test if allow.tell_scores else 0
+    return Ready(train=train, test=tests) if allow.tell_size else Ready(train=1, test=min(1, tests))
+
+
+def told_result(allow: Allow, result: ClientResult) -> ClientResult:
+    """Return what the server is told of a client's training.
+
+    A loss that is not told counts for no example, and the loss of an unknown number of examples is that of one. The
+    method's own metrics are what it works with, and are not changed.
+    """
+    if not allow.tell_scores:
+        result = replace(result, loss=0.0, examples=0)
+    if not allow.tell_size:
+        mean = result.loss / max(1, result.examples)
+        result = replace(result, loss=mean, examples=min(1, result.examples), steps=0)
+    return result
+
+
+def told_score(allow: Allow, result: ClientModelResult) -> ClientModelResult:
+    """Return what the server is told of the score of a client's model."""
+    return result if allow.tell_scores else ClientModelResult(result.client, result.error)
+
+
+def told_error(error: Exception) -> str:
+    """Return what the server is told of an error: nothing that the site's data may be part of.
+
+    >>> told_error(DataError("patients.csv:7: the label 'Zweig' ..."))
+    "its data cannot be read as examples of the experiment's task"
+    >>> told_error(ValueError("Zweig"))
+    'an error of its own (ValueError)'
+    """
+    if isinstance(error, UnfitSiteData):
+        return error.for_server
+    if isinstance(error, DataError):
+        return UNREADABLE
+    return str(error) if isinstance(error, FednlpError) else f"an error of its own ({type(error).__name__})"

@@ -1,0 +1,125 @@
+"""What ``fednlp join --dry-run`` prints: what a run would fetch, train, send and tell at a site, and its price."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from fednlp.config import Experiment
+from fednlp.deployment.facts import Facts
+from fednlp.deployment.policy import SitePolicy
+from fednlp.deployment.refusals import SHORTEST_DIGEST, Refusal
+from fednlp.formatting.safe_text import clean
+from fednlp.formatting.units import human_bytes, human_seconds, plural
+from fednlp.reports.describe import describe_method
+
+_WIDTH = 12
+
+
+def dry_run(
+    federation: str,
+    site: str,
+    policy: SitePolicy,
+    experiment: Experiment,
+    facts: Facts,
+    refusals: Sequence[Refusal],
+    *,
+    clients: int,
+) -> list[str]:
+    """Return the lines that tell a site what it would take part in.
+
+    Args:
+        federation: The federation, with its address.
+        site: The site's name in it.
+        policy: The site's.
+        experiment: Resolved.
+        facts: From :func:`fednlp.deployment.facts.facts_of`.
+        refusals: From :func:`fednlp.deployment.refusals.check`.
+        clients: Number of sites.
+    """
+    config: dict[str, Any] = experiment.model_dump(exclude_none=True)
+    model = experiment.model.name_or_path
+    sections = {
+        "federation": [f"{federation}, {plural(clients, 'site')}"],
+        "this site": [f"{site}, {plural(facts.examples, 'training example')}"],
+        "experiment": [
+            f"{experiment.name}: {facts.task} with {model}",
+            describe_method(config, clients=clients),
+        ],
+        "downloads": list(_downloads(facts)),
+        "trains": list(_trains(facts)),
+        "sends": list(_sends(experiment, facts)),
+        "tells": list(_tells(policy, facts)),
+        "privacy": [facts.privacy.statement if facts.privacy else "no differential privacy"],
+        "refused": [str(refusal) for refusal in refusals] or ["nothing: the site's file allows all of this"],
+    }
+    lines = [
+        f"{name if number == 0 else '':<{_WIDTH}}{clean(text)}"
+        for name, texts in sections.items()
+        for number, text in enumerate(texts)
+    ]
+    return [*lines, "nothing was sent"]
+
+
+def _downloads(facts: Facts) -> Iterator[str]:
+    for one in facts.downloads:
+        yield f"{one.name}: {human_bytes(one.size)}, sha256:{one.digest[:SHORTEST_DIGEST]}"
+    yield f"each round: {human_bytes(facts.bytes_down)}"
+
+
+def _trains(facts: Facts) -> Iterator[str]:
+    whole = facts.total
+    personal = f", {whole.personal:,} of them personal: they stay here" if whole.personal else ""
+    yield f"{whole.tunable:,} of {whole.parameters:,} parameters{personal}"
+    memory = (
+        "memory is not predicted" if facts.memory is None else f"about {human_bytes(facts.memory)} of memory"
+    )
+    seconds = "" if facts.seconds is None else f", about {human_seconds(facts.seconds)}"
+    yield f"each round: {plural(facts.steps, 'local step')}{seconds}; {memory}"
+
+
+def _sends(experiment: Experiment, facts: Facts) -> Iterator[str]:
+    exchange, most = experiment.exchange.up, "at most " if experiment.pull.rule != "all" else ""
+    how = f"compressed by {', '.join(exchange)}" if exchange else "not compressed"
+    seen = "masked: the server sees sums alone" if facts.masked else "the server sees this site's update"
+    if facts.smallest_sum is not None:
+        seen += f", each of {facts.smallest_sum:,} sites or more; {experiment.secure.protocol} adds keys and shares"
+    yield f"each round: {most}{human_bytes(facts.bytes_up)}, {how}, {seen}"
+    if len(facts.vectors) > 1:
+        yield f"{len(facts.vectors)} vectors of the same tensors: {', '.join(facts.vectors)}"
+    yield from _by_group(facts)
+
+
+def _by_group(facts: Facts) -> Iterator[str]:
+    """Yield a line for each part of the model that is sent; equal layers, one above the other, share a line."""
+    sizes = dict.fromkeys((part.group for part in facts.parts), 0)
+    for tensor in facts.tensors:
+        sizes[tensor.group] += tensor.parameters
+    sent = [(group, size) for group, size in sizes.items() if size]
+    for (_, size), parts in groupby(sent, _stack_and_size):
+        groups = [group for group, _ in parts]
+        if len(groups) == 1:
+            yield f"  {groups[0]}: {size:,} parameters"
+        else:
+            last = groups[-1].rpartition(".")[2]
+            yield f"  {groups[0]}-{last}: {len(groups)} x {size:,} parameters"
+
+
+def _stack_and_size(part: tuple[str, int]) -> tuple[str, int]:
+    """Return the stack of a layer and the size; the part itself where it is no layer.
+
+    >>> _stack_and_size(("encoder.layer.3", 10)), _stack_and_size(("head", 5))
+    (('encoder.layer', 10), ('head', 5))
+    """
+    group, size = part
+    stack, _, number = group.rpartition(".")
+    return (stack if number.isdecimal() else group), size
+
+
+def _tells(policy: SitePolicy, facts: Facts) -> Iterator[str]:
+    allow = policy.allow
+    size = f"its number of training examples, {facts.examples:,}"
+    yield size if allow.tell_size else "not its number of training examples (allow.tell_size = false)"
+    scores = "its losses, and its scores on its own test examples"
+    yield scores if allow.tell_scores else "no losses and no scores (allow.tell_scores = false)"
+    yield "the names of its labels" if facts.asks_labels and allow.tell_labels else "no names of its labels"
+    yield "when it takes part, and for how long it trains"

@@ -1,0 +1,225 @@
+"""The server's half of joining: who may connect, who may enrol, and what the answer is.
+
+A peer that shows an invitation's certificate may enrol; one that shows a certificate of the federation's authority may
+take part, and renew it. Both are told apart by the certificates themselves. :class:`Admission` is all that a server
+needs of identities, whether the federation has an authority of its own (:class:`FederationAdmission`) or uses that of
+an organisation (:mod:`fednlp.deployment.organisation`).
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fednlp.checked_json import damaged
+from fednlp.deployment.ca import REMEDY, Authority, Clock
+from fednlp.deployment.certificates import (
+    MOST_BYTES,
+    Material,
+    certificate_pem,
+    key_id,
+    load_certificate,
+    load_request,
+    public_key,
+    require_shown,
+)
+from fednlp.deployment.names import server_address, site_name
+from fednlp.deployment.sites import Register, Site
+from fednlp.deployment.tokens import JoinToken
+from fednlp.disk import write_private
+from fednlp.errors import IdentityError, RunError
+
+VERSION = 1
+"""Of the messages of enrolment."""
+MOST_MESSAGE_BYTES = 16 * 1024
+"""Longest message of enrolment, either way."""
+FOLDER = "federation"
+"""In the server's run directory: the authority, the register of sites, and what arrived from them."""
+_SERVER_FILE = "server.json"
+
+
+class Admission(Protocol):
+    """Whom a server lets in. All methods are thread-safe."""
+
+    def material(self) -> Material:
+        """Return what the server shows and trusts now; to be asked for at every handshake."""
+        ...
+
+    def authorise(self, certificate: bytes | None) -> Site:
+        """Return the site that may take part.
+
+        Args:
+            certificate: What the peer has shown and TLS has checked, PEM; None if nothing.
+
+        Raises:
+            IdentityError: None may; the message is for the peer.
+        """
+        ...
+
+    def enrol(self, certificate: bytes | None, message: bytes) -> bytes:
+        """Answer a message of enrolment.
+
+        Args:
+            certificate: What the peer has shown and TLS has checked, PEM; None if nothing.
+            message: What it asks for.
+        """
+        ...
+
+
+class EnrolRequest(BaseModel):
+    """A site asks for a certificate."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    version: int
+    csr: Annotated[str, Field(max_length=MOST_BYTES)]
+
+
+class FederationAdmission:
+    """Admission by the federation's own authority and register.
+
+    Args:
+        folder: The federation's folder on the server.
+        hosts: Names and IP addresses of the server, for its certificate.
+        now: The clock.
+
+    Raises:
+        RunError: The folder cannot be written, or a file in it is damaged.
+    """
+
+    def __init__(self, folder: Path, hosts: Sequence[str] = (), now: Clock = time.time) -> None:
+        self.authority = Authority.open(folder, now)
+        self.register = Register(folder, now)
+        self._hosts = tuple(hosts)
+
+    def material(self) -> Material:
+        """Return the server's key and certificate, and as roots the authority and all open invitations."""
+        key, certificate = self.authority.server_certificate(self._hosts)
+        return Material(key, certificate, b"".join([self.authority.pem, *self.register.roots()]))
+
+    def authorise(self, certificate: bytes | None) -> Site:
+        """Return the site that a certificate belongs to; see :meth:`Register.authorise`."""
+        return self.register.authorise(require_shown(certificate))
+
+    def enrol(self, certificate: bytes | None, message: bytes) -> bytes:
+        """Answer a site that wants a certificate for the key that it has shown in TLS: its first one, or a renewal.
+
+        Args:
+            certificate: An invitation's, or the site's present one, PEM.
+            message: JSON: ``{"version": 1, "csr": PEM}``; at most :data:`MOST_MESSAGE_BYTES`.
+
+        Returns:
+            JSON: ``{"certificate": PEM, "ca": PEM, "client": int, "federation": str}``, or ``{"refused": reason}``.
+
+        Raises:
+            RunError: The certificate cannot be stored: the site may ask again.
+        """
+        try:
+            answer = self._enrol(require_shown(certificate), message)
+        except IdentityError as error:
+            answer = {"refused": str(error)}
+        return json.dumps(answer, ensure_ascii=False).encode()
+
+    def _enrol(self, shown: bytes, message: bytes) -> dict[str, str | int]:
+        request = load_request(_read(message).csr.encode())
+        if key_id(public_key(request)) != key_id(public_key(load_certificate(shown))):
+            raise IdentityError("the signing request is for another key than that of the connection")
+        site = self.register.authorise(shown) if self._signed(shown) else self.register.redeem(shown)
+        certificate = self.authority.sign(request, site.client)
+        self.register.record(site.client, certificate)
+        return {
+            "certificate": certificate_pem(certificate).decode(),
+            "ca": self.authority.pem.decode(),
+            "client": site.client,
+            "federation": self.authority.federation,
+        }
+
+    def _signed(self, certificate: bytes) -> bool:
+        return self.authority.has_signed(load_certificate(certificate))
+
+
+def _read(message: bytes) -> EnrolRequest:
+    if len(message) > MOST_MESSAGE_BYTES:
+        raise IdentityError(f"a message of enrolment has at most {MOST_MESSAGE_BYTES} bytes")
+    try:
+        request = EnrolRequest.model_validate_json(message)
+    except ValidationError:
+        raise IdentityError(
+            "this is no message of enrolment: install the fednlp version of the server"
+        ) from None
+    if request.version != VERSION:
+        raise IdentityError(
+            f"enrolment speaks version {VERSION} here and version {request.version} at the site: "
+            "install the fednlp version of the server"
+        )
+    return request
+
+
+class _ServerFile(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    address: str
+
+
+def federation_folder(run: Path) -> Path:
+    """Return the federation's folder of a server's run directory.
+
+    Raises:
+        RunError: There is none.
+    """
+    folder = run / FOLDER
+    if not folder.is_dir():
+        raise RunError(f"{run} holds no federation: name the folder given to fednlp serve --out")
+    return folder
+
+
+def store_address(folder: Path, address: str) -> None:
+    """Store the address that join tokens name.
+
+    Args:
+        folder: The federation's folder.
+        address: Host and port as the sites reach the server.
+
+    Raises:
+        IdentityError: It is no address.
+        RunError: It cannot be stored.
+    """
+    content = json.dumps({"address": server_address(address)}, indent=1)
+    write_private(folder / _SERVER_FILE, content.encode(), REMEDY)
+
+
+def stored_address(folder: Path) -> str:
+    """Return the address that join tokens name.
+
+    Raises:
+        RunError: None is stored, or the file is damaged.
+    """
+    path = folder / _SERVER_FILE
+    try:
+        return server_address(_ServerFile.model_validate_json(path.read_bytes()).address)
+    except FileNotFoundError:
+        raise RunError(f"{folder.parent} has no address for sites yet: start fednlp serve once") from None
+    except (ValidationError, IdentityError):
+        raise damaged(path, ValueError('it holds no "address"'), "start fednlp serve again") from None
+
+
+def invite(folder: Path, name: str, days: float = 7, now: Clock = time.time) -> JoinToken:
+    """Invite a site, and return the token that it joins with; an earlier open token of the same site is void.
+
+    Args:
+        folder: The federation's folder.
+        name: The site's name.
+        days: How long the token is good.
+        now: The clock.
+
+    Raises:
+        IdentityError: The name or the days are not valid.
+        RunError: The server has never run, or the folder cannot be written.
+    """
+    address = stored_address(folder)
+    authority = Authority.open(folder, now).der
+    secret, expires = Register(folder, now).invite(name, days)
+    return JoinToken(site_name(name), address, authority, secret, expires)

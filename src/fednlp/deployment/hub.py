@@ -1,0 +1,365 @@
+"""The server's side of all connections: what is asked of clients, and what they have answered.
+
+The round asks in one thread, and the sessions answer in the thread of a driver.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from fednlp.deployment.inbox import Inbox, client_of, round_of
+from fednlp.deployment.links import Wake
+from fednlp.deployment.messages import Call, ObjectRef, Reply, pack, printable
+from fednlp.deployment.objects import ObjectFile, Partial, ref_of
+from fednlp.deployment.server_session import ServerSession
+from fednlp.errors import RunError
+
+_MOST_DAMAGED = 3
+
+
+@dataclass(frozen=True)
+class StoredReply:
+    """A reply that lies on the server's disk.
+
+    Attributes:
+        id: Of the call.
+        client: Who answered.
+        answer: JSON; None where there is none.
+        path: The file of the object that belongs to it, whole and checked; None where there is none.
+        size: Bytes of this file.
+        error: Why the call failed; None if it did not.
+    """
+
+    id: str
+    client: int
+    answer: dict[str, Any] | None
+    path: Path | None
+    size: int
+    error: str | None
+
+
+@dataclass(frozen=True)
+class Presence:
+    """A client that is connected.
+
+    Attributes:
+        since: When the connection began.
+        heard: When something arrived last.
+        bytes_in: Bytes of the frames that arrived.
+        bytes_out: Bytes of the frames that were sent.
+        doing: What it does, in words.
+    """
+
+    since: float
+    heard: float
+    bytes_in: int
+    bytes_out: int
+    doing: str
+
+
+@dataclass
+class OpenCall:
+    """A call whose reply is not stored yet.
+
+    Attributes:
+        call: What is asked.
+        frame: Its bytes.
+        client: Who is asked.
+        most_bytes: Bytes of the reply's object at most.
+        damaged: How many times the object arrived with wrong bytes.
+        sealing: Whether a reply is on its way to the disk.
+    """
+
+    call: Call
+    frame: bytes
+    client: int
+    most_bytes: int
+    damaged: int = 0
+    sealing: bool = False
+
+
+@dataclass
+class _Client:
+    """What a hub knows of one client."""
+
+    calls: dict[str, OpenCall] = field(default_factory=dict)
+    withdrawn: set[str] = field(default_factory=set)
+    removed: str | None = None
+    session: ServerSession | None = None
+
+
+def _at_once(job: Callable[[], None]) -> None:
+    job()
+
+
+class Hub:
+    """Asks clients, stores their replies, and hands them to the round.
+
+    Replies are durable: a hub that is opened again after a crash has all that were acknowledged, and asks for none of
+    them again. Calls and objects are not: ask and add them again.
+
+    Args:
+        folder: For what has to survive a crash; made if missing.
+        run: A name of the run that no other run has.
+        background: Has the sessions' slow work on the disk done; at once, in the driver's thread, if left out.
+
+    Raises:
+        RunError: The folder cannot be written.
+    """
+
+    def __init__(
+        self, folder: Path, run: str, background: Callable[[Callable[[], None]], object] = _at_once
+    ) -> None:
+        self.run = run
+        self.inbox = Inbox(folder / "inbox")
+        self.lock = threading.RLock()
+        self.ended: str | None = None
+        self._news = threading.Condition(self.lock)
+        self._background = background
+        self._clients: dict[int, _Client] = {}
+        self._objects: dict[str, ObjectFile] = {}
+        self._ready: deque[str] = deque()
+        self._forgotten = -1
+
+    # The round's side.
+
+    def add_object(self, path: Path, digest: str | None = None) -> ObjectRef:
+        """Offer a file, which stays where it is and must not change.
+
+        Args:
+            path: The file.
+            digest: SHA-256 of its bytes; computed if left out.
+        """
+        ref = ObjectRef(digest, path.stat().st_size) if digest else ref_of(path)
+        with self.lock:
+            if ref.digest not in self._objects:
+                self._objects[ref.digest] = ObjectFile(path, ref)
+        return ref
+
+    def drop_object(self, digest: str) -> None:
+        """Offer a file no longer.
+
+        Raises:
+            RunError: A call that is open needs it.
+        """
+        with self.lock:
+            for client in self._clients.values():
+                for one in client.calls.values():
+                    if any(ref.digest == digest for ref in one.call.objects.values()):
+                        raise RunError(
+                            f"the open call {one.call.id} needs the object {digest}: withdraw it first"
+                        )
+            if digest in self._objects:
+                self._objects.pop(digest).close()
+
+    def ask(self, client: int, call: Call, most_bytes: int = 0) -> None:
+        """Ask a client, now or when it is there; its reply comes from :meth:`take`.
+
+        Args:
+            client: Its number.
+            call: What is asked; its objects have to be added first.
+            most_bytes: Bytes of the reply's object at most.
+
+        Raises:
+            RunError: The call names another client, a round that is forgotten, or an object that was not added.
+            ProtocolError: The call is too long for a frame.
+        """
+        frame = pack(call)
+        with self.lock:
+            if client_of(call.id) != client:
+                raise RunError(f"the call {call.id} is not for client {client}")
+            if round_of(call.id) <= self._forgotten:
+                raise RunError(f"the call {call.id} is of a round that was forgotten")
+            for name, ref in call.objects.items():
+                if ref.digest not in self._objects:
+                    raise RunError(f"the call {call.id} needs the object {name!r}, which was not added")
+            if call.id in self.inbox:
+                self._take_later(call.id)
+                return
+            known = self._client(client)
+            known.withdrawn.discard(call.id)
+            known.calls.setdefault(call.id, OpenCall(call, frame, client, most_bytes))
+            self._wake(known)
+
+    def withdraw(self, call_id: str) -> None:
+        """Want a reply no longer; what has arrived of it is removed."""
+        with self.lock:
+            known = self._client(client_of(call_id))
+            known.calls.pop(call_id, None)
+            known.withdrawn.add(call_id)
+            self.inbox.remove(call_id)
+            if call_id in self._ready:
+                self._ready.remove(call_id)
+            if known.session:
+                known.session.withdraw(call_id)
+                self._wake(known)
+
+    def take(self, timeout: float | None = None) -> StoredReply | None:
+        """Return the next reply that is stored, of any client, or None if none came in time.
+
+        Args:
+            timeout: Seconds; None to wait for as long as it takes.
+        """
+        until = None if timeout is None else monotonic() + timeout
+        with self._news:
+            while not self._ready:
+                left = None if until is None else until - monotonic()
+                if left is not None and left <= 0:
+                    return None
+                self._news.wait(left)
+            reply = self.inbox.read(self._ready.popleft())
+        path = None if reply.digest is None else self.inbox.body(reply.id, reply.digest)
+        return StoredReply(reply.id, client_of(reply.id), reply.answer, path, reply.size, reply.error)
+
+    def forget(self, round_number: int) -> None:
+        """Remove the replies of the rounds up to this one, and withdraw their calls: the round is saved."""
+        with self.lock:
+            self._forgotten = max(self._forgotten, round_number)
+            for known in self._clients.values():
+                for call_id in [one for one in known.calls if round_of(one) <= round_number]:
+                    self.withdraw(call_id)
+                known.withdrawn = {one for one in known.withdrawn if round_of(one) > round_number}
+            self._ready = deque(one for one in self._ready if round_of(one) > round_number)
+            self.inbox.forget(round_number)
+
+    def connected(self) -> dict[int, Presence]:
+        """Return who is connected, by number."""
+        with self.lock:
+            sessions = {client: known.session for client, known in sorted(self._clients.items())}
+            return {
+                client: Presence(one.since, one.heard, one.bytes_in, one.bytes_out, one.doing)
+                for client, one in sessions.items()
+                if one is not None and one.welcomed
+            }
+
+    def finish(self, reason: str) -> None:
+        """Tell all clients, also those that come later, that the run is over."""
+        with self.lock:
+            self.ended = printable(reason)
+            for known in self._clients.values():
+                if known.session:
+                    known.session.finish(self.ended)
+                self._wake(known)
+
+    def remove(self, client: int, reason: str) -> None:
+        """Refuse a client from now on, and end its session."""
+        with self.lock:
+            known = self._client(client)
+            known.removed = printable(reason)
+            if known.session:
+                known.session.refuse(known.removed)
+            self._wake(known)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        with self.lock:
+            for known in self._clients.values():
+                if known.session:
+                    known.session.close()
+            while self._objects:
+                self._objects.popitem()[1].close()
+
+    # The sessions' side; they hold the lock.
+
+    def session(self, client: int, wake: Wake, now: Callable[[], float]) -> ServerSession:
+        """Return the session of a new connection, which replaces an older one of the same client.
+
+        Args:
+            client: Its number, of which the driver is sure.
+            wake: Tells the driver to ask the session for frames again.
+            now: The time in seconds, for :meth:`connected`.
+        """
+        with self.lock:
+            known = self._client(client)
+            if known.session:
+                known.session.refuse(
+                    f"this site, client {client}, has joined again from another process or machine, "
+                    "and this one stops: run fednlp join in one place only"
+                )
+                known.session.wake()
+            known.session = ServerSession(self, client, wake, now)
+            return known.session
+
+    def leave(self, session: ServerSession) -> None:
+        """Take note that the connection of a session is gone."""
+        known = self._client(session.client)
+        if known.session is session:
+            known.session = None
+
+    def removed(self, client: int) -> str | None:
+        """Return why a client is refused, or None if it is not."""
+        return self._client(client).removed
+
+    def open_calls(self, client: int) -> dict[str, OpenCall]:
+        """Return what is asked of a client and not stored yet, in the order of asking."""
+        return self._client(client).calls
+
+    def is_unwanted(self, call_id: str) -> bool:
+        """Return whether the reply to a call will not be asked for again."""
+        return round_of(call_id) <= self._forgotten or call_id in self._client(client_of(call_id)).withdrawn
+
+    def object_for(self, client: int, digest: str, calls: Container[str]) -> ObjectFile | None:
+        """Return an object if one of these calls that is open for this client needs it."""
+        for one in self._client(client).calls.values():
+            if one.call.id in calls and any(ref.digest == digest for ref in one.call.objects.values()):
+                return self._objects.get(digest)
+        return None
+
+    def store(self, reply: Reply, partial: Partial | None) -> None:
+        """Put a reply on the disk, in the background, and tell the client's session of that time what came of it.
+
+        Args:
+            reply: To a call that is open.
+            partial: Its object, whole and not yet checked.
+        """
+        open_call = self.open_calls(client_of(reply.id))[reply.id]
+        open_call.sealing = True
+        self._background(lambda: self._store(open_call, reply, partial))
+
+    def _store(self, open_call: OpenCall, reply: Reply, partial: Partial | None) -> None:
+        known = self._client(open_call.client)
+        try:
+            right = partial is None or partial.seal()
+            with self.lock:
+                if known.calls.get(reply.id) is not open_call:
+                    return
+                if not right:
+                    open_call.damaged += 1
+                    if open_call.damaged >= _MOST_DAMAGED:
+                        right, reply = (
+                            True,
+                            Reply(reply.id, None, error="its upload arrived damaged each time"),
+                        )
+                        self.inbox.keep_body(reply.id, None)
+                if right:
+                    self.inbox.commit(reply)
+                    del known.calls[reply.id]
+                    self._take_later(reply.id)
+                if known.session:
+                    known.session.tell(reply.id, stored=right)
+        except RunError as error:
+            with self.lock:
+                if known.session:
+                    known.session.fail(error)
+        finally:
+            with self.lock:
+                open_call.sealing = False
+                if partial is not None:
+                    partial.close()
+                self._wake(known)
+
+    def _take_later(self, call_id: str) -> None:
+        if call_id not in self._ready:
+            self._ready.append(call_id)
+            self._news.notify()
+
+    def _client(self, client: int) -> _Client:
+        return self._clients.setdefault(client, _Client())
+
+    def _wake(self, known: _Client) -> None:
+        if known.session:
+            known.session.wake()

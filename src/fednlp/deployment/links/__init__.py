@@ -1,0 +1,33 @@
+"""Drivers: they move the frames of sessions, and know nothing of what is in them."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+Wake = Callable[[], None]
+"""Tells a driver, from any thread, to ask its session for frames again."""
+
+
+class Session(Protocol):
+    """One end of a connection, without threads, clocks or sockets: a driver moves its frames."""
+
+    def receive(self, data: bytes) -> None:
+        """Take a frame that has arrived.
+
+        Raises:
+            ProtocolError: It is not valid; the connection has to be closed.
+            RunError: It cannot be stored; the connection has to be closed, and may be tried again later.
+        """
+
+    def next_frame(self) -> bytes | None:
+        """Return the next frame to send, or None if there is none until something arrives or the driver is woken.
+
+        Raises:
+            RunError: The session cannot go on; the connection has to be closed, and may be tried again later.
+        """
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will be sent or taken."""
+
+    def close(self) -> None:
+        """Let go of what the connection held: it is gone."""

@@ -1,0 +1,382 @@
+"""The driver over gRPC: one bidirectional stream a client, and one call for enrolment; bytes in, bytes out.
+
+No code is generated: handlers take and give the bytes of frames. A server needs one thread, whatever the number of
+clients, and holds of each stream what gRPC's flow control lets in (:data:`LOOKAHEAD`) and one frame.
+"""
+
+import asyncio
+import resource
+import secrets
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.request import getproxies_environment, proxy_bypass_environment
+
+from fednlp.deployment.links import Session, Wake
+from fednlp.errors import FednlpError, MissingDependency, ProtocolError, RunError
+
+try:
+    import grpc
+    import grpc.aio
+except ImportError:
+    raise MissingDependency("a deployment needs gRPC: run pip install 'fednlp[deployment]'") from None
+
+SERVICE, SESSION, ENROL = "fednlp.v1", "Session", "Enrol"
+LOOKAHEAD = 16 << 20
+"""Bytes that a peer may send of one stream before they are read."""
+KEEPALIVE = 30.0
+"""Seconds without a word after which an end asks whether the other is there; it has twice that to answer."""
+MOST_MESSAGE = 6 << 20
+MOST_ENROLMENT = 16 << 10
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0
+_GOODBYE = 5.0
+_MOST_DETAILS = 500
+
+
+@dataclass(frozen=True)
+class PeerIdentity:
+    """Who is at the other end of a connection.
+
+    Attributes:
+        address: Where it connects from, as gRPC writes it.
+        certificate: Its certificate in PEM, which TLS has checked; None without TLS or without a certificate.
+    """
+
+    address: str
+    certificate: bytes | None
+
+
+NewSession = Callable[[PeerIdentity, Wake], Session]
+Enrol = Callable[[PeerIdentity, bytes], bytes]
+
+
+def options(keepalive: float) -> list[tuple[str, Any]]:
+    """Return gRPC's options, which are the same for both ends.
+
+    Args:
+        keepalive: Seconds, see :data:`KEEPALIVE`.
+    """
+    return [
+        ("grpc.http2.lookahead_bytes", LOOKAHEAD),
+        ("grpc.max_receive_message_length", MOST_MESSAGE),
+        ("grpc.max_send_message_length", MOST_MESSAGE),
+        ("grpc.keepalive_time_ms", round(keepalive * 1000)),
+        ("grpc.keepalive_timeout_ms", round(keepalive * 2000)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", round(keepalive * 500)),
+        ("grpc.max_concurrent_streams", 4),
+        ("grpc.so_reuseport", 0),  # a second server at the same port is an error
+        ("grpc.use_local_subchannel_pool", 1),  # a connection of its own for each client
+    ]
+
+
+class RunningServer:
+    """A server in a thread of its own; made by :func:`serve`.
+
+    Attributes:
+        port: Where it listens.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, server: Any, port: int
+    ) -> None:
+        self.port = port
+        self._loop, self._thread, self._server = loop, thread, server
+
+    def stop(self, grace: float = 1.0) -> None:
+        """End all connections.
+
+        Args:
+            grace: Seconds that they get to end by themselves.
+        """
+        if self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._server.stop(grace), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+
+def serve(
+    address: str,
+    credentials: Any,
+    new_session: NewSession,
+    enrol: Enrol,
+    *,
+    keepalive: float = KEEPALIVE,
+    log: Callable[[str], None] = lambda line: None,
+) -> RunningServer:
+    """Listen for clients.
+
+    Args:
+        address: ``host:port``; port 0 for any that is free.
+        credentials: A ``grpc.ServerCredentials``.
+        new_session: Makes the session of a new connection; an error that it raises refuses the client.
+        enrol: Answers an enrolment; an error that it raises refuses it.
+        keepalive: Seconds, see :data:`KEEPALIVE`.
+        log: Takes a line for people about a connection that was ended.
+
+    Raises:
+        RunError: The address cannot be listened at.
+    """
+    _allow_many_files()
+    loop = asyncio.new_event_loop()
+    started: list[Any] = []
+
+    async def start() -> None:
+        server = grpc.aio.server(options=options(keepalive))
+        server.add_generic_rpc_handlers((_handlers(new_session, enrol, log),))
+        started.extend((server, server.add_secure_port(address, credentials)))
+        await server.start()
+
+    try:
+        loop.run_until_complete(start())
+    except RuntimeError as error:
+        loop.close()
+        raise RunError(
+            f"cannot listen at {address} ({error}): stop what uses the port, or choose another one with --listen"
+        ) from None
+
+    def run() -> None:
+        try:
+            loop.run_forever()
+        finally:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+    thread = threading.Thread(target=run, name="fednlp-server", daemon=True)
+    thread.start()
+    return RunningServer(loop, thread, *started)
+
+
+def connect(
+    address: str,
+    credentials: Any,
+    session_factory: Callable[[Wake], Session],
+    *,
+    on_state: Callable[[str], None] = lambda line: None,
+    server_name: str | None = None,
+    keepalive: float = KEEPALIVE,
+) -> None:
+    """Run a client's session until it is finished; connect again, forever, when the connection is lost.
+
+    Args:
+        address: ``host:port`` of the server.
+        credentials: A ``grpc.ChannelCredentials``.
+        session_factory: Begins a connection of the session.
+        on_state: Takes a line for people.
+        server_name: Name in the server's certificate, if it is not the address's.
+        keepalive: Seconds, see :data:`KEEPALIVE`.
+
+    Raises:
+        RunError: The server does not let this client in.
+    """
+    asyncio.run(
+        connecting(
+            address,
+            credentials,
+            session_factory,
+            on_state=on_state,
+            server_name=server_name,
+            keepalive=keepalive,
+        )
+    )
+
+
+async def connecting(
+    address: str,
+    credentials: Any,
+    session_factory: Callable[[Wake], Session],
+    *,
+    on_state: Callable[[str], None] = lambda line: None,
+    server_name: str | None = None,
+    keepalive: float = KEEPALIVE,
+) -> None:
+    """Do as :func:`connect`, in an event loop that may have other sessions."""
+    event, wake = _waker()
+    failures = 0
+    while True:
+        session, heard = session_factory(wake), False
+
+        def arrived() -> None:
+            nonlocal heard
+            heard = True
+
+        try:
+            async with grpc.aio.secure_channel(
+                address, credentials, options=_channel_options(address, server_name, keepalive)
+            ) as channel:
+                call = channel.stream_stream(f"/{SERVICE}/{SESSION}")()
+                await _drive(session, call.read, call.write, event, arrived)
+                if session.finished:
+                    with suppress(TimeoutError, grpc.aio.AioRpcError):
+                        await call.done_writing()
+                        await asyncio.wait_for(call.code(), _GOODBYE)
+                    return
+                reason = "the server ended the connection"
+        except grpc.aio.AioRpcError as error:
+            reason = error.details() or error.code().name.lower().replace("_", " ")
+            if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
+                raise RunError(f"{address} refuses this site: {reason}") from None
+        except (ProtocolError, RunError) as error:
+            reason = str(error)
+        finally:
+            session.close()
+        failures = 0 if heard else failures + 1
+        wait = min(_FIRST_WAIT * 2**failures, _LONGEST_WAIT) * (0.5 + secrets.randbelow(1000) / 1000)
+        on_state(f"no connection to {address} ({reason[:_MOST_DETAILS]}): next try in {wait:.0f} s")
+        until = asyncio.get_running_loop().time() + wait
+        while not session.finished and (left := until - asyncio.get_running_loop().time()) > 0:
+            event.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), left)
+        if session.finished:
+            return
+
+
+def enrol(
+    address: str, credentials: Any, request: bytes, *, server_name: str | None = None, timeout: float = 30.0
+) -> bytes:
+    """Return the server's answer to an enrolment.
+
+    Args:
+        address: ``host:port`` of the server.
+        credentials: A ``grpc.ChannelCredentials``.
+        request: What the server's ``enrol`` takes.
+        server_name: Name in the server's certificate, if it is not the address's.
+        timeout: Seconds.
+
+    Raises:
+        RunError: The server is not there, or refuses.
+    """
+    with grpc.secure_channel(
+        address, credentials, options=_channel_options(address, server_name, KEEPALIVE)
+    ) as channel:
+        try:
+            answer: bytes = channel.unary_unary(f"/{SERVICE}/{ENROL}")(request, timeout=timeout)
+        except grpc.RpcError as error:
+            raise RunError(f"cannot enrol at {address}: {error.details()[:_MOST_DETAILS]}") from None
+    return answer
+
+
+def proxy_for(address: str) -> str | None:
+    """Return the proxy that the environment names for an address (``HTTPS_PROXY``, ``NO_PROXY``), or None."""
+    host = address.rpartition(":")[0].strip("[]")
+    proxy = getproxies_environment().get("https")
+    if not proxy or host in ("localhost", "127.0.0.1", "::1") or proxy_bypass_environment(host):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _channel_options(address: str, server_name: str | None, keepalive: float) -> list[tuple[str, Any]]:
+    proxy = proxy_for(address)  # gRPC itself reads the names in small letters alone
+    more: list[tuple[str, Any]] = [("grpc.http_proxy", proxy)] if proxy else [("grpc.enable_http_proxy", 0)]
+    if server_name is not None:
+        more.append(("grpc.ssl_target_name_override", server_name))
+    return options(keepalive) + more
+
+
+def _handlers(new_session: NewSession, enrol: Enrol, log: Callable[[str], None]) -> Any:
+    async def session_handler(requests: Any, context: Any) -> None:
+        peer = _peer(context)
+        event, wake = _waker()
+        try:
+            session = new_session(peer, wake)
+        except FednlpError as error:
+            await _abort(context, grpc.StatusCode.PERMISSION_DENIED, error, peer, log)
+            return
+        try:
+            await _drive(session, context.read, context.write, event)
+        except ProtocolError as error:
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, error, peer, log)
+        except RunError as error:
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, error, peer, log)
+        finally:
+            session.close()
+
+    async def enrol_handler(request: bytes, context: Any) -> bytes:
+        peer = _peer(context)
+        try:
+            if len(request) > MOST_ENROLMENT:
+                raise ProtocolError(f"an enrolment of {len(request)} bytes is longer than {MOST_ENROLMENT}")
+            return enrol(peer, request)
+        except FednlpError as error:
+            await _abort(context, grpc.StatusCode.PERMISSION_DENIED, error, peer, log)
+            return b""
+
+    return grpc.method_handlers_generic_handler(
+        SERVICE,
+        {
+            SESSION: grpc.stream_stream_rpc_method_handler(session_handler),
+            ENROL: grpc.unary_unary_rpc_method_handler(enrol_handler),
+        },
+    )
+
+
+async def _abort(
+    context: Any, code: Any, error: Exception, peer: PeerIdentity, log: Callable[[str], None]
+) -> None:
+    log(f"{peer.address}: {error}")
+    await context.abort(code, str(error)[:_MOST_DETAILS])
+
+
+async def _drive(
+    session: Session,
+    read: Callable[[], Awaitable[Any]],
+    write: Callable[[bytes], Awaitable[Any]],
+    event: asyncio.Event,
+    arrived: Callable[[], None] = lambda: None,
+) -> None:
+    """Move frames until the session is finished, or the other end is."""
+
+    async def take() -> None:
+        while (data := await read()) is not grpc.aio.EOF:
+            arrived()
+            session.receive(data)
+            event.set()
+
+    async def give() -> None:
+        while True:
+            event.clear()
+            while (frame := session.next_frame()) is not None:
+                await write(frame)
+            if session.finished:
+                return
+            await event.wait()
+
+    taking, giving = asyncio.create_task(take()), asyncio.create_task(give())
+    try:
+        await asyncio.wait((taking, giving), return_when=asyncio.FIRST_COMPLETED)
+        for task in (taking, giving):
+            if task.done():
+                task.result()
+    finally:
+        for task in (taking, giving):
+            task.cancel()
+        await asyncio.gather(taking, giving, return_exceptions=True)
+
+
+def _waker() -> tuple[asyncio.Event, Wake]:
+    """Return an event of the running loop, and what sets it from any thread."""
+    loop, event = asyncio.get_running_loop(), asyncio.Event()
+
+    def wake() -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(event.set)
+
+    return event, wake
+
+
+def _peer(context: Any) -> PeerIdentity:
+    certificates = list(context.auth_context().get("x509_pem_cert", ()))
+    return PeerIdentity(str(context.peer()), certificates[0] if certificates else None)
+
+
+def _allow_many_files() -> None:
+    """Raise the limit of open files to what the system allows: each client needs one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,316 @@
+"""What a server and its clients say to each other: typed, versioned messages, each in one frame.
+
+A server asks by a :class:`Call` and gets a :class:`Reply`. Large things are objects: they are named by the SHA-256 of
+their bytes and travel in chunks. A message from the network is checked strictly: known keys, exact types and bounded
+sizes.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from fednlp.deployment.frames import MOST_HEADER, join, split
+from fednlp.errors import ProtocolError
+
+VERSION = 1
+"""Of all messages here. A peer of another version is refused."""
+
+MOST_OBJECTS = 64
+"""Objects of a call at most."""
+MOST_TEXT = 2000
+"""Characters of a reason or an error at most."""
+MOST_SIZE = 1 << 40
+"""Bytes of an object at most, whatever a peer says."""
+_SMALL = 16 << 10
+"""Bytes of the header of a message that has no JSON of others in it."""
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("it has characters that cannot be printed")
+    return text
+
+
+CallId = Annotated[
+    str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})\.[a-z][a-z0-9-]{0,31}$")
+]
+"""``round.client.name``, which is safe as a file name."""
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+"""SHA-256 in hexadecimal digits."""
+RunName = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z][0-9A-Za-z._-]{0,63}$")]
+"""A name of a run, which is safe as a file name."""
+_ObjectName = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z][0-9A-Za-z._:-]{0,63}$")]
+_Software = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z][0-9A-Za-z.+!-]{0,39}$")]
+_Size = Annotated[int, Field(ge=0, le=MOST_SIZE)]
+_Client = Annotated[int, Field(ge=0, lt=10**9)]
+_Text = Annotated[str, StringConstraints(max_length=MOST_TEXT), AfterValidator(_printable)]
+
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+
+@dataclass(frozen=True, config=_STRICT)
+class ObjectRef:
+    """An object: the SHA-256 of its bytes, and how many they are."""
+
+    digest: Digest
+    size: _Size
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Hello:
+    """A client begins.
+
+    Attributes:
+        version: Of the messages.
+        software: Version of fednlp.
+        run: The run that it takes part in; None if it does not know yet.
+        open: Calls that it has not answered yet: the server withdraws those that it no longer wants.
+    """
+
+    version: int
+    software: _Software
+    run: RunName | None
+    open: Annotated[list[CallId], Field(max_length=256)] = Field(default_factory=list)
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Get:
+    """Have an object sent, from an offset to its end."""
+
+    digest: Digest
+    offset: _Size
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Reply:
+    """A client answers a call.
+
+    Attributes:
+        id: Of the call.
+        answer: JSON; None where there is none.
+        digest: Of the object that belongs to it; None where there is none.
+        size: Bytes of this object.
+        error: Why the call failed; None if it did not.
+    """
+
+    id: CallId
+    answer: dict[str, Any] | None
+    digest: Digest | None = None
+    size: _Size = 0
+    error: _Text | None = None
+
+
+@dataclass(frozen=True, config=_STRICT)
+class UploadChunk:
+    """A piece of a reply's object, which is the payload."""
+
+    id: CallId
+    offset: _Size
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Bye:
+    """A client leaves."""
+
+    reason: _Text
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Welcome:
+    """A server lets a client take part; ``client`` is its number."""
+
+    version: int
+    software: _Software
+    run: RunName
+    client: _Client
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Refused:
+    """A server does not let a client take part."""
+
+    reason: _Text
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Call:
+    """A server wants something of a client.
+
+    Attributes:
+        id: Of the call, ``round.client.name``.
+        request: JSON.
+        objects: What the client has to have first, by name.
+    """
+
+    id: CallId
+    request: dict[str, Any]
+    objects: Annotated[dict[_ObjectName, ObjectRef], Field(max_length=MOST_OBJECTS)] = Field(
+        default_factory=dict
+    )
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Withdrawn:
+    """A server no longer wants the answer to a call."""
+
+    id: CallId
+
+
+@dataclass(frozen=True, config=_STRICT)
+class ObjectChunk:
+    """A piece of an object, which is the payload."""
+
+    digest: Digest
+    offset: _Size
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Resume:
+    """Have a reply's object sent, from an offset to its end."""
+
+    id: CallId
+    offset: _Size
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Stored:
+    """A reply is on the server's disk with all that belongs to it."""
+
+    id: CallId
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Finished:
+    """The run is over."""
+
+    reason: _Text
+
+
+ClientMessage = Hello | Get | Reply | UploadChunk | Bye
+ServerMessage = Welcome | Refused | Call | Withdrawn | ObjectChunk | Resume | Stored | Finished
+
+_CLIENT: Mapping[int, type] = dict(enumerate(ClientMessage.__args__, start=1))
+_SERVER: Mapping[int, type] = dict(enumerate(ServerMessage.__args__, start=17))
+_KIND = {message: kind for kind, message in (*_CLIENT.items(), *_SERVER.items())}
+_ADAPTERS: Mapping[type, TypeAdapter[Any]] = {message: TypeAdapter(message) for message in _KIND}
+_LONG = (Reply, Call)
+_WITH_PAYLOAD = (UploadChunk, ObjectChunk)
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="ignore", strict=True))
+class _Greeting:
+    version: int
+    software: _Software
+
+
+_GREETING: TypeAdapter[Any] = TypeAdapter(_Greeting)
+
+
+class VersionMismatch(ProtocolError):
+    """A peer speaks another version of the messages; ``software`` is its version of fednlp."""
+
+    def __init__(self, version: int, software: str) -> None:
+        super().__init__(
+            f"the other side speaks version {version} of the messages (fednlp {software}), and this side version "
+            f"{VERSION}: run pip install fednlp=={software}"
+        )
+        self.version, self.software = version, software
+
+
+def software() -> str:
+    """Return the version of fednlp that is installed."""
+    try:
+        return installed("fednlp")
+    except PackageNotFoundError:
+        return "0"
+
+
+def printable(text: str) -> str:
+    """Return a text as a reason or an error may be: one line, without control characters, not too long.
+
+    >>> printable("disk full\\nfree some")
+    'disk full free some'
+    """
+    clean = "".join(one if one.isprintable() else " " for one in text)
+    return clean if len(clean) <= MOST_TEXT else f"{clean[: MOST_TEXT - 1]}…"
+
+
+def header(message: Any) -> bytes:
+    """Return the JSON of a message, in UTF-8."""
+    value = {one.name: getattr(message, one.name) for one in fields(message)}
+    return json.dumps(value, default=asdict, separators=(",", ":")).encode()
+
+
+def pack(message: Any, payload: bytes = b"") -> bytes:
+    """Return the frame of a message.
+
+    Raises:
+        ProtocolError: It is too long.
+    """
+    return join(_KIND[type(message)], header(message), payload)
+
+
+def from_client(data: bytes) -> tuple[ClientMessage, memoryview]:
+    """Return the message of a frame that a client sent, and its payload.
+
+    Raises:
+        VersionMismatch: The client greets in another version.
+        ProtocolError: It is no such frame.
+    """
+    message: tuple[ClientMessage, memoryview] = _parse(data, _CLIENT)
+    return message
+
+
+def from_server(data: bytes) -> tuple[ServerMessage, memoryview]:
+    """Return the message of a frame that a server sent, and its payload.
+
+    Raises:
+        VersionMismatch: The server greets in another version.
+        ProtocolError: It is no such frame.
+    """
+    message: tuple[ServerMessage, memoryview] = _parse(data, _SERVER)
+    return message
+
+
+def reply_of(text: bytes) -> Reply:
+    """Return the reply that a file holds.
+
+    Raises:
+        ProtocolError: It is not the JSON of a reply.
+    """
+    reply: Reply = _checked(_ADAPTERS[Reply], text, "Reply")
+    return reply
+
+
+def _parse(data: bytes, kinds: Mapping[int, type]) -> Any:
+    frame = split(data)
+    kind = kinds.get(frame.kind)
+    if kind is None:
+        raise ProtocolError(f"a frame of an unknown kind: {frame.kind}")
+    most = MOST_HEADER if kind in _LONG else _SMALL
+    if len(frame.header) > most:
+        raise ProtocolError(
+            f"the header of a {kind.__name__} has {len(frame.header)} bytes, and may have {most}"
+        )
+    if bool(frame.payload) != (kind in _WITH_PAYLOAD):
+        raise ProtocolError(f"a {kind.__name__} with {len(frame.payload)} bytes of payload")
+    if kind in (Hello, Welcome):
+        greeting = _checked(_GREETING, frame.header, kind.__name__)
+        if greeting.version != VERSION:
+            raise VersionMismatch(greeting.version, greeting.software)
+    return _checked(_ADAPTERS[kind], frame.header, kind.__name__), frame.payload
+
+
+def _checked(adapter: TypeAdapter[Any], text: bytes, name: str) -> Any:
+    try:
+        return adapter.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = ".".join(printable(str(part)[:40]) for part in first["loc"])
+        raise ProtocolError(f"a {name} that does not fit: {place}: {printable(first['msg'][:200])}") from None

@@ -1,0 +1,58 @@
+"""Names of sites and addresses of servers: what may stand in one."""
+
+import re
+import unicodedata
+
+from fednlp.errors import IdentityError
+from fednlp.formatting.safe_text import clean
+
+LONGEST_NAME = 64
+LONGEST_ADDRESS = 255
+_ADDRESS = re.compile(
+    r"(\[[0-9A-Fa-f:.]{2,45}\]|[0-9A-Za-z](?:[0-9A-Za-z._-]*[0-9A-Za-z])?):([1-9][0-9]{0,4})"
+)
+_PUNCTUATION = "._-"
+
+
+def site_name(text: str) -> str:
+    """Return a site's name in Unicode's composed form (NFC), after checking it.
+
+    Raises:
+        IdentityError: It is empty, too long, begins with punctuation, or has a character that is no letter of any
+            script, no digit and none of ``._-``.
+
+    >>> site_name("Charité-2")
+    'Charité-2'
+    """
+    if (
+        len(text) > 4 * LONGEST_NAME
+        or not 0 < len(name := unicodedata.normalize("NFC", text)) <= LONGEST_NAME
+    ):
+        raise IdentityError(f"a site's name has 1 to {LONGEST_NAME} characters, this one has {len(text)}")
+    if name[0] in _PUNCTUATION or not all(map(_may_stand, name)):
+        raise IdentityError(
+            f"{clean(name)!r} cannot name a site: use letters, digits and '._-', and begin with a letter or a digit"
+        )
+    return name
+
+
+def _may_stand(character: str) -> bool:
+    category = unicodedata.category(character)
+    return character in _PUNCTUATION or category[0] in "LM" or category == "Nd"
+
+
+def server_address(text: str) -> str:
+    """Return an address, after checking that it is a host name or IP address and a port.
+
+    Raises:
+        IdentityError: It is anything else.
+
+    >>> server_address("fl.example.org:8443"), server_address("[::1]:8443")
+    ('fl.example.org:8443', '[::1]:8443')
+    """
+    match = _ADDRESS.fullmatch(text) if len(text) <= LONGEST_ADDRESS else None
+    if match is None or int(match[2]) > 65535:
+        raise IdentityError(
+            f"{clean(text)[:80]!r} is no address: type host:port, as in fl.example.org:8443 or [2001:db8::1]:8443"
+        )
+    return text

@@ -1,0 +1,167 @@
+"""Large things that travel in chunks: files that grow until their SHA-256 can be checked, and a cache of whole ones."""
+
+import hashlib
+import os
+from pathlib import Path
+
+from fednlp.deployment.frames import CHUNK
+from fednlp.deployment.messages import ObjectRef
+from fednlp.disk import writing
+from fednlp.errors import ProtocolError
+
+REMEDY = "the transfer goes on from where it stands"
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def ref_of(path: Path) -> ObjectRef:
+    """Return the digest and size of a file's bytes."""
+    with path.open("rb") as file:
+        return ObjectRef(hashlib.file_digest(file, "sha256").hexdigest(), os.fstat(file.fileno()).st_size)
+
+
+class Partial:
+    """A file that arrives in chunks; what is there already stays, so that a transfer goes on where it broke off.
+
+    Args:
+        path: The file; made if missing.
+        ref: What it is to be.
+
+    Attributes:
+        length: Bytes that are there.
+
+    Raises:
+        RunError: The file cannot be made.
+    """
+
+    def __init__(self, path: Path, ref: ObjectRef) -> None:
+        self.path, self.ref = path, ref
+        with writing(path.parent, REMEDY):
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.length = os.fstat(self._handle).st_size
+        if self.length > ref.size:
+            self.discard()
+        self._hash = (
+            hashlib.sha256() if self.length == 0 else None
+        )  # else the file is read again when it is whole
+
+    @property
+    def whole(self) -> bool:
+        """Whether all bytes are there; :meth:`seal` says whether they are the right ones."""
+        return self.length == self.ref.size
+
+    def append(self, offset: int, data: memoryview) -> None:
+        """Add a chunk.
+
+        Raises:
+            ProtocolError: It does not begin where the file ends, or goes beyond the object's size.
+            RunError: The disk is full, or cannot be written.
+        """
+        if offset != self.length:
+            raise ProtocolError(f"a chunk at {offset} where {self.length} is next")
+        if offset + len(data) > self.ref.size:
+            raise ProtocolError(f"a chunk up to {offset + len(data)} of an object of {self.ref.size} bytes")
+        with writing(self.path.parent, REMEDY):
+            if os.pwrite(self._handle, data, offset) != len(data):
+                os.ftruncate(self._handle, offset)
+                raise OSError("the chunk was not written whole")
+        if self._hash is not None:
+            self._hash.update(data)
+        self.length += len(data)
+
+    def seal(self) -> bool:
+        """Put the whole file on the disk and return True, or discard it and return False if its bytes are wrong.
+
+        Raises:
+            RunError: The disk is full, or cannot be written.
+        """
+        if self._hash is None:
+            with open(self._handle, "rb", closefd=False) as file:
+                file.seek(0)
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        else:
+            found = self._hash.hexdigest()
+        if found != self.ref.digest:
+            self.discard()
+            return False
+        with writing(self.path.parent, REMEDY):
+            os.fsync(self._handle)
+        return True
+
+    def discard(self) -> None:
+        """Remove all bytes: the object begins at 0 again."""
+        with writing(self.path.parent, REMEDY):
+            os.ftruncate(self._handle, 0)
+        self.length, self._hash = 0, hashlib.sha256()
+
+    def close(self) -> None:
+        """Let go of the file, which stays."""
+        if self._handle >= 0:
+            os.close(self._handle)
+        self._handle = -1
+
+
+class ObjectFile:
+    """A file that is sent in chunks, to any number of readers."""
+
+    def __init__(self, path: Path, ref: ObjectRef) -> None:
+        self.ref = ref
+        self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def chunk(self, offset: int) -> bytes:
+        """Return the chunk at an offset."""
+        return os.pread(self._handle, min(CHUNK, self.ref.size - offset), offset)
+
+    def close(self) -> None:
+        """Let go of the file, which stays."""
+        if self._handle >= 0:
+            os.close(self._handle)
+        self._handle = -1
+
+
+class ObjectCache:
+    """A folder of objects that a client has fetched, whole or in part, named by their digests.
+
+    Args:
+        folder: Made if missing.
+        most_bytes: Size of the largest object that is fetched.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int = 1 << 36) -> None:
+        self.folder, self.most_bytes = folder, most_bytes
+        with writing(folder, REMEDY):
+            pass
+
+    def find(self, ref: ObjectRef) -> Path | None:
+        """Return the file of an object, or None if it is not there as a whole."""
+        path = self.folder / ref.digest
+        return path if path.is_file() else None
+
+    def begin(self, ref: ObjectRef) -> Partial:
+        """Return the part of an object that is there."""
+        return Partial(self.folder / f"{ref.digest}.part", ref)
+
+    def keep(self, partial: Partial) -> bool:
+        """Give a whole object its name and return True, or discard it and return False if its bytes are wrong."""
+        if not partial.seal():
+            return False
+        partial.close()
+        os.replace(partial.path, self.folder / partial.ref.digest)
+        sync_folder(self.folder)
+        return True
+
+    def drop(self, digest: str) -> None:
+        """Remove an object, whole or in part."""
+        for name in (digest, f"{digest}.part"):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def digests(self) -> list[str]:
+        """Return the objects that are there, whole or in part."""
+        return sorted({path.name.removesuffix(".part") for path in self.folder.iterdir()})

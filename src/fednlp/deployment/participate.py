@@ -1,0 +1,85 @@
+"""A site in a federation: it takes calls as they arrive, does the work, and has the answers sent."""
+
+import queue
+from pathlib import Path
+
+from fednlp.deployment.client_session import ClientSession, ReadyCall
+from fednlp.deployment.disclosure import told_error
+from fednlp.deployment.messages import software
+from fednlp.deployment.objects import ObjectCache
+from fednlp.deployment.outbox import Outbox
+from fednlp.deployment.site import Site
+from fednlp.errors import FednlpError
+from fednlp.plugins import raised
+from fednlp.simulation.components import Log
+
+_LOOK = 0.2
+_KEPT = 8
+"""Objects that a site keeps of those that it has fetched: the next call may need them again."""
+
+
+class Participant:
+    """One site's part in one federation.
+
+    The session runs in the driver's thread, and :meth:`work` in another: a call waits in a queue between them.
+
+    Args:
+        folder: Of this site and federation.
+        site: Does the work.
+        run: The run that it takes part in; None if it does not know yet.
+        log: Called with what happens.
+    """
+
+    def __init__(self, folder: Path, site: Site, run: str | None, log: Log) -> None:
+        self.site, self.log = site, log
+        self.objects = ObjectCache(folder / "objects")
+        self.session = ClientSession(
+            Outbox(folder / "outbox"),
+            self.objects,
+            run=run,
+            software=software(),
+            on_ready=lambda call: self._calls.put(call),
+            on_withdrawn=lambda call_id: self._withdrawn.add(call_id),
+            on_state=log,
+        )
+        self._calls: queue.Queue[ReadyCall] = queue.Queue()
+        self._withdrawn: set[str] = set()
+        self._used: list[str] = []
+
+    def work(self) -> str:
+        """Answer calls until the federation ends, and return why it ended."""
+        while (call := self.next_call()) is not None:
+            if call.id not in self._withdrawn:
+                self._answer(call)
+        return self.session.reason or ""
+
+    def next_call(self) -> ReadyCall | None:
+        """Return the next call without answering it; None where the session ends before there is one."""
+        while not self.session.finished:
+            try:
+                return self._calls.get(timeout=_LOOK)
+            except queue.Empty:
+                continue
+        return None
+
+    def _answer(self, call: ReadyCall) -> None:
+        name, session = call.id.rpartition(".")[2], self.session
+        try:
+            answer, body = self.site.answer(name, call.request, call.objects)
+        except FednlpError as error:
+            self.log(f"{call.id}: {error}")
+            session.answer(call.id, None, None, told_error(error))
+        except Exception as error:  # the site goes on with the next call; the server says whose failed
+            self.log(f"{call.id} failed: {raised(error)}")
+            session.answer(call.id, None, None, told_error(error))
+        else:
+            session.answer(call.id, answer, body)
+        self._drop_old(call)
+
+    def _drop_old(self, call: ReadyCall) -> None:
+        """Remove objects that were fetched long ago."""
+        used = [path.name for path in call.objects.values()]
+        self._used = [name for name in self._used if name not in used] + used
+        for digest in self._used[:-_KEPT]:
+            self.objects.drop(digest)
+        self._used = self._used[-_KEPT:]

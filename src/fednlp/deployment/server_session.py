@@ -1,0 +1,313 @@
+"""The server's end of one connection: a state machine that takes frames and gives frames."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fednlp.deployment.inbox import client_of
+from fednlp.deployment.messages import (
+    VERSION,
+    Bye,
+    Finished,
+    Get,
+    Hello,
+    ObjectChunk,
+    ObjectRef,
+    Refused,
+    Reply,
+    Resume,
+    Stored,
+    UploadChunk,
+    VersionMismatch,
+    Welcome,
+    Withdrawn,
+    from_client,
+    pack,
+    printable,
+    software,
+)
+from fednlp.errors import ProtocolError, RunError
+
+if TYPE_CHECKING:
+    from fednlp.deployment.hub import Hub
+    from fednlp.deployment.links import Wake
+    from fednlp.deployment.objects import Partial
+
+_MOST_WAITING = 1024
+"""Messages that wait to be sent at most: a client that asks and never listens is cut off."""
+
+
+@dataclass
+class _Upload:
+    """A reply that was offered; ``partial`` is its object while it arrives."""
+
+    reply: Reply
+    partial: Partial | None = None
+
+
+class ServerSession:
+    """One connection of one client, made by :meth:`fednlp.deployment.hub.Hub.session`.
+
+    Attributes:
+        client: Its number.
+        wake: Tells the driver to ask for frames again.
+        welcomed: Whether it takes part.
+        since: When the connection began.
+        heard: When something arrived last.
+        bytes_in: Bytes of the frames that arrived.
+        bytes_out: Bytes of the frames that were sent.
+    """
+
+    def __init__(self, hub: Hub, client: int, wake: Wake, now: Callable[[], float]) -> None:
+        self.client, self.wake = client, wake
+        self.welcomed = False
+        self.since = self.heard = now()
+        self.bytes_in = self.bytes_out = 0
+        self._hub, self._now = hub, now
+        self._said: deque[bytes] = deque()
+        self._sent: set[str] = set()
+        self._gets: dict[str, int] = {}
+        self._uploads: dict[str, _Upload] = {}
+        self._stale: set[str] = set()  # uploads that were withdrawn: chunks may still be on their way
+        self._closing = False
+        self._failure: RunError | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will be sent or taken."""
+        return self._closing and not self._said
+
+    @property
+    def doing(self) -> str:
+        """What the client does, in words."""
+        for call_id, upload in self._uploads.items():
+            if upload.partial is not None:
+                return f"sends {call_id}: {upload.partial.length:,} of {upload.reply.size:,} bytes"
+        if self._gets:
+            return "fetches " + ", ".join(f"{digest[:8]} from {at:,}" for digest, at in self._gets.items())
+        open_calls = [call_id for call_id in self._hub.open_calls(self.client) if call_id in self._sent]
+        return f"works on {', '.join(open_calls)}" if open_calls else "waits"
+
+    def receive(self, data: bytes) -> None:
+        """Take a frame that has arrived.
+
+        Raises:
+            ProtocolError: It is not valid; the connection has to be closed.
+            RunError: It cannot be stored; the connection has to be closed, and may be tried again later.
+        """
+        with self._hub.lock:
+            if self._closing:
+                return
+            self.heard = self._now()
+            self.bytes_in += len(data)
+            try:
+                message, payload = from_client(data)
+            except VersionMismatch as error:
+                self.refuse(
+                    f"the server speaks version {VERSION} of the messages (fednlp {software()}), and you speak "
+                    f"version {error.version} (fednlp {error.software}): run pip install fednlp=={software()}"
+                )
+                return
+            if self.welcomed == isinstance(message, Hello):
+                raise ProtocolError(f"a {type(message).__name__} out of turn")
+            match message:
+                case Hello():
+                    self._hello(message)
+                case Get():
+                    self._get(message)
+                case Reply():
+                    self._reply(message)
+                case UploadChunk():
+                    self._chunk(message, payload)
+                case Bye():
+                    self._closing = True
+
+    def next_frame(self) -> bytes | None:
+        """Return the next frame to send, or None if there is none until something arrives or the driver is woken.
+
+        Raises:
+            RunError: The disk is full, or a file was changed; the connection has to be closed.
+        """
+        with self._hub.lock:
+            if self._failure:
+                raise self._failure
+            frame = self._said.popleft() if self._said else None
+            if frame is None and self.welcomed and not self._closing:
+                frame = self._next_call() or self._next_chunk()
+            self.bytes_out += len(frame or b"")
+            return frame
+
+    def close(self) -> None:
+        """Let go of what the connection held: it is gone."""
+        with self._hub.lock:
+            self._closing = True
+            self._said.clear()
+            self._drop_uploads()
+            self._hub.leave(self)
+
+    # What the hub tells it; the hub holds the lock and wakes the driver.
+
+    def withdraw(self, call_id: str) -> None:
+        """Tell the client, if it knows of the call, that its reply is no longer wanted."""
+        upload = self._uploads.pop(call_id, None)
+        if upload:
+            self._stale.add(call_id)
+            _close(upload)
+        if upload or call_id in self._sent:
+            self._sent.discard(call_id)
+            self._say(Withdrawn(call_id))
+
+    def tell(self, call_id: str, stored: bool) -> None:
+        """Tell the client that its reply is stored, or that its object has to be sent again."""
+        upload = self._uploads.get(call_id)
+        if stored:
+            self._uploads.pop(call_id, None)
+            self._sent.discard(call_id)
+            if self.welcomed:
+                self._say(Stored(call_id))
+        elif upload:
+            self._begin(upload)
+
+    def finish(self, reason: str) -> None:
+        """Tell the client that the run is over, and end."""
+        if self.welcomed:
+            self._end(Finished(reason))
+
+    def refuse(self, reason: str) -> None:
+        """Tell the client that it may not take part, and end."""
+        self._end(Refused(printable(reason)))
+
+    def fail(self, error: RunError) -> None:
+        """End without a word: the client may try again later."""
+        self._failure = error
+
+    # The messages.
+
+    def _hello(self, hello: Hello) -> None:
+        removed = self._hub.removed(self.client)
+        if removed is not None:
+            return self.refuse(removed)
+        if hello.run not in (None, self._hub.run):
+            return self.refuse(
+                f"the server runs {self._hub.run}, and you want to take part in {hello.run}: join with its own token"
+            )
+        self.welcomed = True
+        self._say(Welcome(VERSION, software(), self._hub.run, self.client))
+        for call_id in hello.open:
+            self._check_own(call_id)
+            if self._hub.is_unwanted(call_id) or call_id in self._hub.inbox:
+                self._say(Withdrawn(call_id))
+        if self._hub.ended is not None:
+            self.finish(self._hub.ended)
+        return None
+
+    def _get(self, get: Get) -> None:
+        found = self._hub.object_for(self.client, get.digest, self._sent)
+        if found is None:  # its call was withdrawn meanwhile
+            return
+        if get.offset >= found.ref.size:
+            raise ProtocolError(f"a Get at {get.offset} of an object of {found.ref.size} bytes")
+        self._gets[get.digest] = get.offset
+
+    def _reply(self, reply: Reply) -> None:
+        self._check_own(reply.id)
+        if reply.id in self._hub.inbox:
+            return self._say(Stored(reply.id))
+        if self._hub.is_unwanted(reply.id):
+            return self._say(Withdrawn(reply.id))
+        open_call = self._hub.open_calls(self.client).get(reply.id)
+        if (
+            open_call is None
+        ):  # not asked again since the server started: the client offers it again when it is
+            return None
+        if reply.size > open_call.most_bytes:
+            raise ProtocolError(
+                f"an object of {reply.size} bytes for {reply.id}, which may have {open_call.most_bytes}"
+            )
+        if reply.size and reply.digest is None:
+            raise ProtocolError(f"an object of {reply.size} bytes for {reply.id} without a digest")
+        known = self._uploads.get(reply.id)
+        if known is None:
+            self._uploads[reply.id] = upload = _Upload(reply)
+            if not open_call.sealing:
+                self._begin(upload)
+        elif known.reply.digest != reply.digest:
+            raise ProtocolError(f"two replies to {reply.id}")
+        return None
+
+    def _begin(self, upload: _Upload) -> None:
+        reply = upload.reply
+        if reply.digest is None:
+            return self._hub.store(reply, None)
+        upload.partial = self._hub.inbox.partial(reply.id, ObjectRef(reply.digest, reply.size))
+        if upload.partial.whole:
+            return self._seal(upload)
+        return self._say(Resume(reply.id, upload.partial.length))
+
+    def _chunk(self, chunk: UploadChunk, payload: memoryview) -> None:
+        upload = self._uploads.get(chunk.id)
+        if upload is None and chunk.id in self._stale:
+            return
+        if upload is None or upload.partial is None:
+            raise ProtocolError(f"a chunk for {chunk.id}, which was not asked for")
+        upload.partial.append(chunk.offset, payload)
+        if upload.partial.whole:
+            self._seal(upload)
+
+    def _seal(self, upload: _Upload) -> None:
+        partial, upload.partial = upload.partial, None
+        self._hub.store(upload.reply, partial)
+
+    def _next_call(self) -> bytes | None:
+        for call_id, one in self._hub.open_calls(self.client).items():
+            if call_id not in self._sent:
+                self._sent.add(call_id)
+                return one.frame
+        return None
+
+    def _next_chunk(self) -> bytes | None:
+        while self._gets:
+            digest, offset = next(iter(self._gets.items()))
+            found = self._hub.object_for(self.client, digest, self._sent)
+            if found is None:
+                del self._gets[digest]
+                continue
+            data = found.chunk(offset)
+            if not data:
+                raise RunError(
+                    f"the file of the object {digest} was changed while it was sent: start the server again"
+                )
+            self._gets[digest] += len(data)
+            if self._gets[digest] >= found.ref.size:
+                del self._gets[digest]
+            return pack(ObjectChunk(digest, offset), data)
+        return None
+
+    def _check_own(self, call_id: str) -> None:
+        if client_of(call_id) != self.client:
+            raise ProtocolError(f"client {self.client} speaks of {call_id}, which is another client's")
+
+    def _say(self, message: Any) -> None:
+        if len(self._said) >= _MOST_WAITING:
+            raise ProtocolError(f"{_MOST_WAITING} answers wait to be read")
+        self._said.append(pack(message))
+
+    def _end(self, message: Any) -> None:
+        if not self._closing:
+            self._closing = True
+            self._said.append(pack(message))
+            self._drop_uploads()
+
+    def _drop_uploads(self) -> None:
+        for upload in self._uploads.values():
+            _close(upload)
+        self._uploads.clear()
+
+
+def _close(upload: _Upload) -> None:
+    if upload.partial is not None:
+        upload.partial.close()
+        upload.partial = None

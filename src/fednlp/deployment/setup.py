@@ -1,0 +1,130 @@
+"""What a site is told before the first round, and what it answers: plain JSON, checked on both sides."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from fednlp.config import Experiment
+from fednlp.errors import ConfigError, RunError
+
+MODEL_FILES = "start:"
+"""Objects of this prefix are the files of the starting model's folder."""
+_SUFFIXES = frozenset({".json", ".jinja", ".model", ".safetensors", ".txt"})
+"""Files of a model's folder that travel: no code, and nothing that loading would run."""
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class _Checked(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Setup(_Checked):
+    """What a site is told first.
+
+    Attributes:
+        experiment: The sections of the resolved experiment.
+        task: The name of the task.
+        task_fields: Its attributes.
+        longest: Tokens that the model reads of a text at most.
+        client: The site's number.
+        clients: How many sites there are.
+    """
+
+    experiment: dict[str, JsonValue]
+    task: str
+    task_fields: dict[str, JsonValue]
+    longest: int = Field(ge=1)
+    client: int = Field(ge=0)
+    clients: int = Field(ge=1)
+
+
+class Ready(_Checked):
+    """What a site answers to it.
+
+    Attributes:
+        train: How many training examples it has; 1 where it does not tell.
+        test: How many test examples of its own.
+    """
+
+    train: int = Field(ge=1, le=2**40)
+    test: int = Field(ge=0, le=2**40)
+
+
+def read_setup(value: Any) -> Setup:
+    """Return the setup that a server sent.
+
+    Raises:
+        RunError: It is none.
+    """
+    try:
+        return Setup.model_validate(value)
+    except ValidationError as error:
+        raise RunError(f"the server's setup does not fit: {_first(error)}") from None
+
+
+def read_ready(value: Any) -> Ready:
+    """Return what a site answered to its setup.
+
+    Raises:
+        RunError: It is no such answer.
+    """
+    try:
+        return Ready.model_validate(value)
+    except ValidationError as error:
+        raise RunError(f"the answer does not fit: {_first(error)}") from None
+
+
+def experiment_of(setup: Setup) -> Experiment:
+    """Return the experiment of a setup. Code that it names is not imported here: the site's policy comes first.
+
+    Raises:
+        RunError: It is no experiment of this version.
+    """
+    try:
+        return Experiment(**setup.experiment)
+    except ConfigError as error:
+        raise RunError(f"the server's experiment does not fit this version of fednlp: {error}") from None
+
+
+def model_files(folder: Path) -> dict[str, Path]:
+    """Return the files of a model's folder that travel to the sites, by the names of their objects.
+
+    Args:
+        folder: Of the starting model; a folder in it may hold a tokenizer of targets.
+    """
+    found = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in _SUFFIXES)
+    return {MODEL_FILES + path.relative_to(folder).as_posix().replace("/", ":"): path for path in found}
+
+
+def place_model(objects: Mapping[str, Path], folder: Path) -> None:
+    """Put the files of the starting model into a folder, under the names that they have at the server.
+
+    Args:
+        objects: That came with the setup: file by name.
+        folder: Of the site's own.
+
+    Raises:
+        RunError: A name leads out of the folder, or is of a kind of file that does not travel.
+    """
+    for name, path in objects.items():
+        target = folder / _checked_name(name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        target.hardlink_to(path)
+
+
+def _checked_name(name: str) -> PurePosixPath:
+    parts = name.removeprefix(MODEL_FILES).split(":")
+    path = PurePosixPath(*parts)
+    plain = len(parts) <= 2 and all(_PLAIN.fullmatch(part) for part in parts)
+    if not name.startswith(MODEL_FILES) or not plain or path.suffix not in _SUFFIXES:
+        raise RunError(f"the server sent a file that has no place in a model: {name[:80]!r}")
+    return path
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(str(part)[:40] for part in first['loc'])}: {first['msg']}"

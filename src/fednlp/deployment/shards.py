@@ -1,0 +1,129 @@
+"""Split a data set into one folder of files for each client of a partition, as its own site would hold them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fednlp import config
+from fednlp.config import Experiment
+from fednlp.config.sections import SITES
+from fednlp.data.textdata import Split, TextData
+from fednlp.disk import atomic, writing
+from fednlp.errors import ConfigError
+from fednlp.partition import Partition
+from fednlp.simulation.components import Log, open_data
+from fednlp.simulation.partitioning import build_partition
+
+TRAIN, TEST = "train.parquet", "test.parquet"
+FEDERATION = "federation.toml"
+_REMEDY = "choose another folder"
+
+
+@dataclass(frozen=True)
+class Shards:
+    """A data set that was split.
+
+    Attributes:
+        folder: Holds a folder for each client, the global test set, and the server's experiment.
+        names: The clients' names, which are those of their folders.
+        experiment: The experiment as the server of a deployment has it: its data are at the sites.
+    """
+
+    folder: Path
+    names: tuple[str, ...]
+    experiment: Experiment
+
+    def files(self, name: str) -> tuple[Path, Path | None]:
+        """Return a client's file of training examples, and that of its own test examples if it has any."""
+        test = self.folder / name / TEST
+        return self.folder / name / TRAIN, test if test.is_file() else None
+
+
+def split_out(experiment: Experiment, folder: Path, log: Log) -> Shards:
+    """Write each client's examples into a folder of its own, and the global test set beside them.
+
+    Args:
+        experiment: Resolved, with data and partition of a simulation.
+        folder: New or empty.
+        log: Called with a message before each slow step.
+
+    Raises:
+        ConfigError: The folder is not empty, or the experiment's data are at sites already.
+        DataError: The data cannot be loaded.
+        PartitionError: The partition does not fit the data.
+    """
+    if experiment.data.at_sites:
+        raise ConfigError(
+            'data.name = "sites": the examples are at the sites already, there is nothing to split'
+        )
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty: choose another folder")
+    data = open_data(experiment)
+    partition = build_partition(experiment, data, log)
+    names = folder_names(partition)
+    with writing(folder, _REMEDY):
+        for client, name in enumerate(names):
+            (folder / name).mkdir(parents=True)
+            _write(data, "train", partition.train(client), folder / name / TRAIN)
+            if len(partition.test(client)):
+                _write(data, "test", partition.test(client), folder / name / TEST)
+        if len(data.test_numbers):
+            _write(data, "test", data.test_numbers, folder / TEST)
+        served = served_experiment(experiment, data, folder / TEST)
+        (folder / FEDERATION).write_text(config.dump(served), encoding="utf-8")
+    return Shards(folder, names, served)
+
+
+def served_experiment(experiment: Experiment, data: TextData, test: Path) -> Experiment:
+    """Return an experiment as the server of a deployment has it.
+
+    Args:
+        experiment: Of a simulation.
+        data: Its data: their task and their labels.
+        test: File of the global test set, if there is one.
+    """
+    sections: dict[str, Any] = experiment.model_dump(exclude_none=True)
+    sections["data"] = {"name": SITES}
+    if data.label_names:
+        sections["data"]["labels"] = list(data.label_names)
+    if len(data.test_numbers):
+        sections["data"]["test_path"] = str(test.absolute())
+    sections["task"] = {**sections.get("task", {}), "name": experiment.task.configured or data.task}
+    sections.pop("partition", None)
+    sections["clients_per_round"] = experiment.clients_per_round
+    return config.parse(sections, experiment.name).resolved()
+
+
+def folder_names(partition: Partition) -> tuple[str, ...]:
+    """Return a name for each client that can be a folder's: its own where it has one that can.
+
+    >>> folder_names(Partition([0, 1, 2], [0, 1], [0, 0, 0], [], [0, 1]))
+    ('client-0', 'client-1')
+    """
+    digits = len(str(partition.num_clients - 1))
+    numbered = tuple(f"client-{client:0{digits}}" for client in range(partition.num_clients))
+    own = partition.client_names
+    if own is None or len({*map(_plain, own)}) < len(own) or not all(map(_plain, own)):
+        return numbered
+    return tuple(map(_plain, own))
+
+
+def _plain(name: str) -> str:
+    """Return a name as a folder can have it; empty where nothing of it is left."""
+    kept = "".join(c if c.isalnum() or c in "._-" else "-" for c in Path(name).stem.strip())
+    return kept.strip(".-")[:64]
+
+
+def _write(data: TextData, split: Split, numbers: Sequence[int] | np.ndarray, path: Path) -> None:
+    """Write rows of a table under the task's canonical names of columns."""
+    import pyarrow.parquet as pq
+
+    columns = data.columns_in(split)
+    table = (data.train if split == "train" else data.test).select(list(columns.values()))
+    rows = table.take(np.asarray(numbers, dtype=np.int64)).rename_columns(list(columns))
+    with atomic(path, _REMEDY) as file:
+        pq.write_table(rows.replace_schema_metadata({"fednlp": json.dumps({"task": data.task})}), file)

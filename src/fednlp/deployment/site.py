@@ -1,0 +1,251 @@
+"""A site's work: it answers the server's calls with its own examples, which never leave it."""
+
+import json
+import mmap
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fednlp.config import Experiment
+from fednlp.deployment.disclosure import told_result, told_score, told_sizes
+from fednlp.deployment.dry_run import dry_run
+from fednlp.deployment.facts import Download, Facts, facts_of
+from fednlp.deployment.policy import SitePolicy
+from fednlp.deployment.refusals import Refusal, check, check_settings, refused_by
+from fednlp.deployment.setup import Setup, experiment_of, place_model, read_setup
+from fednlp.deployment.site_data import open_site_data
+from fednlp.disk import atomic
+from fednlp.errors import RunError
+from fednlp.federated.client import TrainRequest
+from fednlp.federated.communication import decode_broadcast, entry_shapes
+from fednlp.federated.message import unpack
+from fednlp.federated.runtime import MODEL
+from fednlp.federated.transforms import RngKey
+from fednlp.federated.upload import Trained, pack_upload
+from fednlp.partition import OneClient
+from fednlp.runtime.messages import ClientModelRequest, ClientModelResult, from_json, to_json
+from fednlp.simulation.components import Log, RunComponents, build_components
+from fednlp.simulation.workers import client_algorithm, worker_spec
+from fednlp.training.worker import ClientWorker
+from fednlp.training.worker_spec import load_model
+
+_TAKEN = (TrainRequest, ClientModelRequest)
+"""What a server may ask of a site."""
+_SETUP = "setup.json"
+
+
+class Site:
+    """Answers the calls of one federation.
+
+    Args:
+        folder: Of this site and federation: what was set up, the record, the model.
+        name: Of the site.
+        policy: What the site decides.
+        log: Called with a message before each slow step.
+    """
+
+    def __init__(self, folder: Path, name: str, policy: SitePolicy, log: Log) -> None:
+        self.folder, self.name, self.policy, self.log = folder, name, policy, log
+        self._worker: ClientWorker | None = None
+        self._published: dict[str, tuple[str, Tensor]] = {}
+
+    def answer(
+        self, name: str, request: Mapping[str, Any], objects: Mapping[str, Path]
+    ) -> tuple[dict[str, Any], Path | None]:
+        """Do what the server asks.
+
+        Args:
+            name: Of the call.
+            request: What is asked, as JSON.
+            objects: The files that came with it, by name.
+
+        Returns:
+            The answer as JSON, and the file of what else is sent; None for nothing.
+
+        Raises:
+            FednlpError: The site cannot or may not do it.
+        """
+        if name == "setup":
+            return self._set_up(read_setup(request), objects), None
+        return self._work(request, objects)
+
+    @property
+    def worker(self) -> ClientWorker:
+        """The worker, made again from what was set up where this process has none yet."""
+        if self._worker is None:
+            path = self.folder / _SETUP
+            if not path.is_file():
+                raise RunError(
+                    "the server asks for work before it has set this site up: start the server again"
+                )
+            self._worker = self._open(read_setup(json.loads(path.read_text())))
+        return self._worker
+
+    def _set_up(self, setup: Setup, objects: Mapping[str, Path]) -> dict[str, Any]:
+        self._worker = self._examined(setup, objects)
+        with atomic(self.folder / _SETUP) as file:
+            file.write(setup.model_dump_json().encode())
+        own = self._worker.partition
+        train, test = (len(part(setup.client)) for part in (own.train, own.test))
+        return told_sizes(self.policy.allow, train, test).model_dump()
+
+    def _examined(self, setup: Setup, objects: Mapping[str, Path]) -> ClientWorker:
+        """Return the worker of an experiment that the site's policy allows.
+
+        Raises:
+            RunError: It does not; every reason is named.
+        """
+        worker, _, refusals = self._look(setup, objects)
+        self._require_none(refusals)
+        return worker
+
+    def examine(self, setup: Setup, objects: Mapping[str, Path], federation: str) -> list[str]:
+        """Return the lines that tell what an experiment would fetch, train and send here.
+
+        Args:
+            setup: What the server said.
+            objects: The files that came with it, by name.
+            federation: The server's address, for people.
+        """
+        _, facts, refusals = self._look(setup, objects)
+        experiment = experiment_of(setup)
+        return dry_run(federation, self.name, self.policy, experiment, facts, refusals, clients=setup.clients)
+
+    def _look(self, setup: Setup, objects: Mapping[str, Path]) -> tuple[ClientWorker, Facts, list[Refusal]]:
+        """Return the worker of an experiment, what it would do, and what the policy refuses of that.
+
+        Raises:
+            RunError: The policy refuses the experiment's text, so that nothing of it is looked at further.
+        """
+        experiment = experiment_of(setup)
+        self._require_none(check_settings(self.policy, experiment))
+        place_model(objects, self.folder / "start")
+        worker = self._open(setup)
+        facts = facts_of(
+            experiment,
+            worker.replica.model,
+            worker.task,
+            clients=setup.clients,
+            examples=len(worker.partition.train(setup.client)),
+            longest=setup.longest,
+            downloads=[Download(name, path.stat().st_size, path.name) for name, path in objects.items()],
+        )
+        return worker, facts, check(self.policy, experiment, facts)
+
+    def _require_none(self, refusals: list[Refusal]) -> None:
+        if refusals:
+            raise RunError("; ".join(refused_by(self.name, refusals)))
+
+    def _open(self, setup: Setup) -> ClientWorker:
+        """Build the worker that has this site's examples alone.
+
+        Raises:
+            RunError: The site's policy, as it is now, refuses the experiment.
+        """
+        self._require_none(check_settings(self.policy, experiment_of(setup)))
+        experiment = self._own_experiment(setup)
+        task = experiment.task.configured
+        data = open_site_data(self.policy, task or setup.task, experiment.data.labels or ())
+        components = build_components(experiment, self.log, data)
+        self._compare(setup, components)
+        np.save(self.folder / "no-tests.npy", np.zeros(0, dtype=np.int64))
+        spec = worker_spec(
+            experiment,
+            components,
+            self.folder / "partition",
+            self.folder / "no-tests.npy",
+            self.folder / "record.bin",
+        )
+        own = OneClient(setup.client, setup.clients, data.train_numbers, data.test_numbers)
+        return ClientWorker(spec, load_model(spec), client_algorithm(experiment, setup.clients), own)
+
+    def _own_experiment(self, setup: Setup) -> Experiment:
+        """Return the experiment with this site's own model folder and device."""
+        experiment = experiment_of(setup)
+        model = experiment.model.model_copy(update={"name_or_path": str((self.folder / "start").resolve())})
+        runtime = experiment.runtime.model_copy(update={"device": self.policy.device.device})
+        return experiment.model_copy(update={"model": model, "runtime": runtime})
+
+    def _compare(self, setup: Setup, components: RunComponents) -> None:
+        """Check that this version makes of the experiment what the server's makes of it."""
+        fields = json.loads(json.dumps(asdict(components.task)))  # type: ignore[call-overload]
+        if (components.task_spec, fields, components.longest) != (
+            setup.task,
+            setup.task_fields,
+            setup.longest,
+        ):
+            raise RunError(
+                "this version of fednlp understands the task otherwise than the server's: install the same version"
+            )
+
+    def _work(
+        self, request: Mapping[str, Any], objects: Mapping[str, Path]
+    ) -> tuple[dict[str, Any], Path | None]:
+        wanted = from_json(request.get("request"))
+        if not isinstance(wanted, _TAKEN):
+            raise RunError(f"a site does not answer a {type(wanted).__name__}")
+        worker = self.worker
+        own = worker.partition
+        assert isinstance(own, OneClient)
+        if wanted.client != own.client:
+            raise RunError(
+                f"the server asks for client {wanted.client}, and this site is client {own.client}"
+            )
+        if isinstance(wanted, ClientModelRequest) and (wanted.on_all or wanted.save_to is not None):
+            raise RunError("a site has its own test examples alone, and keeps its model to itself")
+        encoded = set(request.get("encoded") or ())
+        vectors = {
+            name: self._vector(name, path, wanted.round if name in encoded else None)
+            for name, path in objects.items()
+        }
+        missing = {MODEL, *worker.receives} - vectors.keys()
+        if missing:
+            raise RunError(f"the server did not send {', '.join(sorted(missing))}")
+        self._forget_after(request.get("counted"), wanted)
+        answer = worker.handlers[type(wanted)](wanted, vectors)
+        worker.trainer.sync()
+        if not isinstance(answer, Trained):
+            if isinstance(answer, ClientModelResult):
+                answer = told_score(self.policy.allow, answer)
+            return _json(to_json(answer)), None
+        path = self.folder / "upload.bin"
+        with path.open("wb") as file:
+            file.write(pack_upload(answer.upload, worker.layout))
+        return _json(to_json(told_result(self.policy.allow, answer.result))), path
+
+    def _forget_after(self, counted: Any, request: TrainRequest | ClientModelRequest) -> None:
+        """Take back what was kept in rounds that came to nothing: the last that counted is the server's to say."""
+        store = self.worker.trainer.store
+        if store is not None and isinstance(counted, int) and 0 <= counted < request.round:
+            store.forget(request.client, counted + 1)
+
+    def _vector(self, name: str, path: Path, encoded_in: int | None) -> Tensor:
+        """Return what the server published under a name, flat; the last of each name is kept."""
+        key = f"{path.name} {encoded_in}"
+        known = self._published.get(name)
+        if known is not None and known[0] == key:
+            return known[1]
+        worker = self.worker
+        layout, downlink = worker.layout, worker.algorithm.downlink
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            view = memoryview(mapped)
+            try:
+                if encoded_in is None:
+                    tensors: Mapping[str, Tensor] = unpack(view, entry_shapes(layout.entries))
+                else:
+                    rng = RngKey(worker.spec.seed, encoded_in, -1)
+                    tensors = decode_broadcast(downlink, layout, view, rng)
+            finally:
+                view.release()
+        flat = layout.flatten(tensors)
+        self._published[name] = (key, flat)
+        return flat
+
+
+def _json(message: dict[str, Any] | None) -> dict[str, Any]:
+    assert message is not None
+    return message

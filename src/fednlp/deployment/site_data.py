@@ -1,0 +1,114 @@
+"""Opens a site's own data for an experiment of somebody else's.
+
+What is wrong with them is said here with names and numbers; the server is told its kind alone.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from fednlp.data import TextData, load_data
+from fednlp.data.columns import MissingColumns, configured_columns, listed, there_are
+from fednlp.data.labels import rename_labels, unknown_labels, with_labels
+from fednlp.data.profiling.label_issues import quoted
+from fednlp.data.schema import SCHEMAS
+from fednlp.deployment.policy import SitePolicy
+from fednlp.errors import DataError
+from fednlp.formatting.suggestions import did_you_mean
+from fednlp.formatting.units import plural
+
+LACKS_COLUMNS = "its data lack a column that the experiment needs"
+UNREADABLE = "its data cannot be read as examples of the experiment's task"
+UNKNOWN_LABELS = "its data have labels that the experiment does not know"
+_MOST_SHOWN = 10
+
+
+class UnfitSiteData(DataError):
+    """A site's data do not fit an experiment.
+
+    Args:
+        message: For the site: what is wrong, with names and counts.
+        for_server: For the server: nothing that the data hold.
+    """
+
+    def __init__(self, message: str, for_server: str) -> None:
+        super().__init__(message)
+        self.for_server = for_server
+
+
+def open_site_data(policy: SitePolicy, task: str, labels: Sequence[str] | None) -> TextData:
+    """Load a site's data, with the experiment's names and numbers of labels.
+
+    Args:
+        policy: The site's: its files and the names of its labels.
+        task: The experiment's task, a name of :data:`fednlp.data.schema.SCHEMAS`; for any other the columns say what
+            the data are.
+        labels: The experiment's labels in the order of their ids, empty for a task without labels; None where the
+            sites are asked for theirs: they are numbered as in a data set of their own.
+
+    Raises:
+        UnfitSiteData: They lack a column, hold rows that are no examples, or have a label that the experiment does not
+            know.
+        RunError: The disk is full, or the cache cannot be written.
+    """
+    files = policy.data
+    if files.path is None:
+        raise UnfitSiteData(
+            'data.path is missing: say in [data] of the site\'s file where the data lie, such as path = "notes.csv"',
+            UNREADABLE,
+        )
+    try:
+        data = load_data(**files.arguments(), task=task if task in SCHEMAS else None)
+        renamed = rename_labels(data, policy.labels)
+    except MissingColumns as error:
+        own = configured_columns(files.columns, files.text, files.label)
+        raise UnfitSiteData(_lacking(error, task, own), LACKS_COLUMNS) from None
+    except DataError as error:
+        raise UnfitSiteData(str(error), UNREADABLE) from None
+    if labels is None:
+        return renamed
+    strange = unknown_labels(renamed, labels)
+    if strange:
+        raise UnfitSiteData(_strange(data.name, data.task, strange, labels), UNKNOWN_LABELS)
+    return with_labels(renamed, labels)
+
+
+def _lacking(error: MissingColumns, task: str, own: Mapping[str, str]) -> str:
+    """Return one line on all columns that are lacking, and what to type; on the first where the task is inferred.
+
+    Args:
+        error: What was found.
+        task: The task.
+        own: The site's names of columns, by canonical ones.
+    """
+    if task not in SCHEMAS:
+        return str(error)
+    canonical = {name: key for key, name in own.items()}
+    roles = [canonical.get(name, name) for name in error.missing]
+    lacks = listed([f"{name!r} ({_key(role)})" for name, role in zip(error.missing, roles, strict=True)])
+    near = did_you_mean(error.missing[0], error.columns)
+    return (
+        f"{error.where}: {task} reads {listed(SCHEMAS[task].needed)}, and there is no column {lacks}: {near}"
+        f"{there_are(error.columns)}; name yours in [data] of the site's file"
+    )
+
+
+def _key(role: str) -> str:
+    """Return the key of the site's file that names a column.
+
+    >>> _key("label"), _key("source")
+    ('data.label', 'data.columns.source')
+    """
+    return f"data.{role}" if role in ("text", "label") else f"data.columns.{role}"
+
+
+def _strange(name: str, task: str, strange: Mapping[str, int], labels: Sequence[str]) -> str:
+    """Return one line on the labels that the experiment does not know, the most frequent first, and what to type."""
+    unit = "word" if SCHEMAS[task].kind == "tags" else "example"
+    ordered = sorted(strange, key=lambda label: (-strange[label], label))
+    shown = [f"{quoted(label)} ({plural(strange[label], unit)})" for label in ordered[:_MOST_SHOWN]]
+    if len(ordered) > _MOST_SHOWN:
+        shown.append(f"{len(ordered) - _MOST_SHOWN:,} more")
+    return (
+        f"{name} has {plural(len(ordered), 'label')} that the experiment does not know: {listed(shown)}; "
+        f"{did_you_mean(ordered[0], labels)}write in [labels] of the site's file which of "
+        f"{', '.join(map(repr, labels))} each is"
+    )

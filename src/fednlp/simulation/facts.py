@@ -1,0 +1,48 @@
+"""What a run writes down before its first round: the versions, the data, the task."""
+
+from dataclasses import asdict
+
+import numpy as np
+
+from fednlp.data.schema import SCHEMAS
+from fednlp.partition import Partition
+from fednlp.simulation.components import RunComponents
+from fednlp.simulation.run_dir import RunDir, environment
+
+
+def write_facts(
+    directory: RunDir, components: RunComponents, partition: Partition, start: dict[str, str]
+) -> None:
+    """Write what a run begins with: versions, machine, data, task, and the labels of each client where these are few.
+
+    Args:
+        directory: The run directory.
+        components: Data, task and features of the run.
+        partition: The examples of each client.
+        start: Fingerprints of the model that the run begins with.
+    """
+    data = components.data
+    facts = {
+        "name": data.name,
+        "source": data.source,
+        "fingerprint": data.fingerprint,
+        "train": len(data.train_numbers),
+        "test": len(data.test_numbers),
+        "labels": len(data.label_names) or None,
+        "task": components.task.name,
+        "metric": components.task.metric,
+    }
+    directory.write_json("environment.json", {**environment(facts), "start": start})
+    directory.write_json("task.json", {"task": components.task_spec, "fields": asdict(components.task)})  # type: ignore[call-overload]
+    clients, labels = partition.num_clients, len(data.label_names)
+    if not len(data.train_numbers) or SCHEMAS[data.task].kind != "class" or clients * labels > 200_000:
+        return
+    counts = {}
+    for split in ("train", "test"):
+        indices, offsets = getattr(partition, f"{split}_indices"), getattr(partition, f"{split}_offsets")
+        owner = np.repeat(np.arange(clients), np.diff(offsets))
+        known = data.labels(split)[indices]
+        table = np.zeros((clients, labels), dtype=np.int64)
+        np.add.at(table, (owner[known >= 0], known[known >= 0]), 1)
+        counts[split] = table.tolist()
+    directory.write_json("labels.json", {"labels": list(data.label_names), **counts})

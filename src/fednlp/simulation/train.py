@@ -1,0 +1,201 @@
+"""The rounds of a run: one after the other, each saved, then what comes once at the end."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from fednlp.config import Experiment
+from fednlp.errors import TooFewClients
+from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.runtime import MODEL
+from fednlp.federated.state import State
+from fednlp.models.pretrained import save_model
+from fednlp.partition import Partition
+from fednlp.reports.trackers import open_trackers, round_numbers
+from fednlp.runtime.engine import Engine
+from fednlp.simulation.callback import Callback
+from fednlp.simulation.components import RunComponents
+from fednlp.simulation.configured_algorithm import attacked, attackers_of, build_algorithm
+from fednlp.simulation.context import RunContext, Training
+from fednlp.simulation.evaluate import write_clients
+from fednlp.simulation.final import evaluate_final, is_due
+from fednlp.simulation.loops import training_of
+from fednlp.simulation.protection import protect
+from fednlp.simulation.run_dir import RunDir, require_space, saving
+from fednlp.simulation.summary import summary_of
+from fednlp.simulation.workers import worker_spec
+from fednlp.training.model_layout import flat_weights
+from fednlp.training.worker import ClientWorker
+from fednlp.training.worker_spec import exact_adapters, personal_names
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A run that is ready for its next round."""
+
+    directory: RunDir
+    context: RunContext
+    training: Training
+    components: RunComponents
+    callback: Callback
+
+
+def open_run(
+    directory: RunDir,
+    experiment: Experiment,
+    components: RunComponents,
+    partition: Partition,
+    model: nn.Module,
+    pool: Engine,
+    callback: Callback,
+    algorithm: Algorithm | None,
+) -> OpenRun:
+    """Build what the rounds need, from the last checkpoint where there is one.
+
+    Args:
+        directory: The run directory.
+        experiment: Resolved.
+        components: Data, task and features of the run.
+        partition: The examples of each client.
+        model: That the run starts from; trained in place.
+        pool: Where the clients are.
+        callback: Reports progress.
+        algorithm: A method as a value, which replaces the one that the experiment names.
+    """
+    method = attacked(build_algorithm(experiment, algorithm), experiment, partition.num_clients)
+    with saving(directory.folder):
+        np.save(directory.test_numbers, components.data.test_numbers)
+        kept = {"keeps": list(method.keeps), "personal_model": method.personal_model}
+        directory.write_json("algorithm.json", {"name": method.name, **kept})
+    spec = worker_spec(experiment, components, directory.partition, directory.test_numbers, directory.records)
+    personal = personal_names(model, spec.train, spec.federated)
+    adapters = exact_adapters(model, spec.peft, spec.federated)
+    weights = flat_weights(model, personal, [pair.base for pair in adapters])
+    protected = protect(method, experiment, partition, weights.numel())
+    worker = ClientWorker(spec, model, protected.algorithm)
+    pool.start(worker, {"spec": asdict(spec), "experiment": experiment.model_dump(exclude_none=True)})
+    state = directory.load_state(worker.layout)
+    if state is None:
+        state = State(0, worker.layout, weights)
+        require_space(directory.folder, 3 * weights.numel() * 4)
+    if protected.algorithm.downlink.plain:  # the server's model is what clients get: it lies in shared memory
+        pool.publish(MODEL, state.params)
+        state.params = pool.vectors[MODEL]
+    texts = partial(components.data.input_texts, "train")
+    context = RunContext(
+        experiment, partition, pool, worker, state, callback.on_progress, callback.log, texts
+    )
+    if experiment.attack is not None:
+        context.facts["attackers"] = attackers_of(experiment, partition.num_clients)
+    return OpenRun(directory, context, training_of(context, protected), components, callback)
+
+
+def train(run: OpenRun) -> RunDir:
+    """Do the rounds that are left, saving each, then what comes once after the last; write model and summary."""
+    directory, context, training, callback = run.directory, run.context, run.training, run.callback
+    context.lines = directory.keep_rounds(context.state.round)
+    callback.started(directory, context.experiment, training.rounds, context.state.round)
+    with _trackers(directory, context.experiment) as trackers, _finished_early(run):
+        begun, first = time.monotonic(), context.state.round
+        while context.state.round < training.rounds:
+            start = time.monotonic()
+            do_round = training.prepare()
+            line = training.line(do_round())
+            line["seconds"] = round(time.monotonic() - start, 4)
+            _save(directory, context, line)
+            for tracker in trackers:
+                tracker.log(line["round"], round_numbers(line))
+            done = context.state.round - first
+            left = (time.monotonic() - begun) / done * (training.rounds - context.state.round)
+            callback.on_round(line, left)
+        if is_due(context):
+            numbers = round_numbers(_after_the_last(directory, context))
+            for tracker in trackers:
+                tracker.log(context.state.round, numbers)
+    _finish(directory, context, run.components, callback)
+    return directory
+
+
+@contextmanager
+def _finished_early(run: OpenRun) -> Iterator[None]:
+    """Write model and summary of the rounds done where too few clients come through."""
+    try:
+        yield
+    except TooFewClients as error:
+        if run.context.lines:
+            _finish(run.directory, run.context, run.components, run.callback, stopped=str(error))
+        raise
+
+
+def _save(directory: RunDir, context: RunContext, line: dict[str, Any]) -> None:
+    """Save a round."""
+    context.lines.append(line)
+    with saving(directory.folder):
+        directory.append_round(line)
+        if "personal" in line.get("evaluation", {}):
+            write_clients(directory.folder / "clients.csv", context)
+        if context.by_label is not None:
+            directory.write_json("by_label.json", asdict(context.by_label))
+        context.worker.trainer.sync()
+        directory.save_state(context.state)
+
+
+def _after_the_last(directory: RunDir, context: RunContext) -> dict[str, Any]:
+    """Do what comes once after the last round, and add it to that round's line; return this line."""
+    start, line = time.monotonic(), context.lines[-1]
+    with saving(directory.folder):
+        found = evaluate_final(context, directory)
+        if "finetuned" in found:
+            line["evaluation"]["finetuned"] = found.pop("finetuned")
+        line |= found
+        line["seconds"] = round(line["seconds"] + time.monotonic() - start, 4)
+        directory.write_rounds(context.lines)
+    return line
+
+
+@contextmanager
+def _trackers(directory: RunDir, experiment: Experiment) -> Iterator[list[Any]]:
+    if not experiment.report.report_to:
+        yield []
+        return
+    settings = experiment.model_dump(exclude_none=True)
+    trackers = open_trackers(list(experiment.report.report_to), directory.folder, settings)
+    try:
+        yield trackers
+    finally:
+        for tracker in trackers:
+            tracker.close()
+
+
+def _finish(
+    directory: RunDir,
+    context: RunContext,
+    components: RunComponents,
+    callback: Callback,
+    stopped: str | None = None,
+) -> None:
+    """Write the model with its card, then the summary, which says that the run is at its end.
+
+    Clients alone end in as many models as there are clients, so there is none to write.
+    """
+    from fednlp.reports.modelcard import model_card
+
+    known = directory.read_json("environment.json")
+    summary = summary_of(context, known["data"], stopped)
+    with saving(directory.folder):
+        if context.lines and "cross_client_evaluation" in context.lines[-1]:
+            directory.write_json("cross_client_evaluation.json", context.lines[-1]["cross_client_evaluation"])
+        if context.experiment.algorithm.name != "local":
+            context.worker.replica.load_for_evaluation(context.state.params)
+            card = model_card(summary, context.experiment.model_dump(exclude_none=True), known)
+            save_model(
+                context.worker.replica.model, components.tokenizer, directory.model, card, components.longest
+            )
+        directory.write_json("summary.json", summary)
+    callback.finished(directory, summary)

@@ -1,0 +1,111 @@
+"""The workers of a run: how their clients train, what they are told, and the method as they have it."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from fednlp.config import Experiment
+from fednlp.config.sections import BASELINES
+from fednlp.federated.aggregators.noisy_mean import NoisyMean
+from fednlp.federated.algorithm import Algorithm
+from fednlp.partition import Partition
+from fednlp.simulation.components import RunComponents
+from fednlp.simulation.configured_algorithm import attacked, build_algorithm
+from fednlp.training.optimizers import LocalTraining
+from fednlp.training.worker import ClientWorker
+from fednlp.training.worker_spec import WorkerSpec, load_model
+
+
+def worker_spec(
+    experiment: Experiment, components: RunComponents, partition: Path, test_numbers: Path, records: Path
+) -> WorkerSpec:
+    """Return the specification of a run's workers, without the algorithm.
+
+    Args:
+        experiment: Resolved.
+        components: Data, task and features of the run.
+        partition: File of the partition.
+        test_numbers: File of the example numbers of the global test set, int64.
+        records: File of the clients' records.
+    """
+    assert components.train.folder is not None
+    assert components.test.folder is not None
+    return WorkerSpec(
+        source=components.source,
+        model_config=dict(experiment.model.config),
+        peft=experiment.model.peft,
+        train=experiment.model.train,
+        task=components.task_spec,
+        task_fields=asdict(components.task),  # type: ignore[call-overload]
+        train_features=str(components.train.folder),
+        test_features=str(components.test.folder),
+        test_numbers=str(test_numbers.resolve()),
+        partition=str(partition.resolve()),
+        options=asdict(local_training(experiment)),
+        federated=experiment.algorithm.name not in BASELINES,
+        records=str(records.resolve()),
+        unlabelled=experiment.fewshot is not None,
+        seed=experiment.seed,
+        device=experiment.runtime.device,
+        cache_activations=experiment.runtime.cache_activations,
+        evaluation_batch=experiment.evaluation.batch_size,
+        longest=components.longest,
+    )
+
+
+def open_worker(spec: dict[str, Any], experiment: dict[str, Any]) -> ClientWorker:
+    """Build the worker of a worker process.
+
+    Args:
+        spec: The fields of :class:`WorkerSpec`.
+        experiment: The sections of the resolved experiment.
+    """
+    built, made = WorkerSpec(**spec), Experiment(**experiment)
+    clients = Partition.load(Path(built.partition)).num_clients
+    return ClientWorker(built, load_model(built), client_algorithm(made, clients))
+
+
+def client_algorithm(experiment: Experiment, clients: int) -> Algorithm:
+    """Return the method as a worker has it that is not the server's.
+
+    Args:
+        experiment: Resolved.
+        clients: How many there are.
+    """
+    return client_side(attacked(build_algorithm(experiment), experiment, clients), experiment)
+
+
+def client_side(algorithm: Algorithm, experiment: Experiment) -> Algorithm:
+    """Return an algorithm with the worker's half of its aggregator: it adds updates, and cannot finish.
+
+    Args:
+        algorithm: The method.
+        experiment: Resolved.
+    """
+    privacy = experiment.privacy
+    if experiment.secure.protocol != "none":
+        from fednlp.secure.aggregator import MaskedSum
+
+        return replace(algorithm, aggregator=MaskedSum())
+    if privacy is not None:
+        return replace(algorithm, aggregator=NoisyMean(privacy.clip, 0.0, 0.0, experiment.seed))
+    return algorithm
+
+
+def local_training(experiment: Experiment) -> LocalTraining:
+    """Return how a client of the experiment trains."""
+    client = experiment.client
+    return LocalTraining(
+        optimizer=client.optimizer,
+        learning_rate=client.learning_rate,
+        momentum=client.momentum,
+        epochs=client.num_train_epochs,
+        max_steps=client.max_steps,
+        batch_size=client.per_device_train_batch_size,
+        weight_decay=client.weight_decay,
+        schedule=client.lr_scheduler_type,
+        warmup_steps=client.warmup_steps,
+        max_grad_norm=client.max_grad_norm,
+        by_length=client.group_by_length,
+        keep_memory=client.keep_optimizer,
+    )

@@ -1,0 +1,116 @@
+"""A deployment ends as the simulation does, bit for bit: each client has its own examples alone, and gets bytes."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fednlp
+from fednlp.config import Experiment
+from fednlp.deployment.federation import FOLDER, Federation, open_directory, run_name
+from fednlp.deployment.hub import Hub
+from fednlp.deployment.links.memory import MemoryLink
+from fednlp.deployment.participate import Participant
+from fednlp.deployment.policy import SitePolicy, parse_policy
+from fednlp.deployment.shards import Shards, split_out
+from fednlp.deployment.site import Site
+from fednlp.simulation.callback import NullCallback
+from fednlp.simulation.run_dir import RunDir
+
+Make = Callable[..., Experiment]
+
+METHODS: dict[str, dict[str, Any]] = {
+    "fedavg": {},
+    "fedprox": {"algorithm": {"name": "fedprox", "mu": 0.1}},
+    "fedadam": {"algorithm": {"name": "fedadam"}},
+    "scaffold": {"algorithm": {"name": "scaffold"}, "client.optimizer": "sgd"},
+    "ditto": {"algorithm": {"name": "ditto"}},
+    "8 bits": {"exchange.up": ["int8"], "exchange.down": ["bfloat16"], "exchange.error_feedback": True},
+    "pull": {"pull": {"rule": "high", "share": 0.4}},
+    "lora": {"model.peft": {"method": "lora", "r": 2}},
+    "frozen": {"model.train": {"frozen": ["embeddings"]}},
+}
+
+
+@dataclass
+class Member:
+    """A site of the register."""
+
+    name: str
+    client: int
+    state: str = "enrolled"
+
+
+def allows(train: Path, test: Path | None) -> SitePolicy:
+    """Return the policy of a site that allows everything."""
+    data = {"path": str(train), "test_fraction": 0.0} | ({"test_path": str(test)} if test else {})
+    return parse_policy({"data": data})
+
+
+class OneAtATime(Site):
+    """A site among several in one process, which share torch's generator."""
+
+    lock = threading.Lock()
+
+    def answer(self, *arguments: Any) -> Any:
+        with self.lock:
+            return super().answer(*arguments)
+
+
+def quiet(text: str) -> None:
+    """Log nothing."""
+
+
+def deploy(shards: Shards, folder: Path) -> RunDir:
+    """Run a federation whose sites are threads, over memory links."""
+    directory = open_directory(shards.experiment, folder / "server")
+    hub = Hub(directory.folder / FOLDER, run_name(directory))
+    threads = []
+    for client, name in enumerate(shards.names):
+        own = folder / f"site-{client}"
+        own.mkdir()
+        part = Participant(own, OneAtATime(own, name, allows(*shards.files(name)), quiet), None, quiet)
+        link = MemoryLink(
+            part.session.begin, lambda wake, client=client: hub.session(client, wake, time.monotonic)
+        )
+        threads += [threading.Thread(target=link.run), threading.Thread(target=part.work)]
+    for thread in threads:
+        thread.start()
+    try:
+        members = [Member(name, client) for client, name in enumerate(shards.names)]
+        Federation(directory, hub, lambda: members, NullCallback()).run()
+    finally:
+        hub.finish("done")
+        for thread in threads:
+            thread.join(10)
+    return directory
+
+
+def rounds(run: RunDir) -> list[dict[str, Any]]:
+    """Return the lines of a run without what differs from day to day."""
+    lines = [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["seconds"]
+        line.get("secure", {}).pop("seconds", None)
+    return lines
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_deployment_is_the_simulation(method: str, experiment: Make, tmp_path: Path) -> None:
+    settings = {
+        "num_rounds": 2,
+        "clients_per_round": 3,
+        "partition.clients": 4,
+        "task.name": "text-classification",
+    }
+    made = experiment(settings | METHODS[method])
+    simulated = fednlp.run(made, tmp_path / "simulated")
+    deployed = deploy(split_out(made.resolved(), tmp_path / "shards", quiet), tmp_path)
+    assert rounds(deployed) == rounds(simulated)
+    weights = [(run.folder / "model" / "model.safetensors").read_bytes() for run in (simulated, deployed)]
+    assert weights[0] == weights[1]

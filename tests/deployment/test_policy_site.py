@@ -1,0 +1,178 @@
+"""A site that decides by its policy: nothing is set up, trained or told that the policy does not allow."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fednlp.config import Experiment
+from fednlp.deployment.components import server_components
+from fednlp.deployment.disclosure import told_error, told_result, told_score
+from fednlp.deployment.policy import Allow, parse_policy
+from fednlp.deployment.setup import Setup, model_files
+from fednlp.deployment.site import Site
+from fednlp.deployment.site_data import UNREADABLE
+from fednlp.disk import sha256_of
+from fednlp.errors import DataError, RunError, SecureAbort
+from fednlp.federated.client import ClientResult
+from fednlp.runtime.messages import ClientModelResult
+
+Make = Callable[..., Experiment]
+Ask = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def served(experiment: Make, tmp_path_factory: Any) -> tuple[Experiment, dict[str, Any], dict[str, Path]]:
+    """An experiment whose data are at sites, the first call of its server, and the files that come with it."""
+    folder = tmp_path_factory.mktemp("objects")
+    changes = {
+        "data": {"name": "sites", "labels": ["arts", "economy", "science", "sports"]},
+        "task.name": "text-classification",
+        "partition": None,
+    }
+    made = experiment(changes).resolved()
+    components = server_components(made, lambda text: None)
+    setup = Setup(
+        experiment=made.model_dump(exclude_none=True),
+        task=components.task_spec,
+        task_fields=json.loads(json.dumps(asdict(components.task))),  # type: ignore[call-overload]
+        longest=components.longest,
+        client=1,
+        clients=8,
+    )
+    objects = {}
+    for name, path in model_files(Path(components.source)).items():
+        objects[name] = folder / sha256_of(path)
+        objects[name].write_bytes(path.read_bytes())
+    return made, setup.model_dump(), objects
+
+
+@pytest.fixture
+def ask(served: Any, texts: Path, tmp_path: Path) -> Ask:
+    """Send the first call to a site with a policy; settings of the experiment may be changed on the way."""
+
+    def send(policy: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+        _, setup, objects = served
+        data = {"path": str(texts), "test_fraction": 0.25}
+        allowed = parse_policy({"data": data} | (policy or {}))
+        site = Site(tmp_path / "site", "nord", allowed, lambda text: None)
+        sent = setup | {"experiment": setup["experiment"] | changes}
+        answer, body = site.answer("setup", sent, objects)
+        assert body is None
+        return answer
+
+    return send
+
+
+def test_a_site_by_default_tells_its_numbers(ask: Ask) -> None:
+    assert ask() == {"train": 150, "test": 50}
+
+
+@pytest.mark.parametrize(
+    ("allow", "answer"),
+    [
+        ({"tell_size": False}, {"train": 1, "test": 1}),
+        ({"tell_scores": False}, {"train": 150, "test": 0}),
+        ({"tell_size": False, "tell_scores": False}, {"train": 1, "test": 0}),
+    ],
+)
+def test_what_it_does_not_tell(ask: Ask, allow: dict[str, Any], answer: dict[str, int]) -> None:
+    uniform = {"name": "fedavg", "weighting": "uniform"}
+    assert ask({"allow": allow}, algorithm=uniform) == answer
+
+
+@pytest.mark.parametrize(
+    ("policy", "line"),
+    [
+        ({"allow": {"most_rounds": 3}}, "allow.most_rounds = 3, the experiment has 4 (num_rounds)"),
+        ({"allow": {"tell_size": False}}, "allow.tell_size = false, the experiment weighs sites by"),
+        ({"allow": {"tensors": ["head"]}}, "allow.tensors = ["),
+        ({"allow": {"models": ["bert-tiny"]}}, "allow.models = ["),
+        ({"limits": {"upload_mb": 0.001}}, "limits.upload_mb = 0.001, the experiment has a site send"),
+        ({"device": {"memory_mb": 1}}, "device.memory_mb = 1, the experiment is predicted to need"),
+    ],
+)
+def test_a_run_that_is_refused_is_not_set_up(
+    ask: Ask, tmp_path: Path, policy: dict[str, Any], line: str
+) -> None:
+    """The reason names the key, and a site that is started again is not set up either."""
+    with pytest.raises(RunError) as caught:
+        ask(policy)
+    assert str(caught.value).startswith("site nord refuses: ")
+    assert line in str(caught.value)
+    assert not (tmp_path / "site" / "setup.json").exists()
+
+
+def test_the_model_is_known_by_its_files(ask: Ask, served: Any) -> None:
+    """A digest allows the file that came, and no other."""
+    digest = next(path.name for name, path in served[2].items() if name.endswith(".safetensors"))
+    assert ask({"allow": {"models": [f"sha256:{digest}"]}})["train"] == 150
+    with pytest.raises(RunError, match=r"allow\.models"):
+        ask({"allow": {"models": ["sha256:" + "0" * 64]}})
+
+
+def test_a_policy_that_was_tightened_stops_a_site_that_was_set_up(
+    ask: Ask, texts: Path, tmp_path: Path
+) -> None:
+    ask()
+    policy = parse_policy({"data": {"path": str(texts)}, "allow": {"algorithms": ["scaffold"]}})
+    with pytest.raises(RunError, match=r"site nord refuses: allow\.algorithms"):
+        _ = Site(tmp_path / "site", "nord", policy, lambda text: None).worker
+
+
+def test_code_that_a_server_names_is_not_imported(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "from_a_server.py").write_text("raise SystemExit")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RunError, match=r"allow\.code = \[\], the experiment names the code"):
+        ask(algorithm={"name": "from_a_server:run"})
+    assert "from_a_server" not in sys.modules
+
+
+@pytest.mark.parametrize("kind", [DataError, ValueError, KeyError, UnicodeError, OSError])
+def test_an_error_with_a_text_of_the_data_is_told_without_it(kind: type[Exception]) -> None:
+    assert "Zweig" not in told_error(kind("row 7 says Zweig"))
+    assert told_error(DataError("row 7 says Zweig")) == UNREADABLE
+    assert told_error(SecureAbort("only 2 clients answered")) == "only 2 clients answered"
+
+
+RESULTS = st.builds(
+    ClientResult,
+    client=st.integers(0, 9),
+    weight=st.just(1.0),
+    examples=st.integers(1, 1000),
+    steps=st.integers(1, 100),
+    loss=st.floats(0, 1e6),
+)
+
+
+@given(RESULTS, RESULTS)
+def test_two_sites_that_differ_in_what_is_not_told_answer_alike(
+    one: ClientResult, other: ClientResult
+) -> None:
+    """Of losses and sizes nothing is left where neither may be told; of losses the mean where sizes may not."""
+    other = replace(other, client=one.client)
+    silent = Allow(tell_size=False, tell_scores=False)
+    assert told_result(silent, one) == told_result(silent, other)
+    mean = told_result(Allow(tell_size=False), one)
+    assert (mean.examples, mean.steps, mean.loss) == (1, 0, one.loss / one.examples)
+    assert told_result(Allow(), one) is one
+
+
+def test_what_a_method_works_with_is_told() -> None:
+    """FedNova divides by its clients' tau: without it the run would be another."""
+    result = ClientResult(1, 1.0, 10, 5, 2.0, metrics={"tau": 5.0})
+    assert told_result(Allow(tell_size=False, tell_scores=False), result).metrics == {"tau": 5.0}
+
+
+def test_scores_that_are_not_told() -> None:
+    scored = ClientModelResult(1, own=0.75)
+    assert told_score(Allow(), scored) is scored
+    assert told_score(Allow(tell_scores=False), scored) == ClientModelResult(1)
