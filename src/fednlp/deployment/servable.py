@@ -6,8 +6,8 @@ from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES
 from fednlp.errors import ConfigError
 from fednlp.formulations import TASKS
-from fednlp.models import FROM_SCRATCH_NAMES
 from fednlp.models.peft_options import averaging_of
+from fednlp.models.registry import FROM_SCRATCH_NAMES
 
 
 def require_servable(experiment: Experiment) -> None:
