@@ -24,7 +24,7 @@ pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 server = importlib.import_module("fednlp.deployment.page.server")
 guard = importlib.import_module("fednlp.deployment.page.guard")
-feed = importlib.import_module("fednlp.deployment.page.feed")
+feed = importlib.import_module("fednlp.deployment.feed")
 page_app = importlib.import_module("fednlp.deployment.page.app")
 metrics = importlib.import_module("fednlp.deployment.page.metrics")
 
@@ -215,9 +215,11 @@ def test_a_request_that_does_not_arrive_is_dropped(run: Path, monkeypatch: pytes
 
 
 def test_a_port_in_use_and_no_address(run: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        with pytest.raises(RunError, match="choose another port with --page"):
-            server.PageServer(run, f"127.0.0.1:{taken.getsockname()[1]}", lambda text: None)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(RunError, match="choose another port with --page"),
+    ):
+        server.PageServer(run, f"127.0.0.1:{taken.getsockname()[1]}", lambda text: None)
     for wrong in ("8080", "localhost", ":80", "localhost:99999", "localhost:x"):
         with pytest.raises(ConfigError, match=r"write host:port"):
             server.PageServer(run, wrong, lambda text: None)
@@ -360,7 +362,8 @@ def contrast(tab: Tab) -> float:
                   if (!color.endsWith(", 0)")) return color;
                 }
               };
-              const own = (e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()) && e.checkVisibility();
+              const text = (n) => n.nodeType === 3 && n.data.trim();
+              const own = (e) => [...e.childNodes].some(text) && e.checkVisibility();
               return Math.min(...[...document.body.querySelectorAll("*")].filter(own).map((e) => {
                 const style = getComputedStyle(e);
                 const pair = [light(e.ownerSVGElement ? style.fill : style.color), light(under(e))];

@@ -132,10 +132,9 @@ class StatusWriter:
             asked = {member.client: list(self._hub.open_calls(member.client)) for member in members}
         for member in members:
             tally = self._tallies.setdefault(member.client, Tally())
-            calls = asked[member.client]
-            awaited = member.state != "removed" and bool(calls)
-            joining = phase == WAITING and member.state == "invited"
-            tally.look(now, member.state, present.get(member.client), calls, awaited or joining)
+            calls = asked[member.client] if member.state != "removed" else []
+            joins = phase == WAITING and member.state == "invited"
+            tally.look(now, member.state, present.get(member.client), calls, joins)
         return Status(
             run=self._name,
             experiment=self._experiment.name,
@@ -147,11 +146,11 @@ class StatusWriter:
                 Awaited(
                     client=member.client,
                     name=member.name,
-                    seconds=max(0.0, now - since),
+                    seconds=max(0.0, now - self._tallies[member.client].awaited_since),
                     release=release(self._experiment, member.state, phase),
                 )
                 for member in members
-                if (since := self._tallies[member.client].asked_since) is not None
+                if self._tallies[member.client].awaited is not None
             ],
             started=self._started,
             updated=now,

@@ -40,7 +40,8 @@ class Tally:
     Attributes:
         state: Its state.
         since: When it came into this state, seconds since 1970.
-        asked_since: Since when something is asked of it; None if nothing is.
+        awaited: What the run waits for: the number of a call, or "to join"; None for nothing.
+        awaited_since: Since when the run waits for this.
         heard: When something arrived from it last.
         doing: What it does, in words.
         earlier: Bytes of earlier connections, in and out.
@@ -49,7 +50,8 @@ class Tally:
 
     state: State = "invited"
     since: float = 0.0
-    asked_since: float | None = None
+    awaited: str | None = None
+    awaited_since: float = 0.0
     heard: float | None = None
     doing: str = ""
     earlier: tuple[int, int] = (0, 0)
@@ -68,7 +70,12 @@ class Tally:
         return self.earlier[0] + self.present.bytes_in, self.earlier[1] + self.present.bytes_out
 
     def look(
-        self, now: float, registered: str, presence: Presence | None, asked: Sequence[str], awaited: bool
+        self,
+        now: float,
+        registered: str,
+        presence: Presence | None,
+        asked: Sequence[str],
+        joins: bool = False,
     ) -> None:
         """Take note of a site as it is now.
 
@@ -77,7 +84,7 @@ class Tally:
             registered: Its state in the register.
             presence: Its connection; None without one.
             asked: The numbers of the calls that it has not answered.
-            awaited: Whether the run waits for it.
+            joins: Whether the run waits for it to join.
         """
         state = site_state(registered, presence, bool(asked))
         if state != self.state or not self.since:
@@ -89,10 +96,9 @@ class Tally:
             self.doing = "" if presence.doing == IDLE else presence.doing
         else:
             self.doing = f"has {', '.join(asked)} to do" if asked else ""
-        if not awaited:
-            self.asked_since = None
-        elif self.asked_since is None:
-            self.asked_since = now
+        awaited = asked[0] if asked else "to join" if joins else None
+        if awaited != self.awaited:
+            self.awaited, self.awaited_since = awaited, now
 
     def status(self, client: int, name: str) -> SiteStatus:
         """Return what the status says of the site."""

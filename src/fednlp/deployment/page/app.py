@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from fednlp.deployment.page.feed import Feed
+from fednlp.deployment.feed import Feed
 from fednlp.deployment.page.guard import Guard
 from fednlp.deployment.page.metrics import CONTENT_TYPE, metrics_text
 

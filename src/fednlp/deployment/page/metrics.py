@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
-from fednlp.deployment.page.feed import Feed
-from fednlp.deployment.status import Status
+from fednlp.deployment.feed import Feed
+from fednlp.deployment.status import State, Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_STATES = ("invited", "enrolled", "connected", "working", "awaited", "removed")
+_STATES: tuple[State, ...] = get_args(State)
 _PHASES = ("waiting", "round", "evaluating", "finished", "stopped")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from fednlp.deployment.page.feed import Feed
+from fednlp.deployment.feed import Feed
 from fednlp.errors import ConfigError, MissingDependency, RunError
 
 try:

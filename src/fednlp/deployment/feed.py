@@ -1,4 +1,4 @@
-"""What the page shows, read from the run directory as it grows."""
+"""The status and the rounds of a run, read from its directory as it grows."""
 
 import math
 import os
@@ -90,7 +90,7 @@ class Feed:
 
 
 def point(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the page shows of a round.
+    """Return what is shown of a round.
 
     >>> point({"round": 3, "train_loss": 0.5, "bytes_up": 8, "cohort": [1, 2], "seconds": 2.0})["clients"]
     2
