@@ -169,6 +169,10 @@ def partition(
         Path | None, typer.Option(help="Where to write part.npz, or part.h5 as FedNLP has it.")
     ] = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for the four plots.")] = None,
+    split_out: Annotated[
+        Path | None,
+        typer.Option(help="New folder for a folder of files of each client, as its site would hold them."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     path: Annotated[str | None, _PATH] = None,
     text: Annotated[str, _TEXT] = "text",
@@ -208,7 +212,20 @@ def partition(
         "partition": _given(options),
     }
     settings = config.parse(document, "fednlp partition", set_ or ())
-    report = partition_source(settings, out, plots, lambda text: print(clean(text), file=sys.stderr))
+
+    def log(line: str) -> None:
+        print(clean(line), file=sys.stderr)
+
+    report = partition_source(settings, out, plots, log)
+    if split_out is not None:
+        from fednlp.deployment.shards import FEDERATION
+        from fednlp.deployment.shards import split_out as split
+        from fednlp.formatting.units import plural
+
+        shards = split(settings.resolved(), split_out, log)
+        log(
+            f"written {plural(len(shards.names), 'folder')} to {split_out}, and {FEDERATION} for fednlp serve"
+        )
     print(json.dumps(report, indent=1) if as_json else clean_lines(describe(report)))
 
 

@@ -12,11 +12,12 @@ import numpy as np
 
 from fednlp import config
 from fednlp.config import Experiment
-from fednlp.deployment.components import require_servable, server_components
+from fednlp.deployment.components import server_components
 from fednlp.deployment.enrolment import FOLDER
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.messages import Call, ObjectRef
 from fednlp.deployment.remote import Sites
+from fednlp.deployment.servable import require_servable
 from fednlp.deployment.setup import Ready, Setup, model_files, read_ready
 from fednlp.disk import atomic
 from fednlp.errors import RunError
@@ -26,7 +27,7 @@ from fednlp.simulation.components import RunComponents
 from fednlp.simulation.facts import write_facts
 from fednlp.simulation.run_dir import RunDir, create, saving
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
-from fednlp.simulation.train import open_run, train
+from fednlp.simulation.train import OpenRun, open_run, train
 
 _LOOK = 1.0
 
@@ -62,6 +63,8 @@ def open_directory(experiment: Experiment, out: Path) -> RunDir:
     require_servable(experiment)
     directory = RunDir(out)
     if not (out / "resolved.toml").is_file():
+        for path in out.glob(".resolved.toml.*"):  # of a start that was killed
+            path.unlink()
         directory = create(experiment, out)
     changed = config.differences(directory.experiment(), experiment)
     if changed:
@@ -94,6 +97,7 @@ class Federation:
         members: Returns who there is.
         callback: Reports progress.
         on_look: Called about once a second while sites are awaited; an error that it raises stops the run.
+        on_open: Told of the run when it is about to begin.
     """
 
     def __init__(
@@ -103,8 +107,9 @@ class Federation:
         members: Members,
         callback: Callback,
         on_look: Callable[[], None] = lambda: None,
+        on_open: Callable[[OpenRun], None] = lambda run: None,
     ) -> None:
-        self.on_look = on_look
+        self.on_look, self.on_open = on_look, on_open
         self.directory, self.hub, self.members, self.callback = directory, hub, members, callback
         self.experiment = directory.experiment()
         self._removed: set[int] = set()
@@ -138,7 +143,9 @@ class Federation:
             gone=self._refuse_removed,
         )
         with engine:
-            train(open_run(directory, experiment, components, partition, model, engine, self.callback, None))
+            run = open_run(directory, experiment, components, partition, model, engine, self.callback, None)
+            self.on_open(run)
+            train(run)
         self.hub.finish("the federation's last round is done")
         return directory
 

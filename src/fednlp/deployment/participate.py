@@ -10,7 +10,7 @@ from fednlp.deployment.objects import ObjectCache
 from fednlp.deployment.outbox import Outbox
 from fednlp.deployment.site import Site
 from fednlp.errors import FednlpError
-from fednlp.federated.client import reason_of
+from fednlp.plugins import raised
 from fednlp.simulation.components import Log
 
 _LOOK = 0.2
@@ -70,7 +70,7 @@ class Participant:
             self.log(f"{call.id}: {error}")
             session.answer(call.id, None, None, told_error(error))
         except Exception as error:  # the site goes on with the next call; the server says whose failed
-            self.log(f"{call.id} failed: {reason_of(error)}")
+            self.log(f"{call.id} failed: {raised(error)}")
             session.answer(call.id, None, None, told_error(error))
         else:
             session.answer(call.id, answer, body)

@@ -16,7 +16,8 @@ from torch import Tensor
 from fednlp.errors import RunError
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult, Update
-from fednlp.federated.communication import EncodedUpdate, Uplink, decode_update, entry_shapes, sent_shapes
+from fednlp.federated.communication import EncodedUpdate, decode_update, entry_shapes, sent_shapes
+from fednlp.federated.links import Uplink
 from fednlp.federated.lora import lora_products
 from fednlp.federated.message import message_bytes, pack, unpack
 from fednlp.federated.params import Layout

@@ -9,7 +9,7 @@ import numpy as np
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.cohort import Population
+from fednlp.federated.cohort import Population, uniform_cohort
 from fednlp.partition import Partition
 from fednlp.privacy.dp import DPMechanism
 from fednlp.privacy.noise import sum_distance
@@ -26,11 +26,13 @@ class Protected:
         algorithm: The method.
         promises: The privacy guarantees, a line each, for display.
         facts: Entries of ``summary.json``.
+        mechanism: That of differential privacy; None without ``[privacy]``.
     """
 
     algorithm: Algorithm
     promises: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+    mechanism: DPMechanism | None = None
 
 
 def protect(algorithm: Algorithm, experiment: Experiment, partition: Partition, parameters: int) -> Protected:
@@ -45,20 +47,11 @@ def protect(algorithm: Algorithm, experiment: Experiment, partition: Partition, 
         parameters: Number of elements of an update.
 
     Raises:
-        ConfigError: No parameters of the protocol meet its security requirements, or ``privacy.epsilon`` cannot be
-            kept.
+        ConfigError: No parameters of the protocol meet its security requirements, ``privacy.epsilon`` cannot be kept,
+            or the algorithm draws other cohorts.
     """
-    protected = [
-        name
-        for name, given in (("privacy", experiment.privacy), ("secure", experiment.secure.protocol != "none"))
-        if given
-    ]
-    if protected and len(algorithm.sends) > 1:
-        raise ConfigError(
-            f"{algorithm.name} sends {', '.join(algorithm.sends)}, and [{protected[0]}] protects the model's update "
-            f"alone: remove [{protected[0]}]"
-        )
     population = Population(np.diff(partition.train_offsets), experiment.seed)
+    _require_cohorts(algorithm, experiment, population)
     mechanism, promises = dp_mechanism(experiment, algorithm, population), []
     if mechanism is not None:
         algorithm = mechanism.apply_to(algorithm)
@@ -82,7 +75,33 @@ def protect(algorithm: Algorithm, experiment: Experiment, partition: Partition, 
                 )
     if mechanism is None:
         return Protected(algorithm, promises)
-    return Protected(algorithm, [*promises, mechanism.statement], {"privacy": mechanism.facts()})
+    facts = {"privacy": mechanism.facts()}
+    return Protected(algorithm, [*promises, mechanism.statement], facts, mechanism)
+
+
+def _require_cohorts(algorithm: Algorithm, experiment: Experiment, population: Population) -> None:
+    """Check that an algorithm draws the cohorts that the numbers of a protection are worked out for.
+
+    Raises:
+        ConfigError: Its cohorts have another size than ``clients_per_round``, or are not drawn uniformly.
+    """
+    privacy, size = experiment.privacy, min(experiment.clients_per_round, len(population))
+    unprotected = privacy is None and experiment.secure.protocol == "none"
+    if unprotected or (
+        privacy is not None and privacy.sampling == "poisson"
+    ):  # there the mechanism draws them
+        return
+    drawn = algorithm.sample(population, 1)
+    if len(drawn.clients) != size:
+        raise ConfigError(
+            f"the cohorts of {algorithm.name} have {len(drawn.clients)} clients, and [privacy] and [secure] go by "
+            f"clients_per_round = {size}: make the two the same"
+        )
+    if privacy is not None and drawn != uniform_cohort(size)(population, 1):
+        raise ConfigError(
+            f"[privacy] counts on cohorts that are drawn uniformly, and {algorithm.name} draws them otherwise: leave "
+            "[privacy] out"
+        )
 
 
 def dp_mechanism(experiment: Experiment, algorithm: Algorithm, population: Population) -> DPMechanism | None:
