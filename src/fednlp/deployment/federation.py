@@ -63,6 +63,8 @@ def open_directory(experiment: Experiment, out: Path) -> RunDir:
     require_servable(experiment)
     directory = RunDir(out)
     if not (out / "resolved.toml").is_file():
+        for path in out.glob(".resolved.toml.*"):  # of a start that was killed
+            path.unlink()
         directory = create(experiment, out)
     changed = config.differences(directory.experiment(), experiment)
     if changed:
