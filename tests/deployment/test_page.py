@@ -217,6 +217,17 @@ def test_a_request_that_does_not_arrive_is_dropped(run: Path, monkeypatch: pytes
             assert slow.recv(1) == b""
 
 
+def test_there_are_so_many_connections_and_no_more(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 5)
+    with server.PageServer(run, "127.0.0.1:0", lambda text: None) as page, ExitStack() as stack:
+        port = int(page.url.rsplit(":", 1)[1].strip("/"))
+        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 20)) for _ in range(5)]
+        with socket.create_connection(("127.0.0.1", port), 20) as late, suppress(ConnectionResetError):
+            assert late.recv(1) == b"", "one more is closed at once"
+        idle[0].sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert idle[0].recv(12) == b"HTTP/1.1 200", "and the others are served"
+
+
 def test_a_port_in_use_and_no_address(run: Path) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
