@@ -118,14 +118,15 @@ def dp_mechanism(experiment: Experiment, algorithm: Algorithm, population: Popul
     privacy, clients = experiment.privacy, len(population)
     if privacy is None:
         return None
-    central = experiment.secure.protocol == "none"
+    central, cohort = experiment.secure.protocol == "none", min(experiment.clients_per_round, clients)
     mechanism = DPMechanism(
         clip=privacy.clip,
         noise_multiplier=privacy.noise or 0.0,
         central=central,
         sampling=privacy.sampling,
-        clients=clients,
-        cohort=min(experiment.clients_per_round, clients),
+        # Sites know the seed that cohorts are drawn by, so that being drawn hides nothing from them.
+        clients=cohort if experiment.data.at_sites else clients,
+        cohort=cohort,
         rounds=experiment.num_rounds,
         delta=privacy.delta,
         seed=experiment.seed,
