@@ -139,6 +139,7 @@ class Federation:
             counted=counted_rounds(directory.round_lines()),
             on_waiting=self._waiting,
             gone=self._refuse_removed,
+            threads=experiment.runtime.threads,
         )
         with engine:
             train(open_run(directory, experiment, components, partition, model, engine, self.callback, None))
