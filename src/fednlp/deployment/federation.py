@@ -151,6 +151,7 @@ class Federation:
             counted=counted_rounds(directory.round_lines()),
             on_waiting=self._waiting,
             gone=self._refuse_removed,
+            threads=experiment.runtime.threads,
         )
         with engine:
             run = open_run(directory, experiment, components, partition, model, engine, self.callback, None)

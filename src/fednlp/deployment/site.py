@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fednlp.config import Experiment
@@ -148,6 +149,7 @@ class Site:
         """
         self._require_none(check_settings(self.policy, experiment_of(setup)))
         experiment = self._own_experiment(setup)
+        torch.set_num_threads(experiment.runtime.threads)
         task = experiment.task.configured
         data = open_site_data(self.policy, task or setup.task, experiment.data.labels or ())
         components = build_components(experiment, self.log, data)
@@ -167,7 +169,10 @@ class Site:
         """Return the experiment with this site's own model folder and device."""
         experiment = experiment_of(setup)
         model = experiment.model.model_copy(update={"name_or_path": str((self.folder / "start").resolve())})
-        runtime = experiment.runtime.model_copy(update={"device": self.policy.device.device})
+        device = self.policy.device
+        runtime = experiment.runtime.model_copy(
+            update={"device": device.device, "threads": device.threads or experiment.runtime.threads}
+        )
         return experiment.model_copy(update={"model": model, "runtime": runtime})
 
     def _compare(self, setup: Setup, components: RunComponents) -> None:
