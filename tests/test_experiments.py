@@ -11,7 +11,7 @@ import fednlp
 from fednlp import config
 from fednlp.data.catalogue import entry
 from fednlp.errors import ConfigError, FetchError
-from fednlp.tasks import TASKS
+from fednlp.formulations import TASKS
 
 FILES = sorted((Path(__file__).parents[1] / "experiments").glob("*.toml"))
 FETCHED = {

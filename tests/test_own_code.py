@@ -14,6 +14,8 @@ import fednlp
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, FednlpError, PartitionError, RunError
 from fednlp.inference.model import open_trained
+from fednlp.partition import make_partition
+from fednlp.partition.make import check_options
 from fednlp.simulation.run_dir import RunDir
 
 CODE = """
@@ -75,21 +77,30 @@ def drifting(clients_per_round, way="whole", **common):
     return Algorithm("drifting", uniform_cohort(clients_per_round), client=client, keeps=("h",))
 
 
+def parts(request, clients: int = 2, shift: float = 0.0):
+    owners = [(number + int(shift)) % clients for number in range(len(request.train_labels))]
+    return Assignment(owners, clients, request.train_labels, request.test_labels)
+
+
+def unreadable(request, clients: "Nowhere"):
+    return None
+
+
 def halves(request):
     assert len(request.train_texts) == len(request.train_labels)
     owners = [number % 2 for number in range(len(request.train_labels))]
     return Assignment(owners, 2, request.train_labels, request.test_labels)
 
 
-def short(request):
+def short(request, clients, alpha):
     return Assignment([0, 1], 2, request.train_labels, request.test_labels)
 
 
-def gap(request):
+def gap(request, clients, alpha):
     return Assignment([0] * len(request.train_labels), 2, request.train_labels, request.test_labels)
 
 
-def no_assignment(request):
+def no_assignment(request, clients, alpha):
     return [0]
 
 
@@ -141,6 +152,46 @@ def test_an_own_partition_is_what_its_function_says(
     partition = fednlp.Partition.load(fednlp.run(experiment(own), tmp_path / "run").partition)
     assert partition.num_clients == 2
     assert np.ptp(np.diff(partition.train_offsets)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("partition", "clients"),
+    [({}, 2), ({"clients": 5}, 5), ({"options": {"clients": 4, "shift": 1}}, 4)],
+)
+def test_the_options_of_an_own_partition_are_its_parameters(
+    experiment: Callable[..., Experiment], partition: dict[str, Any], clients: int
+) -> None:
+    settings = experiment({"partition": {"method": "my_own:parts"} | partition, "clients_per_round": 2})
+    method, options = check_options(settings.resolved().partition.spec())
+    given = {key: value for key, value in partition.items() if key != "options"}
+    assert options == given | partition.get("options", {})
+    assert method.title == "parts"
+    made = make_partition(settings.resolved().partition.spec(), [0] * 9, [0], num_labels=1)
+    assert made.num_clients == clients
+
+
+@pytest.mark.parametrize(
+    ("partition", "said"),
+    [
+        (
+            {"method": "my_own:parts", "alpha": 1.0},
+            "alpha has no effect with method 'my_own:parts': leave it out, or",
+        ),
+        ({"method": "my_own:parts", "options": {"shft": 1}}, "shft has no effect"),
+        (
+            {"method": "my_own:parts", "options": {"seed": 1}},
+            "seed is no option of a partitioner: say partition.seed",
+        ),
+        ({"method": "my_own:parts", "options": {"shift": "x"}}, "shift = x: input should be a valid number"),
+        ({"method": "my_own:short"}, "needs clients: say clients = ..."),
+        ({"method": "my_own:unreadable"}, "its parameters cannot be read"),
+    ],
+)
+def test_options_that_an_own_partition_does_not_take(
+    experiment: Callable[..., Experiment], partition: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        experiment({"partition": partition}).resolved()
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_without_the_sections_nothing_is_said_of_them() -> None:
     [
         (
             {"aggregator": {"name": "medain"}},
-            'there is no aggregator "medain": did you mean median? known are mean',
+            'there is no aggregator "medain": did you mean median? known are ',
         ),
         ({"attack": FLIP | {"name": "sign_flip"}}, 'there is no attack "sign_flip": did you mean sign-flip?'),
         ({"aggregator": {"name": "median", "fracton": 0.2}}, "did you mean aggregator.fraction?"),

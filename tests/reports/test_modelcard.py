@@ -11,9 +11,10 @@ from huggingface_hub import ModelCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fednlp.formulations import TASKS
 from fednlp.reports.modelcard import model_card
 from fednlp.reports.read import Run, read_run
-from fednlp.tasks import TASKS, task_class
+from fednlp.tasks import task_class
 
 NewRun = Callable[..., Path]
 

@@ -102,10 +102,18 @@ def _own_code_problems(experiment: ExperimentFields) -> list[str]:
 
 
 def _partition_problems(experiment: ExperimentFields) -> list[str]:
+    partition = experiment.partition
+    if partition.options and not is_own(partition.method):
+        return [
+            f"[partition] options are for a partitioner of your own: write those of {partition.method!r} into "
+            "[partition], or leave them out"
+        ]
     try:
-        check_options(experiment.partition)
+        check_options(partition.spec())
     except PartitionError as error:
         return [f"[partition] {error}"]
+    except ConfigError:  # reported already
+        pass
     return []
 
 

@@ -15,8 +15,8 @@ from fednlp.errors import ConfigError
 from fednlp.federated.aggregators import AGGREGATORS
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.attacks import ATTACKS
-from fednlp.federated.registry import P, Plugin, Registry
 from fednlp.plugins import is_own
+from fednlp.registry import P, Plugin, Registry
 
 _SECTIONS: Mapping[str, tuple[type[NamedFunction], Registry[Any]]] = {
     "algorithm": (Algorithm, ALGORITHMS),

@@ -14,6 +14,10 @@ from fednlp.costs.devices import profile_names
 from fednlp.disk import expanded
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
+from fednlp.option_types import files_among
+from fednlp.partition.methods import METHODS
+
+_PARTITION_FILES = files_among(METHODS.option_types())
 
 
 class Experiment(ExperimentFields):
@@ -62,7 +66,7 @@ class Experiment(ExperimentFields):
         if problems:
             raise ConfigError(report(self.name, problems), problems)
         seed = self.seed if self.partition.seed is None else self.partition.seed
-        partition = {"seed": seed, **_anchored(self.partition, "proportions", "file")}
+        partition = {"seed": seed, **_anchored(self.partition, *_PARTITION_FILES)}
         return self.model_copy(
             update={
                 "variants": {},

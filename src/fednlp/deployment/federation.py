@@ -12,11 +12,12 @@ import numpy as np
 
 from fednlp import config
 from fednlp.config import Experiment
-from fednlp.deployment.components import require_servable, server_components
+from fednlp.deployment.components import server_components
 from fednlp.deployment.enrolment import FOLDER
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.messages import Call, ObjectRef
 from fednlp.deployment.remote import Sites
+from fednlp.deployment.servable import require_servable
 from fednlp.deployment.setup import Ready, Setup, model_files, read_ready
 from fednlp.disk import atomic
 from fednlp.errors import RunError

@@ -223,6 +223,9 @@ class Hub:
                 for call_id in [one for one in known.calls if round_of(one) <= round_number]:
                     self.withdraw(call_id)
                 known.withdrawn = {one for one in known.withdrawn if round_of(one) > round_number}
+                if known.session:
+                    known.session.forget(round_number)
+                    known.session.wake()
             self._ready = deque(one for one in self._ready if round_of(one) > round_number)
             self.inbox.forget(round_number)
 

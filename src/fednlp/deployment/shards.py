@@ -12,6 +12,7 @@ from fednlp import config
 from fednlp.config import Experiment
 from fednlp.config.sections import SITES
 from fednlp.data.textdata import Split, TextData
+from fednlp.deployment.servable import unsupported
 from fednlp.disk import atomic, writing
 from fednlp.errors import ConfigError
 from fednlp.partition import Partition
@@ -52,7 +53,7 @@ def split_out(experiment: Experiment, folder: Path, log: Log) -> Shards:
         log: Called with a message before each slow step.
 
     Raises:
-        ConfigError: The folder is not empty, or the experiment's data are at sites already.
+        ConfigError: The folder is not empty, the experiment's data are at sites already, or no federation can run it.
         DataError: The data cannot be loaded.
         PartitionError: The partition does not fit the data.
     """
@@ -60,6 +61,9 @@ def split_out(experiment: Experiment, folder: Path, log: Log) -> Shards:
         raise ConfigError(
             'data.name = "sites": the examples are at the sites already, there is nothing to split'
         )
+    problems = unsupported(experiment)
+    if problems:
+        raise ConfigError("\n".join(problems), problems)
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty: choose another folder")
     data = open_data(experiment)

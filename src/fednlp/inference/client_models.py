@@ -21,7 +21,6 @@ from fednlp.federated.pulling import Pull
 from fednlp.federated.store import ClientStore
 from fednlp.partition import Partition
 from fednlp.simulation.run_dir import RunDir
-from fednlp.simulation.workers import local_training
 from fednlp.training.client import init_of, model_of, record_fields
 from fednlp.training.replica import Replica
 from fednlp.training.worker_spec import exact_adapters, model_fields, personal_names
@@ -131,7 +130,7 @@ def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: s
         why = "has no model after its fine-tuning steps: it failed in them, or has nothing to train on"
     else:
         record = _record(
-            run.records, record_fields(replica, local_training(experiment), algorithm), number, state.round
+            run.records, record_fields(replica, experiment.client, algorithm), number, state.round
         )
         why = "never took part"
     if record is None:

@@ -7,22 +7,14 @@ from typing import Any
 from fednlp.config.sections import BASELINES
 from fednlp.federated.aggregators import AGGREGATORS
 from fednlp.federated.attacks import ATTACKS
-from fednlp.federated.registry import Registry
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import human_number
+from fednlp.partition.methods import METHODS
+from fednlp.registry import Registry
 from fednlp.reports.groups import algorithm_title, flatten
 from fednlp.reports.read import Run, lookup
+from fednlp.training.local_training import LocalTraining
 
-_PARTITIONS = {
-    "uniform": "uniform (IID)",
-    "label": "label shift",
-    "quantity": "quantity shift",
-    "label+quantity": "label and quantity shift",
-    "cluster": "feature shift (clusters of sentence embeddings)",
-    "natural": "natural",
-    "silos": "silos, each a client",
-    "proportions": "given label proportions",
-}
 _BASELINES = {
     "centralised": "Centralised training on the union of the clients' examples (a baseline, not federated).",
     "chained": "Sequential fine-tuning of one model, client after client (a baseline, not federated).",
@@ -39,16 +31,14 @@ def describe_partition(config: Mapping[str, Any]) -> str:
     """
     part = config.get("partition", {})
     method = str(part.get("method", "unknown"))
-    words = [_PARTITIONS.get(method, clean(method))]
-    for key, name in (
-        ("alpha", "alpha"),
-        ("beta", "beta"),
-        ("clusters", "clusters"),
-        ("field", "by the field"),
-    ):
-        if part.get(key) is not None:
-            value = part[key]
-            words.append(f"{name} {value:g}" if isinstance(value, int | float) else f"{name} {clean(value)}")
+    words = [METHODS.find(method).title if method in METHODS.names() else clean(method)]
+    words += [
+        f"{clean(key)} {value:g}"
+        for key, value in part.items()
+        if isinstance(value, int | float) and key not in ("clients", "seed")
+    ]
+    if part.get("field") is not None:
+        words.append(f"by the field {clean(part['field'])}")
     if part.get("clients") is not None:
         words.append(f"over {part['clients']} clients")
     return ", ".join(words)
@@ -86,13 +76,13 @@ def describe_method(
 
 def describe_client(config: Mapping[str, Any]) -> str:
     """Return how one client trains."""
-    client = config.get("client", {})
-    steps = client.get("max_steps", -1)
-    epochs = client.get("num_train_epochs", 1)
-    length = _many(steps, "step") if steps and steps > 0 else _many(epochs, "epoch")
-    optimiser = _optimiser(client.get("optimizer"))
-    rate, size = client.get("learning_rate", "?"), client.get("per_device_train_batch_size", "?")
-    return f"clients run {length} of {optimiser} with learning rate {rate}, batches of {size}"
+    client = LocalTraining.model_construct(**config.get("client", {}))
+    steps, epochs = client.max_steps, client.num_train_epochs
+    length = _many(steps, "step") if steps > 0 else _many(epochs, "epoch")
+    return (
+        f"clients run {length} of {_optimiser(client.optimizer)} with learning rate {client.learning_rate}, "
+        f"batches of {client.examples_per_step}"
+    )
 
 
 def describe_server(config: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from fednlp.formatting.units import (
     metric_title,
     metric_value,
 )
+from fednlp.formulations import TASKS
 from fednlp.reports.describe import (
     describe_method,
     describe_partition,
@@ -22,7 +23,7 @@ from fednlp.reports.describe import (
     keeps_tensors,
 )
 from fednlp.reports.groups import algorithm_title
-from fednlp.reports.hub_metadata import TASKS, Values, data_name, front_matter, hub_metrics, task_of, use
+from fednlp.reports.hub_metadata import Values, data_name, front_matter, hub_metrics, task_of, use
 from fednlp.reports.markdown import escape, fence, markdown_table
 from fednlp.reports.read import lookup
 
@@ -133,7 +134,7 @@ def _intro(summary: Values, config: Values) -> str:
     size = summary.get("parameters")
     counted = f" ({size:,} {_counted(config)})" if isinstance(size, int) else ""
     task = task_of(summary)
-    what = TASKS[task][2] if task in TASKS else f"for the task {clean(task)}"
+    what = TASKS[task].purpose if task in TASKS else f"for the task {clean(task)}"
     what = what.format(labels=format_count(lookup(summary, "data.labels")))
     name = str(summary.get("algorithm") or lookup(config, "algorithm.name", "unknown"))
     how = f"federated learning with {algorithm_title(name)}"

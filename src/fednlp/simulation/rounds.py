@@ -23,7 +23,6 @@ from fednlp.simulation.context import RunContext, require_finite
 from fednlp.simulation.evaluate import evaluated
 from fednlp.simulation.pseudo_labels import PseudoLabels
 from fednlp.simulation.resource_estimation import fleet_of, memory_of_run
-from fednlp.simulation.workers import local_training
 
 
 class FederatedTraining:
@@ -104,9 +103,12 @@ class FederatedTraining:
         """
         if self.fleet is None:
             return None
-        options, algorithm = local_training(self.context.experiment), self.algorithm
+        options, algorithm = self.context.experiment.client, self.algorithm
         examples = local_examples(
-            self._sizes, epochs=options.epochs, batch_size=options.batch_size, max_steps=options.max_steps
+            self._sizes,
+            epochs=options.num_train_epochs,
+            batch_size=options.examples_per_step,
+            max_steps=options.max_steps,
         )
         examples = algorithm.local_work(examples, self._sizes)
         up = bytes_up(algorithm.uplink, self.context.state.layout, vectors=len(algorithm.sends) - 1)

@@ -31,7 +31,8 @@ from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import Upload
 from fednlp.tasks.base import Task
 from fednlp.training.local import LocalTrainer
-from fednlp.training.optimizers import LocalTraining, memory_sizes
+from fednlp.training.local_training import LocalTraining
+from fednlp.training.optimizers import memory_sizes
 from fednlp.training.replica import Replica
 
 Record = Mapping[str, Tensor]
@@ -70,7 +71,7 @@ def record_fields(replica: Replica, options: LocalTraining, algorithm: Algorithm
         fields["residual"] = shared
     if algorithm.uplink.pull.rule != "all":
         fields |= {"model": shared, "sent": len(replica.layout.entries)}
-    if options.keep_memory:
+    if options.keep_optimizer:
         fields |= {_OPTIMIZER + name: size for name, size in memory_sizes(options, replica.groups).items()}
     return fields | {_METHOD + name: shared for name in algorithm.keeps}
 

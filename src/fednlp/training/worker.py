@@ -44,7 +44,7 @@ from fednlp.training.activation_cache import ActivationCache, activation_cache_f
 from fednlp.training.client import ClientInit, ClientTrainer, init_of, model_of
 from fednlp.training.evaluator import Evaluator
 from fednlp.training.local import LocalTrainer
-from fednlp.training.optimizers import LocalTraining
+from fednlp.training.local_training import LocalTraining
 from fednlp.training.replica import Replica
 from fednlp.training.worker_spec import (
     UNLABELLED,
@@ -57,9 +57,6 @@ from fednlp.training.worker_spec import (
     stacks_of,
     without_labels,
 )
-
-_DRAWN = {"masked-lm"}
-"""Tasks whose inputs are drawn anew each time, so that there is nothing to cache of them."""
 
 
 class ClientWorker:
@@ -90,7 +87,7 @@ class ClientWorker:
         groups = groups_of(model) if algorithm.uplink.pull.rule != "all" else {}
         self.replica = Replica(model, pick_device(spec.device), by_rows, personal, derived, decaying)
         self.layout: Layout = self.replica.layout
-        if self.replica.frozen_prefix is not None and self.task.name not in _DRAWN:
+        if self.replica.frozen_prefix is not None and not getattr(self.task, "draws_inputs", False):
             folder = (
                 activation_cache_folder(self.replica.frozen_prefix, cache_dir())
                 if spec.cache_activations
@@ -314,7 +311,7 @@ class ClientWorker:
         Returns:
             Why it failed; None if it did not.
         """
-        options = replace(self.options, max_steps=request.finetune_steps)
+        options = self.options.model_copy(update={"max_steps": request.finetune_steps})
         try:
             with self._labelled(request.client, request.examples, request.labels) as examples:
                 self._train_alone(request.client, examples, options, request.round + 1, x, init)
@@ -361,7 +358,9 @@ class ClientWorker:
         """Train one client by itself from the start; evaluate its model on its own and the global test set."""
         client = request.client
         self._loaded = None
-        options = replace(self.options, epochs=request.epochs, max_steps=request.max_steps)
+        options = self.options.model_copy(
+            update={"num_train_epochs": request.epochs, "max_steps": request.max_steps}
+        )
         examples = self.partition.train(client)
         try:
             local = self._train_alone(client, examples, options, 0, vectors[MODEL], ClientInit())

@@ -38,7 +38,7 @@ class WorkerSpec:
         test_features: Folder of the test set's features.
         test_numbers: File of the numbers of the global test set's examples.
         partition: File of the partition.
-        options: Of local training (:class:`fednlp.training.optimizers.LocalTraining`).
+        options: Of local training (:class:`fednlp.training.local_training.LocalTraining`).
         federated: Whether clients exchange anything.
         records: File of the clients' records.
         unlabelled: Whether training examples have only the labels that come with a request.

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import getproxies, proxy_bypass
 
 from fednlp.deployment.links import Session, Wake
 from fednlp.errors import FednlpError, MissingDependency, ProtocolError, RunError
@@ -33,6 +33,8 @@ MOST_ENROLMENT = 16 << 10
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0
 _GOODBYE = 5.0
 _MOST_DETAILS = 500
+_LOST = (grpc.aio.AioRpcError, grpc.aio.InternalError, grpc.aio.UsageError, asyncio.InvalidStateError)
+"""What reading and writing raise when the other end is gone."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ def options(keepalive: float) -> list[tuple[str, Any]]:
         ("grpc.max_send_message_length", MOST_MESSAGE),
         ("grpc.keepalive_time_ms", round(keepalive * 1000)),
         ("grpc.keepalive_timeout_ms", round(keepalive * 2000)),
+        ("grpc.http2.ping_timeout_ms", round(keepalive * 2000)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.max_ping_strikes", 0),
@@ -139,11 +142,17 @@ def serve(
             f"cannot listen at {address} ({error}): stop what uses the port, or choose another one with --listen"
         ) from None
 
+    async def end() -> None:
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
     def run() -> None:
         try:
             loop.run_forever()
+            loop.run_until_complete(end())
         finally:
-            loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 
     thread = threading.Thread(target=run, name="fednlp-server", daemon=True)
@@ -198,7 +207,7 @@ async def connecting(
     event, wake = _waker()
     failures = 0
     while True:
-        session, heard = session_factory(wake), False
+        session, heard, code = session_factory(wake), False, None
 
         def arrived() -> None:
             nonlocal heard
@@ -209,30 +218,22 @@ async def connecting(
                 address, credentials, options=_channel_options(address, server_name, keepalive)
             ) as channel:
                 call = channel.stream_stream(f"/{SERVICE}/{SESSION}")()
-                await _drive(session, call.read, call.write, event, arrived)
-                if session.finished:
-                    with suppress(TimeoutError, grpc.aio.AioRpcError):
-                        await call.done_writing()
-                        await asyncio.wait_for(call.code(), _GOODBYE)
-                    return
-                reason = "the server ended the connection"
-        except grpc.aio.AioRpcError as error:
-            reason = error.details() or error.code().name.lower().replace("_", " ")
-            if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
-                raise RunError(f"{address} refuses this site: {reason}") from None
+                with suppress(*_LOST):  # the status says more
+                    await call.initial_metadata()  # a refusal that comes while something is sent is lost
+                    await _drive(session, call.read, call.write, event, arrived, call.done_writing)
+                code, reason = await _status(call)
         except (ProtocolError, RunError) as error:
             reason = str(error)
         finally:
             session.close()
+        if session.finished:
+            return
+        if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
+            raise RunError(f"{address} refuses this site: {reason}")
         failures = 0 if heard else failures + 1
         wait = min(_FIRST_WAIT * 2**failures, _LONGEST_WAIT) * (0.5 + secrets.randbelow(1000) / 1000)
         on_state(f"no connection to {address} ({reason[:_MOST_DETAILS]}): next try in {wait:.0f} s")
-        until = asyncio.get_running_loop().time() + wait
-        while not session.finished and (left := until - asyncio.get_running_loop().time()) > 0:
-            event.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(event.wait(), left)
-        if session.finished:
+        if await _ends_within(wait, session, event):
             return
 
 
@@ -264,8 +265,8 @@ def enrol(
 def proxy_for(address: str) -> str | None:
     """Return the proxy that the environment names for an address (``HTTPS_PROXY``, ``NO_PROXY``), or None."""
     host = address.rpartition(":")[0].strip("[]")
-    proxy = getproxies_environment().get("https")
-    if not proxy or host in ("localhost", "127.0.0.1", "::1") or proxy_bypass_environment(host):
+    proxy = getproxies().get("https")
+    if not proxy or host in ("localhost", "127.0.0.1", "::1") or proxy_bypass(host):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"
 
@@ -288,7 +289,10 @@ def _handlers(new_session: NewSession, enrol: Enrol, log: Callable[[str], None])
             await _abort(context, grpc.StatusCode.PERMISSION_DENIED, error, peer, log)
             return
         try:
+            await context.send_initial_metadata(())
             await _drive(session, context.read, context.write, event)
+        except _LOST:
+            log(f"{peer.address}: the connection was lost")
         except ProtocolError as error:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, error, peer, log)
         except RunError as error:
@@ -315,6 +319,31 @@ def _handlers(new_session: NewSession, enrol: Enrol, log: Callable[[str], None])
     )
 
 
+async def _ends_within(seconds: float, session: Session, event: asyncio.Event) -> bool:
+    """Wait, and return whether the session was finished meanwhile."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while not session.finished and (left := until - loop.time()) > 0:
+        event.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), left)
+    return session.finished
+
+
+async def _status(call: Any) -> tuple[Any, str]:
+    """Return how a call ended, which it is told to do if it has not."""
+    try:
+        code = await asyncio.wait_for(call.code(), _GOODBYE)
+    except TimeoutError:
+        call.cancel()
+        return grpc.StatusCode.CANCELLED, "the server does not answer"
+    if code is grpc.StatusCode.OK:
+        return code, "the server ended the connection"
+    if code is grpc.StatusCode.INTERNAL:  # of this end: it was sending when the other one ended the stream
+        return code, "the server ended the connection, and tells why where it runs"
+    return code, await call.details() or code.name.lower().replace("_", " ")
+
+
 async def _abort(
     context: Any, code: Any, error: Exception, peer: PeerIdentity, log: Callable[[str], None]
 ) -> None:
@@ -328,8 +357,18 @@ async def _drive(
     write: Callable[[bytes], Awaitable[Any]],
     event: asyncio.Event,
     arrived: Callable[[], None] = lambda: None,
+    done: Callable[[], Awaitable[Any]] | None = None,
 ) -> None:
-    """Move frames until the session is finished, or the other end is."""
+    """Move frames until the session is finished, or the other end is.
+
+    Args:
+        session: The session.
+        read: Returns the next frame that arrived.
+        write: Sends a frame.
+        event: Set when there may be something to send.
+        arrived: Called for each frame that arrived.
+        done: Says that nothing more is sent; the other end then has some time to end the connection itself.
+    """
 
     async def take() -> None:
         while (data := await read()) is not grpc.aio.EOF:
@@ -343,12 +382,16 @@ async def _drive(
             while (frame := session.next_frame()) is not None:
                 await write(frame)
             if session.finished:
+                if done is not None:
+                    await done()
                 return
             await event.wait()
 
     taking, giving = asyncio.create_task(take()), asyncio.create_task(give())
     try:
         await asyncio.wait((taking, giving), return_when=asyncio.FIRST_COMPLETED)
+        if done is not None and not taking.done():
+            await asyncio.wait((taking,), timeout=_GOODBYE)
         for task in (taking, giving):
             if task.done():
                 task.result()

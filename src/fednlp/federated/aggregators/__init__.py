@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fednlp.federated.registry import Plugin, Registry, mark
+from fednlp.registry import Plugin, Registry, mark
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ import numpy as np
 
 from fednlp.federated.aggregators import aggregator
 from fednlp.federated.aggregators.base import Aggregator
-from fednlp.federated.aggregators.coordinate_wise import CoordinateWise, Values
+from fednlp.federated.aggregators.coordinate_wise import CoordinateWise
+from fednlp.federated.aggregators.kept_updates import Values
 
 
 class Median(CoordinateWise):

@@ -9,7 +9,8 @@ from pydantic import Field
 
 from fednlp.federated.aggregators import aggregator
 from fednlp.federated.aggregators.base import Aggregator
-from fednlp.federated.aggregators.coordinate_wise import CoordinateWise, Values
+from fednlp.federated.aggregators.coordinate_wise import CoordinateWise
+from fednlp.federated.aggregators.kept_updates import Values
 
 DEFAULT = 0.1
 """The fraction that is cut on each side where none is given."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.registry import Plugin, Refusal, Registry, mark
 from fednlp.federated.server import ServerOptimizer
+from fednlp.registry import Plugin, Refusal, Registry, mark
 
 COMMON = ("weight", "min_clients", "client_rate", "server")
 """Parameters of a method that the run gives where the method takes them."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientFunction, Local, Result
-from fednlp.federated.registry import Plugin, Registry, mark
+from fednlp.registry import Plugin, Registry, mark
 from fednlp.seeds import generator
 
 if TYPE_CHECKING:

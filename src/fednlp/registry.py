@@ -2,8 +2,8 @@
 
 A file holds a function of the file's name, marked by a decorator such as
 :func:`fednlp.federated.aggregators.aggregator`. The function's parameters are the options, with their types and
-defaults: they are the keys of the section that names it. A name has hyphens where the file's name has underscores.
-The user's own function is the same, named ``"module:function"``.
+defaults: they are the keys of the section that names it. A name has hyphens where the file's name has underscores,
+unless the decorator gives another. The user's own function is the same, named ``"module:function"``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import Any, ClassVar, Generic, TypeVar
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, create_model
 
@@ -46,6 +47,8 @@ class Plugin:
 
     section: ClassVar[str]
     """The section of the experiment that names it."""
+    key: ClassVar[str] = "name"
+    """The section's key for the name."""
     noun: ClassVar[str]
     """What messages call it."""
     returns: ClassVar[str]
@@ -119,7 +122,7 @@ class Plugin:
 
     @property
     def _said(self) -> str:
-        return f'{self.section}.name = "{self.name}"'
+        return f'{self.section}.{self.key} = "{self.name}"'
 
     @contextmanager
     def _blamed(self) -> Iterator[None]:
@@ -140,7 +143,7 @@ def mark(title: str, *, refuses: Refusal | None = None, **about: Any) -> Callabl
     Args:
         title: As people write it.
         refuses: Returns what it cannot go with, a sentence each.
-        about: Further attributes of the :class:`Plugin`.
+        about: Further attributes of the :class:`Plugin`; the name where it is not that of the file.
     """
 
     def decorate(build: Build) -> Build:
@@ -168,13 +171,13 @@ class Registry(Generic[P]):
     @cached_property
     def _modules(self) -> Mapping[str, str]:
         """Name -> module."""
-        modules = [one.name for one in pkgutil.iter_modules(import_module(self.package).__path__)]
-        marked = (
-            module
-            for module in modules
-            if hasattr(getattr(import_module(f"{self.package}.{module}"), module, None), "about")
-        )
-        return {module.replace("_", "-"): module for module in sorted(marked)}
+        found = {}
+        for one in pkgutil.iter_modules(import_module(self.package).__path__):
+            function = getattr(import_module(f"{self.package}.{one.name}"), one.name, None)
+            about = getattr(function, "about", None)
+            if about is not None:
+                found[about.get("name", one.name.replace("_", "-"))] = one.name
+        return dict(sorted(found.items()))
 
     def names(self) -> tuple[str, ...]:
         """Return the names that come with fednlp."""
@@ -185,14 +188,14 @@ class Registry(Generic[P]):
 
         Args:
             name: As typed.
-            key: The setting that holds it, for messages; by default the section's ``name``.
+            key: The setting that holds it, for messages; by default that of the section.
 
         Raises:
             ConfigError: There is none.
         """
         module = self._modules.get(name, name)
         place = name if is_own(name) else f"{self.package}.{module}:{module}"
-        return self.of(load(place, key or f"{self.kind.section}.name"), name)
+        return self.of(load(place, key or f"{self.kind.section}.{self.kind.key}"), name)
 
     def of(self, build: Callable[..., Any], name: str) -> P:
         """Return a function as one of the registry's kind.
@@ -202,7 +205,7 @@ class Registry(Generic[P]):
             name: What it is called.
         """
         about = getattr(build, "about", {"title": name.rpartition(":")[2]})
-        return self.kind(name, build, **about)
+        return self.kind(build=build, **{**about, "name": name})
 
     def check_name(self, name: str, also: Sequence[str] = ()) -> str:
         """Return a name that is known, or has the form of the user's own.
@@ -231,3 +234,27 @@ class Registry(Generic[P]):
     def all_options(self) -> list[str]:
         """Return the options of all names."""
         return [option for name in self.names() for option in self.find(name).options().model_fields]
+
+    def option_types(self) -> dict[str, Any]:
+        """Return the type of each option of all names, without None.
+
+        Raises:
+            TypeError: Two functions give an option different types.
+        """
+        found: dict[str, Any] = {}
+        for name in self.names():
+            plugin = self.find(name)
+            for option in plugin.options().model_fields:
+                kind = _without_none(plugin.parameters[option].annotation)
+                if found.setdefault(option, kind) != kind:
+                    raise TypeError(
+                        f"{name}: the option {option} has another type elsewhere: {found[option]}"
+                    )
+        return found
+
+
+def _without_none(annotation: Any) -> Any:
+    """Return an optional type's own type."""
+    if get_origin(annotation) in (Union, UnionType):
+        return Union[tuple(one for one in get_args(annotation) if one is not NoneType)]  # noqa: UP007
+    return annotation
