@@ -414,8 +414,8 @@ def _peer(context: Any) -> PeerIdentity:
 def _keep_freed_memory() -> None:
     """Have the C library keep freed memory for the next message, in place of giving its pages back each time.
 
-    Once a block of this size has been freed, glibc takes smaller ones from its heap, and keeps up to twice as much of it
-    (mallopt(3), M_MMAP_THRESHOLD). It halves the processor time of receiving.
+    Once a block of this size has been freed, glibc takes smaller ones from its heap, and keeps up to twice as much
+    of it (mallopt(3), M_MMAP_THRESHOLD). It halves the processor time of receiving.
     """
     bytes((32 << 20) - (1 << 14))
 
