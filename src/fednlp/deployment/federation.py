@@ -17,6 +17,7 @@ from fednlp.deployment.enrolment import FOLDER
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.messages import Call, ObjectRef
 from fednlp.deployment.remote import Sites
+from fednlp.deployment.secure_server import Asking, SecureSessions
 from fednlp.deployment.servable import require_servable
 from fednlp.deployment.setup import Ready, Setup, model_files, read_ready
 from fednlp.disk import atomic, write_private
@@ -153,8 +154,9 @@ class Federation:
             gone=self._refuse_removed,
             threads=experiment.runtime.threads,
         )
+        arguments = directory, experiment, components, partition, model, engine, self.callback, None
         with engine:
-            run = open_run(directory, experiment, components, partition, model, engine, self.callback, None)
+            run = open_run(*arguments, self._secure_sessions().open)
             self._keep_noise_secret(run)
             self.on_open(run)
             train(run)
@@ -223,6 +225,18 @@ class Federation:
             f"waiting for {', '.join(names)} ({seconds:.0f} s), until {until} or they are removed"
         )
 
+    def _secure_sessions(self) -> SecureSessions:
+        asking = Asking(
+            self.hub, self.experiment.rounds.wait, self._waiting, self._dropped_out, self._refuse_removed
+        )
+        return SecureSessions(
+            asking, self.directory.folder / FOLDER / "secure", max(1, self.experiment.min_clients)
+        )
+
+    def _dropped_out(self, client: int, reason: str) -> None:
+        name = next(member.name for member in self.members() if member.client == client)
+        self.callback.log(f"{name} drops out of the secure sum: {reason}")
+
     def _setup_call(
         self, components: RunComponents, client: int, sites: int, objects: dict[str, ObjectRef]
     ) -> Call:
@@ -234,6 +248,7 @@ class Federation:
             longest=components.longest,
             client=client,
             clients=sites,
+            run=self.hub.run,
         )
         return Call(f"0.{client}.setup", setup.model_dump(), objects)
 

@@ -40,13 +40,17 @@ class Participant:
             self.objects,
             run=run,
             software=software(),
-            on_ready=lambda call: self._calls.put(call),
+            on_ready=self._take_up,
             on_withdrawn=lambda call_id: self._withdrawn.add(call_id),
             on_state=log,
         )
         self._calls: queue.Queue[ReadyCall] = queue.Queue()
         self._withdrawn: set[str] = set()
         self._used = [digest for digest in self.objects.digests() if (self.objects.folder / digest).is_file()]
+
+    def _take_up(self, call: ReadyCall) -> None:
+        self._withdrawn.discard(call.id)  # it may be asked again after it was withdrawn
+        self._calls.put(call)
 
     def work(self) -> str:
         """Answer calls until the federation ends, and return why it ended."""
