@@ -37,7 +37,7 @@ SIGNS = {
     "enrolment": "*-sites/*/state/*/identity/key.pem",
     "setup": "*-sites/*/state/*/objects/*",
     "download": "*-sites/*/state/*/objects/*.part",
-    "training": "*-sites/*/state/*/record.bin",
+    "training": "*-sites/*/state/*/setup.json",
     "upload": "server/federation/inbox/*.train.*[0-9a-f]",
     "aggregation": "server/federation/inbox/*.train.json",
     "checkpoint": "server/checkpoint/.state.part",
