@@ -20,8 +20,8 @@ import typer
 
 from fednlp import config
 from fednlp.cli import app
-from fednlp.deployment.policy import parse_policy
 from fednlp.costs import load_profile
+from fednlp.deployment.policy import parse_policy
 from fednlp.fewshot.prompt_sets import load_prompts
 
 ROOT = Path(__file__).parents[1]

@@ -17,7 +17,7 @@ out=$(cd "$out" && pwd)
     --set "data.test_path=\"$out/wards/test.parquet\"" --out "$out/server" > "$out/server.log" 2>&1 &
 server=$!
 trap 'kill $server $(jobs -p) 2> /dev/null || true' EXIT
-until grep -q "^ward-5:" "$out/server.log"; do
+until grep -qs "^ward-5:" "$out/server.log"; do
     kill -0 "$server" 2> /dev/null || { cat "$out/server.log"; exit 1; }
     sleep 0.2
 done
