@@ -134,7 +134,7 @@ class Federation:
         from fednlp.config import parse
         from fednlp.federated.runtime import MODEL
         from fednlp.federated.state import State
-        from fednlp.models import new_model
+        from fednlp.models.pretrained import new_model
         from fednlp.partition import Partition
         from fednlp.runtime.pool import Pool
         from fednlp.simulation.configured_algorithm import build_algorithm
@@ -280,7 +280,7 @@ def measure_padding(name: str | None, path: str | None, rounds: int) -> dict[str
 
     from fednlp.data.features import Features
     from fednlp.hubs.package_index import named_model
-    from fednlp.models import pretrained_model
+    from fednlp.models.pretrained import pretrained_model
     from fednlp.tasks.text_classification import TextClassification
     from fednlp.training.local import LocalTrainer
     from fednlp.training.local_training import LocalTraining

@@ -12,15 +12,21 @@ import pytest
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.errors import ConfigError, PartitionError, RunError
+from fednlp.errors import ConfigError, FednlpError, PartitionError, RunError
 from fednlp.inference.model import open_trained
 from fednlp.partition import make_partition
 from fednlp.partition.make import check_options
 from fednlp.simulation.run_dir import RunDir
 
 CODE = """
+from typing import Annotated
+
 import torch
-from fednlp import Algorithm, fedavg
+from pydantic import Field
+
+from fednlp import Algorithm, Result, fedavg
+from fednlp.federated.algorithms import method
+from fednlp.federated.cohort import uniform_cohort
 from fednlp.federated.transforms import PerTensor
 from fednlp.partition import Assignment
 
@@ -33,12 +39,50 @@ def nothing(clients_per_round, **common):
     return None
 
 
+def scaled(clients_per_round, alpha: Annotated[float, Field(gt=0)] = 0.1, steps: int = 1):
+    if alpha > 1:
+        raise ValueError("alpha must be at most 1")
+    return Algorithm(f"scaled by {1 / (steps - 2)}", uniform_cohort(clients_per_round))
+
+
+def bare(clients_per_round, *, weight=float):
+    return Algorithm("bare", uniform_cohort(clients_per_round), weight)
+
+
+def unsure(clients_per_round, target: "Elsewhere" = None):
+    return Algorithm("unsure", uniform_cohort(clients_per_round))
+
+
+@method("Broken", refuses=lambda options, experiment: [experiment.round_count])
+def broken(clients_per_round):
+    return fedavg(clients_per_round)
+
+
+def drifting(clients_per_round, way="whole", **common):
+    def client(local, x, server, own):
+        h = own.get("h", x * 0)
+        if way == "whole":
+            y = local.steps(x, lambda g, y, x: g - h + (y - x), x)
+        elif way == "none":
+            y = local.steps(x, lambda g, y, x: None, x)
+        elif way == "few":
+            y = local.steps(x, lambda g, y, x, h: g - h, x)
+        elif way == "names":
+            y = local.steps(x)
+            return Result(update={"model": y - x}, metrics={"tau": 1.0})
+        else:
+            y = local.steps(x, lambda g, y, x, h: g - h + 1 / (local.round - 1) * (y - x), x, h)
+        return Result(update={"model": y - x}, keep={"h": h})
+
+    return Algorithm("drifting", uniform_cohort(clients_per_round), client=client, keeps=("h",))
+
+
 def parts(request, clients: int = 2, shift: float = 0.0):
     owners = [(number + int(shift)) % clients for number in range(len(request.train_labels))]
     return Assignment(owners, clients, request.train_labels, request.test_labels)
 
 
-def unreadable(request, clients: "Nowhere"):
+def unreadable(request, _clients: int = 1):
     return None
 
 
@@ -140,7 +184,6 @@ def test_the_options_of_an_own_partition_are_its_parameters(
         ),
         ({"method": "my_own:parts", "options": {"shift": "x"}}, "shift = x: input should be a valid number"),
         ({"method": "my_own:short"}, "needs clients: say clients = ..."),
-        ({"method": "my_own:unreadable"}, "its parameters cannot be read"),
     ],
 )
 def test_options_that_an_own_partition_does_not_take(
@@ -167,6 +210,61 @@ def test_what_cannot_be_named_is_refused_before_anything_runs(
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         experiment(changes).resolved()
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "said"),
+    [
+        ("scaled", {"aplha": 1.0}, "unknown key algorithm.options.aplha; did you mean alpha?"),
+        ("scaled", {"colour": 1.0}, "unknown key algorithm.options.colour; your function takes alpha, steps"),
+        ("bare", {"weight": 1.0}, "unknown key algorithm.options.weight; your function takes no options"),
+        ("scaled", {"alpha": -1.0}, "algorithm.options.alpha = -1.0: input should be greater than 0"),
+        ("scaled", {"alpha": "much"}, 'algorithm.options.alpha = "much": input should be a valid number'),
+        ("scaled", {"alpha": 2.0}, "your function raised ValueError: alpha must be at most 1 (my_own.py, line LINE)"),
+        ("scaled", {"steps": 2}, "your function raised ZeroDivisionError: division by zero (my_own.py, line LINE)"),
+        ("equal", {"frist": 1}, "unexpected keyword argument 'frist' (my_own.py, line LINE) (see [algorithm.options])"),
+        ("unsure", {"traget": 1}, "did you mean target?"),
+        ("broken", {}, "your function raised AttributeError: 'Experiment' object has no attribute 'round_count'"),
+        ("nothing", {}, "returned NoneType: return a fednlp.Algorithm"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_a_function_of_one_s_own_are_found_when_the_experiment_is_checked(
+    experiment: Callable[..., Experiment], function: str, options: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        experiment({"algorithm.name": f"my_own:{function}", "algorithm.options": options}).resolved()
+    assert said in re.sub(r"line \d+", "line LINE", str(caught.value))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        (
+            "whole",
+            r"the gradient function drifting\.client\.<lambda> \(my_own\.py, line \d+\) uses h from outside, whole, "
+            r"and it is called with one stretch of the model at a time: say local\.steps\(start, gradient, \.\.\., h\)",
+        ),
+        ("none", r"returned NoneType: return the gradient, \(\d+,\) as it came"),
+        ("few", r"takes g, y, x, h, and 1 vector was passed beside g and y"),
+        (
+            "names",
+            r"the client's function reports tau, and Algorithm\(reports=\.\.\.\) says nothing",
+        ),
+        ("other", r"ZeroDivisionError: division by zero \(my_own\.py, line \d+\)"),
+    ],
+)
+def test_mistakes_in_a_client_of_one_s_own_are_explained(
+    experiment: Callable[..., Experiment],
+    tmp_path: Path,
+    way: str,
+    said: str,
+    workers: int,
+) -> None:
+    options = {"algorithm.name": "my_own:drifting", "algorithm.options": {"way": way}}
+    with pytest.raises(FednlpError, match=said):  # which error it is depends on the process
+        fednlp.run(experiment(options | {"runtime.workers": workers}), tmp_path / "run")
 
 
 @pytest.mark.parametrize(

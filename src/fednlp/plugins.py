@@ -5,13 +5,21 @@ never imported (:func:`require_typed`).
 """
 
 import importlib
+import os
 import re
+import sysconfig
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from fednlp.errors import ConfigError, RunError
 
+_LIBRARIES = (
+    str(Path(__file__).parent),
+    *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
+)
+"""Where code lies that is not the user's own."""
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
@@ -82,6 +90,32 @@ def name_of(value: Any, key: str) -> str:
             "value that it returns"
         )
     return name
+
+
+def place_of(error: BaseException) -> str | None:
+    """Return where in the user's own code an exception was raised: a file's name and a line.
+
+    Args:
+        error: An exception that was caught.
+
+    Returns:
+        The place that is nearest to the error; None where none of the user's own code was running.
+    """
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(("<", *(f"{folder}{os.sep}" for folder in _LIBRARIES))):
+            return f"{Path(frame.filename).name}, line {frame.lineno}"
+    return None
+
+
+def raised(error: BaseException) -> str:
+    """Return an exception as one line, with the place in the user's own code where it was raised, if it was.
+
+    >>> raised(ValueError("too short\\nsee there"))
+    'ValueError: too short'
+    """
+    lines, place = str(error).strip().splitlines(), place_of(error)
+    said = f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+    return f"{said} ({place})" if place else said
 
 
 def require_typed(folder: object, named: Iterable[tuple[str, str]], remedy: str) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import difflib
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -20,8 +21,8 @@ from typing import Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, create_model
 
-from fednlp.errors import ConfigError
-from fednlp.plugins import is_own, load
+from fednlp.errors import ConfigError, FednlpError
+from fednlp.plugins import is_own, load, raised
 
 Refusal = Callable[[Mapping[str, Any], Any], list[str]]
 """(the options that are given, the experiment) -> mistakes, a sentence each."""
@@ -50,55 +51,103 @@ class Plugin:
     """The section's key for the name."""
     noun: ClassVar[str]
     """What messages call it."""
+    returns: ClassVar[str]
+    """What the function must return, for messages."""
     given: ClassVar[Sequence[str]] = ()
     """Parameters that are no options: the run gives them."""
 
+    @staticmethod
+    def fits(value: Any) -> bool:
+        """Whether a value is of the kind that the function must return."""
+        raise NotImplementedError
+
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """The function's parameters."""
-        return inspect.signature(self.build, eval_str=True).parameters
+        """The function's parameters; an annotation that cannot be evaluated is left as its text."""
+        try:
+            return inspect.signature(self.build, eval_str=True).parameters
+        except NameError:  # imported for type checkers alone
+            return inspect.signature(self.build).parameters
+
+    @property
+    def takes_any(self) -> bool:
+        """Whether the function takes options by any name, which it hands on."""
+        return any(one.kind is inspect.Parameter.VAR_KEYWORD for one in self.parameters.values())
 
     def options(self) -> type[BaseModel]:
         """Return the model that checks the options."""
         fields: dict[str, Any] = {}
         for name, one in self.parameters.items():
             if name not in self.given and one.kind is not inspect.Parameter.VAR_KEYWORD:
-                annotation = Any if one.annotation is inspect.Parameter.empty else one.annotation
+                unknown = one.annotation is inspect.Parameter.empty or isinstance(one.annotation, str)
+                annotation = Any if unknown else one.annotation
                 fields[name] = (annotation, ... if one.default is inspect.Parameter.empty else one.default)
         strict = ConfigDict(extra="forbid", strict=True, validate_default=True, arbitrary_types_allowed=True)
         return create_model(self.name, __config__=strict, **fields)
 
-    def call(self, expected: Callable[[Any], bool], wanted: str, /, *args: Any, **options: Any) -> Any:
+    def call(self, *args: Any, **options: Any) -> Any:
         """Return what the name stands for.
 
         Args:
-            expected: Whether a value is of the kind that the function must return.
-            wanted: What to return instead, for the message.
             args: Passed by position.
             options: Passed by name.
 
         Raises:
-            ConfigError: The function does not take the options, or returns something else.
+            ConfigError: The function does not take the options, raises an error, or returns something else.
         """
-        said = f'{self.section}.{self.key} = "{self.name}"'
         try:
-            made = self.build(*args, **options)
+            inspect.signature(self.build).bind(*args, **options)
         except TypeError as error:
-            raise ConfigError(f"{said}: {error} (see [{self.section}.options])") from error
-        if not expected(made):
-            raise ConfigError(f"{said} returned {type(made).__name__}: return {wanted}")
+            raise ConfigError(f"{self._said}: {error} (see [{self.section}.options])") from error
+        with self._blamed():
+            made = self.build(*args, **options)
+        if not self.fits(made):
+            raise ConfigError(f"{self._said} returned {type(made).__name__}: return {self.returns}")
         return made
 
+    def refused(self, options: Mapping[str, Any], experiment: Any) -> list[str]:
+        """Return what it cannot go with, a sentence each.
 
-def mark(**about: Any) -> Callable[[Build], Build]:
+        Args:
+            options: Those that are given.
+            experiment: The experiment.
+
+        Raises:
+            ConfigError: The user's own ``refuses`` raises an error.
+        """
+        if self.refuses is None:
+            return []
+        with self._blamed():
+            return self.refuses(options, experiment)
+
+    @property
+    def _said(self) -> str:
+        return f'{self.section}.{self.key} = "{self.name}"'
+
+    @contextmanager
+    def _blamed(self) -> Iterator[None]:
+        """Say of an error in the user's own function that it is theirs; fednlp's own is passed on as it is."""
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, FednlpError) or not is_own(self.name):
+                raise
+            raise ConfigError(
+                f"{self._said}: your function raised {raised(error)} (see [{self.section}.options])"
+            ) from error
+
+
+def mark(title: str, *, refuses: Refusal | None = None, **about: Any) -> Callable[[Build], Build]:
     """Return a decorator that marks a function as the one of its file.
 
     Args:
-        about: The attributes of the :class:`Plugin`, less the function; the name where it is not that of the file.
+        title: As people write it.
+        refuses: Returns what it cannot go with, a sentence each.
+        about: Further attributes of the :class:`Plugin`; the name where it is not that of the file.
     """
 
     def decorate(build: Build) -> Build:
-        build.about = about  # type: ignore[attr-defined]
+        build.about = {"title": title, "refuses": refuses, **about}  # type: ignore[attr-defined]
         return build
 
     return decorate

@@ -13,9 +13,10 @@ import torch
 from fednlp.errors import MissingDependency, ModelError
 from fednlp.federated.lora import exact_step, lora_products
 from fednlp.federated.params import Layout
-from fednlp.models import load_tokenizer, new_model, pretrained_model, resolve_model, save_model
 from fednlp.models.adapters import with_adapter
+from fednlp.models.pretrained import load_tokenizer, new_model, pretrained_model, save_model
 from fednlp.models.prompt_tuning import with_saved_prompt
+from fednlp.models.resolve import resolve_model
 from fednlp.training.lora_pairs import lora_pairs
 from fednlp.training.model_layout import flat_weights, layout_of
 from fednlp.training.replica import Replica

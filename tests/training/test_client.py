@@ -14,7 +14,7 @@ from fednlp.federated.aggregators.noisy_mean import NoisyMean
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.algorithms.fedavg import fedavg
 from fednlp.federated.client import ClientResult, Result, TrainRequest
-from fednlp.federated.communication import Uplink
+from fednlp.federated.links import Uplink
 from fednlp.federated.pulling import Pull, distances
 from fednlp.federated.transform_spec import parse_chain
 from fednlp.federated.transforms import make_chain

@@ -14,7 +14,7 @@ from torch import nn
 
 from fednlp.federated.client import Gradient
 from fednlp.federated.sums import ExactSum, NonFiniteUpdate, check_finite
-from fednlp.models import new_model, pretrained_model
+from fednlp.models.pretrained import new_model, pretrained_model
 from fednlp.training.local_training import LocalTraining
 from fednlp.training.model_layout import decayed_names, flat_weights, layout_of
 from fednlp.training.optimizers import make_optimizer

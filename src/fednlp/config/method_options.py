@@ -1,10 +1,12 @@
 """Options of the functions that ``[algorithm]``, ``[aggregator]`` and ``[attack]`` name: which are known, and whose."""
 
 import difflib
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic.errors import PydanticUserError
 
 from fednlp.config.error_messages import explain
 from fednlp.config.fields import ExperimentFields
@@ -85,7 +87,7 @@ def foreign_options(section: NamedFunction, registry: Registry[P], plugin: P) ->
             f"{key}.{option} is an option of {', '.join(registry.takers(option))}; those of your own {key} go into "
             f"[{key}.options]"
             for option in section.model_extra or {}
-        ]
+        ] + _own_option_problems(section.options, plugin)
     if section.options:
         return [
             f"{key}.options are for an {key} of your own: write the options of {name} into [{key}], or leave them out"
@@ -97,6 +99,35 @@ def foreign_options(section: NamedFunction, registry: Registry[P], plugin: P) ->
         for option in section.model_extra or {}
         if option not in known
     ]
+
+
+def _own_option_problems(given: Mapping[str, Any], plugin: Plugin) -> list[str]:
+    """Return what is wrong with the options of the user's own function, by the names and types of its parameters."""
+    place, found = f"{plugin.section}.options", []
+    try:
+        options = plugin.options()
+        options.__pydantic_validator__.validate_json(json.dumps(given))
+    except ValidationError as error:
+        for one in error.errors():
+            key = one["loc"][0] if one["loc"] else ""
+            if one["type"] == "extra_forbidden":
+                found += (
+                    [] if plugin.takes_any else [_unknown_own(place, str(key), list(options.model_fields))]
+                )
+            elif key in given or one["type"] == "missing":
+                found.append(explain(dict(one) | {"loc": (place, *one["loc"])}, options))
+    except (
+        PydanticUserError,
+        NameError,
+    ):  # parameters that no model can have: their function says what is wrong
+        pass
+    return found
+
+
+def _unknown_own(place: str, key: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1)
+    there = f"your function takes {', '.join(known)}" if known else "your function takes no options"
+    return f"unknown key {place}.{key}; " + (f"did you mean {near[0]}?" if near else there)
 
 
 def found_or_none(registry: Registry[P], name: str) -> P | None:
@@ -112,14 +143,17 @@ def found_or_none(registry: Registry[P], name: str) -> P | None:
         return None
 
 
+def named_functions(experiment: ExperimentFields) -> list[tuple[NamedFunction, Registry[Any]]]:
+    """Return the sections that name a function, each with what its name is looked up in."""
+    sections = ((getattr(experiment, name), registry) for name, (_, registry) in _SECTIONS.items())
+    return [(section, registry) for section, registry in sections if section is not None]
+
+
 def with_defaults(experiment: ExperimentFields) -> dict[str, NamedFunction]:
     """Return the sections that name a function, with the defaults of its options filled in."""
-    found = {}
-    for name, (_, registry) in _SECTIONS.items():
-        section: NamedFunction | None = getattr(experiment, name)
-        if section is not None:
-            found[name] = _filled(section, registry)
-    return found
+    return {
+        registry.kind.section: _filled(section, registry) for section, registry in named_functions(experiment)
+    }
 
 
 def _filled(section: NamedFunction, registry: Registry[Plugin]) -> NamedFunction:

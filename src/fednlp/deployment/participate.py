@@ -12,7 +12,7 @@ from fednlp.deployment.objects import ObjectCache
 from fednlp.deployment.outbox import Outbox
 from fednlp.deployment.site import Site
 from fednlp.errors import FednlpError
-from fednlp.federated.client import reason_of
+from fednlp.plugins import raised
 from fednlp.simulation.components import Log
 
 _LOOK = 0.2
@@ -40,13 +40,17 @@ class Participant:
             self.objects,
             run=run,
             software=software(),
-            on_ready=lambda call: self._calls.put(call),
+            on_ready=self._take_up,
             on_withdrawn=lambda call_id: self._withdrawn.add(call_id),
             on_state=log,
         )
         self._calls: queue.Queue[ReadyCall] = queue.Queue()
         self._withdrawn: set[str] = set()
         self._used = [digest for digest in self.objects.digests() if (self.objects.folder / digest).is_file()]
+
+    def _take_up(self, call: ReadyCall) -> None:
+        self._withdrawn.discard(call.id)  # it may be asked again after it was withdrawn
+        self._calls.put(call)
 
     def work(self) -> str:
         """Answer calls until the federation ends, and return why it ended."""
@@ -84,7 +88,7 @@ class Participant:
             self.log(f"{call.id}: {error}")
             session.answer(call.id, None, None, told_error(error))
         except Exception as error:  # the site goes on with the next call; the server says whose failed
-            self.log(f"{call.id} failed: {reason_of(error)}")
+            self.log(f"{call.id} failed: {raised(error)}")
             session.answer(call.id, None, None, told_error(error))
         else:
             session.answer(call.id, answer, body)

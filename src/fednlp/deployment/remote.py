@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fednlp.deployment.hub import Hub, StoredReply
 from fednlp.deployment.messages import Call, ObjectRef
+from fednlp.deployment.secure_server import with_masked_weight
 from fednlp.errors import FednlpError, RunError
 from fednlp.federated.client import ClientResult, TrainRequest, failed
 from fednlp.federated.message import write_message
@@ -198,6 +199,8 @@ class Sites:
             with _mapped(reply.path) as data:
                 masked = request.masking is not None
                 upload = unpack_upload(data, self.worker.algorithm, self.worker.layout, answer, masked=masked)
+            if upload.masked is not None:
+                answer = with_masked_weight(answer, upload.masked)
             return self.worker.receive(request, Trained(answer, upload), self.vectors, self.total)
         except FednlpError as error:
             return _missing(request, str(error))

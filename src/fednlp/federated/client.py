@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fednlp.plugins import raised
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -235,17 +237,7 @@ def failed(
     return ClientResult(
         request.client,
         request.weight,
-        error=reason_of(error),
+        error=raised(error),
         bytes_down=bytes_down,
         tensors_down=tensors_down,
     )
-
-
-def reason_of(error: Exception) -> str:
-    """Return an exception as one line.
-
-    >>> reason_of(ValueError("too short\\nsee there"))
-    'ValueError: too short'
-    """
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"

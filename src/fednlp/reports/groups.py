@@ -12,7 +12,7 @@ from fednlp.reports.read import Run
 
 Groups = Mapping[str, Sequence[Run]]
 
-_BASELINES = {"centralised": "Centralised", "chained": "Chained", "local": "Local only"}
+_BASELINES = {"centralised": "Centralised", "chained": "Sequential fine-tuning", "local": "Local only"}
 # What names a run or changes its speed, never its result.
 _APART = ("name", "variant", "variants", "runtime", "report", "evaluation", "min_clients")
 _EXPERIMENT = ("data", "partition", "model")
@@ -38,9 +38,9 @@ def method_title(run: Run) -> str:
     return algorithm_title(str(run.config.get("variant") or run.algorithm))
 
 
-def group_reference(runs: Sequence[Run]) -> str | None:
-    """Return which reference point these runs are, or None for an algorithm."""
-    return runs[0].reference if runs else None
+def group_baseline(runs: Sequence[Run]) -> str | None:
+    """Return which baseline these runs are, or None for an algorithm."""
+    return runs[0].baseline if runs else None
 
 
 def metric_of(groups: Groups) -> str:

@@ -141,8 +141,8 @@ def _intro(summary: Values, config: Values) -> str:
     if name in BASELINES:
         how = {
             "centralised": "centralised training",
-            "chained": "training on one client after the other",
-            "local": "one client's own training",
+            "chained": "sequential fine-tuning",
+            "local": "local-only training",
         }[name]
     if config.get("variant"):
         how += f" (variant {clean(config['variant'])})"
@@ -212,7 +212,7 @@ _PARTS = (
 
 
 def _personalised(summary: Values, config: Values) -> bool:
-    """Return whether clients had models of their own; the references have nothing of the kind."""
+    """Return whether clients had models of their own; the baselines have nothing of the kind."""
     personalised = summary.get("personalised")
     if personalised is not None or summary.get("algorithm") in BASELINES:
         return bool(personalised)
@@ -256,6 +256,8 @@ def _limits(summary: Values, config: Values) -> Iterator[str]:
     elif not summary.get("finished"):
         yield "The run is unfinished; this is the model of its last complete round."
     yield from _own_tensors(summary, config)
+    if config.get("attack"):
+        yield "Some clients attacked the training on purpose: this model shows what an attack does, and is not for use."
     yield _KNOWS.format(data=clean(data_name(summary, config)))
     metric = str(summary.get("metric", "accuracy"))
     worst = lookup(summary, f"evaluation.personal.{metric}_worst_decile")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fednlp.config import Experiment
+from fednlp.config.values import rate_schedule
 from fednlp.errors import TooFewClients
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.sums import count_nonfinite
@@ -17,7 +18,6 @@ from fednlp.formatting.units import plural
 from fednlp.partition import Partition
 from fednlp.runtime.messages import LocalOnlyRequest, LocalOnlyResult
 from fednlp.seeds import generator
-from fednlp.simulation.configured_algorithm import rate_schedule
 from fednlp.simulation.context import RunContext, require_finite
 from fednlp.simulation.evaluate import drawn_clients, evaluated, personal_scores
 from fednlp.training.batches import epoch_batches

@@ -16,16 +16,11 @@ from fednlp.errors import ConfigError, DataError
 from fednlp.formatting.units import plural
 from fednlp.formulations import TASKS
 from fednlp.hubs.cache import cache_dir
-from fednlp.models import (
-    FROM_SCRATCH_NAMES,
-    VOCABULARY_SIZE,
-    from_scratch_folder,
-    has_weights,
-    load_tokenizer,
-    longest_text,
-    resolve_model,
-)
+from fednlp.models.from_scratch import VOCABULARY_SIZE, from_scratch_folder
 from fednlp.models.peft_options import virtual_tokens
+from fednlp.models.pretrained import has_weights, load_tokenizer, longest_text
+from fednlp.models.registry import FROM_SCRATCH_NAMES
+from fednlp.models.resolve import resolve_model
 from fednlp.tasks import task_class
 from fednlp.tasks.base import Task
 from fednlp.tasks.fields import option_misfit

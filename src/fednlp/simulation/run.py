@@ -62,7 +62,7 @@ def run(
     elif overrides:
         raise RunError("overrides belong to an experiment file; change the configuration itself instead")
     experiment, given = _with_algorithm(config.as_experiment(experiment), algorithm)
-    experiment = experiment.resolved()
+    experiment = experiment.resolved(given)
     callback = callback or default_callback()
     folder = None if out is None else Path(out)
     refuse_taken(folder)
@@ -112,6 +112,8 @@ def resume(
     if expected is None:
         _require_named_by_user(folder, experiment, task)
     _require_given(folder, experiment, algorithm)
+    if algorithm is not None:
+        experiment.resolved(algorithm)  # the value may be another than at the start: it is checked again
     if workers is not None:
         runtime = experiment.runtime.model_copy(update={"workers": workers})
         experiment = experiment.model_copy(update={"runtime": runtime})

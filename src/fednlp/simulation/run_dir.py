@@ -4,6 +4,7 @@ resolved.toml      the whole configuration
 environment.json   versions and machine, and the fingerprints of the data and of the model that it began with
 data.json          how the data were read, and what is odd about them
 task.json          the task as it was trained, for evaluate and predict
+algorithm.json     what the algorithm's clients keep, and which of it is a client's own model
 partition.npz      the examples of each client
 rounds.jsonl       one line a round
 clients.csv        each client's sizes, last own score, and score after its fine-tuning steps

@@ -189,7 +189,7 @@ class ClientTrainer:
 
         Raises:
             NonFiniteUpdate: Training ended in NaN, infinity or huge numbers, in what is sent or in what is kept.
-            ConfigError: The client's function sends or keeps other vectors than the algorithm declares.
+            ConfigError: The client's function sends, reports or keeps something else than the algorithm declares.
         """
         self._check_names(result)
         uplink, layout = self.algorithm.uplink, self.replica.layout
@@ -225,10 +225,11 @@ class ClientTrainer:
         return Encoded(Upload(encoded=encoded, others=others), chosen)
 
     def _check_names(self, result: Result) -> None:
-        """Check that a client sends and keeps the vectors that the algorithm declares."""
+        """Check that a client sends, reports and keeps what the algorithm declares."""
         algorithm = self.algorithm
         for what, names, declared in (
             ("sends", result.update, algorithm.sends),
+            ("reports", result.metrics, algorithm.reports),
             ("keeps", result.keep, algorithm.keeps),
         ):
             if {*names} != {*declared}:

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fednlp.errors import ConfigError
 from fednlp.federated.aggregators.base import Room
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.client import ClientResult, TrainRequest, failed, reason_of
+from fednlp.federated.client import ClientResult, TrainRequest, failed
 from fednlp.federated.params import Layout
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.store import ClientStore
@@ -22,6 +23,7 @@ from fednlp.federated.upload import Trained, received
 from fednlp.hubs.cache import cache_dir
 from fednlp.models.groups import groups_of
 from fednlp.partition import OneClient, Partition
+from fednlp.plugins import raised
 from fednlp.runtime.engine import Handler, Vectors
 from fednlp.runtime.messages import (
     BatchPredictions,
@@ -159,6 +161,9 @@ class ClientWorker:
         """Let one client take its part in a round, up to its upload: the client's half.
 
         A client that fails is reported, not raised.
+
+        Raises:
+            ConfigError: The algorithm's client does not fit what the algorithm declares.
         """
         self._loaded = None
         trainer, algorithm, x = self.trainer, self.algorithm, vectors[MODEL]
@@ -171,6 +176,8 @@ class ClientWorker:
             try:
                 result = algorithm.client(local, x, vectors, init.method)
                 sent = trainer.encode(request, local, result, record)
+            except ConfigError:  # it would be the same for every client
+                raise
             except Exception as error:
                 trainer.forget(request)
                 return trainer.failure(request, error, record)
@@ -309,7 +316,7 @@ class ClientWorker:
             with self._labelled(request.client, request.examples, request.labels) as examples:
                 self._train_alone(request.client, examples, options, request.round + 1, x, init)
         except Exception as error:
-            return reason_of(error)
+            return raised(error)
         if request.save_to is not None:
             shared = torch.empty(self.layout.numel)
             self.replica.store(shared)
@@ -358,7 +365,7 @@ class ClientWorker:
         try:
             local = self._train_alone(client, examples, options, 0, vectors[MODEL], ClientInit())
         except Exception as error:
-            return LocalOnlyResult(client, reason_of(error))
+            return LocalOnlyResult(client, raised(error))
         evaluator = self.evaluator
         own = evaluator.predict_all(client) if request.on_own else []
         everyone = evaluator.predict_all() if request.on_all else []

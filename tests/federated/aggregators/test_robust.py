@@ -342,7 +342,7 @@ def test_a_run_that_stops_leaves_nothing_behind(
 
 
 def test_a_method_with_an_aggregator_of_its_own_keeps_it(experiment: Make, tmp_path: Path) -> None:
-    own = replace(fedavg(4), aggregator=Median())
+    own = replace(fedavg(4, weight=equally), aggregator=Median())
     wanted = experiment(RUN | {"num_rounds": 1, "aggregator": {"name": "mean"}})
     with pytest.raises(
         fednlp.FednlpError, match=r"has an aggregator of its own \(Median\): leave \[aggregator\] out"

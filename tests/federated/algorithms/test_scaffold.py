@@ -345,7 +345,10 @@ def test_a_trainer_must_give_what_it_needs() -> None:
             r"leave \[privacy\] out",
         ),
         ({"pull.rule": "low"}, r"leave \[pull\] out"),
-        ({"model.peft": {"method": "lora", "averaging": "exact"}}, "control variates no longer hold"),
+        (
+            {"model.peft": {"method": "lora", "averaging": "exact"}},
+            r"what the clients of scaffold keep \(control\)",
+        ),
         ({"fewshot": {"pacing": "curriculum"}}, 'say fewshot.pacing = "none"'),
         ({"algorithm.option": "III"}, "algorithm.option"),
         ({"algorithm.mu": 0.1}, "algorithm.mu is not supported by scaffold"),

@@ -11,7 +11,7 @@ from torch import nn
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.models import pretrained_model
+from fednlp.models.pretrained import pretrained_model
 from fednlp.simulation.run_dir import RunDir
 
 Tensors = dict[str, torch.Tensor]

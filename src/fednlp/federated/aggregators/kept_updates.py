@@ -54,6 +54,7 @@ class KeptUpdates(Aggregator):
     """A rule that sees single updates: they are kept in a file, and read back in blocks of coordinates."""
 
     additive: ClassVar[bool] = False
+    weighs: ClassVar[bool] = False
 
     @abstractmethod
     def aggregate(self, total: UpdateFile, places: Sequence[int]) -> Iterator[Tensor]:
@@ -229,18 +230,3 @@ def _nonzero_rows(delta: Tensor, layout: Layout) -> Tensor:
     if layout.table is None:
         return torch.zeros(0, dtype=torch.int64)
     return layout.rows(delta).any(1).nonzero().squeeze(1)
-
-
-def refuse_weights(name: str, experiment: Any) -> list[str]:
-    """Return what is wrong where an experiment weighs clients that the rule counts once each.
-
-    Args:
-        name: Of the rule.
-        experiment: Whose ``algorithm.weighting`` is looked at.
-    """
-    if experiment.algorithm.weighting == "uniform":
-        return []
-    return [
-        f"[aggregator] {name} counts every client once, whatever number of examples it states: "
-        'say algorithm.weighting = "uniform"'
-    ]

@@ -11,7 +11,7 @@ import numpy as np
 from fednlp.errors import TooFewClients
 from fednlp.federated.aggregators import aggregator
 from fednlp.federated.aggregators.base import AggregatedUpdate, Aggregator, Collection
-from fednlp.federated.aggregators.kept_updates import UpdateFile, refuse_weights
+from fednlp.federated.aggregators.kept_updates import UpdateFile
 from fednlp.federated.aggregators.whole_updates import Numbers, WholeUpdates, squared_distances
 from fednlp.formatting.units import plural
 from fednlp.option_types import PositiveInt
@@ -95,7 +95,7 @@ def least_clients(byzantine: int) -> int:
 
 
 def _refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
-    found = refuse_weights("krum", experiment)
+    found: list[str] = []
     f, m, clients = options.get("byzantine", 1), options.get("selected", 1), experiment.clients_per_round
     if clients < least_clients(f):
         found.append(

@@ -10,7 +10,7 @@ from pydantic import Field
 from fednlp.federated.aggregators import aggregator
 from fednlp.federated.aggregators.base import Aggregator
 from fednlp.federated.aggregators.coordinate_wise import CoordinateWise
-from fednlp.federated.aggregators.kept_updates import Values, refuse_weights
+from fednlp.federated.aggregators.kept_updates import Values
 
 DEFAULT = 0.1
 """The fraction that is cut on each side where none is given."""
@@ -43,13 +43,12 @@ def cut_of(fraction: float, clients: int) -> int:
 
 
 def _refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
-    found = refuse_weights("trimmed-mean", experiment)
     fraction, clients = options.get("fraction", DEFAULT), experiment.clients_per_round
-    if not cut_of(fraction, clients):
-        found.append(
-            f"aggregator.fraction = {fraction} of clients_per_round = {clients} cuts no client: raise one of the two"
-        )
-    return found
+    if cut_of(fraction, clients):
+        return []
+    return [
+        f"aggregator.fraction = {fraction} of clients_per_round = {clients} cuts no client: raise one of the two"
+    ]
 
 
 @aggregator("Trimmed mean", refuses=_refuses)

@@ -34,7 +34,13 @@ class Method(Plugin):
 
     section = "algorithm"
     noun = "method"
+    returns = "a fednlp.Algorithm"
     given = COMMON
+
+    @staticmethod
+    def fits(value: Any) -> bool:
+        """Whether a value is an algorithm."""
+        return isinstance(value, Algorithm)
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -60,19 +66,12 @@ class Method(Plugin):
             options: The method's own.
 
         Raises:
-            ConfigError: The function does not take the options, or returns something else.
+            ConfigError: The function does not take the options, raises an error, or returns something else.
         """
-        taken = self.parameters
-        every = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values())
+        taken, every = self.parameters, self.takes_any
         given = {n: value for n, value in common.items() if n in taken or (every and n != "server")}
-        made: Algorithm = self.call(
-            _is_algorithm, "a fednlp.Algorithm", clients_per_round, **given, **options
-        )
+        made: Algorithm = self.call(clients_per_round, **given, **options)
         return made
-
-
-def _is_algorithm(value: Any) -> bool:
-    return isinstance(value, Algorithm)
 
 
 def method(
@@ -85,7 +84,7 @@ def method(
         refuses: Returns what the method cannot go with, a sentence each.
         fixed_server: Whether the method stands for one server optimiser.
     """
-    return mark(title=title, refuses=refuses, fixed_server=fixed_server)
+    return mark(title, refuses=refuses, fixed_server=fixed_server)
 
 
 ALGORITHMS = Registry(__name__, Method)

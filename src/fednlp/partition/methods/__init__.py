@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -65,8 +65,8 @@ def partitioner(
         name: As it is typed, where that is not the file's name.
         reads_texts: Whether the function reads the examples' texts.
     """
-    named = {} if name is None else {"name": name}
-    return mark(title=title, reads_texts=reads_texts, **named)
+    named: dict[str, Any] = {} if name is None else {"name": name}
+    return mark(title, reads_texts=reads_texts, **named)
 
 
 METHODS = Registry(__name__, Method)
