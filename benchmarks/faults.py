@@ -279,7 +279,10 @@ class Trial:
 def timeless(run: Path) -> list[dict[str, Any]]:
     """Return the lines of a run's rounds without the time that they took."""
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+    for line in lines:
+        del line["seconds"]
+        line.get("secure", {}).pop("seconds", None)
+    return lines
 
 
 def try_out(
