@@ -37,7 +37,7 @@ SIGNS = {
     "enrolment": "*-sites/*/state/*/identity/key.pem",
     "setup": "*-sites/*/state/*/objects/*",
     "download": "*-sites/*/state/*/objects/*.part",
-    "training": "*-sites/*/state/*/record.bin",
+    "training": "*-sites/*/state/*/setup.json",
     "upload": "server/federation/inbox/*.train.*[0-9a-f]",
     "aggregation": "server/federation/inbox/*.train.json",
     "checkpoint": "server/checkpoint/.state.part",
@@ -279,7 +279,10 @@ class Trial:
 def timeless(run: Path) -> list[dict[str, Any]]:
     """Return the lines of a run's rounds without the time that they took."""
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+    for line in lines:
+        del line["seconds"]
+        line.get("secure", {}).pop("seconds", None)
+    return lines
 
 
 def try_out(
