@@ -172,6 +172,26 @@ def test_what_is_no_longer_needed_may_still_be_on_its_way(client: Client) -> Non
     assert client.get(Call("2.0.train", {}, {"model": ref})) == [Get(ref.digest, 3)]
 
 
+def test_a_call_that_the_server_has_not_repeated_gets_no_objects(client: Client) -> None:
+    """It may be a call of a server that was started again, and has not come to it, or never will."""
+    ref = ObjectRef("0" * 64, 9)
+    client.connect()
+    client.get(Call("1.0.train", {}, {"model": ref}))
+    client.connect()
+    assert client.get(Call("1.0.test", {}, {"model": ref})) == [Get(ref.digest, 0)]
+    client.get(Withdrawn("1.0.test"))
+    assert client.get(Call("2.0.test", {}, {"model": ref})) == [Get(ref.digest, 0)]
+
+
+def test_a_part_that_is_longer_than_the_object_is_not_of_it(client: Client) -> None:
+    client.connect()
+    client.get(Call("1.0.train", {}, {"model": ObjectRef("0" * 64, 9)}))
+    client.get(ObjectChunk("0" * 64, 0), b"12345")
+    client.get(Withdrawn("1.0.train"))
+    shorter = Call("2.0.train", {}, {"model": ObjectRef("0" * 64, 4)})
+    assert client.get(shorter) == [Get("0" * 64, 0)]
+
+
 def test_an_empty_object_needs_no_transfer(client: Client, tmp_path: Path) -> None:
     (tmp_path / "empty").write_bytes(b"")
     client.connect()

@@ -30,6 +30,9 @@ def serve(
     address: Annotated[
         str | None, typer.Option(help="host:port as the sites reach this server, if it is another.")
     ] = None,
+    page: Annotated[
+        str | None, typer.Option(help="host:port of a page that shows the run in a browser, 127.0.0.1:8080.")
+    ] = None,
     changes: _SET = None,
 ) -> None:
     """Serve a federation: print a line for each site to type, wait for the sites, and run the rounds."""
@@ -42,9 +45,8 @@ def serve(
     hosts = tuple({one.rpartition(":")[0] for one in (listen, address) if one} - {"0.0.0.0", "[::]", ""})
     again = f"fednlp serve {experiment} --out {out}"
     with Console(again=again) as console:
-        serve_federation(
-            settings, out, _names(sites), Listening(listen, address, hosts), console, _show_token
-        )
+        where = Listening(listen, address, hosts)
+        serve_federation(settings, out, _names(sites), where, console, _show_token, page=page)
 
 
 def join(

@@ -27,7 +27,7 @@ from fednlp.simulation.components import RunComponents
 from fednlp.simulation.facts import write_facts
 from fednlp.simulation.run_dir import RunDir, create, saving
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
-from fednlp.simulation.train import open_run, train
+from fednlp.simulation.train import OpenRun, open_run, train
 
 _LOOK = 1.0
 
@@ -63,6 +63,8 @@ def open_directory(experiment: Experiment, out: Path) -> RunDir:
     require_servable(experiment)
     directory = RunDir(out)
     if not (out / "resolved.toml").is_file():
+        for path in out.glob(".resolved.toml.*"):  # of a start that was killed
+            path.unlink()
         directory = create(experiment, out)
     changed = config.differences(directory.experiment(), experiment)
     if changed:
@@ -95,6 +97,7 @@ class Federation:
         members: Returns who there is.
         callback: Reports progress.
         on_look: Called about once a second while sites are awaited; an error that it raises stops the run.
+        on_open: Told of the run when it is about to begin.
     """
 
     def __init__(
@@ -104,8 +107,9 @@ class Federation:
         members: Members,
         callback: Callback,
         on_look: Callable[[], None] = lambda: None,
+        on_open: Callable[[OpenRun], None] = lambda run: None,
     ) -> None:
-        self.on_look = on_look
+        self.on_look, self.on_open = on_look, on_open
         self.directory, self.hub, self.members, self.callback = directory, hub, members, callback
         self.experiment = directory.experiment()
         self._removed: set[int] = set()
@@ -139,7 +143,9 @@ class Federation:
             gone=self._refuse_removed,
         )
         with engine:
-            train(open_run(directory, experiment, components, partition, model, engine, self.callback, None))
+            run = open_run(directory, experiment, components, partition, model, engine, self.callback, None)
+            self.on_open(run)
+            train(run)
         self.hub.finish("the federation's last round is done")
         return directory
 

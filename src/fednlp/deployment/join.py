@@ -61,6 +61,8 @@ def enrolled_folder(target: str, log: Log, root: Path | None = None) -> Path:
                 f"this machine has not joined a federation called {target} "
                 f"({'it has joined ' + ', '.join(known) if known else 'nor any other'}): fednlp join and the token"
             )
+        if SiteIdentity(folder / "identity").membership is None:
+            raise RunError(f"{target} was stopped before it had joined: fednlp join and the token again")
         return folder
     token = JoinToken.parse(target)
     folder = root / f"{token.federation[:8]}-{token.site}"
@@ -88,17 +90,23 @@ def site_file(folder: Path, policy: Path | None, data: Mapping[str, Any]) -> Pat
     own = folder / "site.toml"
     if policy is not None:
         load_policy(policy)
-        own.unlink(missing_ok=True)
-        own.symlink_to(policy.absolute())
+        _replace(own, lambda new: new.symlink_to(policy.absolute()))
     elif data:
         paths = {key: str(Path(data[key]).absolute()) for key in ("path", "test_path") if key in data}
-        own.unlink(missing_ok=True)
-        write_template(own, {**data, **paths})
+        _replace(own, lambda new: write_template(new, {**data, **paths}))
     elif not own.exists():
         raise RunError(
             f"which data? say fednlp join {folder.name} --data FILE, or --policy with a site's file"
         )
     return own.resolve()
+
+
+def _replace(path: Path, make: Callable[[Path], None]) -> None:
+    """Make a file in place of another one, which stays until the new one is there."""
+    new = path.with_name(f".{path.name}")
+    new.unlink(missing_ok=True)
+    make(new)
+    new.replace(path)
 
 
 def join(folder: Path, policy: SitePolicy, log: Log) -> str:

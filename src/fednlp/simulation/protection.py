@@ -26,11 +26,13 @@ class Protected:
         algorithm: The method.
         promises: The privacy guarantees, a line each, for display.
         facts: Entries of ``summary.json``.
+        mechanism: That of differential privacy; None without ``[privacy]``.
     """
 
     algorithm: Algorithm
     promises: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+    mechanism: DPMechanism | None = None
 
 
 def protect(algorithm: Algorithm, experiment: Experiment, partition: Partition, parameters: int) -> Protected:
@@ -73,7 +75,8 @@ def protect(algorithm: Algorithm, experiment: Experiment, partition: Partition, 
                 )
     if mechanism is None:
         return Protected(algorithm, promises)
-    return Protected(algorithm, [*promises, mechanism.statement], {"privacy": mechanism.facts()})
+    facts = {"privacy": mechanism.facts()}
+    return Protected(algorithm, [*promises, mechanism.statement], facts, mechanism)
 
 
 def _require_cohorts(algorithm: Algorithm, experiment: Experiment, population: Population) -> None:

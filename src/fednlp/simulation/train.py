@@ -17,6 +17,7 @@ from fednlp.federated.runtime import MODEL
 from fednlp.federated.state import State
 from fednlp.models.pretrained import save_model
 from fednlp.partition import Partition
+from fednlp.privacy.dp import DPMechanism
 from fednlp.reports.trackers import open_trackers, round_numbers
 from fednlp.runtime.engine import Engine
 from fednlp.simulation.callback import Callback
@@ -44,6 +45,7 @@ class OpenRun:
     training: Training
     components: RunComponents
     callback: Callback
+    mechanism: DPMechanism | None = None
 
 
 def open_run(
@@ -93,7 +95,8 @@ def open_run(
     )
     if experiment.attack is not None:
         context.facts["attackers"] = attackers_of(experiment, partition.num_clients)
-    return OpenRun(directory, context, training_of(context, protected), components, callback)
+    training = training_of(context, protected)
+    return OpenRun(directory, context, training, components, callback, protected.mechanism)
 
 
 def train(run: OpenRun) -> RunDir:

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
-from urllib.request import getproxies, proxy_bypass
 
 from fednlp.deployment.links import Session, Wake
+from fednlp.deployment.links.proxy import proxy_for
 from fednlp.errors import FednlpError, MissingDependency, ProtocolError, RunError
 
 try:
@@ -260,15 +260,6 @@ def enrol(
         except grpc.RpcError as error:
             raise RunError(f"cannot enrol at {address}: {error.details()[:_MOST_DETAILS]}") from None
     return answer
-
-
-def proxy_for(address: str) -> str | None:
-    """Return the proxy that the environment names for an address (``HTTPS_PROXY``, ``NO_PROXY``), or None."""
-    host = address.rpartition(":")[0].strip("[]")
-    proxy = getproxies().get("https")
-    if not proxy or host in ("localhost", "127.0.0.1", "::1") or proxy_bypass(host):
-        return None
-    return proxy if "://" in proxy else f"http://{proxy}"
 
 
 def _channel_options(address: str, server_name: str | None, keepalive: float) -> list[tuple[str, Any]]:

@@ -95,7 +95,7 @@ def least_clients(byzantine: int) -> int:
 
 
 def _refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
-    found = []
+    found: list[str] = []
     f, m, clients = options.get("byzantine", 1), options.get("selected", 1), experiment.clients_per_round
     if clients < least_clients(f):
         found.append(
