@@ -39,13 +39,6 @@ def nothing(clients_per_round, **common):
     return None
 
 
-def parts(request, clients: int = 2, shift: float = 0.0):
-    owners = [(number + int(shift)) % clients for number in range(len(request.train_labels))]
-    return Assignment(owners, clients, request.train_labels, request.test_labels)
-
-
-def unreadable(request, clients: "Nowhere"):
-    return None
 def scaled(clients_per_round, alpha: Annotated[float, Field(gt=0)] = 0.1, steps: int = 1):
     if alpha > 1:
         raise ValueError("alpha must be at most 1")
@@ -82,6 +75,15 @@ def drifting(clients_per_round, way="whole", **common):
         return Result(update={"model": y - x}, keep={"h": h})
 
     return Algorithm("drifting", uniform_cohort(clients_per_round), client=client, keeps=("h",))
+
+
+def parts(request, clients: int = 2, shift: float = 0.0):
+    owners = [(number + int(shift)) % clients for number in range(len(request.train_labels))]
+    return Assignment(owners, clients, request.train_labels, request.test_labels)
+
+
+def unreadable(request, _clients: int = 1):
+    return None
 
 
 def halves(request):

@@ -12,7 +12,7 @@ import pytest
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.deployment.federation import FOLDER, Federation, open_directory, run_name
+from fednlp.deployment.federation import FOLDER, Federation, noise_secret, open_directory, run_name
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.participate import Participant
@@ -114,3 +114,24 @@ def test_a_deployment_is_the_simulation(method: str, experiment: Make, tmp_path:
     assert rounds(deployed) == rounds(simulated)
     weights = [(run.folder / "model" / "model.safetensors").read_bytes() for run in (simulated, deployed)]
     assert weights[0] == weights[1]
+
+
+def test_the_server_s_noise_is_not_the_experiment_s(experiment: Make, tmp_path: Path) -> None:
+    """Every site knows the seed: whoever could draw the noise could take it off again. A restart draws it again."""
+    made = experiment(
+        {
+            "num_rounds": 1,
+            "clients_per_round": 4,
+            "partition.clients": 4,
+            "task.name": "text-classification",
+            "privacy": {"clip": 1.0, "noise": 1.0},
+            "algorithm.weighting": "uniform",
+        }
+    )
+    simulated = fednlp.run(made, tmp_path / "simulated")
+    deployed = deploy(split_out(made.resolved(), tmp_path / "shards", quiet), tmp_path)
+    weights = [(run.folder / "model" / "model.safetensors").read_bytes() for run in (simulated, deployed)]
+    assert weights[0] != weights[1]
+    folder = deployed.folder / FOLDER
+    assert noise_secret(folder) == noise_secret(folder) > 2**128
+    assert (folder / "noise.key").stat().st_mode & 0o077 == 0

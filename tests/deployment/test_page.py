@@ -6,16 +6,19 @@ import json
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fednlp.config import Experiment
 from fednlp.deployment.enrolment import FOLDER
-from fednlp.deployment.status import write_status
+from fednlp.deployment.shards import split_out
+from fednlp.deployment.status import read_status, write_status
 from fednlp.errors import ConfigError, RunError
+from fednlp.simulation.callback import NullCallback
 
 from .chromium import Tab, chromium
 from .watched import append, line, run_directory, status
@@ -214,6 +217,17 @@ def test_a_request_that_does_not_arrive_is_dropped(run: Path, monkeypatch: pytes
             assert slow.recv(1) == b""
 
 
+def test_there_are_so_many_connections_and_no_more(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 5)
+    with server.PageServer(run, "127.0.0.1:0", lambda text: None) as page, ExitStack() as stack:
+        port = int(page.url.rsplit(":", 1)[1].strip("/"))
+        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 20)) for _ in range(5)]
+        with socket.create_connection(("127.0.0.1", port), 20) as late, suppress(ConnectionResetError):
+            assert late.recv(1) == b"", "one more is closed at once"
+        idle[0].sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert idle[0].recv(12) == b"HTTP/1.1 200", "and the others are served"
+
+
 def test_a_port_in_use_and_no_address(run: Path) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
@@ -372,3 +386,47 @@ def contrast(tab: Tab) -> float:
             })()"""
         )
     )
+
+
+# ---- with a run --------------------------------------------------------------------------------------------------
+
+
+def test_a_server_shows_what_it_waits_for(experiment: Callable[..., Experiment], tmp_path: Path) -> None:
+    pytest.importorskip("grpc", reason="gRPC is not installed")
+    serving = importlib.import_module("fednlp.deployment.serve")
+    said: list[str] = []
+
+    class Told(NullCallback):
+        def log(self, text: str) -> None:
+            said.append(text)
+
+    found: list[dict[str, Any]] = []
+
+    def look() -> None:
+        port = int(next(text for text in said if "http://" in text).rsplit(":", 1)[1].strip("/"))
+        found.append(json.loads(ask(port, "/status.json")[1]))
+        raise RunError("that is enough")
+
+    made = experiment({"partition.clients": 2, "clients_per_round": 2, "task.name": "text-classification"})
+    shards = split_out(made.resolved(), tmp_path / "shards", said.append)
+    where = serving.Listening("127.0.0.1:0")
+    with pytest.raises(RunError, match="that is enough"):
+        serving.serve(
+            shards.experiment,
+            tmp_path / "run",
+            ["nord", "west"],
+            where,
+            Told(),
+            lambda name, token: None,
+            on_look=look,
+            page="127.0.0.1:0",
+        )
+    assert found[0]["phase"] == "waiting for sites"
+    assert [(site["name"], site["state"]) for site in found[0]["sites"]] == [
+        ("nord", "invited"),
+        ("west", "invited"),
+    ]
+    assert [one["release"] for one in found[0]["awaited"]] == ["it joins, or fednlp sites remove"] * 2
+    last = read_status(tmp_path / "run" / FOLDER)
+    assert last is not None
+    assert last.phase == "stopped"

@@ -311,6 +311,19 @@ def test_a_federation_at_work(
         assert words in out, out
 
 
+def test_many_sites_fit_on_one_screen(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = status()
+    sites = [before.sites[0].model_copy(update={"client": n, "name": f"s{n}"}) for n in range(1000)]
+    awaited = [before.awaited[0].model_copy(update={"client": n, "name": f"s{n}"}) for n in range(1000)]
+    write_status(run / FOLDER, status(sites=sites, awaited=awaited, updated=time.time(), host="elsewhere"))
+    out = typed(monkeypatch, capsys, run)
+    assert "s5 (1 min 5 s) and 994 more, until it answers" in out
+    assert "and 975 more sites: --json has all" in out
+    assert len(out.splitlines()) < 45
+
+
 def test_a_server_that_was_killed(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

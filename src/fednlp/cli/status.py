@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from fednlp.deployment.overview import Overview
     from fednlp.deployment.status import Status
 
-_LAST_ROUNDS = 5
+_LAST_ROUNDS, _MOST_SITES, _MOST_NAMES = 5, 25, 6
+"""That one screen shows."""
+_ORDER = ("awaited", "working", "connected", "invited", "enrolled", "removed")
 _EVERY = 1.0
 
 
@@ -57,17 +59,18 @@ def _screen(found: "Overview") -> "Iterator[RenderableType]":
     from rich.text import Text
 
     from fednlp.formatting.safe_text import clean
-    from fednlp.formatting.units import human_bytes, human_seconds
+    from fednlp.formatting.units import human_bytes, plural
 
     yield Text(clean(f"{found.run.name}: {found.phase}"), style="bold")
     yield Text(clean(found.server), style="dim")
     stands = found.status
     if stands is not None:
-        for one in stands.awaited if found.alive else ():
-            waited = human_seconds(round(one.seconds))
-            yield Text(clean(f"waiting for {one.name} ({waited}), until {one.release}"), style="yellow")
+        for line in _awaited(stands) if found.alive else ():
+            yield Text(line, style="yellow")
         yield ""
         yield _sites(stands, found.now)
+        if len(stands.sites) > _MOST_SITES:
+            yield f"and {plural(len(stands.sites) - _MOST_SITES, 'more site')}: --json has all"
         up, down = (sum(getattr(site, key) for site in stands.sites) for key in ("bytes_in", "bytes_out"))
         yield f"\nsent up {human_bytes(up)}, down {human_bytes(down)}"
         if stands.privacy is not None:
@@ -77,6 +80,18 @@ def _screen(found: "Overview") -> "Iterator[RenderableType]":
         yield _rounds(found)
     elif stands is None:
         yield "no round is done yet"
+
+
+def _awaited(stands: "Status") -> "Iterator[str]":
+    """Yield who is awaited, a line for each thing that would let the run go on."""
+    from fednlp.formatting.safe_text import clean
+    from fednlp.formatting.units import human_seconds
+
+    for release in dict.fromkeys(one.release for one in stands.awaited):
+        them = sorted((one for one in stands.awaited if one.release == release), key=lambda one: -one.seconds)
+        named = [f"{one.name} ({human_seconds(round(one.seconds))})" for one in them[:_MOST_NAMES]]
+        more = f" and {len(them) - _MOST_NAMES} more" if len(them) > _MOST_NAMES else ""
+        yield clean(f"waiting for {', '.join(named)}{more}, until {release}")
 
 
 def _table(*columns: str, numbers: int = 0) -> "Table":
@@ -97,7 +112,8 @@ def _sites(stands: "Status", now: float) -> "Table":
     from fednlp.formatting.units import DASH, human_bytes, human_seconds
 
     table = _table("site", "state", "doing", "since", "heard", "up", "down", numbers=4)
-    for site in stands.sites:
+    first = sorted(stands.sites, key=lambda site: (_ORDER.index(site.state), site.client))
+    for site in first[:_MOST_SITES]:
         times = [
             DASH if at is None else human_seconds(max(0, round(now - at))) for at in (site.since, site.heard)
         ]

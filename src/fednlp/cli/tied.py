@@ -1,4 +1,4 @@
-"""The command line as the child of a process, which it does not outlive: ``python -m fednlp.cli.tied PARENT COMMAND``."""
+"""The command line as a child that does not outlive its parent: ``python -m fednlp.cli.tied PARENT COMMAND``."""
 
 import ctypes
 import os

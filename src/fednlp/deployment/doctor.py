@@ -12,9 +12,9 @@ from pathlib import Path
 from fednlp.deployment.certificates import Material, certificate_pem, key_pem, load_certificate, new_key
 from fednlp.deployment.dial import dial
 from fednlp.deployment.findings import Finding, certificate_dates, device, disk, token_expiry, versions
+from fednlp.deployment.homes import home, joined_folder
 from fednlp.deployment.identity import SiteIdentity
 from fednlp.deployment.invitations import invitation_certificate
-from fednlp.deployment.join import enrolled_folder, home
 from fednlp.deployment.names import server_address
 from fednlp.deployment.tokens import JoinToken
 from fednlp.hubs.cache import cache_dir
@@ -57,7 +57,7 @@ def target_of(text: str) -> Target:
         return Target(token.address, Material(key_pem(key), chain, token.authority_pem), token.expires)
     if ":" in text and not Path(text).is_dir():
         return Target(server_address(text))
-    folder = Path(text) if (Path(text) / "identity").is_dir() else enrolled_folder(text, lambda line: None)
+    folder = Path(text) if (Path(text) / "identity").is_dir() else joined_folder(text)
     identity = SiteIdentity(folder / "identity")
     material, member = identity.material(), identity.membership
     assert member is not None

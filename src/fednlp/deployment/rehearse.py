@@ -22,13 +22,14 @@ MOST_SITES = 16
 _GRACE = 20.0
 
 
-def rehearse(experiment: Experiment, out: Path, callback: Callback) -> RunDir:
+def rehearse(experiment: Experiment, out: Path, callback: Callback, page: str | None = None) -> RunDir:
     """Run an experiment as a federation of processes on this machine, or go on with one that was stopped.
 
     Args:
         experiment: With the data and the partition of a simulation.
         out: The run directory. The sites' folders are made beside it, in ``<out>-sites``.
         callback: Reports progress.
+        page: ``host:port`` of a page that shows the run, for a browser; no page if left out.
 
     Raises:
         FednlpError: As for a simulation; a site's process has ended early; or there are too many clients.
@@ -52,6 +53,7 @@ def rehearse(experiment: Experiment, out: Path, callback: Callback) -> RunDir:
             sites.join,
             sites.go_on,
             sites.require_alive,
+            page,
         )
 
 

@@ -113,8 +113,8 @@ def opened(experiment: Experiment, folder: Path) -> Shards | None:
     changed = config.differences(config.load(folder / SIMULATION).resolved(), experiment)
     if changed:
         raise ConfigError(
-            f"{folder} holds the data of other settings ({'; '.join(changed[:5])}): start with these, or choose another "
-            "--out"
+            f"{folder} holds the data of other settings ({'; '.join(changed[:5])}): start with these, or choose "
+            "another --out"
         )
     names = tuple((folder / NAMES).read_text(encoding="utf-8").splitlines())
     return Shards(folder, names, config.load(folder / FEDERATION).resolved())

@@ -92,13 +92,18 @@ def pack_upload(upload: Upload, layout: Layout) -> bytes:
         layout: Of the vectors.
     """
     if upload.masked is not None:
-        return _MASKED + len(upload.masked).to_bytes(4, "little") + upload.masked.astype("<u4").tobytes()
+        return pack_masked(upload.masked)
     if upload.encoded is not None:
         model = upload.encoded.message
     else:
         assert upload.model is not None
         model = pack(layout.views(upload.model.flat(layout)))
     return b"".join([model, *(pack(layout.views(vector)) for vector in upload.others.values())])
+
+
+def pack_masked(masked: Residues) -> bytes:
+    """Return a masked update as it travels."""
+    return _MASKED + len(masked).to_bytes(4, "little") + masked.astype("<u4").tobytes()
 
 
 def unpack_upload(

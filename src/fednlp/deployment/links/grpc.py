@@ -125,6 +125,7 @@ def serve(
         RunError: The address cannot be listened at.
     """
     _allow_many_files()
+    _keep_freed_memory()
     loop = asyncio.new_event_loop()
     started: list[Any] = []
 
@@ -143,6 +144,7 @@ def serve(
         ) from None
 
     async def end() -> None:
+        await started[0].stop(None)  # which also keeps the server, whatever becomes of what is returned
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()
@@ -204,6 +206,7 @@ async def connecting(
     keepalive: float = KEEPALIVE,
 ) -> None:
     """Do as :func:`connect`, in an event loop that may have other sessions."""
+    _keep_freed_memory()
     event, wake = _waker()
     failures = 0
     while True:
@@ -406,6 +409,15 @@ def _waker() -> tuple[asyncio.Event, Wake]:
 def _peer(context: Any) -> PeerIdentity:
     certificates = list(context.auth_context().get("x509_pem_cert", ()))
     return PeerIdentity(str(context.peer()), certificates[0] if certificates else None)
+
+
+def _keep_freed_memory() -> None:
+    """Have the C library keep freed memory for the next message, in place of giving its pages back each time.
+
+    Once a block of this size has been freed, glibc takes smaller ones from its heap, and keeps up to twice as much
+    of it (mallopt(3), M_MMAP_THRESHOLD). It halves the processor time of receiving.
+    """
+    bytes((32 << 20) - (1 << 14))
 
 
 def _allow_many_files() -> None:

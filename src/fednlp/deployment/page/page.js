@@ -1,7 +1,7 @@
 "use strict";
 // Shows what the server's events say. All text is set as text, so that no name can be markup.
 
-const LAST_ROUNDS = 12;
+const LAST_ROUNDS = 12, MOST_AWAITED = 20;
 const RETRY = 10000; // milliseconds
 let rounds = [], metric = "accuracy", state = null;
 
@@ -83,8 +83,10 @@ function showStatus() {
   at("progress").max = Math.max(1, status.rounds);
   at("progress").value = rounds.length;
   at("awaited").hidden = !status.awaited.length;
-  at("awaited-list").replaceChildren(...status.awaited.map((one) =>
-    element("li", `${one.name} for ${duration(one.seconds)}, until ${one.release}`)));
+  const longest = [...status.awaited].sort((a, b) => b.seconds - a.seconds);
+  const awaited = longest.slice(0, MOST_AWAITED).map((one) => `${one.name} for ${duration(one.seconds)}, until ${one.release}`);
+  if (longest.length > MOST_AWAITED) awaited.push(`and ${longest.length - MOST_AWAITED} more`);
+  at("awaited-list").replaceChildren(...awaited.map((text) => element("li", text)));
   at("sites").replaceChildren(...status.sites.map((site) => row([
     [site.name], [site.state, `state ${site.state}`], [duration(status.updated - site.since)],
     [bytes(site.bytes_in), "number"], [bytes(site.bytes_out), "number"], [site.doing],
