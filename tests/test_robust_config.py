@@ -102,6 +102,12 @@ def test_without_the_sections_nothing_is_said_of_them() -> None:
         ({"attack": FLIP | {"name": "sign_flip"}}, 'there is no attack "sign_flip": did you mean sign-flip?'),
         ({"aggregator": {"name": "median", "fracton": 0.2}}, "did you mean aggregator.fraction?"),
         ({"aggregator": {"name": "median", "colour": 0.2}}, "it is no option of any aggregator"),
+        ({"aggregator": {"name": "trimmed-mean", "beta": 0.2}}, "trimmed-mean takes fraction"),
+        ({"aggregator": "median"}, '[aggregator] is a section; say aggregator.name = "median"'),
+        (
+            {"aggregator": {"name": "mine:midrange", "shift": 0.2}},
+            "the options of mine:midrange go into [aggregator.options]",
+        ),
         ({"aggregator": {"name": "trimmed-mean", "fraction": 0.5}}, "should be less than 0.5"),
         ({"aggregator": {"name": "trimmed-mean", "fraction": 0.0}}, "should be greater than 0"),
         ({"aggregator": {"name": "trimmed-mean", "fraction": "a"}}, "aggregator.fraction = "),

@@ -4,6 +4,7 @@ Tasks, algorithms, partitioners and transforms can be named in this form. Code t
 never imported (:func:`require_typed`).
 """
 
+import difflib
 import importlib
 import os
 import re
@@ -32,6 +33,16 @@ def is_own(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+def with_colon(name: str) -> str:
+    """Return a dotted name in the form of the user's own, or nothing where it is no dotted name.
+
+    >>> with_colon("my_methods.cyclic"), with_colon("fedavg")
+    ('my_methods:cyclic', '')
+    """
+    colon = ":".join(name.rsplit(".", 1))
+    return colon if colon != name and is_own(colon) else ""
+
+
 def load(name: str, key: str) -> Any:
     """Import the object that a user's own name refers to.
 
@@ -47,7 +58,7 @@ def load(name: str, key: str) -> Any:
     >>> load("math:tau2", "algorithm.name")
     Traceback (most recent call last):
         ...
-    fednlp.errors.ConfigError: algorithm.name = "math:tau2": module math has no tau2
+    fednlp.errors.ConfigError: algorithm.name = "math:tau2": module math has no tau2; did you mean math:tau?
     """
     setting = f'{key} = "{name}"'
     if not is_own(name):
@@ -56,7 +67,7 @@ def load(name: str, key: str) -> Any:
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{setting}: {_not_found(error.name or module, module)}") from None
+        raise ConfigError(f"{setting}: {_not_found(error.name or module, name)}") from None
     except Exception as error:
         raise ConfigError(f"{setting}: importing {module} failed: {type(error).__name__}: {error}") from error
     if hasattr(found, attribute):
@@ -66,7 +77,9 @@ def load(name: str, key: str) -> Any:
             f"{setting}: what a notebook or a script defines lies in its own process alone: write it into a file, "
             "or say runtime.workers = 1"
         )
-    raise ConfigError(f"{setting}: module {module} has no {attribute}")
+    near = difflib.get_close_matches(attribute, [one for one in vars(found) if not one.startswith("_")], n=1)
+    hint = f"; did you mean {module}:{near[0]}?" if near else ""
+    raise ConfigError(f"{setting}: module {module} has no {attribute}{hint}")
 
 
 def name_of(value: Any, key: str) -> str:
@@ -143,8 +156,11 @@ names: if you trust it, type it
         )
 
 
-def _not_found(missing: str, module: str) -> str:
+def _not_found(missing: str, name: str) -> str:
     """Return a message about the missing module, with advice where its file is in the working directory."""
+    module, _, attribute = name.partition(":")
+    if module.endswith(".py"):
+        return f'a module is named without .py: write "{module.removesuffix(".py")}:{attribute}"'
     if missing != module.partition(".")[0]:
         return f"importing {module} failed: there is no module {missing}"
     here = Path(f"{missing}.py").is_file() or Path(missing, "__init__.py").is_file()

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, create_model
 
 from fednlp.errors import ConfigError, FednlpError
-from fednlp.plugins import is_own, load, raised
+from fednlp.plugins import is_own, load, raised, with_colon
 
 Refusal = Callable[[Mapping[str, Any], Any], list[str]]
 """(the options that are given, the experiment) -> mistakes, a sentence each."""
@@ -231,7 +231,7 @@ class Registry(Generic[P]):
         known = (*self.names(), *also)
         if name in known or is_own(name):
             return name
-        near = difflib.get_close_matches(name.lower(), known, n=1)
+        near = [one for one in (with_colon(name),) if one] or difflib.get_close_matches(name.lower(), known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise ValueError(
             f'there is no {self.kind.section} "{name}": {hint}known are {", ".join(known)}, or "module:function" of '

@@ -51,26 +51,35 @@ def unknown_options(sections: Mapping[str, Any]) -> list[str]:
 def _unknown_options(section: str, given: Mapping[str, Any]) -> list[str]:
     model, registry = _SECTIONS[section]
     own, found = list(model.model_fields), []
+    here = given.get("name", model.model_fields["name"].default)
     for key, value in given.items():
         if key in own:
             continue
         takers = registry.takers(key)
         if not takers:
-            near = difflib.get_close_matches(key, [*own, *registry.all_options()], n=1)
-            hint = (
-                f"did you mean {section}.{near[0]}?"
-                if near
-                else f"it is no option of any {registry.kind.noun}"
-            )
-            found.append(f"unknown key {section}.{key}; {hint}")
+            found.append(f"unknown key {section}.{key}; {_hint(section, key, here)}")
             continue
-        here = given.get("name", model.model_fields["name"].default)
         options = registry.find(here if here in takers else takers[0]).options()
         try:
             options.__pydantic_validator__.validate_assignment(options.model_construct(), key, value)
         except ValidationError as error:
             found += [explain(dict(one) | {"loc": (section, *one["loc"])}, options) for one in error.errors()]
     return found
+
+
+def _hint(section: str, key: str, name: Any) -> str:
+    """Return what to type for a key that is an option of no known function, beside the section's name."""
+    model, registry = _SECTIONS[section]
+    own = isinstance(name, str) and is_own(name)
+    known = [*model.model_fields, *([] if own else registry.all_options())]
+    for near in difflib.get_close_matches(key, known, n=1):
+        return f"did you mean {section}.{near}?"
+    if own:
+        return f"the options of {name} go into [{section}.options]"
+    options = list(registry.find(name).options().model_fields) if name in registry.names() else []
+    if options:
+        return f"{name} takes {', '.join(options)}"
+    return f"it is no option of any {registry.kind.noun}"
 
 
 def foreign_options(section: NamedFunction, registry: Registry[P], plugin: P) -> list[str]:

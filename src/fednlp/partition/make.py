@@ -17,7 +17,7 @@ from fednlp.partition.index import IntArray, Partition, from_owners
 from fednlp.partition.methods import ALIASES, COMMON_NAMES, METHODS, Method
 from fednlp.partition.request import Assignment, Request
 from fednlp.partition.test_sets import assign_test_examples
-from fednlp.plugins import is_own
+from fednlp.plugins import is_own, with_colon
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -134,6 +134,8 @@ def method_named(name: str) -> str:
     if name not in known and not is_own(name):
         letters = re.sub("[^a-z]", "", name.lower())
         near = did_you_mean(COMMON_NAMES.get(letters, name), known)
+        if colon := with_colon(name):
+            near = f"did you mean {colon!r}? "
         raise PartitionError(
             f"there is no partition method {name!r}: {near}choose from {', '.join(known)}, or name your own as "
             '"module:function"'

@@ -238,5 +238,5 @@ def _single(names: Sequence[str], counts: Numbers) -> Iterator[Issue]:
             f"{plural(len(once), 'label')} with a single example",
             quoted(names[int(once[0])]),
             "it is either trained on or tested, never both; add examples, or merge rare labels",
-            minor=len(once) < _MINOR * counts.sum(),
+            minor=len(once) < _MINOR * int(counts.sum()),
         )

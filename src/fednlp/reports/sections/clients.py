@@ -102,11 +102,11 @@ def _extremes(title: str, rows: Sequence[TableRow]) -> str:
     """Return which clients have the best and the worst score, unless all are equal."""
     known = [(stat.mean, row.label) for row in rows if (stat := row.cells[title])]
     marks = marks_of(np.array([score for score, _ in known]))
-    best, worst = (
-        ", ".join(clean(name) for (_, name), mark in zip(known, marks, strict=True) if mark == kind)
-        for kind in ("best", "worst")
-    )
-    return f"{title}: best client {best}, worst client {worst}" if best else ""
+    found = []
+    for kind in ("best", "worst"):
+        names = [clean(name) for (_, name), mark in zip(known, marks, strict=True) if mark == kind]
+        found.append(f"{kind} client{'s' if len(names) > 1 else ''} {', '.join(names)}")
+    return f"{title}: {', '.join(found)}" if any(marks) else ""
 
 
 def marks_of(scores: NDArray[np.float64]) -> list[str]:
