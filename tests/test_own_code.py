@@ -230,7 +230,10 @@ def test_options_that_an_own_partition_does_not_take(
         ({"algorithm.name": "my_own.py:scaled"}, 'a module is named without .py: write "my_own:scaled"'),
         ({"algorithm.name": "my_own.scaled"}, "did you mean my_own:scaled?"),
         ({"partition.method": "my_own.thirds"}, "did you mean 'my_own:thirds'?"),
-        ({"algorithm.name": "my_own:scaled", "algorithm.alpha": 1}, "my_own:scaled go into [algorithm.options]"),
+        (
+            {"algorithm.name": "my_own:scaled", "algorithm.alpha": 1},
+            "my_own:scaled go into [algorithm.options]",
+        ),
         ({"partition.big": 1}, "options of your own function go into [partition.options]"),
         ({"algorithm.name": "fedavgg"}, "did you mean fedavg?"),
         ({"algorithm.options": {"a": 1}}, "algorithm.options are for an algorithm of your own"),

@@ -231,7 +231,9 @@ class Registry(Generic[P]):
         known = (*self.names(), *also)
         if name in known or is_own(name):
             return name
-        near = [one for one in (with_colon(name),) if one] or difflib.get_close_matches(name.lower(), known, n=1)
+        near = [one for one in (with_colon(name),) if one] or difflib.get_close_matches(
+            name.lower(), known, n=1
+        )
         hint = f"did you mean {near[0]}? " if near else ""
         raise ValueError(
             f'there is no {self.kind.section} "{name}": {hint}known are {", ".join(known)}, or "module:function" of '
