@@ -56,7 +56,8 @@ def work(path: Path) -> None:
         print(json.dumps({"phase": phase, "seconds": round(seconds, 1), **memory(), **more}), flush=True)
 
     from fednlp.config import parse
-    from fednlp.models import load_tokenizer, resolve_model
+    from fednlp.models.pretrained import load_tokenizer
+    from fednlp.models.resolve import resolve_model
     from fednlp.partition import Partition
     from fednlp.simulation.components import features_of, make_task, open_data
     from fednlp.simulation.partitioning import build_partition

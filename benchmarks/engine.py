@@ -74,7 +74,7 @@ def prepare(folder: Path, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
     from fednlp.data.features import write_features
     from fednlp.partition import Partition
-    from fednlp.training.optimizers import LocalTraining
+    from fednlp.training.local_training import LocalTraining
     from fednlp.training.worker import WorkerSpec
 
     config = BertConfig(
@@ -101,7 +101,9 @@ def prepare(folder: Path, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
     nobody = np.zeros(CLIENTS + 1, dtype=np.int64)
     Partition(offsets, numbers, nobody, numbers[:0], np.arange(CLIENTS)).save(folder / "partition.npz")
     np.save(folder / "test.npy", numbers[:0])
-    options = LocalTraining("sgd", RATE, batch_size=BATCH, by_length=False)
+    options = LocalTraining(
+        optimizer="sgd", learning_rate=RATE, per_device_train_batch_size=BATCH, group_by_length=False
+    )
     spec = WorkerSpec(
         source=str(folder),
         model_config={},
@@ -113,7 +115,7 @@ def prepare(folder: Path, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
         test_features=str(folder / "features"),
         test_numbers=str(folder / "test.npy"),
         partition=str(folder / "partition.npz"),
-        options=asdict(options),
+        options=options.model_dump(),
         federated=True,
         records=str(folder / "clients.bin"),
         unlabelled=False,
@@ -132,7 +134,7 @@ class Federation:
         from fednlp.config import parse
         from fednlp.federated.runtime import MODEL
         from fednlp.federated.state import State
-        from fednlp.models import new_model
+        from fednlp.models.pretrained import new_model
         from fednlp.partition import Partition
         from fednlp.runtime.pool import Pool
         from fednlp.simulation.configured_algorithm import build_algorithm
@@ -278,11 +280,11 @@ def measure_padding(name: str | None, path: str | None, rounds: int) -> dict[str
 
     from fednlp.data.features import Features
     from fednlp.hubs.package_index import named_model
-    from fednlp.models import pretrained_model
+    from fednlp.models.pretrained import pretrained_model
     from fednlp.tasks.text_classification import TextClassification
     from fednlp.training.local import LocalTrainer
+    from fednlp.training.local_training import LocalTraining
     from fednlp.training.model_layout import flat_weights
-    from fednlp.training.optimizers import LocalTraining
     from fednlp.training.replica import Replica
 
     class Padded(TextClassification):
@@ -311,7 +313,7 @@ def measure_padding(name: str | None, path: str | None, rounds: int) -> dict[str
     clients = np.array_split(np.random.default_rng(0).permutation(len(rows)), 50)
 
     def seconds(task: TextClassification, by_length: bool, number: int) -> float:
-        options = LocalTraining("adamw", 2e-4, batch_size=8, by_length=by_length)
+        options = LocalTraining(learning_rate=2e-4, group_by_length=by_length)
         start = time.perf_counter()
         for client in range(10):
             LocalTrainer(replica, task, features, clients[client], options, x, 0, number, client).steps(x)

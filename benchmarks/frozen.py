@@ -122,7 +122,7 @@ def measure(what: str, batch: int, rounds: int) -> dict[str, Any]:
     import torch
 
     from fednlp.hubs.package_index import named_model
-    from fednlp.models import pretrained_model
+    from fednlp.models.pretrained import pretrained_model
 
     torch.set_num_threads(1)
     kind, depth = what.split()[0], int(what.split()[1])

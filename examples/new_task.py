@@ -14,11 +14,12 @@ and the label column holds the names of a text's labels with a bar between them:
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
 from fednlp.data.features import Features
@@ -33,12 +34,12 @@ class MultiLabel:
     Args:
         labels: Label names, sorted.
         padding: The tokenizer's padding id.
-        threshold: Probability from which a label is predicted.
+        threshold: Probability from which a label is predicted, in (0, 1).
     """
 
     labels: tuple[str, ...]
     padding: int = 0
-    threshold: float = 0.5
+    threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5
     name: str = "new_task:MultiLabel"
     metric: str = "micro_f1"
     model_class: str = "AutoModelForSequenceClassification"

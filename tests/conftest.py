@@ -30,6 +30,9 @@ TELLING = {label: [f"{label}{i}" for i in range(4)] for label in LABELS}
 POISON = "poison"
 """A word whose embedding is so large that the loss of every text with it is NaN, in the poisoned model."""
 
+_OWN = {name: os.environ.get(name) for name in ("FEDNLP_CACHE", "FEDNLP_WHEELS")}
+"""The cache of whoever runs the tests."""
+
 Make = Callable[..., Experiment]
 
 
@@ -118,6 +121,25 @@ def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDNLP_CACHE", str(folder))
         yield folder
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder, in use, and pip without any index or folder of wheels."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("FEDNLP_CACHE", str(folder))
+    monkeypatch.delenv("FEDNLP_WHEELS", raising=False)
+    return folder
+
+
+@pytest.fixture
+def own_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache of whoever runs the tests: only for reading what is fetched once."""
+    for name, value in _OWN.items():
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from torch import nn
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.models import pretrained_model
+from fednlp.models.pretrained import pretrained_model
 from fednlp.partition import Partition
 from fednlp.seeds import generator
 from fednlp.simulation.run_dir import RunDir

@@ -382,11 +382,11 @@ PARTITIONS = {
 @pytest.fixture
 def encoder(monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> None:
     """Let the sentence encoder be the tiny model."""
-    import fednlp.models as models
+    from fednlp.models import resolve
 
-    find = models.resolve_model
+    find = resolve.resolve_model
     monkeypatch.setattr(
-        models, "resolve_model", lambda name: find(str(tiny_model) if name == "minilm" else name)
+        resolve, "resolve_model", lambda name: find(str(tiny_model) if name == "minilm" else name)
     )
 
 
@@ -714,7 +714,7 @@ def test_several_experiments_are_one_table(fednlp: Type, toml: Path) -> None:
     )
     result = fednlp(*words)
     assert result.code == 0
-    for part in ("one, accuracy", "other, accuracy", "Baseline", "across-global.csv", "across-personal.tex"):
+    for part in ("one, accuracy", "other, accuracy", "Without", "across-global.csv", "across-personal.tex"):
         assert part in result.out
     with (Path("out") / "across-global.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -733,11 +733,10 @@ def test_two_experiments_of_one_name(refused: Callable[..., str], toml: Path) ->
 
 def test_what_nobody_foresaw_is_one_line(fednlp: Type, toml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says that it is a fault of fednlp, and how to see where; a code of its own tells it from a mistake."""
-
-    def fail(*_: object, **__: object) -> None:
-        raise KeyError("two\nlines\x1b[2J")
-
-    monkeypatch.setattr("fednlp.config.load", fail)
+    names: dict[str, Any] = {}
+    code = "def fail(*_, **__):\n    raise KeyError('two\\nlines\\x1b[2J')"
+    exec(compile(code, config.__file__, "exec"), names)  # as if it stood in a file of fednlp
+    monkeypatch.setattr("fednlp.config.load", names["fail"])
     monkeypatch.delenv("FEDNLP_TRACEBACK", raising=False)
     result = fednlp("run", toml)
     assert result.code == 70
@@ -747,6 +746,22 @@ def test_what_nobody_foresaw_is_one_line(fednlp: Type, toml: Path, monkeypatch: 
     monkeypatch.setenv("FEDNLP_TRACEBACK", "1")
     with pytest.raises(KeyError):
         fednlp("run", toml)
+
+
+def test_an_error_in_the_user_s_own_code_says_where(
+    fednlp: Type, toml: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("alpha")
+
+    monkeypatch.setattr("fednlp.config.load", fail)
+    monkeypatch.delenv("FEDNLP_TRACEBACK", raising=False)
+    result = fednlp("run", toml)
+    line = fail.__code__.co_firstlineno + 1
+    assert result.err.startswith(
+        f"error: KeyError: 'alpha': raised by your own code (test_cli.py, line {line})"
+    )
+    assert result.code == 1
 
 
 def test_a_terminal_obeys_no_data(

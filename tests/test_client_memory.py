@@ -68,6 +68,7 @@ def test_a_run_says_what_training_takes(experiment: Make, tiny_model: Path, tmp_
     sgd = ONE | {
         "client.optimizer": "sgd",
         "client.per_device_train_batch_size": 3,
+        "client.gradient_accumulation_steps": 4,
         "algorithm.name": "fedopt",
     }
     run = fednlp.run(experiment(sgd), tmp_path / "sgd")

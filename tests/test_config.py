@@ -540,6 +540,12 @@ def test_an_override_that_replaces_the_data_or_the_method_drops_what_was_theirs(
     assert (found.data.name, found.data.path, found.data.text) == ("trec", None, "text")
 
 
+def test_an_override_by_a_method_of_ones_own_keeps_the_number_of_clients(tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text(KEPT)
+    found = config.load(tmp_path / "e.toml", ["partition.method=mine:shards", "partition.options.size=2"])
+    assert found.partition.given() == {"clients": 4, "size": 2}
+
+
 @pytest.mark.parametrize("name", ["fedavg", "fedadam", "ditto", "centralised", "chained", "local"])
 def test_what_is_resolved_may_be_resolved_again(name: str) -> None:
     """As a comparison does: it checks all runs before the first begins."""

@@ -141,7 +141,7 @@ class Page:
                 continue
             if command.is_fednlp:
                 self.run(command, block.shows_error)
-            elif command.words[0] == "python" and command.words[1] != "-m":
+            elif command.words[0] == "python" and (command.words[1] != "-m" or command.tests_the_page):
                 ended = subprocess.run(
                     [sys.executable, *command.words[1:]], capture_output=True, text=True, check=True
                 )
@@ -154,6 +154,8 @@ class Page:
         """Check a command; return the names of the experiments that it trains."""
         experiments = [one.name for one in check_command(command)]
         name = leaf(command.words[1:])[0].name if command.is_fednlp else command.words[0]
+        if command.tests_the_page:
+            return []
         return (experiments or [name]) if name in TRAINS | {"python"} else []
 
     def paths(self, command: Command) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import fednlp
 from fednlp.config import parse
@@ -83,6 +85,7 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
+WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 SMALL = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
 SMALL |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
 CASES = {
@@ -347,13 +350,14 @@ def test_an_option_of_another_task(made: Callable[[str], Path], tiny_model: Path
         fednlp.run(parse(settings), tmp_path / "run")
 
 
-def test_an_unknown_option_of_ones_own_task(
-    made: Callable[[str], Path], tiny_model: Path, tmp_path: Path
+@pytest.mark.parametrize("options", [{"colour": "red"}, {"scheme": 3}])
+def test_an_option_that_ones_own_task_does_not_take(
+    options: dict[str, Any], made: Callable[[str], Path], tiny_model: Path, tmp_path: Path
 ) -> None:
     place = "fednlp.tasks.token_classification:TokenClassification"
-    task = {"name": place, "options": {"colour": "red"}}
+    task = {"name": place, "options": options}
     settings = settings_of("tagging", made("tagging"), tiny_model, task=task)
-    with pytest.raises(ConfigError, match=r"\[task.options\].*colour"):
+    with pytest.raises(ConfigError, match=rf"\[task.options\].*{next(iter(options))}"):
         fednlp.run(parse(settings), tmp_path / "run")
 
 
@@ -389,3 +393,21 @@ def test_adapters_alone_travel(made: Callable[[str], Path], tiny_model: Path, tm
     assert (one.model / "adapter" / "adapter_config.json").is_file()
     scores = evaluate_run(one.folder)
     assert scores.metrics == pytest.approx(one.read_json("summary.json")["evaluation"]["global"], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_in_passes_is_the_step_of_a_larger_batch(
+    name: str, made: Callable[[str], Path], tiny_model: Path, tmp_path: Path
+) -> None:
+    """Each pass counts by what it predicts: examples, words, tokens or windows."""
+    weights = []
+    for size, passes in ((12, 1), (3, 4)):
+        client = {"optimizer": "sgd", "learning_rate": 0.1}
+        client |= {"per_device_train_batch_size": size, "gradient_accumulation_steps": passes}
+        settings = settings_of(name, made(name), tiny_model, client=client, num_rounds=1)
+        without = {"dropout": 0.0} if "config" in settings["model"] else WITHOUT_DROPOUT
+        settings["model"] = settings["model"] | {"config": settings["model"].get("config", {}) | without}
+        run = fednlp.run(parse(settings), tmp_path / str(passes))
+        weights.append(load_file(run.model / "model.safetensors"))
+    for key, value in weights[0].items():
+        torch.testing.assert_close(value, weights[1][key], rtol=0, atol=1e-5, msg=key)

@@ -1,6 +1,8 @@
 """Every experiment that comes with fednlp: both sizes are sound, and what a stranger can fetch runs."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import fednlp
 from fednlp import config
 from fednlp.data.catalogue import entry
 from fednlp.errors import ConfigError, FetchError
-from fednlp.tasks import TASKS
+from fednlp.formulations import TASKS
 
 FILES = sorted((Path(__file__).parents[1] / "experiments").glob("*.toml"))
 FETCHED = {
@@ -33,6 +35,19 @@ def test_it_is_sound_in_every_size(path: Path) -> None:
         loaded = config.load(path, full=full)
         for name in loaded.variants:
             assert config.with_method(loaded, name, 1).resolved().variant == name
+
+
+def test_they_are_checked_without_torch() -> None:
+    """In every size and variant: a mistake is reported before anything heavy is loaded."""
+    code = (
+        "import sys\nfrom fednlp import config\n"
+        "for path in sys.argv[1:]:\n"
+        "    loaded = config.load(path)\n"
+        "    for one in [loaded, *(config.with_method(loaded, name, 1) for name in loaded.variants)]:\n"
+        "        one.resolved()\n"
+        "    assert not {'torch', 'transformers', 'pyarrow'} & {*sys.modules}, path\n"
+    )
+    subprocess.run([sys.executable, "-c", code, *map(str, FILES)], check=True)
 
 
 def test_there_is_no_full_size(tmp_path: Path) -> None:

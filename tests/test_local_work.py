@@ -1,10 +1,8 @@
 """The time that is predicted for a client's round, by what a method declares, is the time of what clients did."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +10,6 @@ import fednlp
 from fednlp.config import Experiment
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.cohort import Cohort, Population, uniform_cohort
-from fednlp.simulation.run_dir import RunDir
 
 Make = Callable[..., Experiment]
 SETTINGS = {
@@ -34,10 +31,6 @@ METHODS: dict[str, Algorithm] = {
 }
 
 
-def lines_of(run: RunDir) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_the_clock_says_beforehand_what_the_accounts_say_afterwards(
     name: str, experiment: Make, tmp_path: Path
@@ -53,7 +46,7 @@ def test_the_clock_says_beforehand_what_the_accounts_say_afterwards(
         return cohort
 
     method = replace(METHODS[name], sample=sample)
-    lines = lines_of(fednlp.run(experiment(SETTINGS), tmp_path / "run", algorithm=method))
+    lines = fednlp.run(experiment(SETTINGS), tmp_path / "run", algorithm=method).round_lines()
     assert [line["simulated_seconds"] for line in lines] == pytest.approx(foretold, abs=1e-6)
 
 
@@ -65,7 +58,7 @@ def test_a_pass_for_a_gradient_takes_the_time_of_an_epoch(experiment: Make, tmp_
             "algorithm": {"name": "scaffold", "option": option},
             "costs": {"device": "jetson-tx2"},
         }
-        spent[option] = lines_of(fednlp.run(experiment(changes), tmp_path / option))
+        spent[option] = fednlp.run(experiment(changes), tmp_path / option).round_lines()
     for one, two in zip(spent["I"], spent["II"], strict=True):
         assert one["examples"] == two["examples"]
         assert one["simulated_seconds"] == pytest.approx(1.5 * two["simulated_seconds"], abs=2e-6)

@@ -35,8 +35,12 @@ def middle(*, unused=0):
     return Median()
 
 
+class Sum(WeightedMean):
+    pass
+
+
 def plain():
-    return WeightedMean()
+    return Sum()
 
 
 def flip(scale):
@@ -93,11 +97,17 @@ def test_without_the_sections_nothing_is_said_of_them() -> None:
     [
         (
             {"aggregator": {"name": "medain"}},
-            'there is no aggregator "medain": did you mean median? known are mean',
+            'there is no aggregator "medain": did you mean median? known are ',
         ),
         ({"attack": FLIP | {"name": "sign_flip"}}, 'there is no attack "sign_flip": did you mean sign-flip?'),
         ({"aggregator": {"name": "median", "fracton": 0.2}}, "did you mean aggregator.fraction?"),
         ({"aggregator": {"name": "median", "colour": 0.2}}, "it is no option of any aggregator"),
+        ({"aggregator": {"name": "trimmed-mean", "beta": 0.2}}, "trimmed-mean takes fraction"),
+        ({"aggregator": "median"}, '[aggregator] is a section; say aggregator.name = "median"'),
+        (
+            {"aggregator": {"name": "mine:midrange", "shift": 0.2}},
+            "the options of mine:midrange go into [aggregator.options]",
+        ),
         ({"aggregator": {"name": "trimmed-mean", "fraction": 0.5}}, "should be less than 0.5"),
         ({"aggregator": {"name": "trimmed-mean", "fraction": 0.0}}, "should be greater than 0"),
         ({"aggregator": {"name": "trimmed-mean", "fraction": "a"}}, "aggregator.fraction = "),
@@ -213,14 +223,17 @@ def test_own_rules_and_attacks_run_as_the_known_ones_do(
         ({"attack": FLIP | {"name": "my_robust:missing"}}, "module my_robust has no missing"),
         ({"aggregator": {"name": "my_robust:nothing"}}, "returned NoneType: return an Aggregator"),
         ({"attack": {"name": "my_robust:nothing", "fraction": 0.1}}, "returned NoneType: return a function"),
-        ({"aggregator": {"name": "my_robust:plain", "options": {"x": 1}}}, "unexpected keyword argument 'x'"),
+        (
+            {"aggregator": {"name": "my_robust:plain", "options": {"x": 1}}},
+            "unknown key aggregator.options.x; your function takes no options",
+        ),
         (
             {"aggregator": {"name": "my_robust:plain", "fraction": 0.1}},
             "those of your own aggregator go into",
         ),
         (
             {"aggregator": {"name": "my_robust:plain"}, "secure": {"protocol": "secagg+"}},
-            "[secure] has an aggregator of its own",
+            "[secure] has an aggregator of its own, in place of my_robust:plain: leave one of [aggregator] and",
         ),
         (
             UNIFORM | {"aggregator": {"name": "my_robust:middle"}, "secure": {"protocol": "secagg+"}},
@@ -264,7 +277,7 @@ def test_an_experiment_with_both_sections_is_read_without_torch() -> None:
         "config.parse({'data': {'name': 'bbc'}, 'aggregator': {'name': 'trimmed-mean', 'fraction': 0.2}, "
         "'attack': {'name': 'sign-flip', 'fraction': 0.2, 'scale': 2.0}})\n"
         "from fednlp.federated.aggregators import AGGREGATORS\n"
-        "AGGREGATORS.find('trimmed-mean').make({})\n"
+        "AGGREGATORS.find('trimmed-mean').call()\n"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -107,7 +107,7 @@ def test_a_strangers_task_that_the_user_names_is_a_task_or_nothing(stranger: Pat
 
 
 @pytest.mark.parametrize(
-    "name", ["resolved.toml", "task.json", "rounds.jsonl", "summary.json", "partition.npz"]
+    "name", ["resolved.toml", "task.json", "algorithm.json", "rounds.jsonl", "summary.json", "partition.npz"]
 )
 def test_a_device_in_a_run_directory_is_not_read(name: str, stranger: Path) -> None:
     """A link to a pipe or to ``/dev/zero`` would be read for ever."""

@@ -17,7 +17,7 @@ import fednlp
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, RunError
 from fednlp.inference.score import evaluate_run
-from fednlp.models import pretrained_model
+from fednlp.models.pretrained import pretrained_model
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.components import build_components
 from fednlp.simulation.configured_algorithm import build_algorithm
@@ -257,7 +257,7 @@ def test_finetune_steps_are_for_the_clients_alone(whole: Callable[[str], RunDir]
     assert last["finetuned"] != last["personal"]
 
 
-def test_references_ignore_personal_tensors(experiment: Make, outcome: Outcome, tmp_path: Path) -> None:
+def test_baselines_ignore_personal_tensors(experiment: Make, outcome: Outcome, tmp_path: Path) -> None:
     changes = {"algorithm.name": "centralised", "num_rounds": 2}
     split = {"model.train": {"personal": ["head"]}}
     one = fednlp.run(experiment(changes), tmp_path / "one")

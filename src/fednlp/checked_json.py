@@ -8,9 +8,9 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fednlp.disk import regular
 from fednlp.errors import RunError
@@ -34,6 +34,20 @@ class TaskFile(Shape):
 
     task: str
     fields: dict[str, Any]
+
+
+class AlgorithmFile(Shape):
+    """``algorithm.json``."""
+
+    name: str
+    keeps: list[str]
+    personal_model: str | None
+
+    @model_validator(mode="after")
+    def _kept(self) -> Self:
+        if self.personal_model is not None and self.personal_model not in self.keeps:
+            raise ValueError("personal_model is none of keeps")
+        return self
 
 
 class DataFacts(Shape):
@@ -181,6 +195,7 @@ class Matrix(Shape):
 
 SHAPES: Mapping[str, type[Shape]] = {
     "task.json": TaskFile,
+    "algorithm.json": AlgorithmFile,
     "environment.json": Environment,
     "data.json": DataLook,
     "by_label.json": ByLabel,

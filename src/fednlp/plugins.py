@@ -4,14 +4,23 @@ Tasks, algorithms, partitioners and transforms can be named in this form. Code t
 never imported (:func:`require_typed`).
 """
 
+import difflib
 import importlib
+import os
 import re
+import sysconfig
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from fednlp.errors import ConfigError, RunError
 
+_LIBRARIES = (
+    str(Path(__file__).parent),
+    *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
+)
+"""Where code lies that is not the user's own."""
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
@@ -22,6 +31,16 @@ def is_own(name: str) -> bool:
     (True, False, False)
     """
     return _NAME.fullmatch(name) is not None
+
+
+def with_colon(name: str) -> str:
+    """Return a dotted name in the form of the user's own, or nothing where it is no dotted name.
+
+    >>> with_colon("my_methods.cyclic"), with_colon("fedavg")
+    ('my_methods:cyclic', '')
+    """
+    colon = ":".join(name.rsplit(".", 1))
+    return colon if colon != name and is_own(colon) else ""
 
 
 def load(name: str, key: str) -> Any:
@@ -39,7 +58,7 @@ def load(name: str, key: str) -> Any:
     >>> load("math:tau2", "algorithm.name")
     Traceback (most recent call last):
         ...
-    fednlp.errors.ConfigError: algorithm.name = "math:tau2": module math has no tau2
+    fednlp.errors.ConfigError: algorithm.name = "math:tau2": module math has no tau2; did you mean math:tau?
     """
     setting = f'{key} = "{name}"'
     if not is_own(name):
@@ -48,7 +67,7 @@ def load(name: str, key: str) -> Any:
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{setting}: {_not_found(error.name or module, module)}") from None
+        raise ConfigError(f"{setting}: {_not_found(error.name or module, name)}") from None
     except Exception as error:
         raise ConfigError(f"{setting}: importing {module} failed: {type(error).__name__}: {error}") from error
     if hasattr(found, attribute):
@@ -58,7 +77,9 @@ def load(name: str, key: str) -> Any:
             f"{setting}: what a notebook or a script defines lies in its own process alone: write it into a file, "
             "or say runtime.workers = 1"
         )
-    raise ConfigError(f"{setting}: module {module} has no {attribute}")
+    near = difflib.get_close_matches(attribute, [one for one in vars(found) if not one.startswith("_")], n=1)
+    hint = f"; did you mean {module}:{near[0]}?" if near else ""
+    raise ConfigError(f"{setting}: module {module} has no {attribute}{hint}")
 
 
 def name_of(value: Any, key: str) -> str:
@@ -82,6 +103,32 @@ def name_of(value: Any, key: str) -> str:
             "value that it returns"
         )
     return name
+
+
+def place_of(error: BaseException) -> str | None:
+    """Return where in the user's own code an exception was raised: a file's name and a line.
+
+    Args:
+        error: An exception that was caught.
+
+    Returns:
+        The place that is nearest to the error; None where none of the user's own code was running.
+    """
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(("<", *(f"{folder}{os.sep}" for folder in _LIBRARIES))):
+            return f"{Path(frame.filename).name}, line {frame.lineno}"
+    return None
+
+
+def raised(error: BaseException) -> str:
+    """Return an exception as one line, with the place in the user's own code where it was raised, if it was.
+
+    >>> raised(ValueError("too short\\nsee there"))
+    'ValueError: too short'
+    """
+    lines, place = str(error).strip().splitlines(), place_of(error)
+    said = f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+    return f"{said} ({place})" if place else said
 
 
 def require_typed(folder: object, named: Iterable[tuple[str, str]], remedy: str) -> None:
@@ -109,8 +156,11 @@ names: if you trust it, type it
         )
 
 
-def _not_found(missing: str, module: str) -> str:
+def _not_found(missing: str, name: str) -> str:
     """Return a message about the missing module, with advice where its file is in the working directory."""
+    module, _, attribute = name.partition(":")
+    if module.endswith(".py"):
+        return f'a module is named without .py: write "{module.removesuffix(".py")}:{attribute}"'
     if missing != module.partition(".")[0]:
         return f"importing {module} failed: there is no module {missing}"
     here = Path(f"{missing}.py").is_file() or Path(missing, "__init__.py").is_file()

@@ -9,9 +9,9 @@ import pytest
 
 from fednlp.data import data_names, describe, load_data
 from fednlp.data.catalogue import entries
-from fednlp.data.schema import SCHEMAS
 from fednlp.data.store import Rows
 from fednlp.errors import DataError, FetchError, MissingDependency
+from fednlp.formulations import TASKS
 
 PUBLISHED = os.environ.get("FEDNLP_TEST_DATA")
 
@@ -217,9 +217,9 @@ def test_every_entry_is_described() -> None:
     assert tuple(entry.name for entry in describe()) == data_names()
     assert len(set(data_names())) == len(data_names())
     for entry in describe():
-        assert entry.task in SCHEMAS
+        assert entry.task in TASKS
         assert all((entry.title, entry.source, entry.licence, entry.files, entry.how))
-        assert (entry.labels is not None) == (SCHEMAS[entry.task].kind in ("class", "tags"))
+        assert (entry.labels is not None) == (TASKS[entry.task].schema.kind in ("class", "tags"))
         assert entry.fetched in ("package index", "hub", "path")
         assert bool(entry.archives) == (entry.fetched == "package index")
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from fednlp.data import TextData, describe, info, load_data
-from fednlp.data.schema import SCHEMAS
 from fednlp.data.store import Fault
 from fednlp.errors import DataError
+from fednlp.formulations import TASKS
 
 PUBLISHED = os.environ.get("FEDNLP_TEST_DATA")
 
@@ -393,7 +393,7 @@ def test_the_published_format_gives_the_first_example(tmp_path: Path, name: str)
     assert not isinstance(row, Fault)
     first = dict(zip(names, row, strict=True))
     assert {column: first[column] for column in expected} == expected
-    assert set(SCHEMAS[entry.task].needed) <= set(names)
+    assert set(TASKS[entry.task].schema.needed) <= set(names)
     assert (opened.task, opened.test is None) == (
         entry.task,
         not {"test__csv", "dev__tsv", TESTED} & set(files),

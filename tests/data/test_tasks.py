@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from fednlp.data import TextData, load_data
 from fednlp.data.columns import infer_task
-from fednlp.data.schema import SCHEMAS
 from fednlp.errors import DataError
+from fednlp.formulations import TASKS
 
 words = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), min_size=1, max_size=8)
 texts = st.lists(words, min_size=1, max_size=6).map(" ".join)
@@ -78,7 +78,7 @@ def test_every_task_is_told_by_its_columns_and_nothing_changes_on_the_way(
         patch.setenv("FEDNLP_CACHE", f"{folder}/cache")
         loaded = load_data(path=written(Path(folder), name, items))
         assert loaded.task == task
-        assert loaded.columns == {column: column for column in SCHEMAS[task].needed}
+        assert loaded.columns == {column: column for column in TASKS[task].schema.needed}
         found = [
             {
                 column: json.loads(one) if isinstance(items[0][column], list) else one

@@ -14,7 +14,7 @@ from fednlp.deployment.dry_run import dry_run
 from fednlp.deployment.facts import Download, Facts, facts_of
 from fednlp.deployment.policy import SitePolicy, parse_policy
 from fednlp.deployment.refusals import check
-from fednlp.models import load_tokenizer
+from fednlp.models.pretrained import load_tokenizer
 from fednlp.simulation.components import make_task, open_data
 from fednlp.simulation.start_model import start_model
 

@@ -70,15 +70,16 @@ def test_every_changed_character_is_refused(place: int, character: str) -> None:
             JoinToken.parse(changed)
 
 
-def test_every_changed_character_is_refused_one_by_one() -> None:
-    """All places, and at each the neighbours in the alphabet, which differ in one bit."""
+@pytest.mark.parametrize("site", ["a", "ab", "abc"])
+def test_every_changed_character_is_refused_one_by_one(site: str) -> None:
+    """All places, at each the neighbours that differ in one bit; with any number of spare bits at the end."""
     alphabet = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
-    start = TEXT.index(":") + 1
-    for place in range(start, len(TEXT)):
+    text = str(token(site))
+    for place in range(text.index(":") + 1, len(text)):
         for bit in range(6):
-            character = alphabet[alphabet.index(TEXT[place]) ^ (1 << bit)]
+            character = alphabet[alphabet.index(text[place]) ^ (1 << bit)]
             with pytest.raises(IdentityError):
-                JoinToken.parse(TEXT[:place] + character + TEXT[place + 1 :])
+                JoinToken.parse(text[:place] + character + text[place + 1 :])
 
 
 @given(st.integers(0, len(TEXT)), st.integers(1, len(TEXT)))

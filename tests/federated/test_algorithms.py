@@ -220,7 +220,7 @@ def test_vectors_of_a_method_outlive_a_stop(
             {"model": y - x}, {"drift": 0.5 * drift + 0.1 * (x - y)}, {"kept": float("drift" in own)}
         )
 
-    value = replace(fedprox(4), name="drifting", client=drifting, keeps=("drift",))
+    value = replace(fedprox(4), name="drifting", client=drifting, keeps=("drift",), reports=("kept",))
     settings = experiment({"num_rounds": 3})
     whole = fednlp.run(settings, tmp_path / "whole", algorithm=value)
     with stopping(rounds=1, pieces=2) as callback:

@@ -152,11 +152,12 @@ class Failing(Linear):
 
 
 def test_clients_that_fail_are_dropped_and_named() -> None:
+    line = Failing.train.__code__.co_firstlineno + 2
     clients = some_clients([5, 3, 7, 4])
     result = federate(Failing(), clients, fedavg(4), num_rounds=1)
     report = result.rounds[0]
     assert [(r.client, r.error) for r in report.dropped] == [
-        (0, "ValueError: out of cheese"),
+        (0, f"ValueError: out of cheese (test_round.py, line {line})"),
         (2, "NonFiniteUpdate: training ended in NaN, infinity or a number beyond 2^20"),
     ]
     good = federate(Linear(), [clients[1], clients[3]], fedavg(2), num_rounds=1)

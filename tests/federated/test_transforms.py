@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fednlp.errors import ModelError, RunError
-from fednlp.federated.message import pack, shapes_of, unpack
+from fednlp.federated.message import message_bytes, pack, shapes_of, unpack
 from fednlp.federated.params import Layout
 from fednlp.federated.sums import NonFiniteUpdate, check_finite
 from fednlp.federated.transform_spec import parse_chain
@@ -95,7 +95,7 @@ def test_no_step_no_change(bits: list[int]) -> None:
     decoded = Chain().decode(encoded, shapes_of(values), KEY)
     assert decoded["w"].view(torch.int32).tolist() == bits
     layout = Layout.of({"w": ((len(bits),), "parameter")})
-    assert Chain().message_bytes(shapes_of(values)) == layout.message_bytes == len(pack(values))
+    assert message_bytes(Chain().shapes(shapes_of(values))) == layout.message_bytes == len(pack(values))
 
 
 @pytest.mark.parametrize("words", EVERY, ids=" ".join)
@@ -110,7 +110,7 @@ def test_shapes_lengths_and_bytes_are_a_function_of_shapes_and_key(
     message = pack(encoded)
     assert same(update, before)
     assert shapes_of(encoded) == chain.shapes(shapes)
-    assert len(message) == chain.message_bytes(shapes)
+    assert len(message) == message_bytes(chain.shapes(shapes))
     assert message == pack(chain.encode(before, key))
     decoded = chain.decode(unpack(message, chain.shapes(shapes)), shapes, key)
     assert shapes_of(decoded) == shapes

@@ -29,7 +29,8 @@ from fednlp.fewshot.prompt_sets import (
     words_for,
 )
 from fednlp.inference.zero_shot import check_prompts
-from fednlp.models import load_tokenizer, resolve_model
+from fednlp.models.pretrained import load_tokenizer
+from fednlp.models.resolve import resolve_model
 from fednlp.tasks.cloze import filled, parts_of
 from fednlp.tasks.prompt_classification import PromptClassification
 

@@ -13,9 +13,10 @@ import torch
 from fednlp.errors import MissingDependency, ModelError
 from fednlp.federated.lora import exact_step, lora_products
 from fednlp.federated.params import Layout
-from fednlp.models import load_tokenizer, new_model, pretrained_model, resolve_model, save_model
 from fednlp.models.adapters import with_adapter
+from fednlp.models.pretrained import load_tokenizer, new_model, pretrained_model, save_model
 from fednlp.models.prompt_tuning import with_saved_prompt
+from fednlp.models.resolve import resolve_model
 from fednlp.training.lora_pairs import lora_pairs
 from fednlp.training.model_layout import flat_weights, layout_of
 from fednlp.training.replica import Replica
@@ -34,6 +35,8 @@ SETTINGS = {
 LORA = {"method": "lora", "r": 2, "lora_alpha": 4}
 VALUES = LORA | {"target_modules": ["value"]}
 IA3 = {"method": "ia3"}
+DORA = LORA | {"use_dora": True}
+LOHA = {"method": "loha", "r": 2, "alpha": 4}
 PROMPT = {"method": "prompt-tuning", "num_virtual_tokens": 3}
 IDS = {"input_ids": torch.tensor([[5, 6, 7, 2]]), "attention_mask": torch.ones(1, 4, dtype=torch.int64)}
 DECODED = {"decoder_input_ids": torch.tensor([[2, 9, 8]])}
@@ -164,9 +167,10 @@ def test_a_pair_trains_its_new_attention(random_model: Make) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "prefix"}, 'method = "prefix": there is lora, ia3, prompt-tuning'),
-        ({"rank": 8}, 'rank: method = "lora" has r, lora_alpha, lora_dropout, target_modules, averaging'),
+        ({"method": "prefix"}, 'method = "prefix": there is lora, loha, ia3, prompt-tuning'),
+        ({"rank": 8}, 'rank: method = "lora" has r, lora_alpha, lora_dropout, use_dora, target_modules,'),
         ({"averaging": "mean"}, "averaging = 'mean': give one of plain, ffa, exact"),
+        (LOHA | {"averaging": "exact"}, 'averaging: method = "loha" has r, alpha, target_modules'),
         (IA3 | {"r": 8}, 'r: method = "ia3" has target_modules, feedforward_modules'),
         (IA3 | {"feedforward_modules": "wo"}, "feedforward_modules = 'wo': give names of layers"),
         (IA3 | {"feedforward_modules": ["query"]}, "query must be in target_modules too, which holds key,"),
@@ -178,6 +182,8 @@ def test_a_pair_trains_its_new_attention(random_model: Make) -> None:
         ({"r": 0}, "r = 0: give a whole number from 1"),
         ({"r": True}, "r = True: give a whole number from 1"),
         ({"lora_alpha": -1}, "lora_alpha = -1: give a number above 0"),
+        ({"use_dora": 1}, "use_dora = 1: give true or false"),
+        (DORA | {"averaging": "exact"}, 'say averaging = "plain" or "ffa", or leave use_dora out'),
         ({"lora_dropout": 1.0}, "lora_dropout = 1.0: give a number in [0, 1)"),
         ({"target_modules": []}, "target_modules = []: give names of layers"),
         ({"target_modules": ["key", "nope"]}, "no layer nope; its linear ones are classifier, dense, key"),
@@ -333,16 +339,20 @@ ROUND_TRIPS = [
 ]
 
 
+@pytest.mark.parametrize("options", [IA3, DORA, LOHA], ids=["ia3", "dora", "loha"])
 @pytest.mark.parametrize(("kind", "model_class"), ROUND_TRIPS)
-def test_ia3_is_merged_and_lies_beside(
-    kind: str, model_class: str, random_model: Make, tmp_path: Path
+def test_adapters_are_merged_and_lie_beside(
+    kind: str, model_class: str, options: dict[str, Any], random_model: Make, tmp_path: Path
 ) -> None:
     import transformers
 
-    layers = (
-        {"target_modules": ["k_lin", "lin2"], "feedforward_modules": ["lin2"]} if kind == "distilbert" else {}
-    )
-    model = with_head(kind, model_class, IA3 | layers, random_model)
+    if kind == "gpt2" and options is LOHA:
+        with pytest.raises(ModelError, match=r"Conv1D.* not supported"):
+            with_head(kind, model_class, options, random_model)
+        return
+    if kind == "distilbert" and options is IA3:
+        options = IA3 | {"target_modules": ["k_lin", "lin2"], "feedforward_modules": ["lin2"]}
+    model = with_head(kind, model_class, options, random_model)
     before = said(model, model_class)
     shaken(model)
     expected = said(model, model_class)
@@ -418,7 +428,18 @@ def test_a_prompt_without_its_vectors(random_model: Make, tmp_path: Path) -> Non
         with_saved_prompt(with_head("gpt2", "AutoModelForCausalLM", None, random_model), tmp_path)
 
 
-@pytest.mark.parametrize("options", [VALUES, VALUES | {"averaging": "ffa"}, IA3, PROMPT], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        VALUES,
+        VALUES | {"averaging": "ffa"},
+        VALUES | {"use_dora": True},
+        LOHA | {"target_modules": ["value"]},
+        IA3,
+        PROMPT,
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("model_class", ["AutoModelForTokenClassification", "AutoModelForQuestionAnswering"])
 def test_a_step_of_the_replica_moves_what_is_trained_and_nothing_else(
     options: dict[str, Any], model_class: str, random_model: Make
@@ -426,7 +447,9 @@ def test_a_step_of_the_replica_moves_what_is_trained_and_nothing_else(
     model = with_head("bert", model_class, options, random_model)
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    assert any("lora_A" in name for name in trained) == (options is VALUES)
+    low_rank = options.get("method") == "lora" and options.get("averaging") != "ffa"
+    assert any("lora_A" in name for name in trained) == low_rank
+    assert any("magnitude" in name for name in trained) == bool(options.get("use_dora"))
     x = flat_weights(model)
     replica = Replica(model, torch.device("cpu"), True)
     replica.load(x, words=[5, 6])

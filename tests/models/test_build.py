@@ -7,14 +7,8 @@ import pytest
 import torch
 
 from fednlp.errors import ModelError
-from fednlp.models import (
-    has_weights,
-    load_tokenizer,
-    longest_text,
-    new_model,
-    pretrained_model,
-    resolve_model,
-)
+from fednlp.models.pretrained import has_weights, load_tokenizer, longest_text, new_model, pretrained_model
+from fednlp.models.resolve import resolve_model
 
 Make = Callable[..., Path]
 LABELS = {"num_labels": 3, "pad_token_id": 1}

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from fednlp.errors import ModelError
-from fednlp.models import load_tokenizer, longest_text, new_model, pretrained_model, resolve_model
+from fednlp.models.pretrained import load_tokenizer, longest_text, new_model, pretrained_model
+from fednlp.models.resolve import resolve_model
 from fednlp.training.model_layout import layout_of
 
 Make = Callable[..., Path]

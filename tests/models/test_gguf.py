@@ -9,7 +9,8 @@ import torch
 
 from fednlp.errors import MissingDependency, ModelError
 from fednlp.hubs.checksums import SMOLLM2
-from fednlp.models import load_tokenizer, longest_text, new_model, pretrained_model, resolve_model
+from fednlp.models.pretrained import load_tokenizer, longest_text, new_model, pretrained_model
+from fednlp.models.resolve import resolve_model
 from fednlp.training.model_layout import layout_of
 
 WORDS = ["<unk>", "<s>", "</s>", *(chr(code) for code in range(97, 123)), "Ġ", "ab", "Ġa"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fednlp.errors import ModelError
-from fednlp.models import load_tokenizer, longest_text, pretrained_model
+from fednlp.models.pretrained import load_tokenizer, longest_text, pretrained_model
 
 CLASSIFIER = "AutoModelForSequenceClassification"
 EVIL = """

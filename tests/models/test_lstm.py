@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fednlp.models import new_model, pretrained_model
 from fednlp.models.lstm import (
     LstmConfig,
     LstmForCausalLM,
     LstmForSequenceClassification,
     LstmForTokenClassification,
 )
+from fednlp.models.pretrained import new_model, pretrained_model
 from fednlp.training.model_layout import flat_weights, layout_of
 from fednlp.training.replica import Replica
 
@@ -97,7 +97,7 @@ def test_saved_models_load_with_the_auto_classes(model_class: str, tmp_path: Pat
 def test_a_fresh_process_loads_it_through_fednlp(tmp_path: Path) -> None:
     model_of("AutoModelForCausalLM").save_pretrained(tmp_path)
     code = (
-        "import sys; from fednlp.models import pretrained_model; assert 'transformers' not in sys.modules;"
+        "import sys; from fednlp.models.pretrained import pretrained_model; assert 'transformers' not in sys.modules;"
         f"print(type(pretrained_model({str(tmp_path)!r}, 'AutoModelForCausalLM', {{}}, {{}}, 0)).__name__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,7 +1,5 @@
 """One entry for every method: laws that hold for all of them, options, and messages."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -97,29 +95,20 @@ def test_scores_need_no_labels_where_none_are_used(method):
     assert len(part.test_indices) == 20
 
 
-def test_anything_with_the_attributes_is_a_specification():
-    options = dict.fromkeys(
-        ("alpha", "beta", "field", "proportions", "clusters", "encoder", "file", "part", "seed")
-    )
-    spec = SimpleNamespace(method="uniform", clients=3, options={}, **options)
-    mine = make_partition(spec, [0] * 9, [0] * 3, num_labels=1)
-    theirs = make_partition(PartitionSpec("uniform", clients=3), [0] * 9, [0] * 3, num_labels=1)
-    assert np.array_equal(mine.train_indices, theirs.train_indices)
-
-
 def test_names_of_the_original_files():
-    assert set(ALIASES.values()) <= set(METHODS)
+    assert set(ALIASES.values()) <= set(METHODS.names())
     spec = {"clients": 3, "alpha": 1.0}
     old = make_partition(PartitionSpec("niid_label", **spec), [0, 1] * 9, [0], num_labels=2)
     new = make_partition(PartitionSpec("label", **spec), [0, 1] * 9, [0], num_labels=2)
     assert np.array_equal(old.train_indices, new.train_indices)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHODS.names())
 def test_each_needed_option_is_asked_for_by_name(method):
-    values = {"clients": 2, "alpha": 1.0, "beta": 1.0, "field": "f", "proportions": "p.csv"}
-    for missing in METHODS[method].needs:
-        rest = {name: values[name] for name in METHODS[method].needs if name != missing}
+    values = {"clients": 2, "alpha": 1.0, "beta": 1.0, "field": "f", "proportions": "p.csv", "file": "p.npz"}
+    needs = METHODS.find(method).needs
+    for missing in needs:
+        rest = {name: values[name] for name in needs if name != missing}
         with pytest.raises(
             PartitionError, match=rf"method '{method.replace('+', '.')}' needs {missing}: say"
         ):
@@ -132,12 +121,24 @@ def test_each_needed_option_is_asked_for_by_name(method):
         (PartitionSpec("unifrom", clients=2), "no partition method 'unifrom': did you mean 'uniform'"),
         (
             PartitionSpec("uniform", clients=2, beta=1.0),
-            "beta has no effect with method 'uniform': leave it out, or use quantity",
+            "leave it out, or use cluster or label.quantity or quantity",
         ),
         (PartitionSpec("label", clients=2, alpha=1.0, field="x"), "field has no effect"),
-        (PartitionSpec("label", clients=2, alpha=0.0), "alpha = 0.0 is no concentration"),
-        (PartitionSpec("quantity", clients=2, beta=float("inf")), "beta = inf is no concentration"),
-        (PartitionSpec("uniform", clients=0), "clients = 0: there must be at least 1"),
+        (
+            PartitionSpec("label", clients=2, alpha=0.0),
+            "alpha = 0.0: input should be greater than 0; say, for example, alpha = 1.0",
+        ),
+        (
+            PartitionSpec("quantity", clients=2, beta=float("inf")),
+            "beta = inf: input should be a finite number",
+        ),
+        (PartitionSpec("uniform", clients=0), "clients = 0: input should be greater than or equal to 1"),
+        (PartitionSpec("uniform", clients=2.5), "clients = 2.5: input should be a valid integer"),
+        (
+            PartitionSpec("label", clients=2, alpha=1.0, alhpa=1.0),
+            "alhpa has no effect with method 'label': did you",
+        ),
+        (PartitionSpec("file", file="part.npz"), "is read, not made: Partition.load reads one"),
         (
             PartitionSpec("uniform", clients=4),
             "4 clients cannot share 3 training examples: ask for at most 3",

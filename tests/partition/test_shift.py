@@ -11,7 +11,6 @@ from fednlp.errors import PartitionError
 from fednlp.partition import jensen_shannon
 from fednlp.partition.shift import (
     balanced_numbering,
-    check_concentration,
     count_labels,
     label_owners,
     quantity_owners,
@@ -232,12 +231,6 @@ def test_a_hundred_thousand_clients():
 def test_fewer_examples_than_clients_are_refused(share):
     with pytest.raises(PartitionError, match="5 clients cannot share 4 training examples: ask for at most 4"):
         share(4, 5, 0)
-
-
-@pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), None])
-def test_a_concentration_is_a_number_above_zero(value):
-    with pytest.raises(PartitionError, match=r"alpha = .* is no concentration"):
-        check_concentration("alpha", value)
 
 
 def test_the_draws_of_many_clients_and_labels_stay():

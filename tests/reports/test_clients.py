@@ -75,6 +75,13 @@ def test_scores_after_own_steps_have_a_column_and_others_none(new_run: NewRun) -
     )
 
 
+def test_clients_with_equal_scores_are_named_together(new_run: NewRun) -> None:
+    head = f"{HEAD},accuracy"
+    table = _page(_run(new_run, "fedavg", "0,a,5,5,0.5", "1,b,6,5,0.5", "2,c,6,5,0.25", head=head))
+    assert table is not None
+    assert "FedAvg: best clients a, b, worst client c" in table.notes
+
+
 def test_without_scores_there_are_the_sizes(new_run: NewRun) -> None:
     table = _page(_run(new_run, "fedavg", "0,a,5,5", head=HEAD))
     assert table is not None

@@ -151,7 +151,7 @@ def test_one_algorithm_alone_has_no_gain(new_run: NewRun) -> None:
     assert all(len(row) == len(table.heads) for row in table.rows)
 
 
-def test_seeds_that_did_not_reach_a_target_are_told_and_references_left_out(new_run: NewRun) -> None:
+def test_seeds_that_did_not_reach_a_target_are_told_and_baselines_left_out(new_run: NewRun) -> None:
     groups = {
         "A": [
             _written(

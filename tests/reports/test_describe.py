@@ -73,21 +73,43 @@ def test_exchange_and_pulling_are_described(config: Any, expected: str) -> None:
     assert communication_summary(config) == expected
 
 
+def test_the_aggregator_and_the_attack_are_described(new_run: NewRun) -> None:
+    """In the report's first paragraph, and in the model card, which says what such a model is not for."""
+    config = {
+        "algorithm": {"name": "my_methods:feddyn", "weighting": "uniform", "options": {"alpha": 0.1}},
+        "aggregator": {"name": "trimmed-mean", "options": {}, "fraction": 0.2},
+        "attack": {"name": "mine:free_rider", "fraction": 0.25, "options": {"lazy": 2}},
+    }
+    text = describe_method(config)
+    assert text.startswith("feddyn (alpha 0.1): ")
+    assert "The updates are aggregated by: trimmed mean (fraction 0.2)." in text
+    assert "25 % of the clients attack: free_rider (lazy 2)." in text
+    assert "aggregated" not in describe_method({})
+    assert "attack" not in describe_method({})
+    run, plain = read_run(new_run("a", config=config)), read_run(new_run("b"))
+    assert run.summary is not None
+    assert plain.summary is not None
+    card = model_card(run.summary, run.config, {})
+    assert "aggregated by: trimmed mean" in card
+    assert "Some clients attacked the training on purpose" in card
+    assert "attack" not in model_card(plain.summary, plain.config, {})
+
+
 @pytest.mark.parametrize("odd", [3, "x", [], None, ["topk:"], {"up": 5}, {"up": ["topk:x\n"]}, {"rule": []}])
 def test_odd_configurations_are_said_somehow(odd: Any) -> None:
-    config = {"model": {"train": odd}, "exchange": odd, "pull": odd}
-    assert "\n" not in communication_summary(config) + frozen_summary(config)
+    config = {"model": {"train": odd}, "exchange": odd, "pull": odd, "aggregator": odd, "attack": odd}
+    assert "\n" not in communication_summary(config) + frozen_summary(config) + describe_method(config)
     assert keeps_tensors(config) is False
 
 
-def test_references_say_what_stays_frozen_and_nothing_else() -> None:
+def test_baselines_say_what_stays_frozen_and_nothing_else() -> None:
     config = {
         "algorithm": {"name": "local"},
         "model": {"train": {"personal": "head", "frozen": "embeddings"}},
     }
-    assert describe_method(config).endswith("(a reference point). Frozen: embeddings.")
+    assert describe_method(config).endswith("(a baseline). Frozen: embeddings.")
     assert "All but biases stays frozen." in describe_method({**config, "model": {"train": "bias"}})
-    assert describe_method({**config, "model": {"train": "all"}}).endswith("(a reference point).")
+    assert describe_method({**config, "model": {"train": "all"}}).endswith("(a baseline).")
 
 
 def test_a_method_says_what_travels_and_the_steps_at_the_end() -> None:

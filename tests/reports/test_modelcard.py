@@ -11,9 +11,10 @@ from huggingface_hub import ModelCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fednlp.formulations import TASKS
 from fednlp.reports.modelcard import model_card
 from fednlp.reports.read import Run, read_run
-from fednlp.tasks import TASKS, task_class
+from fednlp.tasks import task_class
 
 NewRun = Callable[..., Path]
 
@@ -82,7 +83,7 @@ def test_what_is_no_hub_name_is_not_claimed_to_be_one(new_run: NewRun, name: str
     ("algorithm", "expected"),
     [("centralised", "Centralised training on the union"), ("local", "every client trains alone")],
 )
-def test_references_are_not_called_federated(new_run: NewRun, algorithm: str, expected: str) -> None:
+def test_baselines_are_not_called_federated(new_run: NewRun, algorithm: str, expected: str) -> None:
     card = _card(read_run(new_run(algorithm=algorithm)))
     assert expected in card
     assert "by federated learning" not in card

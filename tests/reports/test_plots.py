@@ -67,7 +67,7 @@ def test_learning_curves_draw_the_means_in_percent(groups: dict[str, list[Run]])
     assert list(lines["local"].get_xdata()) == [0, 1]
 
 
-def test_each_algorithm_has_one_colour_in_every_figure_and_references_are_dashed(
+def test_each_algorithm_has_one_colour_in_every_figure_and_baselines_are_dashed(
     groups: dict[str, list[Run]],
 ) -> None:
     drawn = [
@@ -90,7 +90,7 @@ def test_the_training_loss_has_no_curve_of_local_training(groups: dict[str, list
     assert set(_lines(plots.loss_curves(groups))) == {"fedavg", "fedopt", "centralised"}
 
 
-def test_a_reference_that_sends_nothing_is_a_level_line_against_bytes(groups: dict[str, list[Run]]) -> None:
+def test_a_baseline_that_sends_nothing_is_a_level_line_against_bytes(groups: dict[str, list[Run]]) -> None:
     lines = _lines(plots.against_bytes(groups, "global.accuracy"))
     assert list(lines["centralised"].get_xdata()) == [0, 1]
     assert len(lines["fedavg"].get_xdata()) == 6

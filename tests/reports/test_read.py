@@ -20,7 +20,7 @@ def test_a_finished_run(new_run: NewRun) -> None:
     run = read_run(folder)
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     assert [dict(line) for line in run.rounds] == lines
-    assert (run.name, run.algorithm, run.seed, run.reference, run.finished) == (
+    assert (run.name, run.algorithm, run.seed, run.baseline, run.finished) == (
         "quickstart",
         "fedopt",
         3,
@@ -49,9 +49,9 @@ def test_a_run_under_way_has_no_summary_and_its_last_evaluation(new_run: NewRun)
 
 
 @pytest.mark.parametrize("algorithm", ["centralised", "local"])
-def test_a_reference_is_known_with_and_without_a_summary(new_run: NewRun, algorithm: str) -> None:
-    assert read_run(new_run("a", algorithm=algorithm)).reference == algorithm
-    assert read_run(new_run("b", algorithm=algorithm, finished=False)).reference == algorithm
+def test_a_baseline_is_known_with_and_without_a_summary(new_run: NewRun, algorithm: str) -> None:
+    assert read_run(new_run("a", algorithm=algorithm)).baseline == algorithm
+    assert read_run(new_run("b", algorithm=algorithm, finished=False)).baseline == algorithm
 
 
 @settings(deadline=None)

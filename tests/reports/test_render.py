@@ -37,7 +37,7 @@ stats = st.none() | st.lists(numbers, min_size=1, max_size=4).map(lambda values:
 rows = st.builds(
     TableRow,
     label=st.text(st.characters(codec="utf-8"), min_size=1),
-    reference=st.sampled_from([None, "local"]),
+    baseline=st.sampled_from([None, "local"]),
     seeds=st.integers(1, 9),
     cells=st.fixed_dictionaries({column.key: stats for column in COLUMNS}),
 )
@@ -90,7 +90,7 @@ def test_csv_read_again_holds_every_number_unrounded(table: Table) -> None:
     assert len(again) == len(table.rows)
     for line, row in zip(again, table.rows, strict=True):
         assert text_of_csv(line["algorithm"]) == clean(row.label)
-        assert line["reference"] == (row.reference or "")
+        assert line["baseline"] == (row.baseline or "")
         assert int(line["seeds"]) == row.seeds
         for key, stat in row.cells.items():
             mean, std = line[f"{key}_mean"], line[f"{key}_std"]
@@ -174,7 +174,7 @@ def test_latex_escaping_loses_nothing(text: str) -> None:
     assert "".join(chr(ord(c) - 0xE000) if ord(c) >= 0xE000 else c for c in escaped) == text
 
 
-def test_the_terminal_shows_names_as_they_are_and_dims_references() -> None:
+def test_the_terminal_shows_names_as_they_are_and_dims_baselines() -> None:
     from rich.console import Console
 
     table = Table(

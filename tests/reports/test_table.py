@@ -40,7 +40,7 @@ def groups(new_run: NewRun) -> dict[str, list[Run]]:
 
 def test_rows_come_in_the_order_given_with_the_numbers_of_the_summaries(groups: dict[str, list[Run]]) -> None:
     table = compare_table(groups)
-    assert [(row.label, row.reference, row.seeds) for row in table.rows] == [
+    assert [(row.label, row.baseline, row.seeds) for row in table.rows] == [
         ("fedopt", None, 3),
         ("fedavg", None, 3),
         ("local", "local", 3),

@@ -68,7 +68,7 @@ def byte_level(folder: Path, texts: Sequence[str]) -> Any:
 
 def loaded(folder: Path) -> Any:
     """Load a tokenizer as a run does."""
-    from fednlp.models import load_tokenizer
+    from fednlp.models.pretrained import load_tokenizer
 
     return load_tokenizer(str(folder))
 

@@ -16,6 +16,7 @@ from sklearn.metrics import f1_score, precision_score, recall_score
 from fednlp.data.features import Features
 from fednlp.tasks import task_class, task_from
 from fednlp.tasks.base import Task
+from fednlp.tasks.fields import option_misfit
 
 from .models import CPU, WORDS, bert, built, fit, wordpiece
 
@@ -45,6 +46,12 @@ def rows() -> list[dict[str, str | None]]:
         words = [*own, *rng.choice(WORDS[3:], 4)]
         made.append({"text": " ".join(rng.permutation(words)), "label": "|".join(own)})
     return made
+
+
+def test_its_options_have_types_and_ranges(multi_label: Any) -> None:
+    assert option_misfit(multi_label, {"threshold": 0.4, "left_to": "build"}) is None
+    assert option_misfit(multi_label, {"threshold": 1.5}) == "threshold = 1.5: input should be less than 1"
+    assert option_misfit(multi_label, {"threshold": "x"}) == 'threshold = "x": input should be a valid number'
 
 
 def test_it_is_a_task_from_a_column_to_its_scores(tokenizer: Any, multi_label: Any) -> None:

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.errors import ConfigError, RunError
-from fednlp.tasks import TASKS, require_trusted, task_class, task_from
+from fednlp.formulations import TASKS
+from fednlp.tasks import require_trusted, task_class, task_from
 from fednlp.tasks.text_classification import TextClassification
 
 JSON = st.recursive(

@@ -1,12 +1,14 @@
 """A small model of texts, as much of a task as local steps need, and a few texts."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from fednlp.data.features import Features
+from fednlp.training.local_training import LocalTraining
 
 WORDS, TEXTS = 17, 24
 
@@ -44,6 +46,11 @@ class Classes:
     def loss(self, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         self.modes[-1] = self.modes[-1][0], model.training
         return nn.functional.cross_entropy(model(batch["ids"]), batch["labels"])
+
+
+def changed(options: LocalTraining, **changes: Any) -> LocalTraining:
+    """Return options of local training with some others in their place, checked."""
+    return LocalTraining(**options.model_dump() | changes)
 
 
 def texts() -> Features:

@@ -14,14 +14,14 @@ from fednlp.federated.aggregators.noisy_mean import NoisyMean
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.algorithms.fedavg import fedavg
 from fednlp.federated.client import ClientResult, Result, TrainRequest
-from fednlp.federated.communication import Uplink
+from fednlp.federated.links import Uplink
 from fednlp.federated.pulling import Pull, distances
 from fednlp.federated.transform_spec import parse_chain
 from fednlp.federated.transforms import make_chain
 from fednlp.runtime.shared import PrivateRoom
 from fednlp.training.client import ClientTrainer, init_of, model_of, record_fields
+from fednlp.training.local_training import LocalTraining
 from fednlp.training.model_layout import flat_weights
-from fednlp.training.optimizers import LocalTraining
 from fednlp.training.replica import Replica
 from fednlp.training.worker import ClientWorker
 
@@ -30,7 +30,7 @@ from .small import FEATURES, Classes, small
 PLAIN = fedavg(1)
 LOSSY = replace(PLAIN, uplink=Uplink(make_chain(parse_chain(["topk:0.1"], "up")), error_feedback=True))
 PULLED = replace(PLAIN, uplink=Uplink(pull=Pull("high", 0.4, push="selected")))
-SGD = LocalTraining("sgd", 0.3, batch_size=4)
+SGD = LocalTraining(optimizer="sgd", learning_rate=0.3, per_device_train_batch_size=4)
 EXAMPLES = np.arange(12)
 
 
@@ -93,7 +93,7 @@ def test_what_a_record_holds() -> None:
     assert fields(LOSSY) == {"residual": numel}
     assert fields(PULLED) == {"model": numel, "sent": tensors}
     assert fields(replace(PLAIN, keeps=("control",))) == {"method.control": numel}
-    momentum = LocalTraining("sgd", 0.3, momentum=0.9, keep_memory=True)
+    momentum = LocalTraining(optimizer="sgd", learning_rate=0.3, momentum=0.9, keep_optimizer=True)
     kept = fields(PLAIN, momentum)
     assert set(kept) == {f"optimizer.{n}.momentum_buffer" for n in range(len(one.replica.groups))}
     assert sum(kept.values()) == numel
@@ -180,7 +180,10 @@ def test_a_client_keeps_what_its_first_steps_made(tmp_path: Path) -> None:
         assert not torch.equal(local.replica.own(), first)
         return Result({"model": y - x}, {"other": v.flat()})
 
-    options, head = LocalTraining("adam", 0.05, batch_size=4, keep_memory=True), frozenset({"out.weight"})
+    options = LocalTraining(
+        optimizer="adam", learning_rate=0.05, per_device_train_batch_size=4, keep_optimizer=True
+    )
+    head = frozenset({"out.weight"})
     (tmp_path / "once").mkdir()
     once = Worker(tmp_path / "once", PLAIN, options, head)
     two = Worker(tmp_path, replace(PLAIN, client=twice, keeps=("other",)), options, head)
@@ -235,7 +238,7 @@ def test_an_update_is_cut_to_the_norm_of_privacy() -> None:
 
 
 def test_what_an_optimiser_remembers_goes_from_round_to_round(tmp_path: Path) -> None:
-    options = LocalTraining("adamw", 0.01, batch_size=4, keep_memory=True)
+    options = LocalTraining(learning_rate=0.01, per_device_train_batch_size=4, keep_optimizer=True)
     one = Worker(tmp_path, options=options)
     for number, steps in ((1, 3.0), (2, 6.0)):
         one.update(number)

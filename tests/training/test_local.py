@@ -2,7 +2,7 @@
 
 import copy
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,15 @@ from torch import nn
 from fednlp.federated.client import Gradient
 from fednlp.seeds import torch_stream
 from fednlp.training.local import LocalTrainer
+from fednlp.training.local_training import LocalTraining
 from fednlp.training.model_layout import flat_weights
-from fednlp.training.optimizers import LocalTraining
 from fednlp.training.replica import Replica
 
-from .small import FEATURES, TEXTS, WORDS, Classes, small
+from .small import FEATURES, TEXTS, WORDS, Classes, changed, small
 
 SEED, ROUND, CLIENT = 3, 2, 5
-SGD = LocalTraining("sgd", 0.3, batch_size=4)
+SGD = LocalTraining(optimizer="sgd", learning_rate=0.3, per_device_train_batch_size=4)
+ADAMW = changed(SGD, optimizer="adamw", learning_rate=0.05)
 OWN = {"begin", "memory", "rate", "all_words"}
 """What a worker sets before the steps."""
 
@@ -80,7 +81,7 @@ def by_hand(
     optimizer = torch.optim.SGD(model.parameters(), lr=options.learning_rate)
     steps, warmup = len(done.batches), options.warmup_steps
     warmup = int(warmup) if warmup >= 1 else math.ceil(warmup * steps)
-    scheduler = get_scheduler(options.schedule, optimizer, warmup, steps)
+    scheduler = get_scheduler(options.lr_scheduler_type, optimizer, warmup, steps)
     total = 0.0
     with torch_stream(SEED, "dropout", ROUND, CLIENT):
         for numbers in done.batches:
@@ -106,7 +107,7 @@ def assert_same(done: Done, expected: dict[str, torch.Tensor]) -> None:
     [("constant", 0), ("linear", 0), ("cosine", 0.3), ("constant_with_warmup", 4), ("polynomial", 1)],
 )
 def test_each_step_has_the_learning_rate_of_the_schedule(schedule: str, warmup: float) -> None:
-    options = replace(SGD, epochs=2, schedule=schedule, warmup_steps=warmup)
+    options = changed(SGD, num_train_epochs=2, lr_scheduler_type=schedule, warmup_steps=warmup)
     done = trained(options)
     expected, loss = by_hand(options, done)
     assert_same(done, expected)
@@ -116,7 +117,7 @@ def test_each_step_has_the_learning_rate_of_the_schedule(schedule: str, warmup: 
 @pytest.mark.parametrize("limit", [0.0, 0.01, 1e6])
 def test_gradients_are_cut_to_the_norm(limit: float) -> None:
     """All parameters have one norm together, as in PyTorch; steps of SGD are then no longer than rate times limit."""
-    options = replace(SGD, max_grad_norm=limit)
+    options = changed(SGD, max_grad_norm=limit)
     done = trained(options)
     assert_same(done, by_hand(options, done)[0])
     if limit == 0.01:
@@ -127,7 +128,7 @@ def test_gradients_are_cut_to_the_norm(limit: float) -> None:
 
 @pytest.mark.parametrize("limit", [0.0, 0.01])
 def test_the_pull_is_the_gradient_of_its_penalty_and_is_cut_with_the_rest(limit: float) -> None:
-    options = replace(SGD, epochs=2, max_grad_norm=limit)
+    options = changed(SGD, num_train_epochs=2, max_grad_norm=limit)
     done = trained(options, mu=0.7, by_rows=False)
     assert_same(done, by_hand(options, done, mu=0.7)[0])
 
@@ -138,7 +139,7 @@ def test_a_pull_of_nothing_is_none() -> None:
 
     def way(mu: float) -> tuple[bytes, float]:
         flat = torch.cat(
-            [value.flatten() for value in trained(replace(SGD, epochs=3), mu=mu).weights.values()]
+            [value.flatten() for value in trained(changed(SGD, num_train_epochs=3), mu=mu).weights.values()]
         )
         return flat.numpy().tobytes(), float((flat - start).norm())
 
@@ -147,11 +148,11 @@ def test_a_pull_of_nothing_is_none() -> None:
 
 
 def test_dropout_follows_seed_round_and_client() -> None:
-    options = replace(SGD, epochs=2)
+    options = changed(SGD, num_train_epochs=2)
     done = trained(options, dropout=0.5)
     assert_same(done, by_hand(options, done, dropout=0.5)[0])
-    for changed in ({"seed": SEED + 1}, {"round_number": ROUND + 1}, {"client": CLIENT + 1}):
-        other = trained(options, dropout=0.5, **changed)
+    for place in ({"seed": SEED + 1}, {"round_number": ROUND + 1}, {"client": CLIENT + 1}):
+        other = trained(options, dropout=0.5, **place)
         assert other.batches != done.batches
         assert not torch.equal(other.weights["out.weight"], done.weights["out.weight"])
     assert torch.equal(trained(options, dropout=0.5).weights["out.weight"], done.weights["out.weight"])
@@ -162,13 +163,19 @@ def test_dropout_follows_seed_round_and_client() -> None:
     examples=st.integers(1, TEXTS),
     batch=st.integers(1, 9),
     epochs=st.integers(1, 3),
-    max_steps=st.integers(-1, 7),
+    max_steps=st.just(-1) | st.integers(1, 7),
     by_length=st.booleans(),
 )
 def test_batches_cover_every_example_once_an_epoch(
     examples: int, batch: int, epochs: int, max_steps: int, by_length: bool
 ) -> None:
-    options = replace(SGD, epochs=epochs, batch_size=batch, max_steps=max_steps, by_length=by_length)
+    options = changed(
+        SGD,
+        num_train_epochs=epochs,
+        per_device_train_batch_size=batch,
+        max_steps=max_steps,
+        group_by_length=by_length,
+    )
     done = trained(options, examples)
     an_epoch = math.ceil(examples / batch)
     assert done.local.num_steps == len(done.batches) == (max_steps if max_steps > 0 else epochs * an_epoch)
@@ -182,16 +189,17 @@ def test_batches_cover_every_example_once_an_epoch(
 
 
 def test_epochs_differ_in_their_order() -> None:
-    done = trained(replace(SGD, epochs=2))
+    done = trained(changed(SGD, num_train_epochs=2))
     assert done.batches[:6] != done.batches[6:]
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "adagrad"])
 def test_memory_is_kept_where_it_is_asked_for(optimizer: str) -> None:
     """A client that gets its memory back takes other steps than one that begins with none."""
-    options = LocalTraining(optimizer, 0.05, momentum=0.9 if optimizer == "sgd" else 0.0, batch_size=4)
+    momentum = 0.9 if optimizer == "sgd" else 0.0
+    options = changed(SGD, optimizer=optimizer, learning_rate=0.05, momentum=momentum)
     assert trained(options).local.memory == {}
-    kept = replace(options, keep_memory=True)
+    kept = changed(options, keep_optimizer=True)
     first = trained(kept)
     assert_same(trained(options, by_rows=False), first.weights)
     assert first.local.memory
@@ -212,7 +220,7 @@ def test_words_that_a_client_does_not_use_are_loaded_only_if_asked_for(all_words
 def test_begins_from_what_the_client_has() -> None:
     """From its own version of the shared tensors; an update is measured from the global model all the same."""
     x = flat_weights(small())
-    done = trained(replace(SGD, max_steps=1, learning_rate=1e-9), begin=x + 1.0, all_words=True)
+    done = trained(changed(SGD, max_steps=1, learning_rate=1e-9), begin=x + 1.0, all_words=True)
     flat = torch.cat([value.flatten() for value in done.weights.values()])
     torch.testing.assert_close(flat, x + 1.0, rtol=1e-5, atol=1e-5)
     assert done.local.x is not x
@@ -222,8 +230,7 @@ def test_begins_from_what_the_client_has() -> None:
 
 def test_a_second_call_begins_elsewhere_with_a_fresh_optimiser_and_streams_of_its_own() -> None:
     """As Ditto asks for: two models in one round. The first keeps its weights; nothing of it is in the second."""
-    options = LocalTraining("adamw", 0.05, batch_size=4)
-    local = trainer(options, dropout=0.5)
+    local = trainer(ADAMW, dropout=0.5)
     start = local.x + 0.1
     first = local.steps(local.x)
     flat = first.flat()
@@ -236,7 +243,7 @@ def test_a_second_call_begins_elsewhere_with_a_fresh_optimiser_and_streams_of_it
     assert sorted(number for batch in task.batches[len(batches) :] for number in batch) == numbers
     assert (local.num_steps, local.total_steps, local.total_examples) == (6, 12, 2 * TEXTS)
 
-    other = trainer(options, dropout=0.5, by_rows=False)
+    other = trainer(ADAMW, dropout=0.5, by_rows=False)
     other.steps(other.x + 7.0)  # another first call: the second is the same all the same
     assert torch.equal(other.steps(start).flat(), second.flat())
     third = other.steps(start).flat()
@@ -261,7 +268,7 @@ def test_a_later_call_is_plain_pytorch_from_where_it_starts() -> None:
         torch.testing.assert_close(found[name], parameter.detach(), rtol=2e-5, atol=2e-6, msg=name)
 
 
-@pytest.mark.parametrize("options", [SGD, LocalTraining("adamw", 0.05, batch_size=4)], ids=["sgd", "adamw"])
+@pytest.mark.parametrize("options", [SGD, ADAMW], ids=["sgd", "adamw"])
 def test_a_gradient_that_leaves_unused_words_alone_is_the_same_by_rows(options: LocalTraining) -> None:
     """Bit for bit: ``sparse`` is about what is loaded, not about what is computed."""
     found = []
@@ -340,9 +347,9 @@ def test_the_gradient_of_all_examples_is_that_of_autograd(by_rows: bool) -> None
 @pytest.mark.parametrize(("schedule", "warmup"), [("constant", 0), ("linear", 2)])
 def test_the_round_s_factor_multiplies_every_rate(schedule: str, warmup: int) -> None:
     """As a client whose learning rate is that much lower."""
-    slow = replace(SGD, schedule=schedule, warmup_steps=warmup)
+    slow = changed(SGD, lr_scheduler_type=schedule, warmup_steps=warmup)
     done = trained(slow, rate=0.25)
-    other = trained(replace(slow, learning_rate=0.25 * SGD.learning_rate))
+    other = trained(changed(slow, learning_rate=0.25 * SGD.learning_rate))
     for name, value in done.weights.items():
         torch.testing.assert_close(value, other.weights[name], rtol=1e-6, atol=1e-7)
     assert done.local.rate_sum == pytest.approx(other.local.rate_sum)

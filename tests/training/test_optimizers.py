@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from fednlp.training.local_training import LocalTraining
 from fednlp.training.optimizers import (
-    LocalTraining,
     make_optimizer,
     make_schedule,
     memory_sizes,
@@ -26,13 +26,13 @@ from fednlp.training.replica import Group
 def test_steps_are_whole_epochs_of_batches_or_as_asked(
     epochs: int, max_steps: int, examples: int, steps: int
 ) -> None:
-    options = LocalTraining(epochs=epochs, max_steps=max_steps, batch_size=8)
+    options = LocalTraining(num_train_epochs=epochs, max_steps=max_steps)
     assert options.steps(examples) == steps
 
 
 @given(examples=st.integers(0, 60), batch=st.integers(1, 20), epochs=st.integers(1, 5))
 def test_steps_are_epochs_times_batches_rounded_up(examples: int, batch: int, epochs: int) -> None:
-    options = LocalTraining(epochs=epochs, batch_size=batch)
+    options = LocalTraining(num_train_epochs=epochs, per_device_train_batch_size=batch)
     assert options.steps(examples) == epochs * math.ceil(examples / batch)
 
 
@@ -44,7 +44,7 @@ def test_steps_are_epochs_times_batches_rounded_up(examples: int, batch: int, ep
 def test_rates_are_those_of_transformers(schedule: str, steps: int, warmup: float) -> None:
     from transformers import get_scheduler
 
-    options = LocalTraining("sgd", 0.5, schedule=schedule, warmup_steps=warmup)
+    options = LocalTraining(learning_rate=0.5, lr_scheduler_type=schedule, warmup_steps=warmup)
     rate = make_schedule(options, steps)
     assert rate is not None
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.5)
@@ -74,7 +74,7 @@ def groups() -> list[Group]:
 def test_memory_has_the_sizes_that_are_announced_and_comes_back(name: str) -> None:
     """An optimiser that got another's memory goes on as that one does, bit for bit."""
     momentum = 0.9 if name == "momentum" else 0.0
-    options = LocalTraining("sgd" if momentum else name, 0.1, momentum=momentum)
+    options = LocalTraining(optimizer="sgd" if momentum else name, learning_rate=0.1, momentum=momentum)
     mine, theirs, fresh = groups(), groups(), groups()
     first, second = make_optimizer(options, mine), make_optimizer(options, theirs)
     for _ in range(2):
@@ -101,14 +101,9 @@ def test_weight_decay_is_for_the_groups_that_decay(name: str) -> None:
     made = groups()
     for group in made:
         group.parameter.grad = torch.zeros_like(group.parameter)
-    make_optimizer(LocalTraining(name, 0.1, weight_decay=0.5), made).step()
+    make_optimizer(LocalTraining(optimizer=name, learning_rate=0.1, weight_decay=0.5), made).step()
     assert torch.allclose(made[0].parameter, torch.tensor(0.95))
     assert torch.equal(made[1].parameter, torch.ones(2))
-
-
-def test_an_unknown_optimiser_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown client optimiser lion: choose sgd"):
-        make_optimizer(LocalTraining("lion"), groups())
 
 
 @pytest.mark.parametrize(
@@ -116,8 +111,8 @@ def test_an_unknown_optimiser_is_refused() -> None:
     [
         (LocalTraining(), True),
         (LocalTraining(weight_decay=0.1), False),
-        (LocalTraining(keep_memory=True), False),
-        (LocalTraining(weight_decay=0.1, keep_memory=True), False),
+        (LocalTraining(keep_optimizer=True), False),
+        (LocalTraining(weight_decay=0.1, keep_optimizer=True), False),
     ],
 )
 def test_when_zero_gradients_change_nothing(options: LocalTraining, alone: bool) -> None:

@@ -14,9 +14,10 @@ from torch import nn
 
 from fednlp.federated.client import Gradient
 from fednlp.federated.sums import ExactSum, NonFiniteUpdate, check_finite
-from fednlp.models import new_model, pretrained_model
+from fednlp.models.pretrained import new_model, pretrained_model
+from fednlp.training.local_training import LocalTraining
 from fednlp.training.model_layout import decayed_names, flat_weights, layout_of
-from fednlp.training.optimizers import LocalTraining, make_optimizer
+from fednlp.training.optimizers import make_optimizer
 from fednlp.training.replica import Replica
 
 WORDS = 23
@@ -123,13 +124,13 @@ def federated(
 
 
 OPTIONS = [
-    (LocalTraining("sgd", 0.3), 0.0),
-    (LocalTraining("sgd", 0.1, momentum=0.9), 0.0),
-    (LocalTraining("adam", 0.01), 0.0),
-    (LocalTraining("adamw", 0.01), 0.0),
-    (LocalTraining("adagrad", 0.05), 0.0),
-    (LocalTraining("sgd", 0.3), 0.5),
-    (LocalTraining("adamw", 0.01, weight_decay=0.1), 0.0),
+    (LocalTraining(optimizer="sgd", learning_rate=0.3), 0.0),
+    (LocalTraining(optimizer="sgd", learning_rate=0.1, momentum=0.9), 0.0),
+    (LocalTraining(optimizer="adam", learning_rate=0.01), 0.0),
+    (LocalTraining(optimizer="adamw", learning_rate=0.01), 0.0),
+    (LocalTraining(optimizer="adagrad", learning_rate=0.05), 0.0),
+    (LocalTraining(optimizer="sgd", learning_rate=0.3), 0.5),
+    (LocalTraining(optimizer="adamw", learning_rate=0.01, weight_decay=0.1), 0.0),
 ]
 NAMES = [f"{o.optimizer}-{o.momentum}-{mu}-{o.weight_decay}" for o, mu in OPTIONS]
 """Each with FedProx's mu."""
@@ -168,7 +169,7 @@ class Idle(Toy):
 
 def test_weight_decay_leaves_alone_what_has_no_gradient() -> None:
     """As PyTorch does, where such a parameter's gradient is None."""
-    options = LocalTraining("sgd", 0.3, weight_decay=0.5)
+    options = LocalTraining(optimizer="sgd", learning_rate=0.3, weight_decay=0.5)
     draw = torch.Generator().manual_seed(0)
     ids, labels = torch.randint(0, WORDS, (16, 5), generator=draw), torch.randint(0, 2, (16,), generator=draw)
     torch.manual_seed(0)
@@ -196,7 +197,7 @@ def test_weight_decay_leaves_alone_what_has_no_gradient() -> None:
 
 def test_a_pull_reaches_shared_parameters_alone() -> None:
     """Without FedProx's pull, as in fine-tuning, and in personal layers, no gradient still means no weight decay."""
-    options = LocalTraining("sgd", 0.3, weight_decay=0.5)
+    options = LocalTraining(optimizer="sgd", learning_rate=0.3, weight_decay=0.5)
     ids, labels = torch.zeros(4, 5, dtype=torch.long), torch.zeros(4, dtype=torch.long)
     moved = {}
     for personal in (frozenset[str](), frozenset({"unused.weight"})):
@@ -479,7 +480,7 @@ def lora_bert(folder: Path, build: object = pretrained_model) -> nn.Module:
 
 def test_a_federated_round_of_adapters_is_that_of_peft(tiny_model: Path) -> None:
     pytest.importorskip("peft")
-    options = LocalTraining("adamw", 0.01, weight_decay=0.1)
+    options = LocalTraining(optimizer="adamw", learning_rate=0.01, weight_decay=0.1)
     model = lora_bert(tiny_model, new_model)
     frozen = {n: p.clone() for n, p in model.named_parameters() if not p.requires_grad}
     x = flat_weights(lora_bert(tiny_model))

@@ -11,7 +11,7 @@ import torch
 from fednlp.config import Experiment
 from fednlp.federated.algorithms.fedavg import fedavg
 from fednlp.federated.sums import ExactSum
-from fednlp.models import new_model
+from fednlp.models.pretrained import new_model
 from fednlp.runtime.messages import EvaluateRequest, Request, UnmaskRequest
 from fednlp.secure.upload import mask_values
 from fednlp.simulation.components import build_components

@@ -9,9 +9,23 @@ from typing import Annotated
 import typer
 
 from fednlp import __version__
-from fednlp.cli import data, deployment, device, export, inspect, plan, predict, prompts, runs, sites
+from fednlp.cli import (
+    data,
+    deployment,
+    device,
+    doctor,
+    export,
+    inspect,
+    plan,
+    predict,
+    prompts,
+    runs,
+    sites,
+    status,
+)
 from fednlp.errors import FednlpError
 from fednlp.formatting.safe_text import clean_lines
+from fednlp.plugins import place_of
 
 _FAULT = 70
 """The exit code of a fault of fednlp itself, as ``EX_SOFTWARE`` of sysexits."""
@@ -34,6 +48,8 @@ app.command()(data.partition)
 app.command()(deployment.serve)
 app.command()(deployment.join)
 app.command()(deployment.rehearse)
+app.command()(status.status)
+app.command()(doctor.doctor)
 app.add_typer(data.app, name="data")
 app.add_typer(prompts.app, name="prompts")
 app.add_typer(device.app, name="device")
@@ -72,6 +88,10 @@ def main() -> None:
         if os.environ.get("FEDNLP_TRACEBACK"):
             raise
         what = " ".join(f"{type(error).__name__}: {error}".split())
+        place = place_of(error)
+        if place is not None:
+            how = "set FEDNLP_TRACEBACK=1 to see how it came to it"
+            sys.exit(_failed(f"{what:.300}: raised by your own code ({place}); {how}"))
         hint = "this is a fault of fednlp, please report it; set FEDNLP_TRACEBACK=1 to see where it happened"
         sys.exit(_failed(f"{what:.300}: {hint}", _FAULT))
 

@@ -59,6 +59,9 @@ _DELIMITER = typer.Option(
 )
 _ON_INVALID_ROW = typer.Option(help="Rows that cannot be examples: refuse or drop.")
 _TASK = typer.Option(help="The task, where the columns fit several.")
+_SET = typer.Option(
+    "--set", help="A setting of an experiment, e.g. data.on_invalid_row=drop; may be repeated."
+)
 
 
 @app.command("info")
@@ -74,10 +77,7 @@ def informed(
     delimiter: Annotated[str | None, _DELIMITER] = None,
     on_invalid_row: Annotated[str, _ON_INVALID_ROW] = "refuse",
     task: Annotated[str | None, _TASK] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A setting of an experiment, e.g. data.on_invalid_row=drop."),
-    ] = None,
+    set_: Annotated[list[str] | None, _SET] = None,
 ) -> None:
     """Say what is known of a data set, how it is read, what is in it, and what is odd about it."""
     from fednlp.data import CATALOGUE, info
@@ -169,6 +169,10 @@ def partition(
         Path | None, typer.Option(help="Where to write part.npz, or part.h5 as FedNLP has it.")
     ] = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for the four plots.")] = None,
+    split_out: Annotated[
+        Path | None,
+        typer.Option(help="New folder for a folder of files of each client, as its site would hold them."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     path: Annotated[str | None, _PATH] = None,
     text: Annotated[str, _TEXT] = "text",
@@ -179,6 +183,7 @@ def partition(
     delimiter: Annotated[str | None, _DELIMITER] = None,
     on_invalid_row: Annotated[str, _ON_INVALID_ROW] = "refuse",
     task: Annotated[str | None, _TASK] = None,
+    set_: Annotated[list[str] | None, _SET] = None,
 ) -> None:
     """Share the examples of a data set out over clients, and show how unlike they are."""
     from fednlp import config
@@ -206,8 +211,21 @@ def partition(
         "task": _given({"name": task}),
         "partition": _given(options),
     }
-    settings = config.parse(document, "fednlp partition")
-    report = partition_source(settings, out, plots, lambda text: print(clean(text), file=sys.stderr))
+    settings = config.parse(document, "fednlp partition", set_ or ())
+
+    def log(line: str) -> None:
+        print(clean(line), file=sys.stderr)
+
+    report = partition_source(settings, out, plots, log)
+    if split_out is not None:
+        from fednlp.deployment.shards import FEDERATION
+        from fednlp.deployment.shards import split_out as split
+        from fednlp.formatting.units import plural
+
+        shards = split(settings.resolved(), split_out, log)
+        log(
+            f"written {plural(len(shards.names), 'folder')} to {split_out}, and {FEDERATION} for fednlp serve"
+        )
     print(json.dumps(report, indent=1) if as_json else clean_lines(describe(report)))
 
 

@@ -33,16 +33,12 @@ def run(
 ) -> None:
     """Run an experiment, or go on with one that was stopped."""
     from fednlp import config
-    from fednlp.cli.console import Console
-    from fednlp.simulation import run as runs
 
     short = {"model.name_or_path": model, "seed": seed, "runtime.workers": workers}
     overrides = [*(changes or []), *(f"{key}={json.dumps(v)}" for key, v in short.items() if v is not None)]
     named = [] if task is None else [f"task.name={json.dumps(task)}"]
     if resume is None:
-        overrides += named
-        with Console() as console:
-            runs.run(config.load(experiment, overrides, full), out, callback=console)
+        _start(config.load(experiment, [*overrides, *named], full), out)
         return
     if out is not None:
         raise ConfigError("--out and --resume do not go together: a resumed run stays in its folder")
@@ -57,8 +53,20 @@ def run(
         raise ConfigError(
             f"a resumed run keeps its settings: leave out {', '.join(settings)}, or start again"
         )
+    from fednlp.cli.console import Console
+    from fednlp.simulation import run as runs
+
     with Console() as console:
         runs.resume(resume, expected=expected, task=task, workers=workers, callback=console)
+
+
+def _start(experiment: Any, out: Path | None) -> None:
+    experiment.resolved()  # its mistakes are reported before torch is loaded, which takes seconds
+    from fednlp.cli.console import Console
+    from fednlp.simulation import run as runs
+
+    with Console() as console:
+        runs.run(experiment, out, callback=console)
 
 
 def _number(key: str, change: str) -> int:

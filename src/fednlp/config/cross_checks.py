@@ -1,12 +1,11 @@
 """What goes together in an experiment, what does not, and what an algorithm's name stands for."""
 
-from dataclasses import asdict
 from typing import Any
 
+from fednlp.config.compatibility import conflicts
 from fednlp.config.fields import ExperimentFields
-from fednlp.config.method_options import foreign_options, found_or_none
-from fednlp.config.robustness import aggregator_problems, attack_problems
-from fednlp.config.round_schedules import schedule_problems
+from fednlp.config.method_options import foreign_options, found_or_none, named_functions
+from fednlp.config.round_schedules import CONSTANT, schedule_problems
 from fednlp.config.sections import (
     BASELINES,
     GIVEN,
@@ -17,36 +16,32 @@ from fednlp.config.sections import (
     Privacy,
     Pull,
     Secure,
-    Server,
 )
+from fednlp.config.values import SERVER_NUMBERS, aggregator_of, algorithm_of, attack_of
 from fednlp.costs.devices import load_profile
 from fednlp.costs.fleet import check_mix
 from fednlp.data.silos.paths import names_silos
 from fednlp.errors import ConfigError, ModelError, PartitionError
+from fednlp.federated.algorithm import Algorithm as AlgorithmValue
 from fednlp.federated.algorithms import ALGORITHMS
-from fednlp.federated.server import ServerOptimizer, default_server
 from fednlp.federated.transform_spec import additive, check_exchange, parse_chain
 from fednlp.partition.make import check_options
 from fednlp.plugins import is_own, load
 
-_NUMBERS = {
-    "sgd": ("momentum",),
-    "adagrad": ("beta1", "tau"),
-    "adam": ("beta1", "beta2", "tau"),
-    "yogi": ("beta1", "beta2", "tau"),
-}
-"""What a server optimiser takes beside its learning rate."""
 _SCHEDULE = ("round_schedule", "warmup_rounds", "minimum_rate")
 
 
-def problems(experiment: ExperimentFields) -> list[str]:
-    """Return every mistake in how the parts go together, a sentence each."""
+def problems(experiment: ExperimentFields, given: AlgorithmValue | None = None) -> list[str]:
+    """Return every mistake in how the parts go together, a sentence each.
+
+    Args:
+        experiment: With the method and the cohort that the data leave.
+        given: The algorithm that was given as a value, if it was.
+    """
     return [
         *_own_code_problems(experiment),
         *_partition_problems(experiment),
-        *_algorithm_problems(experiment),
-        *aggregator_problems(experiment),
-        *attack_problems(experiment),
+        *_method_problems(experiment, given),
         *schedule_problems(experiment),
         *_cohort_problems(experiment),
         *_exchange_problems(experiment),
@@ -96,65 +91,109 @@ def cohort_defaults(experiment: ExperimentFields) -> dict[str, int]:
     return {} if given or clients is None or cohort <= clients else {"clients_per_round": clients}
 
 
-def server_defaults(algorithm: str, server: Server) -> Server:
-    """Fill in what the algorithm stands for, or the defaults of the server optimiser that is configured."""
-    known = algorithm not in BASELINES and algorithm != GIVEN
-    begun = (ALGORITHMS.find(algorithm).server if known else None) or ServerOptimizer()
-    name = server.optimizer or begun.name
-    defaults = asdict(begun if name == begun.name else default_server(name))
-    useful = {"learning_rate", *_NUMBERS[name]}
-    filled = {key: value for key, value in defaults.items() if key in useful}
-    return Server(**{"optimizer": name, **filled, **server.model_dump(exclude_none=True)})
-
-
 def _own_code_problems(experiment: ExperimentFields) -> list[str]:
     found = []
+    registries = {f"{registry.kind.section}.name": registry for _, registry in named_functions(experiment)}
     for key, name in own_code(experiment):
         try:
-            load(name, key)
+            if key in registries:
+                registries[key].find(name)
+            else:
+                load(name, key)
         except ConfigError as error:
             found.append(str(error))
     return found
 
 
 def _partition_problems(experiment: ExperimentFields) -> list[str]:
+    partition = experiment.partition
+    if partition.options and not is_own(partition.method):
+        return [
+            f"[partition] options are for a partitioner of your own: write those of {partition.method!r} into "
+            "[partition], or leave them out"
+        ]
     try:
-        check_options(experiment.partition)
+        check_options(partition.spec())
     except PartitionError as error:
         return [f"[partition] {error}"]
+    except ConfigError:  # reported already
+        pass
     return []
 
 
-def _algorithm_problems(experiment: ExperimentFields) -> list[str]:
-    algorithm, server, name = experiment.algorithm, experiment.server, experiment.algorithm.name
-    if name == GIVEN:
+def _method_problems(experiment: ExperimentFields, given: AlgorithmValue | None) -> list[str]:
+    """Return what is wrong with the method, the aggregator and the attack: their options, then what they refuse."""
+    named = [
+        (section, registry, found_or_none(registry, section.name))
+        for section, registry in named_functions(experiment)
+        if section.name not in (*BASELINES, GIVEN)
+    ]
+    found = [*_baseline_problems(experiment), *_server_problems(experiment)]
+    for section, registry, plugin in named:
+        found += [] if plugin is None else foreign_options(section, registry, plugin)
+    if found or any(
+        plugin is None for *_, plugin in named
+    ):  # code that cannot be imported is reported already
+        return found
+    for section, _, plugin in named:
+        try:
+            found += [] if plugin is None else plugin.refused(section.function_options, experiment)
+        except ConfigError as error:
+            found.append(str(error))
+    return found + _value_problems(experiment, given)
+
+
+def _baseline_problems(experiment: ExperimentFields) -> list[str]:
+    """Return the options and sections that a baseline does not have."""
+    name = experiment.algorithm.name
+    if name not in BASELINES:
         return []
+    found = [
+        f"algorithm.{key} is not supported by {name}: leave it out"
+        for key in experiment.algorithm.function_options
+    ]
+    for section, why in (("aggregator", "nothing is aggregated"), ("attack", "no client sends anything")):
+        if getattr(experiment, section) is not None:
+            found.append(f"[{section}] is not supported by {name}, where {why}: leave it out")
+    return found
+
+
+def _value_problems(experiment: ExperimentFields, given: AlgorithmValue | None) -> list[str]:
+    """Return what the values that the names stand for do not go with."""
+    name, attack = experiment.algorithm.name, experiment.attack
+    if name in BASELINES or (name == GIVEN and given is None):
+        return []
+    try:
+        algorithm = given or algorithm_of(experiment)
+        aggregator = aggregator_of(experiment, algorithm)
+        if attack is not None:
+            attack_of(attack)
+    except ConfigError as error:
+        return [str(error)]
+    return conflicts(algorithm, aggregator, experiment)
+
+
+def _server_problems(experiment: ExperimentFields) -> list[str]:
+    """Return what of ``[server]`` the method has no place for."""
+    server, name = experiment.server, experiment.algorithm.name
     given = {
         key: value for key, value in server.model_dump(exclude_defaults=True).items() if value is not None
     }
-    plain = {"optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0}
-    no_server = [_no_server(name, given)] if any(plain.get(k) != v for k, v in given.items()) else []
-    if name in BASELINES:
-        found = [
-            f"algorithm.{key} is not supported by {name}: leave it out" for key in algorithm.function_options
-        ]
-        return found + no_server
-    method = found_or_none(ALGORITHMS, name)
-    if method is None:  # reported already
-        return []
-    found = foreign_options(algorithm, ALGORITHMS, method)
-    if not found and method.refuses is not None:
-        found += method.refuses(algorithm.function_options, experiment)
-    begun = method.server
+    method = None if name in (*BASELINES, GIVEN) else found_or_none(ALGORITHMS, name)
+    begun = None if method is None else method.server
+    if name == GIVEN:
+        given = {key: value for key, value in given.items() if key not in CONSTANT}
     if begun is None:
-        return found + no_server
-    if method.fixed_server and server.optimizer not in {None, begun.name}:
+        plain = {"optimizer": "sgd", "learning_rate": 1.0, "momentum": 0.0}
+        return [_no_server(name, given)] if any(plain.get(k) != v for k, v in given.items()) else []
+    found = []
+    if method is not None and method.fixed_server and server.optimizer not in {None, begun.name}:
         found.append(
             f'{name} means server.optimizer = "{begun.name}", not "{server.optimizer}": '
             'say algorithm.name = "fedopt" to choose freely'
         )
     optimizer = server.optimizer or begun.name
-    useful = {"optimizer", "learning_rate", *_NUMBERS[optimizer], *_SCHEDULE}
+    useful = {"optimizer", "learning_rate", *SERVER_NUMBERS[optimizer], *_SCHEDULE}
     return found + [
         f"server.{key} is not supported by the server optimiser {optimizer}: leave it out"
         for key in given
@@ -163,10 +202,15 @@ def _algorithm_problems(experiment: ExperimentFields) -> list[str]:
 
 
 def _no_server(name: str, given: dict[str, Any]) -> str:
-    return (
-        f"[server] is not supported by {name} ({', '.join(given)} given): leave it out, or say "
-        'algorithm.name = "fedopt"'
-    )
+    what = f"({', '.join(given)} given): leave it out, or"
+    if name == GIVEN:
+        return f"[server] does not reach an algorithm that is given as a value {what} build the value with that server"
+    if is_own(name):
+        return (
+            f"[server] is not supported by {name} {what} let the function take server by name "
+            "(server=fednlp.ServerOptimizer())"
+        )
+    return f'[server] is not supported by {name} {what} say algorithm.name = "fedopt"'
 
 
 def _cohort_problems(experiment: ExperimentFields) -> list[str]:
@@ -262,11 +306,6 @@ def _privacy_problems(experiment: ExperimentFields) -> list[str]:
     if name in BASELINES:
         return [f"[privacy] is of clients in rounds, and {name} has none: leave it out"]
     found = []
-    if experiment.algorithm.weighting != "uniform":
-        found.append(
-            "[privacy] bounds what one client can change, whatever its number of examples: "
-            'say algorithm.weighting = "uniform"'
-        )
     if any(word.startswith("clip") for word in experiment.exchange.up):
         found.append("privacy.clip cuts updates already: leave clip out of exchange.up")
     if experiment.exchange.error_feedback:

@@ -15,6 +15,9 @@ from fednlp.config.renamed import RENAMED
 _OTHER_NAMES = dict.fromkeys(("steps", "local_steps", "num_local_steps"), "max_steps")
 """What a key is called elsewhere, and here."""
 
+_NAMING = ("name", "name_or_path", "method", "protocol", "rule", "optimizer", "device", "up")
+"""The key that a single word for a whole section stands for, in the order of preference."""
+
 
 def report(where: str, problems: list[str]) -> str:
     """Return one line for one mistake, and a list for several."""
@@ -44,6 +47,10 @@ def explain(detail: dict[str, Any], experiment: type[BaseModel]) -> str:
     if kind == "value_error":
         place = f"[{key}]" if len(path) == 1 else f"{key}:"
         return f"{place} {detail['ctx']['error']}" if key else str(detail["ctx"]["error"])
+    if kind == "dict_type":
+        return f"{key} = {_shown(value)} is no table: write {key} = {{ ... }}"
+    if kind == "model_type":
+        return _no_section(path, value, experiment)
     return f"{key} = {_shown(value)}: {detail['msg'][0].lower()}{detail['msg'][1:]}"
 
 
@@ -52,6 +59,17 @@ def _missing(path: list[str]) -> str:
         return 'data is missing: add a [data] section, for example name = "20news"'
     *section, key = path
     return f"{'.'.join(path)} is missing: add {key} = ... to [{'.'.join(section)}]"
+
+
+def _no_section(path: list[str], value: Any, experiment: type[BaseModel]) -> str:
+    """Return what to type in place of a value that stands where a section belongs."""
+    key, section = ".".join(path), _section(path, experiment)
+    what = f"{key} = {_shown(value)}: [{key}] is a section"
+    if not isinstance(value, str):
+        return f"{what} with the keys {', '.join(section.model_fields)}"
+    file = ["path"] if "." in value or "/" in value else []
+    named = next((one for one in [*file, *_NAMING] if one in section.model_fields), None)
+    return f"{what}; say {key}.{named or next(iter(section.model_fields))} = {_shown(value)}"
 
 
 def _shown(value: Any) -> str:
@@ -66,16 +84,25 @@ def _unknown(path: list[str], experiment: type[BaseModel]) -> str:
     key = ".".join(path)
     if key in RENAMED:
         return f"{key} is now {RENAMED[key]}: rename it"
-    section: Any = experiment
-    for part in path[:-1]:
-        section = _model_of(section.model_fields[part].annotation)
+    section = _section(path[:-1], experiment)
     near = _nearest(path[-1].lower(), list(section.model_fields))
     if near:
         return f"unknown key {key}; did you mean {'.'.join([*path[:-1], near])}?"
     elsewhere = [f"{name}.{path[-1]}" for name, sub in _sections(experiment) if path[-1] in sub.model_fields]
     if elsewhere:
         return f"unknown key {key}; did you mean {elsewhere[0]}?"
-    return f"unknown key {key}; known here: {', '.join(section.model_fields)}"
+    known = f"unknown key {key}; known here: {', '.join(section.model_fields)}"
+    if "options" in section.model_fields:
+        return f"{known}; options of your own function go into [{'.'.join([*path[:-1], 'options'])}]"
+    return known
+
+
+def _section(path: list[str], experiment: type[BaseModel]) -> Any:
+    """Return the model of a section."""
+    section: Any = experiment
+    for part in path:
+        section = _model_of(section.model_fields[part].annotation)
+    return section
 
 
 def _nearest(typed: str, known: list[str]) -> str | None:

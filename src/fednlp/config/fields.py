@@ -16,7 +16,6 @@ from fednlp.config.sections import (
     Fewshot,
     Model,
     Partition,
-    PositiveInt,
     Privacy,
     Pull,
     Report,
@@ -28,6 +27,7 @@ from fednlp.config.sections import (
     Task,
     VariantName,
 )
+from fednlp.option_types import PositiveInt
 
 
 class ExperimentFields(Section):

@@ -20,6 +20,7 @@ from fednlp.config.sections import BASELINES, Server
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.partition.methods import ALIASES, METHODS
+from fednlp.plugins import is_own
 
 _OWN_FILE = ("path", "test_path", "text", "label", "columns", "delimiter")
 """Keys of ``[data]`` that speak of the user's own file."""
@@ -187,9 +188,9 @@ def _make_way(document: dict[str, Any], changes: Mapping[str, Any]) -> None:
     if isinstance(partition, dict):
         given = str(partition.get("method"))
         old, new = (ALIASES.get(name, name) for name in (given, str(changes.get("partition.method", given))))
-        method = METHODS.get(new)
-        if method is not None and old != new:
-            for option in set(partition) - {"method", "seed", *method.needs}:
+        if old != new and (new in METHODS.names() or is_own(new)):
+            needs = ("clients",) if is_own(new) else METHODS.find(new).needs
+            for option in set(partition) - {"method", "seed", *needs}:
                 del partition[option]
     for section in ("algorithm", "aggregator", "attack"):
         table = document.get(section)

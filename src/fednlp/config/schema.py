@@ -9,9 +9,15 @@ from fednlp.config import cross_checks, method_options
 from fednlp.config.error_messages import explain, report
 from fednlp.config.fields import ExperimentFields
 from fednlp.config.sections import Costs, Model
+from fednlp.config.values import server_defaults
 from fednlp.costs.devices import profile_names
 from fednlp.disk import expanded
 from fednlp.errors import ConfigError
+from fednlp.federated.algorithm import Algorithm
+from fednlp.option_types import files_among
+from fednlp.partition.methods import METHODS
+
+_PARTITION_FILES = files_among(METHODS.option_types())
 
 
 class Experiment(ExperimentFields):
@@ -45,24 +51,27 @@ class Experiment(ExperimentFields):
         settled = self.model_copy(update={"partition": partition})
         return settled.model_copy(update=cross_checks.cohort_defaults(settled))
 
-    def resolved(self) -> "Experiment":
+    def resolved(self, algorithm: Algorithm | None = None) -> "Experiment":
         """Return the experiment with every default of its algorithm written out, and paths made absolute.
+
+        Args:
+            algorithm: The method that is given as a value, if one is; it is checked against the other sections.
 
         Raises:
             ConfigError: The parts cannot work together; the message says which and what to do.
             DataError: As for :meth:`settled`.
         """
         settled = self.settled()
-        problems = cross_checks.problems(settled)
+        problems = cross_checks.problems(settled, algorithm)
         if problems:
-            raise ConfigError(report(self.name, problems))
+            raise ConfigError(report(self.name, problems), problems)
         seed = self.seed if self.partition.seed is None else self.partition.seed
-        partition = {"seed": seed, **_anchored(self.partition, "proportions", "file")}
+        partition = {"seed": seed, **_anchored(self.partition, *_PARTITION_FILES)}
         return self.model_copy(
             update={
                 "variants": {},
                 **method_options.with_defaults(self),
-                "server": cross_checks.server_defaults(self.algorithm.name, self.server),
+                "server": server_defaults(self.algorithm.name, self.server),
                 "clients_per_round": settled.clients_per_round,
                 "partition": settled.partition.model_copy(update=partition),
                 "data": self.data.model_copy(update=_anchored(self.data, "path", "test_path")),

@@ -1,9 +1,19 @@
 """The sections of an experiment: their keys, types and defaults (how they go together: :mod:`.cross_checks`)."""
 
 import difflib
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, PlainValidator, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainValidator,
+    create_model,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from fednlp.errors import PartitionError
@@ -11,20 +21,15 @@ from fednlp.federated.aggregators import AGGREGATORS
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.attacks import ATTACKS
 from fednlp.federated.schedules import ScheduleName
-from fednlp.partition.make import method_named
+from fednlp.formulations import TASKS, option_types
+from fednlp.option_types import Count, Decay, Fraction, NonNegativeFloat, PositiveFloat, PositiveInt
+from fednlp.partition.make import PartitionSpec, method_named
+from fednlp.partition.methods import METHODS
 from fednlp.plugins import is_own
 from fednlp.runtime import ENGINES
-from fednlp.tasks.formulations import TASKS
-
-PositiveInt = Annotated[int, Field(ge=1)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(gt=0, lt=1)]
-Decay = Annotated[float, Field(ge=0, lt=1)]
+from fednlp.training.local_training import LocalTraining
 
 ServerName = Literal["sgd", "adagrad", "adam", "yogi"]
-ClientOptimizer = Literal["sgd", "adam", "adamw", "adagrad"]
-Schedule = Literal["constant", "constant_with_warmup", "linear", "cosine", "polynomial", "inverse_sqrt"]
 VariantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._+-]*$", max_length=40)]
 Tracker = Literal["none", "tensorboard", "wandb", "mlflow"]
 
@@ -44,6 +49,27 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, protected_namespaces=(), validate_default=True
     )
+
+
+S = TypeVar("S", bound=Section)
+
+
+def with_options(types: Mapping[str, Any]) -> Callable[[type[S]], type[S]]:
+    """Return a decorator that gives a section a key for each option; one that is left out is None.
+
+    Args:
+        types: The type of each option. A key that the section has already stays as it is.
+    """
+
+    def decorate(section: type[S]) -> type[S]:
+        keys: dict[str, Any] = {
+            name: (kind | None, None) for name, kind in types.items() if name not in section.model_fields
+        }
+        return create_model(
+            section.__name__, __base__=section, __doc__=section.__doc__, __module__=section.__module__, **keys
+        )
+
+    return decorate
 
 
 def _one_or_several(value: Any) -> Any:
@@ -103,23 +129,17 @@ class Data(DataFiles):
         return self
 
 
+@with_options(METHODS.option_types())
 class Partition(Section):
     """How the examples are shared out over the clients.
 
-    ``"auto"`` is ``"silos"`` where ``data.path`` names silos, and otherwise ``"uniform"``.
+    ``"auto"`` is ``"silos"`` where ``data.path`` names silos, and otherwise ``"uniform"``. The further keys are the
+    options of all methods: the parameters of their functions (:mod:`fednlp.partition.methods`).
     """
 
     method: str = "auto"
     clients: PositiveInt | None = None
-    alpha: PositiveFloat | None = None
-    beta: PositiveFloat | None = None
-    field: str | None = None
     seed: int | None = None
-    proportions: str | None = None
-    clusters: PositiveInt | None = None
-    encoder: str | None = None
-    file: str | None = None
-    part: str | None = None
     options: dict[str, JsonValue] = {}
 
     @field_validator("method")
@@ -130,24 +150,32 @@ class Partition(Section):
         except PartitionError as error:
             raise ValueError(str(error)) from None
 
+    @field_validator("options")
+    @classmethod
+    def _keys_stay(cls, options: dict[str, Any]) -> dict[str, Any]:
+        for key in ("method", "seed"):
+            if key in options:
+                raise ValueError(f"{key} is no option of a partitioner: say partition.{key}")
+        return options
 
+    def given(self) -> dict[str, Any]:
+        """Return the options that are set, without the method and the seed."""
+        named = self.model_dump(exclude_none=True, exclude={"method", "seed", "options"})
+        return named | dict(self.options)
+
+    def spec(self) -> PartitionSpec:
+        """Return what the partition is made of."""
+        return PartitionSpec(self.method, seed=self.seed, **self.given())
+
+
+@with_options(option_types())
 class Task(Section):
-    """What is learnt: a formulation by ``name``, inferred from the data if left out, and its options."""
+    """What is learnt: a formulation by ``name``, inferred from the data if left out, and its options.
+
+    The further keys are the options of all tasks (:mod:`fednlp.formulations`).
+    """
 
     name: str | None = None
-    label_smoothing_factor: Decay | None = None
-    scheme: Literal["default", "strict"] | None = None
-    doc_stride: Annotated[int, Field(ge=0)] | None = None
-    max_answer_length: PositiveInt | None = None
-    max_target_length: PositiveInt | None = None
-    num_beams: PositiveInt | None = None
-    source_prefix: str | None = None
-    template: str | None = None
-    scorer: Literal["rouge", "bleu"] | None = None
-    mlm_probability: Fraction | None = None
-    prompt: str | None = None
-    pattern: str | None = None
-    verbalizer: dict[str, str] | None = None
     options: dict[str, JsonValue] = {}
 
     @field_validator("name")
@@ -162,7 +190,7 @@ class Task(Section):
     @property
     def configured(self) -> str | None:
         """The task that is named, or prompt classification where only a prompt is; None for the data set's own."""
-        return self.name or ("prompt-classification" if self.prompt else None)
+        return self.name or ("prompt-classification" if self.given().get("prompt") else None)
 
     def given(self) -> dict[str, Any]:
         """Return the options that are set, without the name."""
@@ -191,7 +219,7 @@ class NamedFunction(Section):
     """A section whose ``name`` stands for a function, and whose further keys are options: the function's parameters.
 
     A name ``"module:function"`` is the user's own function, whose options are in ``options``
-    (:mod:`fednlp.federated.registry`).
+    (:mod:`fednlp.registry`).
     """
 
     model_config = ConfigDict(extra="allow")
@@ -242,43 +270,18 @@ class Attack(NamedFunction):
         return ATTACKS.check_name(name)
 
 
-class Client(Section):
-    """One client's local training; names as Hugging Face's ``TrainingArguments``.
+class Client(LocalTraining, Section):
+    """One client's local training, and how it changes over the rounds and after the last.
 
-    With ``keep_optimizer`` the optimiser's memory stays with the client from one of its rounds to the next.
     ``finetune_steps`` is how many steps each client takes by itself after the last round, for its own tests.
     ``round_schedule``, ``warmup_rounds`` and ``minimum_rate`` change the learning rate over the rounds: they multiply
     it by a factor between ``minimum_rate`` and 1 (:class:`fednlp.federated.schedules.RateSchedule`).
     """
 
-    optimizer: ClientOptimizer = "adamw"
-    learning_rate: PositiveFloat = 5e-5
-    momentum: Decay = 0.0
-    num_train_epochs: PositiveInt = 1
-    max_steps: Annotated[int, Field(ge=-1)] = -1
-    per_device_train_batch_size: PositiveInt = 8
-    weight_decay: NonNegativeFloat = 0.0
-    lr_scheduler_type: Schedule = "constant"
-    warmup_steps: Annotated[int, Field(ge=0)] | Fraction = 0
-    max_grad_norm: NonNegativeFloat = 0.0
-    group_by_length: bool = True
-    keep_optimizer: bool = False
-    finetune_steps: Annotated[int, Field(ge=0)] = 0
+    finetune_steps: Count = 0
     round_schedule: ScheduleName = "constant"
-    warmup_rounds: Annotated[int, Field(ge=0)] = 0
+    warmup_rounds: Count = 0
     minimum_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
-
-    @model_validator(mode="after")
-    def _options_go_together(self) -> Self:
-        if self.momentum and self.optimizer != "sgd":
-            raise ValueError(
-                f'momentum belongs to optimizer = "sgd"; {self.optimizer} has none: leave it out'
-            )
-        if self.warmup_steps and self.lr_scheduler_type == "constant":
-            raise ValueError('warmup_steps needs a schedule: say lr_scheduler_type = "constant_with_warmup"')
-        if self.max_steps == 0:
-            raise ValueError("max_steps = 0 would train nothing; give a number of steps, or -1 for epochs")
-        return self
 
 
 class Server(Section):
@@ -294,7 +297,7 @@ class Server(Section):
     beta2: Decay | None = None
     tau: PositiveFloat | None = None
     round_schedule: ScheduleName = "constant"
-    warmup_rounds: Annotated[int, Field(ge=0)] = 0
+    warmup_rounds: Count = 0
     minimum_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
@@ -376,7 +379,7 @@ class Fewshot(Section):
     labels of suspected clients for unlabelled.
     """
 
-    gold: Annotated[int, Field(ge=0)] = 64
+    gold: Count = 64
     gamma: PositiveFloat = 1.0
     pacing: Literal["none", "static", "curriculum", "search"] = "curriculum"
     f: PositiveInt = 5
@@ -390,7 +393,7 @@ class Fewshot(Section):
     candidates: PositiveInt = 8
     threshold: float = 0.0
     window: PositiveInt = 5
-    max_searches: Annotated[int, Field(ge=0)] = 2
+    max_searches: Count = 2
     filter_ratio: Fraction | None = None
     neighbours: PositiveInt | None = None
     rho: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 10.0
@@ -427,7 +430,7 @@ class Runtime(Section):
     """
 
     engine: str = "pool"
-    workers: Annotated[int, Field(ge=0)] = 0
+    workers: Count = 0
     threads: PositiveInt = 1
     device: str = "auto"
     cache_activations: bool = True
@@ -465,7 +468,7 @@ class Evaluation(Section):
     batch_size: PositiveInt = 64
     local_models: PositiveInt = 10
     cross_client_evaluation: bool = False
-    keep_client_models: Annotated[int, Field(ge=0)] = 100
+    keep_client_models: Count = 100
 
 
 class Report(Section):

@@ -106,8 +106,9 @@ def _depths(layers: int) -> list[int]:
 
 def _builder(name: str) -> tuple[int, Callable[[Any], "nn.Module"]]:
     """Return a model's number of layers, and a function that builds it with a selection of trained parts."""
-    from fednlp.models import new_model, resolve_model
     from fednlp.models.groups import groups_of
+    from fednlp.models.pretrained import new_model
+    from fednlp.models.resolve import resolve_model
     from fednlp.models.selection import apply_selection, parse_selection
 
     source = resolve_model(name)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from fednlp.data.columns import LISTS, check_columns, columns_of
-from fednlp.data.schema import SCHEMAS
 from fednlp.data.store import Check, Fault, Row, Rows, View
+from fednlp.formulations import TASKS
 
 OnInvalidRow = Literal["refuse", "drop"]
 """What to do with a row that cannot be an example: refuse the file, or drop the row."""
@@ -34,7 +34,7 @@ def row_check(task: str, columns: Mapping[str, str], names: Sequence[str]) -> Ch
     >>> check(["a", "high"]).message
     "'high' in 'score' is no number: write one such as 3.5"
     """
-    schema = SCHEMAS[task]
+    schema = TASKS[task].schema
     places = {name: names.index(own) for name, own in columns.items()}
     needed = [(places[name], columns[name]) for name in schema.needed]
     lists = [(places[name], own) for name, own in columns.items() if name in LISTS]
@@ -199,7 +199,7 @@ def answers_fault(context: str, answers: str) -> str | None:
 
     Args:
         context: The text.
-        answers: JSON as in :mod:`fednlp.data.schema`.
+        answers: JSON as in :mod:`fednlp.formulations`.
 
     >>> answers_fault("built in 1912", '[{"text": "in 1912", "start": 6}]')
     >>> answers_fault("built in 1912", '[{"text": "1912", "start": 8}]')
@@ -283,7 +283,7 @@ def view_of(rows: Rows, task: str, configured: Mapping[str, str], on_invalid_row
         DataError: A column is missing.
     """
     where, names = named_columns(rows)
-    optional = SCHEMAS[task].optional
+    optional = TASKS[task].schema.optional
     # One that is not needed may be in one of the files only.
     configured = {name: own for name, own in configured.items() if name not in optional or own in names}
     found = columns_of(where, names, task, configured)

@@ -2,19 +2,20 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from fednlp.data.schema import SCHEMAS
 from fednlp.errors import DataError
 from fednlp.formatting.suggestions import did_you_mean
+from fednlp.formulations import TASKS
 
+_SCHEMAS = [task.schema for task in TASKS.values()]
 CANONICAL: tuple[str, ...] = tuple(
-    dict.fromkeys(name for schema in SCHEMAS.values() for name in (*schema.needed, *schema.optional))
+    dict.fromkeys(name for schema in _SCHEMAS for name in (*schema.needed, *schema.optional))
 )
 """Every canonical name, of whatever task."""
 
-_NEEDED = frozenset(name for schema in SCHEMAS.values() for name in schema.needed)
+_NEEDED = frozenset(name for schema in _SCHEMAS for name in schema.needed)
 
 TARGETS: tuple[str, ...] = tuple(
-    dict.fromkeys(schema.target for schema in SCHEMAS.values() if schema.target is not None)
+    dict.fromkeys(schema.target for schema in _SCHEMAS if schema.target is not None)
 )
 """The canonical names of what is to be predicted."""
 
@@ -123,7 +124,9 @@ def infer_task(where: str, names: Sequence[str], configured: Mapping[str, str]) 
         if not near:
             return "causal-lm"
         check_columns(where, names, near[0])
-    needs = "; ".join(f"{task} needs {listed(SCHEMAS[task].needed)}" for task in (*_GUESSED, "causal-lm"))
+    needs = "; ".join(
+        f"{task} needs {listed(TASKS[task].schema.needed)}" for task in (*_GUESSED, "causal-lm")
+    )
     raise DataError(
         f"{where}: no task fits, {there_are(names)}: {needs}; say which is which, such as "
         f'columns = {{source = "dialogue", target = "summary"}}'
@@ -136,7 +139,7 @@ def columns_of(where: str, names: Sequence[str], task: str, configured: Mapping[
     Raises:
         DataError: One that the task needs, or that the user names, is missing; or the task does not use it.
     """
-    schema = SCHEMAS[task]
+    schema = TASKS[task].schema
     known = (*schema.needed, *schema.optional)
     for name in configured:
         if name not in known:
@@ -154,7 +157,7 @@ def columns_of(where: str, names: Sequence[str], task: str, configured: Mapping[
 
 
 def _fits(task: str, names: Iterable[str], configured: Mapping[str, str]) -> bool:
-    schema = SCHEMAS[task]
+    schema = TASKS[task].schema
     return all(configured.get(name, name) in names for name in schema.needed) and all(
         name in (*schema.needed, *schema.optional) for name in configured
     )

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fednlp.data.schema import SCHEMAS
 from fednlp.data.textdata import TextData, class_names
 from fednlp.errors import DataError
+from fednlp.formulations import TASKS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,12 +85,12 @@ def has_labels(task: str) -> bool:
     >>> has_labels("token-classification"), has_labels("question-answering")
     (True, False)
     """
-    return SCHEMAS[task].kind in ("class", "tags")
+    return TASKS[task].schema.kind in ("class", "tags")
 
 
 def _labels(data: TextData, names: Mapping[str, str]) -> tuple[str, Callable[[str], str]]:
     """Return the column of the labels, and what becomes of a value of it."""
-    if SCHEMAS[data.task].kind == "class":
+    if data.schema.kind == "class":
         return data.columns["label"], lambda label: names.get(label, label)
 
     def convert(tags: str) -> str:
@@ -114,7 +114,7 @@ def _converted(table: "pa.Table", column: str, convert: Callable[[str], str]) ->
 def _counted(data: TextData) -> Counter[str]:
     """Return how many examples have each label, or how many words each tag."""
     counts: Counter[str] = Counter()
-    is_class = SCHEMAS[data.task].kind == "class"
+    is_class = data.schema.kind == "class"
     for table in [data.train] if data.test is data.train else [data.train, data.test]:
         for found in table.column(data.columns["label" if is_class else "tags"]).value_counts().to_pylist():
             value, count = found["values"], found["counts"]

@@ -13,7 +13,6 @@ from fednlp.data.columns import columns_of, configured_columns, infer_task
 from fednlp.data.profiling.label_issues import check_labels
 from fednlp.data.readers.csv_files import checked_delimiter
 from fednlp.data.readers.hf_datasets import hub_rows
-from fednlp.data.schema import SCHEMAS
 from fednlp.data.silos.paths import PathSetting
 from fednlp.data.silos.pooling import SILO, split_silos
 from fednlp.data.split import hold_out
@@ -23,6 +22,7 @@ from fednlp.data.user_data import open_user_data, targets_of
 from fednlp.disk import expanded
 from fednlp.errors import DataError
 from fednlp.formatting.suggestions import did_you_mean
+from fednlp.formulations import TASKS
 
 
 def load_data(
@@ -48,7 +48,7 @@ def load_data(
             two languages what comes before them in the names of its files. Silos, each the examples of one
             client: a folder of files or of such folders, a pattern (``"silos/*.csv"``), or a list of paths. With
             a name of the catalogue: where its published files are.
-        task: A formulation (:data:`fednlp.data.schema.SCHEMAS`); by default that of the catalogue, or the one
+        task: A formulation (:data:`fednlp.formulations.TASKS`); by default that of the catalogue, or the one
             that the columns fit.
         columns: The file's own names of columns, by the canonical ones: ``{"source": "dialogue"}``.
         text: Short for ``columns["text"]``.
@@ -72,8 +72,8 @@ def load_data(
         raise DataError(f"test_fraction is {test_fraction}: give a number above 0 and below 1, such as 0.2")
     if on_invalid_row not in ("refuse", "drop"):
         raise DataError(f"on_invalid_row is {on_invalid_row!r}: say 'refuse' or 'drop'")
-    if task is not None and task not in SCHEMAS:
-        raise DataError(f"unknown task {task!r}: {did_you_mean(task, SCHEMAS)}known are {', '.join(SCHEMAS)}")
+    if task is not None and task not in TASKS:
+        raise DataError(f"unknown task {task!r}: {did_you_mean(task, TASKS)}known are {', '.join(TASKS)}")
     if delimiter is not None:
         delimiter = checked_delimiter(delimiter)
     configured = configured_columns(columns or {}, text, label)

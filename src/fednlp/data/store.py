@@ -50,7 +50,7 @@ class Rows:
         shown: Where the rows come from, for people.
         names: Gives the column names at a glance; a later row may bring further ones.
         read: Opens the rows: their column names, and an iterator. It is told what each column is for: a
-            canonical name (:mod:`fednlp.data.schema`) by the column's own.
+            canonical name (:mod:`fednlp.formulations`) by the column's own.
         names_at: Where the column names stand, for people; ``shown`` by default.
         note: What was found out about how to read them, for people; empty where nothing was.
     """

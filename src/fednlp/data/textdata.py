@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fednlp.data.columns import check_columns
-from fednlp.data.schema import SCHEMAS
 from fednlp.data.split import Numbers
 from fednlp.errors import DataError
 from fednlp.formatting.sorting import sort_labels
+from fednlp.formulations import TASKS, Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +27,7 @@ class TextData:
     Attributes:
         name: Of the data set, or the stem of the file.
         source: Where the examples come from, for people.
-        task: The formulation that they are for (:data:`fednlp.data.schema.SCHEMAS`).
+        task: The formulation that they are for (:data:`fednlp.formulations.TASKS`).
         train: Every row of the training file, memory-mapped; every column, as strings.
         test: Every row of the test file; the same object as ``train`` where the test set was held out of it.
         train_numbers: Which rows of ``train`` are training examples, int64, in order.
@@ -68,9 +68,14 @@ class TextData:
         )
 
     @property
+    def schema(self) -> Schema:
+        """The columns of the task."""
+        return TASKS[self.task].schema
+
+    @property
     def text(self) -> str:
         """Name of the column that holds the task's first input."""
-        return self.columns[SCHEMAS[self.task].inputs[0]]
+        return self.columns[self.schema.inputs[0]]
 
     def columns_in(self, split: Split) -> dict[str, str]:
         """Return the task's columns that one table has: own names by canonical ones."""
@@ -90,7 +95,7 @@ class TextData:
         Raises:
             DataError: The task has no scores.
         """
-        if SCHEMAS[self.task].kind != "score":
+        if self.schema.kind != "score":
             raise DataError(f"{self.name}: {self.task} has no scores, text-regression has")
         import pyarrow.compute as pc
 
@@ -106,7 +111,7 @@ class TextData:
             numbers: Rows of it.
         """
         texts: list[str] = self.column(split, self.text).take(np.asarray(numbers, dtype=np.int64)).to_pylist()
-        if SCHEMAS[self.task].kind == "tags":
+        if self.schema.kind == "tags":
             return [" ".join(json.loads(text)) for text in texts]
         return texts
 
@@ -154,7 +159,7 @@ def class_names(task: str, columns: Mapping[str, str], tables: Iterable["pa.Tabl
 
     Labels are sorted (numbers by value); of tags, ``O`` comes first. Other tasks have none.
     """
-    kind = SCHEMAS[task].kind
+    kind = TASKS[task].schema.kind
     if kind == "class":
         return sort_labels(
             value for table in tables for value in table.column(columns["label"]).unique().to_pylist()
@@ -171,7 +176,7 @@ def class_names(task: str, columns: Mapping[str, str], tables: Iterable["pa.Tabl
 
 def class_ids(table: "pa.Table", task: str, columns: Mapping[str, str], names: Sequence[str]) -> Numbers:
     """Return the class of every row, -1 for one without a name; zeros for a task without classes."""
-    if SCHEMAS[task].kind != "class":
+    if TASKS[task].schema.kind != "class":
         return np.zeros(table.num_rows, dtype=np.int64)
     return positions(table.column(columns["label"]), names)
 

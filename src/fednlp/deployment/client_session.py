@@ -115,6 +115,9 @@ class ClientSession:
         self._welcomed = False
         self._said: deque[bytes] = deque()
         self._offers: deque[str] = deque()
+        self._called: set[str] = (
+            set()
+        )  # calls that came in this connection: the server sends objects for these alone
         self._stale: set[str] = set()  # objects that are no longer fetched: chunks may still be on their way
 
     def begin(self, wake: Wake) -> Self:
@@ -181,7 +184,10 @@ class ClientSession:
         with self._lock:
             if self.reason is None:
                 self.reason = printable(reason)
-                self._said.append(pack(Bye(self.reason)))
+                if self._welcomed:
+                    self._said.append(pack(Bye(self.reason)))
+                else:
+                    self._said.clear()
                 self._wake()
 
     def answer(
@@ -277,6 +283,7 @@ class ClientSession:
                 if len(self._asked) >= _MOST_CALLS or total > _MOST_REQUESTS:
                     raise ProtocolError(f"{len(self._asked)} calls are open, and another one is too many")
                 self._asked[call.id] = _Asked(call, size)
+            self._called.add(call.id)
             self._advance(call.id)
 
     def _advance(self, call_id: str) -> None:
@@ -325,7 +332,8 @@ class ClientSession:
         needing = [
             call_id
             for call_id, one in self._asked.items()
-            if any(ref.digest == chunk.digest for ref in one.call.objects.values())
+            if call_id in self._called
+            and any(ref.digest == chunk.digest for ref in one.call.objects.values())
         ]
         if self._objects.keep(partial):
             del self._fetching[chunk.digest]
@@ -389,7 +397,12 @@ class ClientSession:
 
     def _stop_fetching(self) -> None:
         """Stop fetching what no call needs any longer."""
-        needed = {ref.digest for one in self._asked.values() for ref in one.call.objects.values()}
+        needed = {
+            ref.digest
+            for call_id, one in self._asked.items()
+            if call_id in self._called
+            for ref in one.call.objects.values()
+        }
         for digest in [one for one in self._fetching if one not in needed]:
             self._fetching.pop(digest).close()
             self._stale.add(digest)

@@ -8,12 +8,10 @@ from fednlp.config import Experiment
 from fednlp.config.sections import SITES
 from fednlp.data import TextData, load_data
 from fednlp.data.labels import unknown_labels, with_labels
-from fednlp.data.schema import SCHEMAS
-from fednlp.deployment.secure_terms import NO_DIRECTORY
-from fednlp.errors import ConfigError, DataError
-from fednlp.models import FROM_SCRATCH_NAMES
+from fednlp.deployment.servable import require_servable
+from fednlp.errors import DataError
+from fednlp.formulations import TASKS
 from fednlp.simulation.components import Log, RunComponents, build_components
-from fednlp.tasks import TASKS
 
 _NO_NUMBERS = np.zeros(0, dtype=np.int64)
 
@@ -32,33 +30,6 @@ def server_components(experiment: Experiment, log: Log) -> RunComponents:
     """
     require_servable(experiment)
     return build_components(experiment, log, server_data(experiment))
-
-
-def require_servable(experiment: Experiment) -> None:
-    """Check that a server without training examples can run an experiment.
-
-    Raises:
-        ConfigError: It cannot; the message says what to do.
-    """
-    if not experiment.data.at_sites:
-        raise ConfigError(
-            'the examples of this experiment are not at sites: say data.name = "sites" (with data.labels, and '
-            "data.test_path if the server has a test set), or try it on one machine with: fednlp rehearse"
-        )
-    if experiment.secure.malicious_server:
-        raise ConfigError(NO_DIRECTORY)
-    task = experiment.task.configured
-    if task is None:
-        raise ConfigError(
-            'the server has no data to infer the task from: say task.name = "text-classification", ...'
-        )
-    if task in SCHEMAS and SCHEMAS[task].kind in ("class", "tags") and experiment.data.labels is None:
-        raise ConfigError(f'{task} needs the names of its labels: say data.labels = ["...", "..."]')
-    if experiment.model.name_or_path in FROM_SCRATCH_NAMES:
-        raise ConfigError(
-            f"{experiment.model.name_or_path} is built over a vocabulary of the training texts, which are at the "
-            "sites: give model.name_or_path a folder with a tokenizer.json, or a pretrained model"
-        )
 
 
 def server_data(experiment: Experiment) -> TextData:
@@ -103,7 +74,7 @@ def _no_data(task: str, labels: tuple[str, ...]) -> TextData:
     """Return data of no examples: one row that no number names, so that features have their columns."""
     import pyarrow as pa
 
-    schema = SCHEMAS[task]
+    schema = TASKS[task].schema
     row = dict.fromkeys(schema.needed, "none")
     row |= {
         "label": (labels or ("none",))[0],

@@ -23,7 +23,6 @@ from fednlp.privacy.accountant import epsilon_of_known_cohorts
 from fednlp.simulation.configured_algorithm import build_algorithm
 from fednlp.simulation.protection import Protected, protect
 from fednlp.simulation.resource_estimation import fleet_of, memory_of_model
-from fednlp.simulation.workers import local_training
 from fednlp.tasks.base import Task
 from fednlp.training.model_layout import layout_of
 from fednlp.training.worker_spec import exact_adapters, personal_names
@@ -176,7 +175,7 @@ def facts_of(
         masked=masked,
         cohort=cohort,
         smallest_sum=_smallest_sum(algorithm),
-        steps=local_training(experiment).steps(examples),
+        steps=experiment.client.steps(examples),
         memory=memory_of_model(experiment, task, model, longest, algorithm.held_vectors * layout.numel),
         seconds=_seconds(experiment, algorithm, model, examples, profile),
         privacy=_price(experiment, protected, random_cohorts),
@@ -228,11 +227,11 @@ def _seconds(
     fleet = fleet_of(experiment.model_copy(update={"costs": Costs(device=profile)}), model, 1)
     if fleet is None or fleet.models[0].training is None:
         return None
-    options, sizes = local_training(experiment), np.array([examples])
+    options, sizes = experiment.client, np.array([examples])
     seen = local_examples(
         sizes,
-        epochs=options.epochs,
-        batch_size=options.batch_size,
+        epochs=options.num_train_epochs,
+        batch_size=options.examples_per_step,
         max_steps=options.max_steps,
     )
     return float(algorithm.local_work(seen, sizes)[0]) * fleet.models[0].training

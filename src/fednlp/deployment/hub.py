@@ -128,7 +128,7 @@ class Hub:
     # The round's side.
 
     def add_object(self, path: Path, digest: str | None = None) -> ObjectRef:
-        """Offer a file, which stays where it is and must not change.
+        """Offer a file, which must not change; it is kept open, so it may be removed.
 
         Args:
             path: The file.
@@ -223,6 +223,9 @@ class Hub:
                 for call_id in [one for one in known.calls if round_of(one) <= round_number]:
                     self.withdraw(call_id)
                 known.withdrawn = {one for one in known.withdrawn if round_of(one) > round_number}
+                if known.session:
+                    known.session.forget(round_number)
+                    known.session.wake()
             self._ready = deque(one for one in self._ready if round_of(one) > round_number)
             self.inbox.forget(round_number)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fednlp.deployment.messages import ObjectRef, Reply, header, reply_of
-from fednlp.deployment.objects import Partial, sync_folder
+from fednlp.deployment.objects import Partial, make_folder, sync_folder
 from fednlp.disk import atomic, writing
 from fednlp.errors import ProtocolError, RunError
 
@@ -38,6 +38,7 @@ class Replies:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        make_folder(folder, _REMEDY)
         with writing(folder, _REMEDY):
             self._ids = {path.name.removesuffix(".json") for path in folder.glob("[0-9]*.json")}
             for path in folder.glob(".*.json.*"):  # of a crash while it was written

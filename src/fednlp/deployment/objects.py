@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from fednlp.deployment.frames import CHUNK
@@ -21,10 +23,54 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def make_folder(folder: Path, remedy: str) -> None:
+    """Make a folder, and those above it that are missing, and put their names on the disk.
+
+    Raises:
+        RunError: It cannot be made.
+    """
+    if not folder.is_dir():
+        make_folder(folder.parent, remedy)
+        with writing(folder, remedy):
+            sync_folder(folder.parent)
+
+
 def ref_of(path: Path) -> ObjectRef:
     """Return the digest and size of a file's bytes."""
     with path.open("rb") as file:
         return ObjectRef(hashlib.file_digest(file, "sha256").hexdigest(), os.fstat(file.fileno()).st_size)
+
+
+class _Hash:
+    """SHA-256 of what arrives; long chunks are hashed in another thread while the next one arrives."""
+
+    _WORKER = ThreadPoolExecutor(
+        1, thread_name_prefix="fednlp-hash"
+    )  # one keeps the order; it starts on first use
+    _ROOM = threading.BoundedSemaphore(4)  # chunks of all objects that wait to be hashed
+    _LONG = 1 << 16
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self._last: Future[None] | None = None
+
+    def update(self, data: memoryview) -> None:
+        if len(data) < self._LONG and (self._last is None or self._last.done()):
+            self._hash.update(data)
+            return
+        self._ROOM.acquire()
+        self._last = self._WORKER.submit(self._work, data)
+
+    def _work(self, data: memoryview) -> None:
+        try:
+            self._hash.update(data)
+        finally:
+            self._ROOM.release()
+
+    def hexdigest(self) -> str:
+        if self._last is not None:
+            self._last.result()
+        return self._hash.hexdigest()
 
 
 class Partial:
@@ -48,9 +94,8 @@ class Partial:
         self.length = os.fstat(self._handle).st_size
         if self.length > ref.size:
             self.discard()
-        self._hash = (
-            hashlib.sha256() if self.length == 0 else None
-        )  # else the file is read again when it is whole
+        # What was there before is read again when the file is whole.
+        self._hash = _Hash() if self.length == 0 else None
 
     @property
     def whole(self) -> bool:
@@ -99,7 +144,7 @@ class Partial:
         """Remove all bytes: the object begins at 0 again."""
         with writing(self.path.parent, REMEDY):
             os.ftruncate(self._handle, 0)
-        self.length, self._hash = 0, hashlib.sha256()
+        self.length, self._hash = 0, _Hash()
 
     def close(self) -> None:
         """Let go of the file, which stays."""
@@ -136,8 +181,7 @@ class ObjectCache:
 
     def __init__(self, folder: Path, most_bytes: int = 1 << 36) -> None:
         self.folder, self.most_bytes = folder, most_bytes
-        with writing(folder, REMEDY):
-            pass
+        make_folder(folder, REMEDY)
 
     def find(self, ref: ObjectRef) -> Path | None:
         """Return the file of an object, or None if it is not there as a whole."""

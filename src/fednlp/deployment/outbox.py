@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fednlp.deployment.inbox import Replies
 from fednlp.deployment.messages import Reply
-from fednlp.deployment.objects import sync_folder
+from fednlp.deployment.objects import make_folder, sync_folder
 from fednlp.disk import writing
 
 _REMEDY = "then run fednlp join again; no work is lost"
@@ -24,8 +24,7 @@ class Outbox:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with writing(folder, _REMEDY):
-            pass
+        make_folder(folder, _REMEDY)
 
     def of(self, run: str) -> "RunOutbox":
         """Return the part of one run."""

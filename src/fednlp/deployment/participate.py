@@ -1,6 +1,8 @@
 """A site in a federation: it takes calls as they arrive, does the work, and has the answers sent."""
 
 import queue
+import time
+from datetime import datetime
 from pathlib import Path
 
 from fednlp.deployment.client_session import ClientSession, ReadyCall
@@ -10,7 +12,7 @@ from fednlp.deployment.objects import ObjectCache
 from fednlp.deployment.outbox import Outbox
 from fednlp.deployment.site import Site
 from fednlp.errors import FednlpError
-from fednlp.federated.client import reason_of
+from fednlp.plugins import raised
 from fednlp.simulation.components import Log
 
 _LOOK = 0.2
@@ -44,7 +46,7 @@ class Participant:
         )
         self._calls: queue.Queue[ReadyCall] = queue.Queue()
         self._withdrawn: set[str] = set()
-        self._used: list[str] = []
+        self._used = [digest for digest in self.objects.digests() if (self.objects.folder / digest).is_file()]
 
     def _take_up(self, call: ReadyCall) -> None:
         self._withdrawn.discard(call.id)  # it may be asked again after it was withdrawn
@@ -53,7 +55,9 @@ class Participant:
     def work(self) -> str:
         """Answer calls until the federation ends, and return why it ended."""
         while (call := self.next_call()) is not None:
-            if call.id not in self._withdrawn:
+            if not call.id.endswith(".setup"):
+                self._wait_for_hours(call.id)
+            if call.id not in self._withdrawn and not self.session.finished:
                 self._answer(call)
         return self.session.reason or ""
 
@@ -66,6 +70,16 @@ class Participant:
                 continue
         return None
 
+    def _wait_for_hours(self, call_id: str) -> None:
+        """Wait until the site's hours begin, while the call is wanted."""
+        device = self.site.policy.device
+        if device.seconds_until_open(datetime.now().time()):
+            self.log(f"{call_id} waits for this site's hours, {device.hours} (device.hours)")
+        while device.seconds_until_open(datetime.now().time()):
+            if call_id in self._withdrawn or self.session.finished:
+                return
+            time.sleep(_LOOK)
+
     def _answer(self, call: ReadyCall) -> None:
         name, session = call.id.rpartition(".")[2], self.session
         try:
@@ -74,7 +88,7 @@ class Participant:
             self.log(f"{call.id}: {error}")
             session.answer(call.id, None, None, told_error(error))
         except Exception as error:  # the site goes on with the next call; the server says whose failed
-            self.log(f"{call.id} failed: {reason_of(error)}")
+            self.log(f"{call.id} failed: {raised(error)}")
             session.answer(call.id, None, None, told_error(error))
         else:
             session.answer(call.id, answer, body)

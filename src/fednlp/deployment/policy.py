@@ -15,15 +15,16 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, PlainValidator, ValidationError, field_validator
 
 from fednlp.config.error_messages import explain, report
-from fednlp.config.sections import DataFiles, PositiveFloat, PositiveInt, Section
+from fednlp.config.sections import DataFiles, Section
 from fednlp.costs.devices import load_profile, profile_names
 from fednlp.disk import expanded
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.formatting.suggestions import did_you_mean
+from fednlp.formulations import TASKS
 from fednlp.models.selection_spec import SelectionTerm, parse_selection
+from fednlp.option_types import PositiveFloat, PositiveInt
 from fednlp.plugins import is_own
-from fednlp.tasks.formulations import TASKS
 
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,2})?")

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fednlp.deployment.inbox import client_of
+from fednlp.deployment.inbox import client_of, round_of
 from fednlp.deployment.messages import (
     VERSION,
     Bye,
+    Call,
     Finished,
     Get,
     Hello,
@@ -68,10 +69,13 @@ class ServerSession:
         self.bytes_in = self.bytes_out = 0
         self._hub, self._now = hub, now
         self._said: deque[bytes] = deque()
-        self._sent: set[str] = set()
+        self._sent: dict[str, Call] = {}
+        self._held: set[str] = set()  # what the client has open from earlier connections
         self._gets: dict[str, int] = {}
         self._uploads: dict[str, _Upload] = {}
-        self._stale: set[str] = set()  # uploads that were withdrawn: chunks may still be on their way
+        self._stale: set[str] = (
+            set()
+        )  # ids and digests of what was withdrawn: frames may still be on their way
         self._closing = False
         self._failure: RunError | None = None
 
@@ -152,20 +156,27 @@ class ServerSession:
 
     def withdraw(self, call_id: str) -> None:
         """Tell the client, if it knows of the call, that its reply is no longer wanted."""
-        upload = self._uploads.pop(call_id, None)
+        upload, call = self._uploads.pop(call_id, None), self._sent.pop(call_id, None)
         if upload:
             self._stale.add(call_id)
             _close(upload)
-        if upload or call_id in self._sent:
-            self._sent.discard(call_id)
+        if call:
+            self._stale.update(ref.digest for ref in call.objects.values())
+        if upload or call or call_id in self._held:
+            self._held.discard(call_id)
             self._say(Withdrawn(call_id))
+
+    def forget(self, round_number: int) -> None:
+        """Tell the client which of the calls that it has open are of rounds up to this one."""
+        for call_id in sorted(one for one in self._held if round_of(one) <= round_number):
+            self.withdraw(call_id)
 
     def tell(self, call_id: str, stored: bool) -> None:
         """Tell the client that its reply is stored, or that its object has to be sent again."""
         upload = self._uploads.get(call_id)
         if stored:
             self._uploads.pop(call_id, None)
-            self._sent.discard(call_id)
+            self._sent.pop(call_id, None)
             if self.welcomed:
                 self._say(Stored(call_id))
         elif upload:
@@ -198,16 +209,19 @@ class ServerSession:
         self._say(Welcome(VERSION, software(), self._hub.run, self.client))
         for call_id in hello.open:
             self._check_own(call_id)
+            self._held.add(call_id)
             if self._hub.is_unwanted(call_id) or call_id in self._hub.inbox:
-                self._say(Withdrawn(call_id))
+                self.withdraw(call_id)
         if self._hub.ended is not None:
             self.finish(self._hub.ended)
         return None
 
     def _get(self, get: Get) -> None:
         found = self._hub.object_for(self.client, get.digest, self._sent)
-        if found is None:  # its call was withdrawn meanwhile
-            return
+        if found is None:
+            if get.digest in self._stale:
+                return
+            raise ProtocolError(f"a Get of the object {get.digest}, which no call has")
         if get.offset >= found.ref.size:
             raise ProtocolError(f"a Get at {get.offset} of an object of {found.ref.size} bytes")
         self._gets[get.digest] = get.offset
@@ -264,7 +278,7 @@ class ServerSession:
     def _next_call(self) -> bytes | None:
         for call_id, one in self._hub.open_calls(self.client).items():
             if call_id not in self._sent:
-                self._sent.add(call_id)
+                self._sent[call_id] = one.call
                 return one.frame
         return None
 

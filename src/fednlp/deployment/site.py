@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fednlp.config import Experiment
+from fednlp.deployment.asked import asked_of
 from fednlp.deployment.disclosure import told_result, told_score, told_sizes
 from fednlp.deployment.dry_run import dry_run
 from fednlp.deployment.facts import Download, Facts, facts_of
@@ -31,14 +33,12 @@ from fednlp.federated.runtime import MODEL
 from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import Trained, pack_upload
 from fednlp.partition import OneClient
-from fednlp.runtime.messages import ClientModelRequest, ClientModelResult, from_json, to_json
+from fednlp.runtime.messages import ClientModelRequest, ClientModelResult, to_json
 from fednlp.simulation.components import Log, RunComponents, build_components
 from fednlp.simulation.workers import client_algorithm, worker_spec
 from fednlp.training.worker import ClientWorker
 from fednlp.training.worker_spec import load_model
 
-_TAKEN = (TrainRequest, ClientModelRequest)
-"""What a server may ask of a site."""
 _SETUP = "setup.json"
 
 
@@ -55,6 +55,7 @@ class Site:
     def __init__(self, folder: Path, name: str, policy: SitePolicy, log: Log) -> None:
         self.folder, self.name, self.policy, self.log = folder, name, policy, log
         self._worker: ClientWorker | None = None
+        self._agreed: Experiment | None = None
         self._sums: SecureSite | None = None
         self._published: dict[str, tuple[str, Tensor]] = {}
 
@@ -81,7 +82,7 @@ class Site:
             if sums is None:
                 raise RunError("the server asks for a secure sum, and the experiment has none")
             return sums.answer(name, request, objects)
-        return self._work(request, objects)
+        return self._work(name, request, objects)
 
     @property
     def worker(self) -> ClientWorker:
@@ -166,6 +167,7 @@ class Site:
         """
         self._require_none(check_settings(self.policy, experiment_of(setup)))
         experiment = self._own_experiment(setup)
+        torch.set_num_threads(experiment.runtime.threads)
         task = experiment.task.configured
         data = open_site_data(self.policy, task or setup.task, experiment.data.labels or ())
         components = build_components(experiment, self.log, data)
@@ -179,6 +181,7 @@ class Site:
             self.folder / "record.bin",
         )
         own = OneClient(setup.client, setup.clients, data.train_numbers, data.test_numbers)
+        self._agreed = experiment_of(setup)
         return ClientWorker(spec, load_model(spec), client_algorithm(experiment, setup.clients), own)
 
     def _secure_sums(self, setup: Setup, worker: ClientWorker) -> SecureSite | None:
@@ -200,7 +203,10 @@ class Site:
         """Return the experiment with this site's own model folder and device."""
         experiment = experiment_of(setup)
         model = experiment.model.model_copy(update={"name_or_path": str((self.folder / "start").resolve())})
-        runtime = experiment.runtime.model_copy(update={"device": self.policy.device.device})
+        device = self.policy.device
+        runtime = experiment.runtime.model_copy(
+            update={"device": device.device, "threads": device.threads or experiment.runtime.threads}
+        )
         return experiment.model_copy(update={"model": model, "runtime": runtime})
 
     def _compare(self, setup: Setup, components: RunComponents) -> None:
@@ -216,27 +222,18 @@ class Site:
             )
 
     def _work(
-        self, request: Mapping[str, Any], objects: Mapping[str, Path]
+        self, name: str, request: Mapping[str, Any], objects: Mapping[str, Path]
     ) -> tuple[dict[str, Any], Path | None]:
-        wanted = from_json(request.get("request"))
-        if not isinstance(wanted, _TAKEN):
-            raise RunError(f"a site does not answer a {type(wanted).__name__}")
         worker = self.worker
-        own = worker.partition
+        own, agreed = worker.partition, self._agreed
         assert isinstance(own, OneClient)
-        if wanted.client != own.client:
-            raise RunError(
-                f"the server asks for client {wanted.client}, and this site is client {own.client}"
-            )
-        if isinstance(wanted, ClientModelRequest) and (wanted.on_all or wanted.save_to is not None):
-            raise RunError("a site has its own test examples alone, and keeps its model to itself")
+        assert agreed is not None
+        wanted = asked_of(request.get("request"), name, agreed, own)
         sums, do = self.sums, partial(self._do, request=request, objects=objects)
         if sums is not None:
             sums.over(wanted.round if isinstance(wanted, TrainRequest) else wanted.round + 1)
             if isinstance(wanted, TrainRequest):
                 return sums.train(wanted, do)
-        elif isinstance(wanted, TrainRequest) and wanted.masking is not None:
-            raise RunError("the server asks for a masked update, and the experiment has no secure sums")
         answer = do(wanted)
         if not isinstance(answer, Trained):
             return _json(to_json(answer)), None

@@ -9,11 +9,11 @@ from fednlp.data import TextData, load_data
 from fednlp.data.columns import MissingColumns, configured_columns, listed, there_are
 from fednlp.data.labels import rename_labels, unknown_labels, with_labels
 from fednlp.data.profiling.label_issues import quoted
-from fednlp.data.schema import SCHEMAS
 from fednlp.deployment.policy import SitePolicy
 from fednlp.errors import DataError
 from fednlp.formatting.suggestions import did_you_mean
 from fednlp.formatting.units import plural
+from fednlp.formulations import TASKS
 
 LACKS_COLUMNS = "its data lack a column that the experiment needs"
 UNREADABLE = "its data cannot be read as examples of the experiment's task"
@@ -39,7 +39,7 @@ def open_site_data(policy: SitePolicy, task: str, labels: Sequence[str] | None) 
 
     Args:
         policy: The site's: its files and the names of its labels.
-        task: The experiment's task, a name of :data:`fednlp.data.schema.SCHEMAS`; for any other the columns say what
+        task: The experiment's task, a name of :data:`fednlp.formulations.TASKS`; for any other the columns say what
             the data are.
         labels: The experiment's labels in the order of their ids, empty for a task without labels; None where the
             sites are asked for theirs: they are numbered as in a data set of their own.
@@ -56,7 +56,7 @@ def open_site_data(policy: SitePolicy, task: str, labels: Sequence[str] | None) 
             UNREADABLE,
         )
     try:
-        data = load_data(**files.arguments(), task=task if task in SCHEMAS else None)
+        data = load_data(**files.arguments(), task=task if task in TASKS else None)
         renamed = rename_labels(data, policy.labels)
     except MissingColumns as error:
         own = configured_columns(files.columns, files.text, files.label)
@@ -79,14 +79,14 @@ def _lacking(error: MissingColumns, task: str, own: Mapping[str, str]) -> str:
         task: The task.
         own: The site's names of columns, by canonical ones.
     """
-    if task not in SCHEMAS:
+    if task not in TASKS:
         return str(error)
     canonical = {name: key for key, name in own.items()}
     roles = [canonical.get(name, name) for name in error.missing]
     lacks = listed([f"{name!r} ({_key(role)})" for name, role in zip(error.missing, roles, strict=True)])
     near = did_you_mean(error.missing[0], error.columns)
     return (
-        f"{error.where}: {task} reads {listed(SCHEMAS[task].needed)}, and there is no column {lacks}: {near}"
+        f"{error.where}: {task} reads {listed(TASKS[task].schema.needed)}, and there is no column {lacks}: {near}"
         f"{there_are(error.columns)}; name yours in [data] of the site's file"
     )
 
@@ -102,7 +102,7 @@ def _key(role: str) -> str:
 
 def _strange(name: str, task: str, strange: Mapping[str, int], labels: Sequence[str]) -> str:
     """Return one line on the labels that the experiment does not know, the most frequent first, and what to type."""
-    unit = "word" if SCHEMAS[task].kind == "tags" else "example"
+    unit = "word" if TASKS[task].schema.kind == "tags" else "example"
     ordered = sorted(strange, key=lambda label: (-strange[label], label))
     shown = [f"{quoted(label)} ({plural(strange[label], unit)})" for label in ordered[:_MOST_SHOWN]]
     if len(ordered) > _MOST_SHOWN:

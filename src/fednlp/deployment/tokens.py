@@ -174,7 +174,7 @@ def _checked(text: str) -> bytes:
             f"the join token is cut short or altered ({len(text)} characters arrived): copy it again, whole"
         )
     canonical = base64.urlsafe_b64encode(body).decode().rstrip("=") == text
-    if len(body) > whole or not canonical or zlib.crc32(body[:-4]).to_bytes(4, "little") != body[-4:]:
+    if not canonical or zlib.crc32(body[:-4]).to_bytes(4, "little") != body[-4:]:
         raise _altered()
     return body[2:-4]
 

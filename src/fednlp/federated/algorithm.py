@@ -5,13 +5,17 @@ A method is one file in :mod:`fednlp.federated.algorithms`: a function that retu
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fednlp.errors import ConfigError
 from fednlp.federated.aggregators.base import Aggregator
 from fednlp.federated.aggregators.weighted_mean import WeightedMean
 from fednlp.federated.client import ClientFunction, average_model
 from fednlp.federated.cohort import Sample, WeightFunction
+from fednlp.federated.links import Downlink, Uplink
+from fednlp.federated.runtime import MODEL
 from fednlp.federated.schedules import RateSchedule
 from fednlp.federated.server import ServerOptimizer, ServerUpdate
 
@@ -19,19 +23,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fednlp.federated.communication import Downlink, Uplink
-
-
-def _uncompressed_uplink() -> Uplink:
-    from fednlp.federated.communication import Uplink  # it loads torch
-
-    return Uplink()
-
-
-def _uncompressed_downlink() -> Downlink:
-    from fednlp.federated.communication import Downlink  # it loads torch
-
-    return Downlink()
+_NAME = re.compile(r"\w[\w.-]{0,79}", re.ASCII)
+"""Of a vector or a number."""
 
 
 @dataclass(frozen=True)
@@ -49,30 +42,60 @@ class Algorithm:
         server: What the server does with it.
         min_clients: A round in which fewer clients come through stops the run.
         sends: Names of the vectors that a client sends; the first is the model's update.
+        reports: Names of the numbers that a client reports; the server gets their weighted means, unprotected.
         keeps: Names of the vectors that a client keeps between its rounds, in its record on disk.
         receives: Names of the server's vectors that travel to the clients with the model.
         personal_model: Which of ``keeps`` is a client's own model, to be evaluated and used; None for none.
         client_rate: The clients' learning rate over the rounds, as a factor.
         local_trainings: How often a client takes its local steps in a round, for predicted time and memory.
         local_gradients: How many gradients over all of its examples it computes in a round, for the same.
+
+    Raises:
+        ConfigError: The first of ``sends`` is not ``"model"``, ``personal_model`` is none of ``keeps``, or one of
+            ``sends``, ``reports``, ``keeps`` and ``receives`` is no tuple of distinct names.
     """
 
     name: str
     sample: Sample
     weight: WeightFunction = float
     client: ClientFunction = average_model
-    uplink: Uplink = field(default_factory=_uncompressed_uplink)
-    downlink: Downlink = field(default_factory=_uncompressed_downlink)
+    uplink: Uplink = field(default_factory=Uplink)
+    downlink: Downlink = field(default_factory=Downlink)
     aggregator: Aggregator = field(default_factory=WeightedMean)
     server: ServerUpdate = field(default_factory=ServerOptimizer)
     min_clients: int = 1
     sends: tuple[str, ...] = ("model",)
+    reports: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
     receives: tuple[str, ...] = ()
     personal_model: str | None = None
     client_rate: RateSchedule = field(default_factory=RateSchedule)
     local_trainings: int = 1
     local_gradients: int = 0
+
+    def __post_init__(self) -> None:
+        if self.sends[:1] != ("model",):
+            raise ConfigError(f'{self.name}: sends = {self.sends!r}: the first vector is the update, "model"')
+        for what in ("sends", "reports", "keeps", "receives"):
+            self._require_names(what, getattr(self, what))
+        if MODEL in self.receives:
+            raise ConfigError(
+                f'{self.name}: receives = {self.receives!r}: "model" travels anyway, leave it out'
+            )
+        if self.personal_model is not None and self.personal_model not in self.keeps:
+            raise ConfigError(
+                f'{self.name}: personal_model = "{self.personal_model}" is none of keeps = {self.keeps!r}: add it there'
+            )
+
+    def _require_names(self, what: str, names: Any) -> None:
+        """Check that a trait is a tuple of distinct names: files and records are named after them."""
+        if not isinstance(names, tuple) or not all(isinstance(n, str) and _NAME.fullmatch(n) for n in names):
+            raise ConfigError(
+                f"{self.name}: {what} = {names!r}: give a tuple of names, each of letters, digits and _ . -, for "
+                'example ("control",)'
+            )
+        if len({*names}) < len(names):
+            raise ConfigError(f"{self.name}: {what} = {names!r}: each name is to be there once")
 
     @property
     def held_vectors(self) -> int:

@@ -6,53 +6,19 @@ what it unpacked, not with what was meant: a simulation loses to compression wha
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fednlp.errors import RunError
+from fednlp.federated.links import Downlink, Uplink
 from fednlp.federated.lora import LoraPair, change_shapes
 from fednlp.federated.message import message_bytes, pack, unpack
 from fednlp.federated.params import Entry, Layout
-from fednlp.federated.pulling import Pull
 from fednlp.federated.sums import count_nonfinite
-from fednlp.federated.transforms import Chain, RngKey, Shapes, feedback
-
-
-@dataclass(frozen=True)
-class Uplink:
-    """How updates travel to the server.
-
-    Attributes:
-        chain: Their transforms.
-        error_feedback: Whether a client adds what compression lost of an update to its next one.
-        pull: Which tensors a client sends.
-        adapters: Low-rank ones whose products are averaged exactly (:mod:`fednlp.federated.lora`).
-    """
-
-    chain: Chain = field(default_factory=Chain)
-    error_feedback: bool = False
-    pull: Pull = field(default_factory=Pull)
-    adapters: tuple[LoraPair, ...] = ()
-
-    @property
-    def plain(self) -> bool:
-        """Whether updates travel as they are, all of them."""
-        return not self.chain.steps and self.pull.rule == "all" and not self.adapters
-
-
-@dataclass(frozen=True)
-class Downlink:
-    """How the global model travels to the clients, by the transforms of ``chain``."""
-
-    chain: Chain = field(default_factory=Chain)
-
-    @property
-    def plain(self) -> bool:
-        """Whether the model travels as it is."""
-        return not self.chain.steps
+from fednlp.federated.transforms import RngKey, Shapes, feedback
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from fednlp.errors import ConfigError
 from fednlp.federated.aggregators.base import AggregatedUpdate
 from fednlp.federated.message import Shapes
 from fednlp.federated.params import Layout
-from fednlp.federated.server import ServerOptimizer, ServerUpdate
+from fednlp.federated.server import ServerUpdate
 from fednlp.federated.state import State
 
 
@@ -71,22 +71,16 @@ class LoraPair:
         return made.T if self.transposed else made
 
 
-def check_exact(layout: Layout, pairs: Sequence[LoraPair], server: ServerUpdate) -> None:
+def check_exact(layout: Layout, pairs: Sequence[LoraPair]) -> None:
     """Check that exact averaging is possible.
 
     Args:
         layout: The layout of the shared tensors.
         pairs: All adapters of the model.
-        server: The server's half of the algorithm.
 
     Raises:
-        ConfigError: The server does not simply average, there are no adapters, or some of them are not shared.
+        ConfigError: There are no adapters, or some of them are not shared.
     """
-    if not (isinstance(server, ServerOptimizer) and server.averages):
-        raise ConfigError(
-            '[model.peft] averaging = "exact" needs a server that averages: say algorithm.name = "fedavg" or '
-            '"fedprox" without [server], or averaging = "ffa"'
-        )
     if not pairs:
         raise ConfigError(
             '[model.peft] averaging = "exact" is for method = "lora", and there are no adapters'

@@ -10,17 +10,23 @@ so that the two together are all tensors. theta is the median of d, or the quant
 is computed for each group of tensors (encoder, decoder) separately, since their scales differ.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
-from fednlp.federated.params import Layout
-from fednlp.federated.transforms import RngKey
 from fednlp.seeds import generator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fednlp.federated.params import Layout
+    from fednlp.federated.transforms import RngKey
 
 RULES = ("all", "low", "high", "random")
 _FINEST = 10**6
@@ -78,6 +84,8 @@ def choose(pull: Pull, layout: Layout, moved: np.ndarray, key: RngKey) -> np.nda
     Raises:
         ValueError: The rule is unknown.
 
+    >>> from fednlp.federated.params import Layout
+    >>> from fednlp.federated.transforms import RngKey
     >>> layout = Layout.of({name: ((4,), "parameter") for name in "abcde"})
     >>> moved = np.array([3.0, 1.0, 2.0, 5.0, 4.0])
     >>> choose(Pull("low"), layout, moved, RngKey(0, 1, 0)).tolist()

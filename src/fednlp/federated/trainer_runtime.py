@@ -14,6 +14,7 @@ from torch import Tensor
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult, Gradient, TrainRequest, Update, failed
+from fednlp.federated.gradients import changed_gradient
 from fednlp.federated.params import Kind, Layout
 from fednlp.federated.runtime import MODEL
 
@@ -188,7 +189,7 @@ class _TrainerLocal:
                     parts = (vector[place].view(entry.shape) for vector in vectors)
                     grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
                     with torch.no_grad():
-                        parameter.grad = gradient(grad, parameter.detach(), *parts)
+                        parameter.grad = changed_gradient(gradient, grad, parameter.detach(), *parts)
 
         reported = runtime.trainer.train(data, adjust) if runtime.adjusts else runtime.trainer.train(data)
         self.total_steps += max(1, self.adjusted)

@@ -5,6 +5,7 @@ handed over as it is. Over a network it travels as bytes (:func:`pack_upload`), 
 case.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -16,7 +17,8 @@ from torch import Tensor
 from fednlp.errors import RunError
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult, Update
-from fednlp.federated.communication import EncodedUpdate, Uplink, decode_update, entry_shapes, sent_shapes
+from fednlp.federated.communication import EncodedUpdate, decode_update, entry_shapes, sent_shapes
+from fednlp.federated.links import Uplink
 from fednlp.federated.lora import lora_products
 from fednlp.federated.message import message_bytes, pack, unpack
 from fednlp.federated.params import Layout
@@ -53,6 +55,23 @@ class Trained:
 
     result: ClientResult
     upload: Upload
+
+
+def require_reported(result: ClientResult, algorithm: Algorithm) -> None:
+    """Check that a client reports finite numbers under the names that its method declares.
+
+    Args:
+        result: What it reports.
+        algorithm: The method.
+
+    Raises:
+        RunError: It does not.
+    """
+    if {*result.metrics} != {*algorithm.reports}:
+        raise RunError(f"the client does not report what {algorithm.name} declares")
+    bad = [name for name, value in result.metrics.items() if not math.isfinite(value)]
+    if bad:
+        raise RunError(f"the client reports {bad[0]} = {result.metrics[bad[0]]}: no finite number")
 
 
 def received(
@@ -120,6 +139,8 @@ def unpack_upload(
     Raises:
         RunError: They are not what the method's clients send.
     """
+    if result.entries is not None and algorithm.uplink.pull.rule == "all":
+        raise RunError("the client says which tensors it sent, and it was to send all of them")
     if masked:
         return Upload(masked=_residues(data, layout.numel + 1))
     _require_entries(result.entries, layout)

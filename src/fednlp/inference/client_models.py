@@ -4,21 +4,23 @@ import difflib
 import shlex
 import unicodedata
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES
-from fednlp.config.sections import Algorithm as AlgorithmSection
+from fednlp.config.values import algorithm_of
 from fednlp.errors import RunError
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.algorithms import ALGORITHMS
+from fednlp.federated.cohort import uniform_cohort
+from fednlp.federated.links import Uplink
+from fednlp.federated.pulling import Pull
 from fednlp.federated.store import ClientStore
 from fednlp.partition import Partition
-from fednlp.simulation.configured_algorithm import build_algorithm
 from fednlp.simulation.run_dir import RunDir
-from fednlp.simulation.workers import local_training
 from fednlp.training.client import init_of, model_of, record_fields
 from fednlp.training.replica import Replica
 from fednlp.training.worker_spec import exact_adapters, model_fields, personal_names
@@ -63,13 +65,26 @@ def _known(partition: Partition) -> str:
     return f"there are clients 0 to {last}"
 
 
-def _algorithm_of(experiment: Experiment) -> Algorithm:
-    """Return a run's algorithm, without code of the user's own: what only a run directory names is not imported."""
-    untransformed = experiment.exchange.model_copy(update={"up": [], "down": []})  # a record is what arrived
-    known = experiment.algorithm.name in (*ALGORITHMS.names(), *BASELINES)
-    section = experiment.algorithm if known else AlgorithmSection()
-    kept = {"exchange": untransformed, "algorithm": section, "aggregator": None, "attack": None}
-    return build_algorithm(experiment.model_copy(update=kept))
+def _algorithm_of(run: RunDir, experiment: Experiment) -> Algorithm:
+    """Return an algorithm whose clients keep what those of a run kept, as far as their records go.
+
+    No code of the user's own is needed: the run directory says what the method declared.
+
+    Raises:
+        RunError: It does not say so, because the run is of an older version and its method is not one of fednlp's.
+    """
+    name, exchange = experiment.algorithm.name, experiment.exchange
+    uplink = Uplink(error_feedback=exchange.error_feedback, pull=Pull(**experiment.pull.model_dump()))
+    if (run.folder / "algorithm.json").is_file():
+        said = run.read_json("algorithm.json")
+        keeps, personal = tuple(said["keeps"]), said["personal_model"]
+        return Algorithm(name, uniform_cohort(1), uplink=uplink, keeps=keeps, personal_model=personal)
+    if name not in (*ALGORITHMS.names(), *BASELINES):
+        raise RunError(
+            f"{run.folder} has no algorithm.json, which says what the clients of {name} keep: its run is of an older "
+            "version; run it again"
+        )
+    return replace(algorithm_of(experiment), uplink=uplink)
 
 
 def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: str | int | None) -> None:
@@ -91,9 +106,8 @@ def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: s
     """
     federated = experiment.algorithm.name not in BASELINES
     personal = personal_names(model, experiment.model.train, federated)
-    algorithm, partition = _algorithm_of(experiment), Partition.load(run.partition)
-    has_global = not personal and algorithm.uplink.pull.push == "all"
-    personalised = not has_global or algorithm.personal_model is not None
+    partition = Partition.load(run.partition)
+    has_global = not personal and experiment.pull.push == "all"
     if client is None:
         if not has_global:
             example = shlex.quote(client_name(partition, 0))
@@ -102,7 +116,8 @@ def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: s
                 f"({_known(partition)})"
             )
         return
-    if not personalised:
+    algorithm = _algorithm_of(run, experiment)
+    if has_global and algorithm.personal_model is None:
         _require_kept(run, experiment, partition.num_clients)
     number = client_number(partition, client)
     derived = [pair.base for pair in exact_adapters(model, experiment.model.peft, federated)]
@@ -115,7 +130,7 @@ def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: s
         why = "has no model after its fine-tuning steps: it failed in them, or has nothing to train on"
     else:
         record = _record(
-            run.records, record_fields(replica, local_training(experiment), algorithm), number, state.round
+            run.records, record_fields(replica, experiment.client, algorithm), number, state.round
         )
         why = "never took part"
     if record is None:

@@ -16,7 +16,7 @@ from fednlp.disk import writing
 from fednlp.errors import RunError
 from fednlp.inference.client_models import NoClientModel, client_name, client_number
 from fednlp.inference.model import open_trained
-from fednlp.models import save_model
+from fednlp.models.pretrained import save_model
 from fednlp.partition import Partition
 from fednlp.reports.modelcard import client_card
 from fednlp.simulation.run_dir import RunDir

@@ -9,9 +9,9 @@ from typing import Any
 from fednlp.data.columns import check_columns, configured_columns
 from fednlp.data.readers.json_files import as_text
 from fednlp.data.records import read_records
-from fednlp.data.schema import SCHEMAS, Schema
 from fednlp.errors import DataError
 from fednlp.formatting.units import plural
+from fednlp.formulations import TASKS, Schema
 from fednlp.inference.model import Trained
 from fednlp.tasks.base import Row
 
@@ -98,7 +98,7 @@ def rows_of_file(
 
 
 def _schema(task: str) -> Schema:
-    return SCHEMAS.get(task, SCHEMAS["text-classification"])
+    return TASKS.get(task, TASKS["text-classification"]).schema
 
 
 def _first(task: str) -> str:

@@ -13,9 +13,10 @@ from fednlp.config import Experiment
 from fednlp.data.features import Features
 from fednlp.errors import RunError
 from fednlp.inference.client_models import load_client
-from fednlp.models import load_tokenizer, longest_text, pretrained_model, resolve_model
 from fednlp.models.peft_options import virtual_tokens
+from fednlp.models.pretrained import load_tokenizer, longest_text, pretrained_model
 from fednlp.models.prompt_tuning import with_saved_prompt
+from fednlp.models.resolve import resolve_model
 from fednlp.simulation.run_dir import RunDir
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
 from fednlp.tasks import require_trusted, task_from

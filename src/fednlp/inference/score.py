@@ -18,14 +18,13 @@ from fednlp.data.files import suffix_of
 from fednlp.data.profiling.statistics import count_labels
 from fednlp.data.readers.csv_files import DELIMITERS
 from fednlp.data.records import check_table, is_json, table_writer
-from fednlp.data.schema import SCHEMAS
 from fednlp.data.textdata import Split
 from fednlp.errors import DataError
 from fednlp.formatting.units import plural
+from fednlp.formulations import TASKS
 from fednlp.inference.model import OnProgress, Trained, open_trained
 from fednlp.inference.predict import PREDICTION, check_free, readable, text_of
 from fednlp.simulation.components import open_data
-from fednlp.tasks import TASKS
 from fednlp.tasks.label_scores import LabelScores, by_label
 from fednlp.training.scores import defined
 
@@ -97,7 +96,7 @@ def evaluate_run(
     if scores.labels is not None:
         scores = replace(scores, unknown=_unknown(trained, data, "test" if path is None else "train"))
         if scores.unknown:
-            log(_unknown_text(scores.unknown, SCHEMAS[data.task].kind == "tags"))
+            log(_unknown_text(scores.unknown, data.schema.kind == "tags"))
     if out is not None:
         added = [name for name in _ADDED if name != "probability" or probabilities is not None]
         with table_writer(out, [*table.column_names, *added]) as write:

@@ -13,7 +13,8 @@ from fednlp.data.catalogue import CATALOGUE
 from fednlp.data.features import Features
 from fednlp.errors import FednlpError
 from fednlp.fewshot.prompt_sets import PromptChoice, PromptSet, chosen_pattern, chosen_words, words_for
-from fednlp.models import load_tokenizer, longest_text, pretrained_model, resolve_model
+from fednlp.models.pretrained import load_tokenizer, longest_text, pretrained_model
+from fednlp.models.resolve import resolve_model
 from fednlp.tasks.cloze import filled, mask_of, parts_of, plain_ids
 from fednlp.tasks.prompt_classification import PromptClassification
 from fednlp.training.batches import evaluation_batches

@@ -10,9 +10,10 @@ from typing import Any
 from torch import nn
 
 from fednlp.errors import MissingDependency, ModelError
-from fednlp.models.peft_layers import ia3_layers, lora_layers, type_of
+from fednlp.models.peft_layers import type_of
+from fednlp.models.peft_methods import METHODS
 from fednlp.models.peft_options import averaging_of, check_peft, method_of
-from fednlp.models.prompt_tuning import is_prompted, save_prompted, with_prompt
+from fednlp.models.prompt_tuning import is_prompted, save_prompted
 from fednlp.models.registry import LSTM
 
 _KINDS = {
@@ -28,10 +29,11 @@ _ADDED_BY_PEFT = {
     "QUESTION_ANS": ("qa_outputs",),
 }
 ADAPTER = "default"
-"""The name that PEFT gives an adapter."""
+"""PEFT's name of the only adapter of a model."""
 _FROZEN_A = r"\.lora_A\."
 """Regular expression of the parameters that FFA-LoRA leaves as they were drawn."""
-"""PEFT's name of the only adapter of a model."""
+_OURS = ("method", "averaging")
+"""Options that PEFT is not given."""
 _SETS = ("target_modules", "feedforward_modules", "exclude_modules", "modules_to_save")
 
 
@@ -40,15 +42,11 @@ def with_adapter(
 ) -> nn.Module:
     """Return a model with adapters, in which these and fresh parts alone are trainable.
 
-    LoRA: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models". IA3: Liu et al. 2022, "Few-Shot
-    Parameter-Efficient Fine-Tuning is Better and Cheaper than In-Context Learning", section 3.3. Prompt tuning:
-    :func:`fednlp.models.prompt_tuning.with_prompt`.
-
     Args:
         model: A pretrained model; it becomes part of the result.
-        options: ``method`` (of :data:`fednlp.models.peft_options.METHODS`) and what it takes. Where
-            ``target_modules`` is left out, the layers are PEFT's own choice for the architecture; for LoRA all
-            linear ones where it has none. Parts that are trained as a whole get no adapter.
+        options: ``method`` (of :data:`fednlp.models.peft_methods.METHODS`) and what it takes. Where
+            ``target_modules`` is left out, the layers are PEFT's own choice for the architecture. Parts that are
+            trained as a whole get no adapter.
         model_class: The auto class that it was loaded with.
         fresh: Names of the parameters that its checkpoint did not have.
 
@@ -67,12 +65,15 @@ def with_adapter(
     theirs = _ADDED_BY_PEFT.get(kind or "", ())
     whole = _whole_modules(model, fresh)
     others = [path for path in whole if path not in theirs]
-    if method_of(options) == "prompt-tuning":
-        return with_prompt(model, options, kind, others)
-    chosen = ia3_layers(model, options) if method_of(options) == "ia3" else lora_layers(model, options)
-    make: Any = peft.IA3Config if method_of(options) == "ia3" else peft.LoraConfig
+    method = METHODS[method_of(options)]
+    if method.adapt is not None:
+        return method.adapt(model, options, kind, others)
+    assert method.layers is not None
+    chosen = {key: value for key, value in options.items() if key not in _OURS} | method.layers(
+        model, options
+    )
     try:
-        config = make(
+        config = getattr(peft, method.config)(
             task_type=kind,
             modules_to_save=others or None,
             exclude_modules=_paths_within(model, [*whole, *theirs]) or None,

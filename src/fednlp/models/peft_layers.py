@@ -1,33 +1,37 @@
 """Which layers of a model get adapters: the ones that are asked for, or PEFT's own choice for the architecture."""
 
-from collections.abc import Mapping
-from typing import Any
+from __future__ import annotations
 
-from torch import nn
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from fednlp.errors import ModelError
 
-_CHOICES = {
-    "lora": ("TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING",),
-    "ia3": (
-        "TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING",
-        "TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING",
-    ),
-}
+if TYPE_CHECKING:
+    from torch import nn
+
+LayerChoice = Callable[["nn.Module", Mapping[str, Any]], dict[str, Any]]
+"""(model, options of ``[model.peft]``) -> arguments of PEFT's configuration.
+
+It raises :class:`ModelError` where the model has no such layer.
+"""
 
 
-def lora_layers(model: nn.Module, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of PEFT's LoRA, with the layers filled in.
+def linear_layers(method: str) -> LayerChoice:
+    """Return the choice of a method that adapts linear layers: all of them where PEFT has no choice of its own.
 
-    Raises:
-        ModelError: The model has no such layer.
+    Args:
+        method: As PEFT calls it in the name of its table of layers, such as ``"LORA"``.
     """
-    chosen = {key: value for key, value in options.items() if key not in ("method", "averaging")}
-    if chosen.get("target_modules") is None:
-        known = _choices("lora")[0]
-        chosen["target_modules"] = None if type_of(model) in known else "all-linear"
-    _check_targets(model, "target_modules", chosen["target_modules"])
-    return chosen
+
+    def choose(model: nn.Module, options: Mapping[str, Any]) -> dict[str, Any]:
+        targets = options.get("target_modules")
+        if targets is None and type_of(model) not in _choices(method, "TARGET"):
+            targets = "all-linear"
+        _check_targets(model, "target_modules", targets)
+        return {"target_modules": targets}
+
+    return choose
 
 
 def ia3_layers(model: nn.Module, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,7 +40,7 @@ def ia3_layers(model: nn.Module, options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ModelError: The model has no such layer, or PEFT has no choice for it and none was given.
     """
-    usual, usual_forward = (known.get(type_of(model)) for known in _choices("ia3"))
+    usual, usual_forward = (_choices("IA3", which).get(type_of(model)) for which in ("TARGET", "FEEDFORWARD"))
     targets, forward = options.get("target_modules") or usual, options.get("feedforward_modules")
     if targets is None:
         raise ModelError(
@@ -64,16 +68,19 @@ def _listed(names: Any) -> Any:
     return names if isinstance(names, str) else list(names)
 
 
-def _choices(method: str) -> list[dict[str, Any]]:
+def _choices(method: str, which: str) -> Mapping[str, Any]:
     """Return PEFT's own choices of layers, by architecture."""
     from peft.utils import constants
 
-    return [getattr(constants, name) for name in _CHOICES[method]]
+    found: Mapping[str, Any] = getattr(constants, f"TRANSFORMERS_MODELS_TO_{method}_{which}_MODULES_MAPPING")
+    return found
 
 
 def _check_targets(model: nn.Module, key: str, targets: Any) -> None:
     if not isinstance(targets, (list, tuple)):
         return
+    from torch import nn
+
     layers = [(f".{path}", module) for path, module in model.named_modules()]
     wrong = [name for name in targets if not any(path.endswith(f".{name}") for path, _ in layers)]
     if wrong:

@@ -1,51 +1,10 @@
-"""``[model.peft]``: which methods there are, what each takes, and in which range."""
+"""``[model.peft]`` as it is typed: its checks, and what other sections ask of it."""
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fednlp.errors import ModelError
-
-METHODS: dict[str, tuple[str, ...]] = {
-    "lora": ("r", "lora_alpha", "lora_dropout", "target_modules", "averaging"),
-    "ia3": ("target_modules", "feedforward_modules"),
-    "prompt-tuning": ("num_virtual_tokens", "prompt_tuning_init"),
-}
-AVERAGING = ("plain", "ffa", "exact")
-VIRTUAL_TOKENS = 20
-"""More than 20 bring little: Lester et al. 2021, section 3.2."""
-
-
-def _is_whole(value: Any) -> bool:
-    return type(value) is int and value >= 1
-
-
-def _are_names(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value)
-
-
-_RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "r": ("a whole number from 1", _is_whole),
-    "lora_alpha": (
-        "a number above 0",
-        lambda value: type(value) in (int, float) and 0 < value < math.inf,
-    ),
-    "lora_dropout": ("a number in [0, 1)", lambda value: type(value) in (int, float) and 0 <= value < 1),
-    "target_modules": (
-        'names of layers, or "all-linear"',
-        lambda value: value is None or isinstance(value, str) or (_are_names(value) and bool(value)),
-    ),
-    "averaging": (f"one of {', '.join(AVERAGING)}", lambda value: value in AVERAGING),
-    "feedforward_modules": (
-        "names of layers that target_modules holds too, or [] for none",
-        lambda value: value is None or _are_names(value),
-    ),
-    "num_virtual_tokens": ("a whole number from 1", _is_whole),
-    "prompt_tuning_init": (
-        '"RANDOM"; it cannot begin as a text here',
-        lambda value: value == "RANDOM",
-    ),
-}
+from fednlp.models.peft_methods import METHODS, VIRTUAL_TOKENS
 
 
 def method_of(options: Mapping[str, Any]) -> str:
@@ -61,23 +20,28 @@ def check_peft(options: Mapping[str, Any]) -> None:
     """Check the options of ``[model.peft]``.
 
     Raises:
-        ModelError: There is no such method, it has no such option, or a value is out of its range.
+        ModelError: There is no such method, it has no such option, a value is out of its range, or two options do not
+            go together.
     """
-    method = method_of(options)
-    if method not in METHODS:
-        raise ModelError(f'[model.peft] method = "{method}": there is {", ".join(METHODS)}')
-    there = METHODS[method]
-    unknown = [key for key in options if key != "method" and key not in there]
+    name = method_of(options)
+    method = METHODS.get(name)
+    if method is None:
+        raise ModelError(f'[model.peft] method = "{name}": there is {", ".join(METHODS)}')
+    unknown = [key for key in options if key != "method" and key not in method.options]
     if unknown:
-        raise ModelError(f'[model.peft] {", ".join(unknown)}: method = "{method}" has {", ".join(there)}')
-    for key in there:
-        allowed, fits = _RANGES[key]
-        if key in options and not fits(options[key]):
-            raise ModelError(f"[model.peft] {key} = {options[key]!r}: give {allowed}")
+        raise ModelError(
+            f'[model.peft] {", ".join(unknown)}: method = "{name}" has {", ".join(method.options)}'
+        )
+    for key, option in method.options.items():
+        if key in options and not option.fits(options[key]):
+            raise ModelError(f"[model.peft] {key} = {options[key]!r}: give {option.allowed}")
+    problem = method.refuses(options)
+    if problem:
+        raise ModelError(f"[model.peft] {problem}")
 
 
 def averaging_of(options: Mapping[str, Any] | None) -> str:
-    """Return how the server averages adapters: one of :data:`AVERAGING`.
+    """Return how the server averages adapters: one of :data:`fednlp.models.peft_methods.AVERAGING`.
 
     >>> averaging_of({"method": "lora", "averaging": "exact"}), averaging_of(None)
     ('exact', 'plain')
@@ -86,11 +50,12 @@ def averaging_of(options: Mapping[str, Any] | None) -> str:
 
 
 def virtual_tokens(options: Mapping[str, Any] | None) -> int:
-    """Return how many positions of a model its prompt takes; 0 without prompt tuning.
+    """Return how many positions of a model its prompt takes; 0 for a method without a prompt.
 
     >>> virtual_tokens({"method": "prompt-tuning", "num_virtual_tokens": 8}), virtual_tokens({"r": 4})
     (8, 0)
     """
-    if options is None or method_of(options) != "prompt-tuning":
+    method = METHODS.get(method_of(options or {}))
+    if options is None or method is None or "num_virtual_tokens" not in method.options:
         return 0
     return int(options.get("num_virtual_tokens", VIRTUAL_TOKENS))

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from fednlp.errors import MissingDependency, ModelError
-from fednlp.models.peft_options import VIRTUAL_TOKENS
 from fednlp.models.settings import position_limit
 
 _READ_BY_POSITION = ("TOKEN_CLS", "QUESTION_ANS", "CAUSAL_LM")
@@ -43,7 +42,7 @@ def with_prompt(model: Any, options: Mapping[str, Any], kind: str | None, whole:
         raise ModelError(
             '[model.peft] method = "prompt-tuning": PEFT prompts no masked language model; use "lora" or "ia3"'
         )
-    number = int(options.get("num_virtual_tokens", VIRTUAL_TOKENS))
+    number = int(options["num_virtual_tokens"])
     positions = position_limit(model.config)
     if positions is not None and number >= positions:
         raise ModelError(

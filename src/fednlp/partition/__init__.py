@@ -9,8 +9,9 @@ from fednlp.partition.divergence import (
 )
 from fednlp.partition.index import OneClient, Partition, from_owners
 from fednlp.partition.make import PartitionSpec, make_partition
-from fednlp.partition.methods import ALIASES, METHODS, Assignment, Request
+from fednlp.partition.methods import ALIASES, METHODS
 from fednlp.partition.plots import Overview, figures, image, overview, overview_of_counts, save_plots, tables
+from fednlp.partition.request import Assignment, Request
 
 __all__ = [
     "ALIASES",

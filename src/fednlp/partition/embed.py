@@ -48,7 +48,7 @@ def embed(
     """
     from fednlp.disk import atomic
     from fednlp.hubs.cache import cache_dir
-    from fednlp.models import resolve_model
+    from fednlp.models.resolve import resolve_model
 
     source = resolve_model(encoder)
     path = cache_dir() / "embeddings" / f"{_key(texts, source, max_length)}.npz"
@@ -88,8 +88,7 @@ def _encode(
 ) -> NDArray[np.float32]:
     import torch
 
-    from fednlp.models import load_tokenizer
-    from fednlp.models.pretrained import pretrained_model
+    from fednlp.models.pretrained import load_tokenizer, pretrained_model
 
     tokenizer = load_tokenizer(source)
     model: Any = pretrained_model(source, "AutoModel", {}, {}, seed=0).eval().to(device)

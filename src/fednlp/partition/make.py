@@ -1,68 +1,54 @@
 """Make a partition: check the options, assign the training examples, then the test examples."""
 
 import dataclasses
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import BaseModel, ValidationError
 
 from fednlp.errors import PartitionError
+from fednlp.formatting.suggestions import did_you_mean
 from fednlp.partition.embed import Progress
 from fednlp.partition.index import IntArray, Partition, from_owners
-from fednlp.partition.methods import ALIASES, COMMON_NAMES, METHODS, Assignment, Method, Options, Request
-from fednlp.partition.shift import check_concentration
+from fednlp.partition.methods import ALIASES, COMMON_NAMES, METHODS, Method
+from fednlp.partition.request import Assignment, Request
 from fednlp.partition.test_sets import assign_test_examples
-from fednlp.plugins import is_own, load
-
-_OPTIONS = ("clients", "alpha", "beta", "field", "proportions", "clusters", "encoder", "file", "part")
-_EXAMPLES = {
-    "clients": "100",
-    "alpha": "1.0",
-    "beta": "5.0",
-    "field": '"author"',
-    "proportions": '"shares.csv"',
-    "file": '"part.npz"',
-}
+from fednlp.plugins import is_own, with_colon
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, init=False)
 class PartitionSpec:
     """The method of a partition and its options.
 
     Args:
-        method: A key of ``METHODS``, a name of the original FedNLP partition files (``ALIASES``), or
-            ``"module:function"`` for a user's own partitioner, which may use every option.
-        clients: C; for natural and proportions the field or the table determines it.
-        alpha: Concentration of label and cluster shift, above 0.
-        beta: Concentration of quantity shift, above 0.
-        field: The column whose values are the clients of a natural partition.
-        proportions: The file of a table of label shares.
-        clusters: Number of clusters; as many as labels if left out, at least 2, or 10 without labels.
-        file: The file of a partition that is read, not made.
-        part: Name of the partition in that file, where there are several.
-        encoder: Name or folder of the encoder of the texts for clusters; ``"minilm"`` if left out.
+        method: A name in ``METHODS``, a name of the original FedNLP partition files (``ALIASES``), or
+            ``"module:function"`` for a user's own partitioner.
         seed: Any integer; 0 if None.
-        options: Further options of a user's own partitioner.
+        options: The options of the method, by name: the parameters of its function
+            (:mod:`fednlp.partition.methods`). None is as good as left out.
+
+    >>> PartitionSpec("label", clients=100, alpha=0.1)
+    PartitionSpec(method='label', seed=0, options={'clients': 100, 'alpha': 0.1})
     """
 
     method: str
-    clients: int | None = None
-    alpha: float | None = None
-    beta: float | None = None
-    field: str | None = None
-    proportions: str | None = None
-    clusters: int | None = None
-    encoder: str | None = None
-    file: str | None = None
-    part: str | None = None
-    seed: int | None = 0
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    seed: int | None
+    options: Mapping[str, Any]
+
+    def __init__(self, method: str, *, seed: int | None = 0, **options: Any) -> None:
+        object.__setattr__(self, "method", method)
+        object.__setattr__(self, "seed", seed)
+        object.__setattr__(
+            self, "options", {name: value for name, value in options.items() if value is not None}
+        )
 
 
 def make_partition(
-    spec: Options,
+    spec: PartitionSpec,
     train_labels: ArrayLike,
     test_labels: ArrayLike,
     *,
@@ -85,7 +71,7 @@ def make_partition(
     set follows its training set; only a natural partition leaves out test examples of values that no client has.
 
     Args:
-        spec: A :class:`PartitionSpec`, or anything with its attributes.
+        spec: The method and its options.
         train_labels: The label of each training example, 0 to K-1, or its score (floats).
         test_labels: The label or score of each test example; -1 for a label that training does not have.
         num_labels: K; None for scores.
@@ -109,7 +95,7 @@ def make_partition(
     >>> part.num_clients, sorted(part.train_indices.tolist())
     (2, [0, 1, 2, 3])
     """
-    method = check_options(spec)
+    method, options = check_options(spec)
     seed = 0 if spec.seed is None else spec.seed
     train, test = np.asarray(train_labels), np.asarray(test_labels)
     numbers = _numbers(train_numbers, len(train), "train"), _numbers(test_numbers, len(test), "test")
@@ -118,7 +104,6 @@ def make_partition(
         _check_labels(train, num_labels, numbers[0])
         names = tuple(map(str, range(num_labels))) if label_names is None else tuple(label_names)
     request = Request(
-        spec=spec,
         seed=seed,
         train_labels=train,
         test_labels=test,
@@ -132,11 +117,7 @@ def make_partition(
         max_length=max_length,
         progress=progress,
     )
-    if method.assign is None:
-        raise PartitionError(
-            f"a partition of method {spec.method!r} is read, not made: Partition.load reads one"
-        )
-    made = method.assign(request)
+    made = _assigned(method, request, options)
     test_owners = assign_test_examples(
         made.train_groups, made.owners, made.test_groups, seed, unseen=made.unseen
     )
@@ -149,75 +130,81 @@ def method_named(name: str) -> str:
     Raises:
         PartitionError: There is no such method; the message suggests the nearest.
     """
-    from fednlp.formatting.suggestions import did_you_mean
-
-    name = ALIASES.get(name, name)
-    if name not in METHODS and not is_own(name):
+    name, known = ALIASES.get(name, name), METHODS.names()
+    if name not in known and not is_own(name):
         letters = re.sub("[^a-z]", "", name.lower())
-        near = did_you_mean(COMMON_NAMES.get(letters, name), METHODS)
+        near = did_you_mean(COMMON_NAMES.get(letters, name), known)
+        if colon := with_colon(name):
+            near = f"did you mean {colon!r}? "
         raise PartitionError(
-            f"there is no partition method {name!r}: {near}choose from {', '.join(METHODS)}, or name your own as "
+            f"there is no partition method {name!r}: {near}choose from {', '.join(known)}, or name your own as "
             '"module:function"'
         )
     return name
 
 
-def check_options(spec: Options) -> Method:
-    """Return the configured method after checking its options.
+def check_options(spec: PartitionSpec) -> tuple[Method, dict[str, Any]]:
+    """Return the configured method and its options after checking them.
 
     Raises:
         PartitionError: The method is unknown, or its options do not fit it.
+        ConfigError: A user's own method cannot be imported.
     """
     name = method_named(spec.method)
-    method = METHODS[name] if name in METHODS else _own_method(name)
-    given = [option for option in _OPTIONS if getattr(spec, option) is not None]
+    method = METHODS.find(name)
+    try:
+        parameters, checker = method.parameters, method.options()
+    except Exception as error:  # of the user's own function
+        raise PartitionError(f"{name} is no partitioner: its parameters cannot be read ({error})") from None
+    given = {
+        key: value.item() if isinstance(value, np.generic) else value for key, value in spec.options.items()
+    }
     for option in method.needs:
         if option not in given:
-            raise PartitionError(
-                f"method {name!r} needs {option}: say, for example, {option} = {_EXAMPLES[option]}"
-            )
+            example = _example(checker, option) or f"say {option} = ..."
+            raise PartitionError(f"method {name!r} needs {option}: {example}")
     for option in given:
-        if option not in method.needs + method.supports:
-            users = [other for other, how in METHODS.items() if option in how.needs + how.supports]
-            raise PartitionError(
-                f"{option} has no effect with method {name!r}: leave it out, or use {' or '.join(users)}"
-            )
-    if spec.options and name in METHODS:
+        if option not in parameters:
+            users = METHODS.takers(option)
+            instead = f", or use {' or '.join(users)}" if users else ""
+            if is_own(name):
+                instead = ", or make it a parameter of the function"
+            near = "" if users else did_you_mean(option, parameters)
+            raise PartitionError(f"{option} has no effect with method {name!r}: {near}leave it out{instead}")
+    try:
+        checked = checker(**given)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        option, said = str(wrong["loc"][0]), wrong["msg"][0].lower() + wrong["msg"][1:]
+        parts = f"{option} = {given[option]}: {said}", _example(checker, option)
+        raise PartitionError("; ".join(filter(None, parts))) from None
+    return method, {option: getattr(checked, option) for option in given}
+
+
+def _example(checker: type[BaseModel], option: str) -> str:
+    """Return what to type for an option, if its type has an example."""
+    examples = checker.model_fields[option].examples
+    return f"say, for example, {option} = {json.dumps(examples[0])}" if examples else ""
+
+
+def _assigned(method: Method, request: Request, options: Mapping[str, Any]) -> Assignment:
+    """Return what a partitioner makes of a request, checked where it is the user's own."""
+    name = method.name
+    made: Assignment = method.build(request, **options)
+    if not is_own(name):
+        return made
+    if not isinstance(made, Assignment):
+        raise PartitionError(f"{name} returned {type(made).__name__}: return a fednlp.partition.Assignment")
+    owners = np.asarray(made.owners)
+    if owners.shape != request.train_labels.shape or owners.dtype.kind not in "iu":
         raise PartitionError(
-            f"options are for a partitioner of your own, and {name!r} has none: leave them out"
+            f"{name}: owners must be {len(request.train_labels)} whole numbers, one a training example"
         )
-    for option in ("alpha", "beta"):
-        if option in given:
-            check_concentration(option, getattr(spec, option))
-    for option in ("clients", "clusters"):
-        if option in given and getattr(spec, option) < 1:
-            raise PartitionError(f"{option} = {getattr(spec, option)}: there must be at least 1")
-    return method
-
-
-def _own_method(name: str) -> Method:
-    """Return the user's own partitioner; it may use every option."""
-
-    def assign(request: Request) -> Assignment:
-        made = load(name, "partition.method")(request)
-        if not isinstance(made, Assignment):
-            raise PartitionError(
-                f"{name} returned {type(made).__name__}: return a fednlp.partition.Assignment"
-            )
-        owners = np.asarray(made.owners)
-        if owners.shape != request.train_labels.shape or owners.dtype.kind not in "iu":
-            raise PartitionError(
-                f"{name}: owners must be {len(request.train_labels)} whole numbers, one a training example"
-            )
-        missing = np.setdiff1d(np.arange(made.clients), owners)
-        if len(missing) or owners.max() >= made.clients:
-            what = (
-                f"client {missing[0]} has no example" if len(missing) else f"there is an owner {owners.max()}"
-            )
-            raise PartitionError(f"{name}: {what}: owners are 0 to {made.clients - 1}, each at least once")
-        return dataclasses.replace(made, owners=owners)
-
-    return Method(assign, (), tuple(option for option in _OPTIONS if option not in ("file", "part")))
+    missing = np.setdiff1d(np.arange(made.clients), owners)
+    if len(missing) or owners.max() >= made.clients:
+        what = f"client {missing[0]} has no example" if len(missing) else f"there is an owner {owners.max()}"
+        raise PartitionError(f"{name}: {what}: owners are 0 to {made.clients - 1}, each at least once")
+    return dataclasses.replace(made, owners=owners)
 
 
 def _check_labels(labels: NDArray[Any], num_labels: int, numbers: IntArray) -> None:

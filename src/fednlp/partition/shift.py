@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.errors import PartitionError
 from fednlp.partition.draws import dirichlet, equal_sizes, low_discrepancy_order, skewed_sizes
 from fednlp.partition.index import IntArray, client_runs
 from fednlp.seeds import generator
@@ -201,14 +200,3 @@ def chunks(clients: int, num_labels: int) -> Iterator[slice]:
     step = max(1, _CELLS // max(1, num_labels))
     for start in range(0, clients, step):
         yield slice(start, min(start + step, clients))
-
-
-def check_concentration(name: str, value: float | None) -> float:
-    """Return a concentration that is a number above 0.
-
-    Raises:
-        PartitionError: The number is not finite or not above 0.
-    """
-    if value is None or not 0 < value < float("inf"):
-        raise PartitionError(f"{name} = {value} is no concentration: give a number above 0, such as 1.0")
-    return float(value)

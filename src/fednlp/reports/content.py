@@ -79,7 +79,7 @@ def _lead(groups: Groups) -> str:
     model = one_of(runs, lambda run: (run.summary or {}).get("model") or run.setting("model.name_or_path"))
     what = f"{model} on {data}; partition: {one_of(runs, lambda run: describe_partition(run.config))}."
     if len(groups) == 1:
-        return f"{what} {describe_method(first.config, first.reference, len(first.clients) or None)}"
+        return f"{what} {describe_method(first.config, first.baseline, len(first.clients) or None)}"
     return f"{what} Compared: {', '.join(groups)}."
 
 
@@ -202,17 +202,17 @@ _LEAST = ("bytes", "simulated_seconds")
 def best_row(groups: Groups, table: Table) -> tuple[TableRow, str]:
     """Return the row of the best method, and in words why it is: by which score, among how many.
 
-    References count only where nothing else was measured. Clients' own models are compared on their own tests.
+    Baselines count only where nothing else was measured. Clients' own models are compared on their own tests.
     """
     personal = any(own_models(run) for runs in groups.values() for run in runs)
     part = "personal" if personal and any(row.cells["personal"] for row in table.rows) else "global"
     scored = [row for row in table.rows if row.cells[part]]
-    rivals = [row for row in scored if not row.reference] or scored or list(table.rows)
+    rivals = [row for row in scored if not row.baseline] or scored or list(table.rows)
     best = max(rivals, key=lambda row: _mean(row, part))
     if len(table.rows) == 1:
         return best, ""
     if len(rivals) == 1:
-        return best, f"{best.label}: the only method of this comparison that is not a reference."
+        return best, f"{best.label}: the only method of this comparison that is not a baseline."
     return best, _why(best, rivals, part, metric_of(groups))
 
 
@@ -229,9 +229,9 @@ def _why(best: TableRow, rivals: Sequence[TableRow], part: str, metric: str) -> 
 def best_cells(table: Table) -> set[tuple[int, int]]:
     """Return the cells (row, column) of the grid that show the best figure of the methods; none where all are level.
 
-    What is shown as the same figure is as good. References are left out.
+    What is shown as the same figure is as good. Baselines are left out.
     """
-    rivals = [number for number, row in enumerate(table.rows) if not row.reference]
+    rivals = [number for number, row in enumerate(table.rows) if not row.baseline]
     found: set[tuple[int, int]] = set()
     for place, column in enumerate(table.columns, start=1):
         stats = {n: stat for n in rivals if (stat := table.rows[n].cells[column.key])}

@@ -5,25 +5,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fednlp.config.sections import BASELINES
+from fednlp.federated.aggregators import AGGREGATORS
+from fednlp.federated.attacks import ATTACKS
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import human_number
+from fednlp.partition.methods import METHODS
+from fednlp.registry import Registry
 from fednlp.reports.groups import algorithm_title, flatten
 from fednlp.reports.read import Run, lookup
+from fednlp.training.local_training import LocalTraining
 
-_PARTITIONS = {
-    "uniform": "uniform (IID)",
-    "label": "label shift",
-    "quantity": "quantity shift",
-    "label+quantity": "label and quantity shift",
-    "cluster": "feature shift (clusters of sentence embeddings)",
-    "natural": "natural",
-    "silos": "silos, each a client",
-    "proportions": "given label proportions",
-}
-_REFERENCE_METHODS = {
-    "centralised": "Centralised training on the union of the clients' examples (a reference point, not federated).",
-    "chained": "One model fine-tuned on one client's examples after the other (a reference point, not federated).",
-    "local": "Local training only: every client trains alone and nothing is exchanged (a reference point).",
+_BASELINES = {
+    "centralised": "Centralised training on the union of the clients' examples (a baseline, not federated).",
+    "chained": "Sequential fine-tuning of one model, client after client (a baseline, not federated).",
+    "local": "Local-only training: every client trains alone and nothing is exchanged (a baseline).",
 }
 _OPTIMISERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad", "yogi": "Yogi"}
 
@@ -36,35 +31,33 @@ def describe_partition(config: Mapping[str, Any]) -> str:
     """
     part = config.get("partition", {})
     method = str(part.get("method", "unknown"))
-    words = [_PARTITIONS.get(method, clean(method))]
-    for key, name in (
-        ("alpha", "alpha"),
-        ("beta", "beta"),
-        ("clusters", "clusters"),
-        ("field", "by the field"),
-    ):
-        if part.get(key) is not None:
-            value = part[key]
-            words.append(f"{name} {value:g}" if isinstance(value, int | float) else f"{name} {clean(value)}")
+    words = [METHODS.find(method).title if method in METHODS.names() else clean(method)]
+    words += [
+        f"{clean(key)} {value:g}"
+        for key, value in part.items()
+        if isinstance(value, int | float) and key not in ("clients", "seed")
+    ]
+    if part.get("field") is not None:
+        words.append(f"by the field {clean(part['field'])}")
     if part.get("clients") is not None:
         words.append(f"over {part['clients']} clients")
     return ", ".join(words)
 
 
 def describe_method(
-    config: Mapping[str, Any], reference: str | None = None, clients: int | None = None
+    config: Mapping[str, Any], baseline: str | None = None, clients: int | None = None
 ) -> str:
     """Return a sentence on how the model was trained, and one on which parts of it were sent, and how encoded.
 
     Args:
         config: The run's ``resolved.toml``.
-        reference: Which reference it is, if one.
+        baseline: Which baseline it is, if one.
         clients: How many there are, where that is known: a cohort has no more.
     """
     name = str(lookup(config, "algorithm.name", "unknown"))
-    reference = reference or (name if name in BASELINES else None)
-    if reference in _REFERENCE_METHODS:
-        return " ".join(filter(None, [_REFERENCE_METHODS[reference], frozen_summary(config)]))
+    baseline = baseline or (name if name in BASELINES else None)
+    if baseline in _BASELINES:
+        return " ".join(filter(None, [_BASELINES[baseline], frozen_summary(config)]))
     cohort, rounds = config.get("clients_per_round", "?"), config.get("num_rounds", "?")
     if clients is not None and isinstance(cohort, int):
         cohort = min(cohort, clients)
@@ -75,19 +68,21 @@ def describe_method(
         else f"{cohort} clients at any time, {buffered} a round"
     )
     cohort_text = f"{who}, {rounds} rounds asked for"
-    text = f"{algorithm_title(name)}{_options(config)}: {cohort_text}; {describe_client(config)}{_server(config)}."
-    return " ".join(filter(None, [text, communication_summary(config), _own_steps(config)]))
+    method = f"{algorithm_title(name)}{_options(config.get('algorithm'))}"
+    text = f"{method}: {cohort_text}; {describe_client(config)}{_server(config)}."
+    rest = (_aggregation, _attack, communication_summary, _own_steps)
+    return " ".join(filter(None, [text, *(say(config) for say in rest)]))
 
 
 def describe_client(config: Mapping[str, Any]) -> str:
     """Return how one client trains."""
-    client = config.get("client", {})
-    steps = client.get("max_steps", -1)
-    epochs = client.get("num_train_epochs", 1)
-    length = _many(steps, "step") if steps and steps > 0 else _many(epochs, "epoch")
-    optimiser = _optimiser(client.get("optimizer"))
-    rate, size = client.get("learning_rate", "?"), client.get("per_device_train_batch_size", "?")
-    return f"clients run {length} of {optimiser} with learning rate {rate}, batches of {size}"
+    client = LocalTraining.model_construct(**config.get("client", {}))
+    steps, epochs = client.max_steps, client.num_train_epochs
+    length = _many(steps, "step") if steps > 0 else _many(epochs, "epoch")
+    return (
+        f"clients run {length} of {_optimiser(client.optimizer)} with learning rate {client.learning_rate}, "
+        f"batches of {client.examples_per_step}"
+    )
 
 
 def describe_server(config: Mapping[str, Any]) -> str:
@@ -135,15 +130,47 @@ def _server(config: Mapping[str, Any]) -> str:
     return f"; {words}" if words else ""
 
 
-def _options(config: Mapping[str, Any]) -> str:
-    """Return the method's options in brackets, those that are not zero; nothing where there are none.
+def _aggregation(config: Mapping[str, Any]) -> str:
+    """Return the rule of ``[aggregator]``; nothing where the method's own is used.
 
-    >>> _options({"algorithm": {"name": "fedprox", "weighting": "examples", "options": {}, "mu": 0.1}})
+    >>> _aggregation({"aggregator": {"name": "trimmed-mean", "options": {}, "fraction": 0.2}})
+    'The updates are aggregated by: trimmed mean (fraction 0.2).'
+    """
+    section = config.get("aggregator")
+    return f"The updates are aggregated by: {_named(section, AGGREGATORS)}." if section else ""
+
+
+def _attack(config: Mapping[str, Any]) -> str:
+    """Return what ``[attack]`` has some clients do; nothing without it.
+
+    >>> _attack({"attack": {"name": "sign-flip", "fraction": 0.2, "options": {}, "scale": 2.0}})
+    '20 % of the clients attack: sign flip (scale 2).'
+    """
+    section = config.get("attack")
+    if not isinstance(section, Mapping):
+        return ""
+    return (
+        f"{_percent(section.get('fraction'))} of the clients attack: {_named(section, ATTACKS, 'fraction')}."
+    )
+
+
+def _named(section: Any, registry: Registry[Any], *apart: str) -> str:
+    """Return the function that a section names, with its options; those ``apart`` are said elsewhere."""
+    name = str(section.get("name")) if isinstance(section, Mapping) else ""
+    title = registry.find(name).title if name in registry.names() else clean(name.rpartition(":")[2])
+    return f"{title[:1].lower()}{title[1:]}{_options(section, *apart)}"
+
+
+def _options(section: Any, *apart: str) -> str:
+    """Return the options of a function that a section names, in brackets, those that are not zero.
+
+    >>> _options({"name": "fedprox", "weighting": "examples", "options": {}, "mu": 0.1})
     ' (mu 0.1)'
     """
-    section = config.get("algorithm")
     given = dict(section) if isinstance(section, Mapping) else {}
-    own = {key: value for key, value in given.items() if key not in ("name", "weighting", "options")}
+    options = given.pop("options", None)
+    given |= options if isinstance(options, Mapping) else {}
+    own = {key: value for key, value in given.items() if key not in ("name", "weighting", *apart)}
     shown = [
         f"{key} {value:g}" if isinstance(value, (int, float)) else f"{key} {clean(value)}"
         for key, value in own.items()
@@ -217,7 +244,7 @@ def own_models(run: Run) -> bool:
 
     A common model is tried on the whole test set in every evaluation, clients' own models at the end alone.
     """
-    if run.reference or not keeps_tensors(run.config):
+    if run.baseline or not keeps_tensors(run.config):
         return False
     recorded = (run.summary or {}).get("personalised")
     if recorded is not None:

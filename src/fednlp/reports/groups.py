@@ -12,7 +12,7 @@ from fednlp.reports.read import Run
 
 Groups = Mapping[str, Sequence[Run]]
 
-_BASELINES = {"centralised": "Centralised", "chained": "Chained", "local": "Local only"}
+_BASELINES = {"centralised": "Centralised", "chained": "Sequential fine-tuning", "local": "Local only"}
 # What names a run or changes its speed, never its result.
 _APART = ("name", "variant", "variants", "runtime", "report", "evaluation", "min_clients")
 _EXPERIMENT = ("data", "partition", "model")
@@ -38,9 +38,9 @@ def method_title(run: Run) -> str:
     return algorithm_title(str(run.config.get("variant") or run.algorithm))
 
 
-def group_reference(runs: Sequence[Run]) -> str | None:
-    """Return which reference point these runs are, or None for an algorithm."""
-    return runs[0].reference if runs else None
+def group_baseline(runs: Sequence[Run]) -> str | None:
+    """Return which baseline these runs are, or None for an algorithm."""
+    return runs[0].baseline if runs else None
 
 
 def metric_of(groups: Groups) -> str:
@@ -144,12 +144,28 @@ def _labels(heads: Sequence[Run]) -> list[str]:
             other for head, other in zip(heads, flats, strict=True) if method_title(head) == method_title(run)
         ]
         keys = dict.fromkeys([*([] if run.config.get("variant") else shared), *differing(peers)])
-        different = ", ".join(f"{key.split('.')[-1]} {clean(flat[key])}" for key in keys if key in flat)
+        different = ", ".join(
+            f"{name} {clean(flat[key])}" for key, name in _short(keys).items() if key in flat
+        )
         labels.append(method_title(run) + (f" ({different})" if different else ""))
     return [
         label if labels.count(label) == 1 else f"{label} [{labels[:i].count(label) + 1}]"
         for i, label in enumerate(labels)
     ]
+
+
+def _short(keys: Iterable[str]) -> dict[str, str]:
+    """Return a short name for each setting: its last part, unless another one has the same; a name's section.
+
+    >>> list(_short(["aggregator.name", "aggregator.fraction", "attack.fraction", "seed"]).values())
+    ['aggregator', 'aggregator.fraction', 'attack.fraction', 'seed']
+    """
+    parts = {key: key.split(".") for key in keys}
+    ends = [part[-1] for part in parts.values()]
+    return {
+        key: part[-2] if part[-1] == "name" and part[:-1] else part[-1] if ends.count(part[-1]) == 1 else key
+        for key, part in parts.items()
+    }
 
 
 def _progress(run: Run) -> tuple[bool, int]:

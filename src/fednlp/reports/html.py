@@ -32,7 +32,7 @@ _HINT = (
     "(or Ctrl and the wheel), double-click to see everything again."
 )
 _DARK_CELL = 0.6
-_BEST = "Bold: the best of the methods; references do not count."
+_BEST = "Bold: the best of the methods; baselines do not count."
 
 
 def to_html(document: Document, folder: str | Path | None = None) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fednlp.formatting.safe_text import clean
+from fednlp.formulations import TASKS
 from fednlp.reports.read import lookup
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -26,7 +27,8 @@ def front_matter(
         usable: Whether a pipeline of the task can use the model.
     """
     name = clean(summary.get("name") or config.get("name") or "model")
-    kind = TASKS.get(task_of(summary), (None,))[0]
+    task = TASKS.get(task_of(summary))
+    kind = None if task is None else task.pipeline
     lines = ["---", "library_name: transformers", *([f"pipeline_tag: {kind}"] if kind and usable else [])]
     base = str(lookup(config, "model.name_or_path", ""))
     if _HUB_NAME.fullmatch(base):
@@ -92,27 +94,6 @@ HUB_METRICS = {
 }
 """The Hub's name of each metric that it knows."""
 
-TASKS = {
-    "text-classification": ("text-classification", "SequenceClassification", "to tell {labels} labels apart"),
-    "text-regression": ("text-classification", "SequenceClassification", "to give a score"),
-    "token-classification": (
-        "token-classification",
-        "TokenClassification",
-        "to give each word one of {labels} tags",
-    ),
-    "question-answering": (
-        "question-answering",
-        "QuestionAnswering",
-        "to find the answers to questions in a text",
-    ),
-    "sequence-to-sequence": ("text-generation", "Seq2SeqLM", "to make a text from a text"),
-    "text-generation": ("text-generation", "CausalLM", "to make a text from a text"),
-    "causal-lm": ("text-generation", "CausalLM", "to go on with a text"),
-    "masked-lm": ("fill-mask", "MaskedLM", "to fill in masked words"),
-    "prompt-classification": ("fill-mask", "MaskedLM", "to tell {labels} labels apart by a word in a cloze"),
-}
-"""Of each task: what the Hub calls it, its auto class, and what it was fine-tuned to do."""
-
 _PIPELINES = ("text-classification", "token-classification")
 
 
@@ -123,9 +104,9 @@ def use(task: str) -> str:
             "from transformers import pipeline\n\n"
             f'ask = pipeline("{task}", model="path/to/this/folder")\nprint(ask("Some text"))'
         )
-    head = TASKS.get(task, ("", "", ""))[1]
+    auto = f"AutoModelFor{TASKS[task].head}" if task in TASKS else "AutoModel"
     return (
-        f"from transformers import AutoModel{f'For{head}' if head else ''}, AutoTokenizer\n\n"
-        f'model = AutoModel{f"For{head}" if head else ""}.from_pretrained("path/to/this/folder")\n'
+        f"from transformers import {auto}, AutoTokenizer\n\n"
+        f'model = {auto}.from_pretrained("path/to/this/folder")\n'
         'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")'
     )

@@ -13,6 +13,7 @@ from fednlp.formatting.units import (
     metric_title,
     metric_value,
 )
+from fednlp.formulations import TASKS
 from fednlp.reports.describe import (
     describe_method,
     describe_partition,
@@ -22,7 +23,7 @@ from fednlp.reports.describe import (
     keeps_tensors,
 )
 from fednlp.reports.groups import algorithm_title
-from fednlp.reports.hub_metadata import TASKS, Values, data_name, front_matter, hub_metrics, task_of, use
+from fednlp.reports.hub_metadata import Values, data_name, front_matter, hub_metrics, task_of, use
 from fednlp.reports.markdown import escape, fence, markdown_table
 from fednlp.reports.read import lookup
 
@@ -133,15 +134,15 @@ def _intro(summary: Values, config: Values) -> str:
     size = summary.get("parameters")
     counted = f" ({size:,} {_counted(config)})" if isinstance(size, int) else ""
     task = task_of(summary)
-    what = TASKS[task][2] if task in TASKS else f"for the task {clean(task)}"
+    what = TASKS[task].purpose if task in TASKS else f"for the task {clean(task)}"
     what = what.format(labels=format_count(lookup(summary, "data.labels")))
     name = str(summary.get("algorithm") or lookup(config, "algorithm.name", "unknown"))
     how = f"federated learning with {algorithm_title(name)}"
     if name in BASELINES:
         how = {
             "centralised": "centralised training",
-            "chained": "training on one client after the other",
-            "local": "one client's own training",
+            "chained": "sequential fine-tuning",
+            "local": "local-only training",
         }[name]
     if config.get("variant"):
         how += f" (variant {clean(config['variant'])})"
@@ -211,7 +212,7 @@ _PARTS = (
 
 
 def _personalised(summary: Values, config: Values) -> bool:
-    """Return whether clients had models of their own; the references have nothing of the kind."""
+    """Return whether clients had models of their own; the baselines have nothing of the kind."""
     personalised = summary.get("personalised")
     if personalised is not None or summary.get("algorithm") in BASELINES:
         return bool(personalised)
@@ -255,6 +256,8 @@ def _limits(summary: Values, config: Values) -> Iterator[str]:
     elif not summary.get("finished"):
         yield "The run is unfinished; this is the model of its last complete round."
     yield from _own_tensors(summary, config)
+    if config.get("attack"):
+        yield "Some clients attacked the training on purpose: this model shows what an attack does, and is not for use."
     yield _KNOWS.format(data=clean(data_name(summary, config)))
     metric = str(summary.get("metric", "accuracy"))
     worst = lookup(summary, f"evaluation.personal.{metric}_worst_decile")

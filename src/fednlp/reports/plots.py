@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fednlp.formatting.units import bytes_unit, capital, is_share, metric_title, metric_value, time_unit
 from fednlp.reports.charts import Chart, Line
 from fednlp.reports.describe import own_models
-from fednlp.reports.groups import Groups, group_reference
+from fednlp.reports.groups import Groups, group_baseline
 from fednlp.reports.read import Run, curve, running_total
 from fednlp.reports.style import INK, PAPER, SERIES, drawing, legend, looks, new_axes
 
@@ -71,11 +71,11 @@ def against_seconds(groups: Groups, metric: str) -> Chart | None:
 def against_simulated_seconds(groups: Groups, metric: str) -> Chart | None:
     """Return a metric against the time that the rounds would have taken on the priced devices and network.
 
-    A reference, which has no such time, is a level line; None where no algorithm has it.
+    A baseline, which has no such time, is a level line; None where no algorithm has it.
     """
     key = "simulated_seconds"
     priced = {label for label, runs in groups.items() if all(run.counted(key) for run in runs)}
-    shown = {label: runs for label, runs in groups.items() if label in priced or group_reference(runs)}
+    shown = {label: runs for label, runs in groups.items() if label in priced or group_baseline(runs)}
     if not priced:
         return None
     unit, size = time_unit(_largest(groups, key))
@@ -160,14 +160,14 @@ def _curves(
 def _band_shown(runs: Sequence[Run], metric: str) -> Band | None:
     """Return a band, of local training its end alone: its rounds are clients one after the other."""
     found = band(runs, metric)
-    if found is None or group_reference(runs) != "local":
+    if found is None or group_baseline(runs) != "local":
         return found
     std = None if found.std is None else found.std[-1:]
     return Band(found.rounds[-1:], found.mean[-1:], std) if "." in metric else None
 
 
 def _line(x: NDArray[np.float64], points: Band, scale: float, label: str, look: dict[str, Any]) -> Line:
-    """Return one group; a reference that stands at one place only (no rounds, no bytes) is a level line."""
+    """Return one group; a baseline that stands at one place only (no rounds, no bytes) is a level line."""
     mean = (scale * points.mean).tolist()
     if "marker" not in look and not np.ptp(x):
         return Line(label, look, mean[-1:])
@@ -253,5 +253,5 @@ def _coincide(run: Run, metric: str) -> bool:
 
 def _alone(run: Run, metric: str) -> bool:
     """Return whether the clients have models of their own, tried on their own tests."""
-    own = run.reference == "local" or own_models(run)
+    own = run.baseline == "local" or own_models(run)
     return own and len(curve(run, f"personal.{metric}")[0]) > 0

@@ -85,8 +85,8 @@ class Run:
         return int(self.setting("seed", 0))
 
     @property
-    def reference(self) -> str | None:
-        """``"centralised"`` or ``"local"`` for a reference point, else None."""
+    def baseline(self) -> str | None:
+        """``"centralised"``, ``"chained"`` or ``"local"`` for a baseline, else None."""
         named = self.summary.get("reference") if self.summary else None
         return named or (self.algorithm if self.algorithm in BASELINES else None)
 
@@ -119,7 +119,7 @@ class Run:
         return float(sum(line.get(key) or 0 for line in self.rounds))
 
     def counted(self, key: str) -> bool:
-        """Return whether the run counted this: older runs, and references, did not count everything."""
+        """Return whether the run counted this: older runs, and baselines, did not count everything."""
         return any(line.get(key) is not None for line in self.rounds)
 
 

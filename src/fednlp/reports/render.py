@@ -115,7 +115,7 @@ def _remarks(table: Table) -> list[str]:
 
 
 def to_rich(table: Table, title: str | None = None) -> "RichTable":
-    """Return the table for the terminal; references are dimmed, the remarks are its caption."""
+    """Return the table for the terminal; baselines are dimmed, the remarks are its caption."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -128,7 +128,7 @@ def to_rich(table: Table, title: str | None = None) -> "RichTable":
     for i, head in enumerate(heads):
         shown.add_column(Text(head), justify="left" if i == 0 else "right", overflow="fold")
     for row, texts in zip(table.rows, rows, strict=True):
-        shown.add_row(*(Text(text) for text in texts), style="dim" if row.reference else None)
+        shown.add_row(*(Text(text) for text in texts), style="dim" if row.baseline else None)
     return shown
 
 
@@ -140,11 +140,11 @@ def to_csv(table: Table) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     numbers = [f"{column.key}_{part}" for column in table.columns for part in ("mean", "std")]
-    writer.writerow([table.head.lower(), "reference", "seeds", *map(csv_text, numbers)])
+    writer.writerow([table.head.lower(), "baseline", "seeds", *map(csv_text, numbers)])
     for row in table.rows:
         cells = [row.cells[column.key] for column in table.columns]
         flat = [part for stat in cells for part in ((stat.mean, stat.std) if stat else (None, None))]
-        writer.writerow([csv_text(clean(row.label)), csv_text(row.reference or ""), row.seeds, *flat])
+        writer.writerow([csv_text(clean(row.label)), csv_text(row.baseline or ""), row.seeds, *flat])
     return out.getvalue()
 
 
@@ -186,7 +186,7 @@ def to_json(table: Table) -> str:
     rows = [
         {
             table.head.lower(): row.label,
-            "reference": row.reference,
+            "baseline": row.baseline,
             "seeds": row.seeds,
             **{column.key: _json_stat(row.cells[column.key]) for column in table.columns},
         }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from fednlp.formatting.safe_text import clean
-from fednlp.reports.groups import group_reference
+from fednlp.reports.groups import group_baseline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,14 +81,14 @@ def quiet(axes: "Axes", title: str, xlabel: str) -> None:
 
 
 def looks(groups: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
-    """Return how each group is drawn: one colour and marker an algorithm, references dashed in grey."""
+    """Return how each group is drawn: one colour and marker an algorithm, baselines dashed in grey."""
     drawn: dict[str, dict[str, Any]] = {}
     count = 0
-    methods = sum(not group_reference(runs) for runs in groups.values())
+    methods = sum(not group_baseline(runs) for runs in groups.values())
     for label, runs in groups.items():
-        reference = group_reference(runs)
-        if reference:
-            dashes = _DASHES.get(reference, (0, (4, 2)))
+        baseline = group_baseline(runs)
+        if baseline:
+            dashes = _DASHES.get(baseline, (0, (4, 2)))
             drawn[label] = {"color": MUTED, "linestyle": dashes, "linewidth": 1.6}
         else:
             marker = _MARKERS[(count + count // len(SERIES)) % len(_MARKERS)]

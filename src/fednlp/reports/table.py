@@ -9,7 +9,7 @@ import numpy as np
 
 from fednlp.formatting.units import capital, is_share, metric_title, plural
 from fednlp.reports.describe import describe_partition, own_models
-from fednlp.reports.groups import Groups, group_reference, metric_of
+from fednlp.reports.groups import Groups, group_baseline, metric_of
 from fednlp.reports.read import Run, lookup
 
 ColumnKind = Literal["share", "plain", "points", "bytes", "seconds", "count"]
@@ -50,10 +50,10 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class TableRow:
-    """One algorithm or reference; a cell is None where no run measured it."""
+    """One algorithm or baseline; a cell is None where no run measured it."""
 
     label: str
-    reference: str | None
+    baseline: str | None
     seeds: int
     cells: Mapping[str, Stat | None]
 
@@ -76,10 +76,10 @@ _FINETUNED = (
 
 
 def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
-    """Compare algorithms and references over seeds, by the last evaluation of every run.
+    """Compare algorithms and baselines over seeds, by the last evaluation of every run.
 
     Args:
-        runs: For each algorithm or reference, in the order to show, its runs (one a seed).
+        runs: For each algorithm or baseline, in the order to show, its runs (one a seed).
         metric: The metric of the evaluation to compare; by default the one that stands for the runs' task.
 
     Raises:
@@ -96,7 +96,7 @@ def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
     rows = [
         TableRow(
             label,
-            group_reference(group),
+            group_baseline(group),
             len(group),
             {column.key: stat_of(group, measure) for column, measure in measures},
         )
@@ -147,7 +147,7 @@ def _measures(metric: str) -> list[tuple[TableColumn, Callable[[Run], Any]]]:
         # Local training has none: its rounds are clients one after the other.
         (
             TableColumn("rounds", "Rounds", "count"),
-            lambda run: None if run.reference == "local" else len(run.rounds),
+            lambda run: None if run.baseline == "local" else len(run.rounds),
         ),
     ]
 
@@ -200,7 +200,7 @@ def across_table(experiments: Mapping[str, Groups], part: EvaluationPart = "glob
         experiments: For each experiment its groups of runs, by the title of the method.
         part: The whole test set, or the clients' own; ``"finetuned"``: the same after ``client.finetune_steps``.
 
-    Shares are shown in percent. The baseline needs no training: see the experiments' pages.
+    Shares are shown in percent. What is possible without a model needs no training: see the experiments' pages.
     """
     titles = list(dict.fromkeys(title for groups in experiments.values() for title in groups))
     columns = [TableColumn(title, title, "points") for title in titles]
@@ -215,7 +215,7 @@ def across_table(experiments: Mapping[str, Groups], part: EvaluationPart = "glob
         seeds = max(len(runs) for runs in groups.values())
         rows.append(TableRow(f"{name}, {metric_title(metric)}", None, seeds, cells))
     if part == "global":
-        columns.append(TableColumn(BASELINE, "Baseline", "points"))
+        columns.append(TableColumn(BASELINE, "Without a model", "points"))
     notes = tuple(_described(name, next(iter(groups.values()))[0]) for name, groups in experiments.items())
     own = "Clients' own test sets, mean by test examples"
     what = {

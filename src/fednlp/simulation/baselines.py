@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fednlp.config import Experiment
+from fednlp.config.values import rate_schedule
 from fednlp.errors import TooFewClients
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.sums import count_nonfinite
@@ -17,10 +18,8 @@ from fednlp.formatting.units import plural
 from fednlp.partition import Partition
 from fednlp.runtime.messages import LocalOnlyRequest, LocalOnlyResult
 from fednlp.seeds import generator
-from fednlp.simulation.configured_algorithm import rate_schedule
 from fednlp.simulation.context import RunContext, require_finite
 from fednlp.simulation.evaluate import drawn_clients, evaluated, personal_scores
-from fednlp.simulation.workers import local_training
 from fednlp.training.batches import epoch_batches
 from fednlp.training.client import ClientInit
 from fednlp.training.local import LocalTrainer
@@ -37,11 +36,11 @@ class Centralised:
     def __init__(self, context: RunContext) -> None:
         self.context = context
         self.rounds = context.experiment.num_rounds
-        self.options = local_training(context.experiment)
+        self.options = context.experiment.client
         self.rate = rate_schedule(context.experiment.client, self.rounds)
         self.examples = np.sort(context.partition.train_indices)
         budget = _cohort_examples(context.experiment, context.partition)
-        self.steps = max(1, round(budget / self.options.batch_size))
+        self.steps = max(1, round(budget / self.options.examples_per_step))
         self._epoch: tuple[int, list[np.ndarray]] = (-1, [])
         self.bad = count_nonfinite(context.state.params)
 
@@ -54,12 +53,12 @@ class Centralised:
 
     def _batch(self, step: int) -> np.ndarray:
         """Return the batch of a step, counted from the start of the run."""
-        epoch, place = divmod(step, -(-len(self.examples) // self.options.batch_size))
+        epoch, place = divmod(step, -(-len(self.examples) // self.options.examples_per_step))
         if self._epoch[0] != epoch:
             rng = self._order(epoch)
             lengths = self.context.worker.train_features.lengths(self.examples)
             batches = epoch_batches(
-                self.examples, lengths, self.options.batch_size, rng, self.options.by_length
+                self.examples, lengths, self.options.examples_per_step, rng, self.options.group_by_length
             )
             self._epoch = (epoch, batches)
         return self._epoch[1][place]
@@ -129,10 +128,10 @@ def _cohort_examples(experiment: Experiment, partition: Partition) -> float:
     """Return the mean number of examples of a federated round, with repetitions: the budget of a baseline's round."""
     sizes = np.diff(partition.train_offsets)
     clients = min(experiment.clients_per_round, len(sizes))
-    options = local_training(experiment)
+    options = experiment.client
     if options.max_steps > 0:
-        return clients * options.max_steps * options.batch_size
-    return float(sizes.mean()) * clients * options.epochs
+        return clients * options.max_steps * options.examples_per_step
+    return float(sizes.mean()) * clients * options.num_train_epochs
 
 
 def _visits(experiment: Experiment, clients: int) -> int:

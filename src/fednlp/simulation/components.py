@@ -10,24 +10,20 @@ from typing import Any
 from fednlp.config import Experiment
 from fednlp.data import TextData, load_data
 from fednlp.data.features import Features, open_features, row_batches, write_features
-from fednlp.data.schema import SCHEMAS
 from fednlp.data.textdata import Split
 from fednlp.disk import writing
 from fednlp.errors import ConfigError, DataError
 from fednlp.formatting.units import plural
+from fednlp.formulations import TASKS
 from fednlp.hubs.cache import cache_dir
-from fednlp.models import (
-    FROM_SCRATCH_NAMES,
-    VOCABULARY_SIZE,
-    from_scratch_folder,
-    has_weights,
-    load_tokenizer,
-    longest_text,
-    resolve_model,
-)
+from fednlp.models.from_scratch import VOCABULARY_SIZE, from_scratch_folder
 from fednlp.models.peft_options import virtual_tokens
-from fednlp.tasks import TASKS, task_class
+from fednlp.models.pretrained import has_weights, load_tokenizer, longest_text
+from fednlp.models.registry import FROM_SCRATCH_NAMES
+from fednlp.models.resolve import resolve_model
+from fednlp.tasks import task_class
 from fednlp.tasks.base import Task
+from fednlp.tasks.fields import option_misfit
 
 Log = Callable[[str], None]
 _ROWS_AT_ONCE = 4096
@@ -116,12 +112,12 @@ def model_source(experiment: Experiment, data: TextData, log: Log) -> str:
         identity = [data.fingerprint, sorted(data.columns)]
         texts, targets = partial(training_texts, data), None
         if model.vocabulary == "separate":
-            if SCHEMAS[data.task].kind != "text":
+            if data.schema.kind != "text":
                 raise ConfigError(
                     f'model.vocabulary = "separate" is for sources and targets; {data.task} has no written target: '
                     "leave it out"
                 )
-            texts = partial(training_texts, data, SCHEMAS[data.task].inputs)
+            texts = partial(training_texts, data, data.schema.inputs)
             targets = partial(training_texts, data, ["target"])
         return from_scratch_folder(model.name_or_path, model.config, texts, identity, size, log, targets)
     if model.vocabulary_size is not None or model.vocabulary != "shared":
@@ -138,7 +134,7 @@ def model_source(experiment: Experiment, data: TextData, log: Log) -> str:
 
 def training_texts(data: TextData, only: Sequence[str] | None = None) -> Iterator[str]:
     """Yield the texts of the training examples, inputs and targets or some of these columns, in bounded memory."""
-    schema = SCHEMAS[data.task]
+    schema = data.schema
     names = only or [*schema.inputs, *(["target"] if schema.kind == "text" else [])]
     table = data.train.select([data.columns[name] for name in names])
     for start in range(0, len(data.train_numbers), _ROWS_AT_ONCE):
@@ -156,7 +152,7 @@ def make_task(task_spec: str, data: TextData, tokenizer: Any, options: dict[str,
         options: ``[task]`` without the name.
 
     Raises:
-        ConfigError: The task does not support an option.
+        ConfigError: The task does not support an option, or the value of a user's own is of another type.
         DataError: Classification has fewer than two labels.
     """
     known = TASKS.get(task_spec)
@@ -164,7 +160,7 @@ def make_task(task_spec: str, data: TextData, tokenizer: Any, options: dict[str,
     if known is not None and strange:
         takes = f"it takes {', '.join(known.options)}" if known.options else "it takes no options"
         raise ConfigError(f"task.{strange[0]} is not supported by {task_spec}: leave it out ({takes})")
-    if SCHEMAS[data.task].kind == "class" and len(data.label_names) < 2:
+    if data.schema.kind == "class" and len(data.label_names) < 2:
         raise DataError(
             f"{data.name} has {len(data.label_names)} label in column {data.columns['label']}: "
             "classification needs two or more"
@@ -174,6 +170,9 @@ def make_task(task_spec: str, data: TextData, tokenizer: Any, options: dict[str,
 
         options = with_prompt(options, data.label_names, tokenizer)
     cls = task_class(task_spec)
+    wrong = option_misfit(cls, options)
+    if wrong is not None:
+        raise ConfigError(f"[task.options] do not fit {task_spec}: {wrong}")
     try:
         return cls.build(data.label_names, tokenizer, **options)
     except TypeError as error:  # the options of a user's own task are not known here

@@ -7,7 +7,7 @@ from fednlp.data.profiling import DataProfile, Holders, Truncation, profile
 from fednlp.data.textdata import TextData
 from fednlp.partition import Partition
 from fednlp.simulation.components import RunComponents
-from fednlp.tasks.truncation import TRUNCATING_TASKS, truncation
+from fednlp.tasks.truncation import truncates, truncation
 
 
 def profile_run_data(experiment: Experiment, components: RunComponents, partition: Partition) -> DataProfile:
@@ -37,10 +37,10 @@ def holders_of(data: TextData, partition: Partition) -> Holders:
 
 
 def _truncation_of_run(experiment: Experiment, components: RunComponents) -> Truncation | None:
-    """Return what the model truncates; None for tasks that read whole texts, and for the user's own tasks."""
-    if components.task_spec not in TRUNCATING_TASKS:
-        return None
+    """Return what the model truncates; None for tasks that read whole texts, or do not say so."""
     data, task, tokenizer = components.data, components.task, components.tokenizer
+    if not truncates(task):
+        return None
     found = truncation(data, "train", data.train_numbers, components.train, task, tokenizer) + truncation(
         data, "test", data.test_numbers, components.test, task, tokenizer
     )

@@ -4,7 +4,6 @@ from dataclasses import asdict
 
 import numpy as np
 
-from fednlp.data.schema import SCHEMAS
 from fednlp.partition import Partition
 from fednlp.simulation.components import RunComponents
 from fednlp.simulation.run_dir import RunDir, environment
@@ -35,7 +34,7 @@ def write_facts(
     directory.write_json("environment.json", {**environment(facts), "start": start})
     directory.write_json("task.json", {"task": components.task_spec, "fields": asdict(components.task)})  # type: ignore[call-overload]
     clients, labels = partition.num_clients, len(data.label_names)
-    if not len(data.train_numbers) or SCHEMAS[data.task].kind != "class" or clients * labels > 200_000:
+    if not len(data.train_numbers) or data.schema.kind != "class" or clients * labels > 200_000:
         return
     counts = {}
     for split in ("train", "test"):

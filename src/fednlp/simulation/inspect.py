@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from fednlp.config import Experiment
-from fednlp.models import load_tokenizer, pretrained_model
 from fednlp.models.parameter_table import ParameterRow, parameter_table
+from fednlp.models.pretrained import load_tokenizer, pretrained_model
 from fednlp.models.selection import apply_selection, parse_selection
 from fednlp.simulation.components import make_task, model_source, open_data
 from fednlp.training.model_layout import layout_of

@@ -31,7 +31,7 @@ def training_of(context: RunContext, protected: Protected) -> Training:
         return baseline(context)
     algorithm, adapters = context.worker.algorithm, context.worker.algorithm.uplink.adapters
     if adapters:
-        check_exact(context.state.layout, adapters, algorithm.server)
+        check_exact(context.state.layout, adapters)
         algorithm = replace(algorithm, server=ExactAveraging(algorithm.server, adapters))
     for promise in protected.promises:
         context.log(promise)

@@ -95,7 +95,7 @@ class PaceSearch:
         training, inference = self.units
         texts = [len(self.labels.candidates(client)) for client in line["labelling"]]
         labelling = float(np.mean(texts)) * inference if texts else None
-        batch = self.context.worker.options.batch_size * training
+        batch = self.context.worker.options.examples_per_step * training
         trained = line["examples"] * training / max(1, len(line["cohort"]))
         return labelling, batch, float(line.get("simulated_seconds", max(labelling or 0.0, trained)))
 

@@ -31,15 +31,15 @@ def read_partition_file(
         DataError: The file cannot be read.
         MissingDependency: ``h5py`` is not installed.
     """
-    assert options.file is not None
-    path = expanded(options.file)
+    given = options.given()
+    path, part = expanded(given["file"]), given.get("part")
     if not path.is_file():
         raise PartitionError(
             f"there is no partition file {path}: give a .npz or a _partition.h5 as partition.file"
         )
     if path.suffix.lower() in _H5:
-        partition = _from_h5(path, options.part, data, path_of_data)
-    elif options.part is not None:
+        partition = _from_h5(path, part, data, path_of_data)
+    elif part is not None:
         raise PartitionError(f"{path} holds one partition: leave part out")
     else:
         partition = Partition.load(path)
@@ -169,7 +169,6 @@ def write_partition_file(path: Path, partition: Partition, options: PartitionOpt
         partition.save(path)
         return str(path)
     train, test = _indices(data)
-    name = write_h5_partition(
-        path, partition, options.method, alpha=options.alpha, beta=options.beta, train=train, test=test
-    )
+    alpha, beta = (options.given().get(name) for name in ("alpha", "beta"))
+    name = write_h5_partition(path, partition, options.method, alpha=alpha, beta=beta, train=train, test=test)
     return f"{path}, as {name}"

@@ -10,11 +10,11 @@ from fednlp.config import Experiment
 from fednlp.config.sections import Partition as PartitionOptions
 from fednlp.data import TextData
 from fednlp.data.profiling import profile
-from fednlp.data.schema import SCHEMAS
 from fednlp.errors import PartitionError
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import plural
 from fednlp.partition import Partition, make_partition
+from fednlp.partition.methods import METHODS
 from fednlp.plugins import is_own
 from fednlp.simulation.components import Log, open_data
 from fednlp.simulation.data_profile import holders_of
@@ -35,7 +35,7 @@ def build_partition(experiment: Experiment, data: TextData, log: Log) -> Partiti
     Raises:
         PartitionError: The method does not fit the data.
     """
-    configured, kind = experiment.partition, SCHEMAS[data.task].kind
+    configured, kind = experiment.partition, data.schema.kind
     if configured.method == "file":
         return read_partition_file(configured, data, experiment.data.path)
     train, test = data.train_numbers, data.test_numbers
@@ -45,7 +45,6 @@ def build_partition(experiment: Experiment, data: TextData, log: Log) -> Partiti
             'say partition.method = "uniform", "quantity", "cluster" or "natural"'
         )
     fields: dict[str, Any] = {}
-    own = is_own(configured.method)
     field = _client_field(configured, data, log)
     if field is not None:
         train_field, names = data.groups("train", field)
@@ -53,14 +52,14 @@ def build_partition(experiment: Experiment, data: TextData, log: Log) -> Partiti
         fields = {"train_field": train_field[train], "test_field": test_field[test], "field_names": names}
     if configured.method == "cluster":
         log(f"embedding the texts of {data.name} for cluster shift (once; kept in the cache)")
-    if own or configured.method == "cluster":
+    if is_own(configured.method) or METHODS.find(configured.method).reads_texts:
         fields |= {
             "train_texts": data.input_texts("train", train),
             "test_texts": data.input_texts("test", test),
         }
     labels = data.scores if kind == "score" else data.labels
     return make_partition(
-        configured,
+        configured.spec(),
         labels("train")[train],
         labels("test")[test],
         num_labels=len(data.label_names) if kind == "class" else None,
@@ -85,7 +84,8 @@ def _client_field(configured: PartitionOptions, data: TextData, log: Log) -> str
         log(
             f'the silos are pooled and shared out again by "{configured.method}"; "silos" has each as a client'
         )
-    return configured.field if configured.method == "natural" or is_own(configured.method) else None
+    field: str | None = configured.given().get("field")
+    return field
 
 
 def partition_source(
@@ -109,16 +109,16 @@ def partition_source(
     for note in data.notes:
         log(note)
     partition = build_partition(experiment, data, log)
-    classes = SCHEMAS[data.task].kind == "class"
+    classes = data.schema.kind == "class"
     labels, names = data.labels("train"), data.label_names if classes else ("any",)
     figures = summary(partition, labels, len(names)) if classes else summary(partition)
-    configured = experiment.partition.model_dump(exclude_none=True)
-    configured |= configured.pop("options")
+    configured = experiment.partition
+    seed = {} if configured.seed is None else {"seed": configured.seed}
     report = {
         "data": data.name,
         "source": data.source,
-        "method": configured.pop("method"),
-        "options": configured,
+        "method": configured.method,
+        "options": configured.given() | seed,
         **figures,
     }
     if partition.client_names is not None:
@@ -128,7 +128,7 @@ def partition_source(
             {"name": name, "train": train, "test": test} for name, train, test in islice(columns, _NAMED)
         ]
     if out is not None:
-        report["written"] = write_partition_file(out, partition, experiment.partition, data)
+        report["written"] = write_partition_file(out, partition, configured, data)
     if plots is not None:
         files = save_plots(plots, overview(partition, labels, names))
         report["plots"] = [str(path) for path in files]

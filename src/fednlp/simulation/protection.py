@@ -9,7 +9,7 @@ import numpy as np
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.cohort import Population
+from fednlp.federated.cohort import Population, uniform_cohort
 from fednlp.partition import Partition
 from fednlp.privacy.dp import DPMechanism
 from fednlp.privacy.noise import sum_distance
@@ -27,11 +27,13 @@ class Protected:
         algorithm: The method.
         promises: The privacy guarantees, a line each, for display.
         facts: Entries of ``summary.json``.
+        mechanism: That of differential privacy; None without ``[privacy]``.
     """
 
     algorithm: Algorithm
     promises: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+    mechanism: DPMechanism | None = None
 
 
 def protect(
@@ -53,20 +55,11 @@ def protect(
         sessions: Opens the sessions of secure aggregation; None for sessions in this process.
 
     Raises:
-        ConfigError: No parameters of the protocol meet its security requirements, or ``privacy.epsilon`` cannot be
-            kept.
+        ConfigError: No parameters of the protocol meet its security requirements, ``privacy.epsilon`` cannot be kept,
+            or the algorithm draws other cohorts.
     """
-    protected = [
-        name
-        for name, given in (("privacy", experiment.privacy), ("secure", experiment.secure.protocol != "none"))
-        if given
-    ]
-    if protected and len(algorithm.sends) > 1:
-        raise ConfigError(
-            f"{algorithm.name} sends {', '.join(algorithm.sends)}, and [{protected[0]}] protects the model's update "
-            f"alone: remove [{protected[0]}]"
-        )
     population = Population(np.diff(partition.train_offsets), experiment.seed)
+    _require_cohorts(algorithm, experiment, population)
     mechanism, promises = dp_mechanism(experiment, algorithm, population), []
     if mechanism is not None:
         algorithm = mechanism.apply_to(algorithm)
@@ -93,7 +86,33 @@ def protect(
                 )
     if mechanism is None:
         return Protected(algorithm, promises)
-    return Protected(algorithm, [*promises, mechanism.statement], {"privacy": mechanism.facts()})
+    facts = {"privacy": mechanism.facts()}
+    return Protected(algorithm, [*promises, mechanism.statement], facts, mechanism)
+
+
+def _require_cohorts(algorithm: Algorithm, experiment: Experiment, population: Population) -> None:
+    """Check that an algorithm draws the cohorts that the numbers of a protection are worked out for.
+
+    Raises:
+        ConfigError: Its cohorts have another size than ``clients_per_round``, or are not drawn uniformly.
+    """
+    privacy, size = experiment.privacy, min(experiment.clients_per_round, len(population))
+    unprotected = privacy is None and experiment.secure.protocol == "none"
+    if unprotected or (
+        privacy is not None and privacy.sampling == "poisson"
+    ):  # there the mechanism draws them
+        return
+    drawn = algorithm.sample(population, 1)
+    if len(drawn.clients) != size:
+        raise ConfigError(
+            f"the cohorts of {algorithm.name} have {len(drawn.clients)} clients, and [privacy] and [secure] go by "
+            f"clients_per_round = {size}: make the two the same"
+        )
+    if privacy is not None and drawn != uniform_cohort(size)(population, 1):
+        raise ConfigError(
+            f"[privacy] counts on cohorts that are drawn uniformly, and {algorithm.name} draws them otherwise: leave "
+            "[privacy] out"
+        )
 
 
 def dp_mechanism(experiment: Experiment, algorithm: Algorithm, population: Population) -> DPMechanism | None:
@@ -110,14 +129,15 @@ def dp_mechanism(experiment: Experiment, algorithm: Algorithm, population: Popul
     privacy, clients = experiment.privacy, len(population)
     if privacy is None:
         return None
-    central = experiment.secure.protocol == "none"
+    central, cohort = experiment.secure.protocol == "none", min(experiment.clients_per_round, clients)
     mechanism = DPMechanism(
         clip=privacy.clip,
         noise_multiplier=privacy.noise or 0.0,
         central=central,
         sampling=privacy.sampling,
-        clients=clients,
-        cohort=min(experiment.clients_per_round, clients),
+        # Sites know the seed that cohorts are drawn by, so that being drawn hides nothing from them.
+        clients=cohort if experiment.data.at_sites else clients,
+        cohort=cohort,
         rounds=experiment.num_rounds,
         delta=privacy.delta,
         seed=experiment.seed,

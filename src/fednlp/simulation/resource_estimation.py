@@ -220,8 +220,8 @@ class PlanEstimator:
     """
 
     def __init__(self, experiment: Experiment, profile: DeviceProfile, log: "Log") -> None:
-        from fednlp.models import load_tokenizer, longest_text, pretrained_model
         from fednlp.models.groups import groups_of
+        from fednlp.models.pretrained import load_tokenizer, longest_text, pretrained_model
         from fednlp.simulation.components import make_task, model_source, open_data
         from fednlp.simulation.configured_algorithm import build_algorithm
 

@@ -16,14 +16,13 @@ from fednlp.federated.cohort import Population
 from fednlp.federated.communication import bytes_down, bytes_up
 from fednlp.federated.lora import change_ranks
 from fednlp.federated.params import Layout
-from fednlp.federated.round import RoundReport, run_round
+from fednlp.federated.round import RoundReport, draw_cohort, run_round
 from fednlp.federated.runtime import Runtime
 from fednlp.federated.sums import count_nonfinite
 from fednlp.simulation.context import RunContext, require_finite
 from fednlp.simulation.evaluate import evaluated
 from fednlp.simulation.pseudo_labels import PseudoLabels
 from fednlp.simulation.resource_estimation import fleet_of, memory_of_run
-from fednlp.simulation.workers import local_training
 
 
 class FederatedTraining:
@@ -62,7 +61,7 @@ class FederatedTraining:
         if self.labels is not None:
             work = self.labels.prepare()
         else:
-            work = len(self.algorithm.sample(self.population, context.state.round + 1).clients)
+            work = len(draw_cohort(self.algorithm, self.population, context.state.round + 1).clients)
         progress = partial(_progress, context, work)
         return partial(
             run_round, self.algorithm, context.state, self.population, self.runtime, on_progress=progress
@@ -104,9 +103,12 @@ class FederatedTraining:
         """
         if self.fleet is None:
             return None
-        options, algorithm = local_training(self.context.experiment), self.algorithm
+        options, algorithm = self.context.experiment.client, self.algorithm
         examples = local_examples(
-            self._sizes, epochs=options.epochs, batch_size=options.batch_size, max_steps=options.max_steps
+            self._sizes,
+            epochs=options.num_train_epochs,
+            batch_size=options.examples_per_step,
+            max_steps=options.max_steps,
         )
         examples = algorithm.local_work(examples, self._sizes)
         up = bytes_up(algorithm.uplink, self.context.state.layout, vectors=len(algorithm.sends) - 1)

@@ -8,8 +8,8 @@ from torch import nn
 from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES
 from fednlp.errors import RunError
-from fednlp.models import pretrained_model
 from fednlp.models.fingerprint import changed, fingerprints
+from fednlp.models.pretrained import pretrained_model
 from fednlp.simulation.run_dir import RunDir
 from fednlp.tasks.base import Task
 from fednlp.training.model_layout import layout_of

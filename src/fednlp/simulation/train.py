@@ -15,8 +15,9 @@ from fednlp.errors import TooFewClients
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.state import State
-from fednlp.models import save_model
+from fednlp.models.pretrained import save_model
 from fednlp.partition import Partition
+from fednlp.privacy.dp import DPMechanism
 from fednlp.reports.trackers import open_trackers, round_numbers
 from fednlp.runtime.engine import Engine
 from fednlp.simulation.callback import Callback
@@ -47,6 +48,7 @@ class OpenRun:
     training: Training
     components: RunComponents
     callback: Callback
+    mechanism: DPMechanism | None = None
 
 
 def open_run(
@@ -73,13 +75,15 @@ def open_run(
         algorithm: A method as a value, which replaces the one that the experiment names.
         sessions: Opens the sessions of secure aggregation; None for sessions in this process.
     """
+    method = attacked(build_algorithm(experiment, algorithm), experiment, partition.num_clients)
     with saving(directory.folder):
         np.save(directory.test_numbers, components.data.test_numbers)
+        kept = {"keeps": list(method.keeps), "personal_model": method.personal_model}
+        directory.write_json("algorithm.json", {"name": method.name, **kept})
     spec = worker_spec(experiment, components, directory.partition, directory.test_numbers, directory.records)
     personal = personal_names(model, spec.train, spec.federated)
     adapters = exact_adapters(model, spec.peft, spec.federated)
     weights = flat_weights(model, personal, [pair.base for pair in adapters])
-    method = attacked(build_algorithm(experiment, algorithm), experiment, partition.num_clients)
     protected = protect(method, experiment, partition, weights.numel(), sessions)
     worker = ClientWorker(spec, model, protected.algorithm)
     pool.start(worker, {"spec": asdict(spec), "experiment": experiment.model_dump(exclude_none=True)})
@@ -96,7 +100,8 @@ def open_run(
     )
     if experiment.attack is not None:
         context.facts["attackers"] = attackers_of(experiment, partition.num_clients)
-    return OpenRun(directory, context, training_of(context, protected), components, callback)
+    training = training_of(context, protected)
+    return OpenRun(directory, context, training, components, callback, protected.mechanism)
 
 
 def train(run: OpenRun) -> RunDir:

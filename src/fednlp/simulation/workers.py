@@ -11,7 +11,7 @@ from fednlp.federated.algorithm import Algorithm
 from fednlp.partition import Partition
 from fednlp.simulation.components import RunComponents
 from fednlp.simulation.configured_algorithm import attacked, build_algorithm
-from fednlp.training.optimizers import LocalTraining
+from fednlp.training.local_training import LocalTraining
 from fednlp.training.worker import ClientWorker
 from fednlp.training.worker_spec import WorkerSpec, load_model
 
@@ -41,7 +41,7 @@ def worker_spec(
         test_features=str(components.test.folder),
         test_numbers=str(test_numbers.resolve()),
         partition=str(partition.resolve()),
-        options=asdict(local_training(experiment)),
+        options=experiment.client.model_dump(include={*LocalTraining.model_fields}),
         federated=experiment.algorithm.name not in BASELINES,
         records=str(records.resolve()),
         unlabelled=experiment.fewshot is not None,
@@ -90,22 +90,3 @@ def client_side(algorithm: Algorithm, experiment: Experiment) -> Algorithm:
     if privacy is not None:
         return replace(algorithm, aggregator=NoisyMean(privacy.clip, 0.0, 0.0, experiment.seed))
     return algorithm
-
-
-def local_training(experiment: Experiment) -> LocalTraining:
-    """Return how a client of the experiment trains."""
-    client = experiment.client
-    return LocalTraining(
-        optimizer=client.optimizer,
-        learning_rate=client.learning_rate,
-        momentum=client.momentum,
-        epochs=client.num_train_epochs,
-        max_steps=client.max_steps,
-        batch_size=client.per_device_train_batch_size,
-        weight_decay=client.weight_decay,
-        schedule=client.lr_scheduler_type,
-        warmup_steps=client.warmup_steps,
-        max_grad_norm=client.max_grad_norm,
-        by_length=client.group_by_length,
-        keep_memory=client.keep_optimizer,
-    )

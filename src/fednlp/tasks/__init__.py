@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fednlp.errors import ConfigError, RunError
+from fednlp.formulations import TASKS
 from fednlp.plugins import load, require_typed
-from fednlp.tasks.formulations import TASKS
 
 if TYPE_CHECKING:
     from fednlp.tasks.base import Task
 
-__all__ = ["TASKS", "require_trusted", "task_class", "task_from"]
+__all__ = ["require_trusted", "task_class", "task_from"]
 
 
 def task_class(name: str) -> "type[Task]":

@@ -12,7 +12,7 @@ from fednlp.data.features import Features
 
 Batch = dict[str, Tensor]
 Row = dict[str, str | None]
-"""A row of a data set, by the canonical names of its task's columns (:mod:`fednlp.data.schema`)."""
+"""A row of a data set, by the canonical names of its task's columns (:mod:`fednlp.formulations`)."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,17 @@ class Predictions:
 class Task(Protocol):
     """One formulation: how text becomes tensors, what is minimised, and how predictions are scored.
 
-    A task is a frozen dataclass whose fields are JSON values, so that a worker can build it again.
+    A task is a frozen dataclass whose fields are JSON values, so that a worker can build it again. It may have four
+    members beside these:
+
+    - ``by_label(predictions, features, indices)`` returns the scores of each label
+      (:class:`fednlp.tasks.label_scores.LabelScores`);
+    - ``predict_with_probabilities(model, features, indices, device)`` returns the predictions, and each label's
+      probability, float32 (examples, labels);
+    - ``input_lengths(features)`` returns the tokens of each example's input, where :meth:`encode` cuts an input that is
+      too long (:mod:`fednlp.tasks.truncation`);
+    - ``draws_inputs``, a class variable, is True where :meth:`collate` draws what a model reads anew each time, so that
+      nothing computed of it is worth keeping.
     """
 
     @property
@@ -61,7 +71,7 @@ class Task(Protocol):
         Args:
             labels: Label or tag names, in the order of their ids.
             tokenizer: The model's tokenizer.
-            options: Of ``[task]``; only those that the task takes (:data:`fednlp.tasks.formulations.TASKS`).
+            options: Of ``[task]``; only those that the task takes (:data:`fednlp.formulations.TASKS`).
         """
 
     def settings(self) -> dict[str, Any]:

@@ -53,3 +53,32 @@ def misfit(kind: type[Any], fields: Mapping[str, Any]) -> str | None:
             hint = hints[name]
             return f"{name} must be {hint.__name__ if isinstance(hint, type) else hint}"
     return None
+
+
+def option_misfit(kind: type[Any], options: Mapping[str, Any]) -> str | None:
+    """Return why options of a user's own task cannot be fields of its class; None if they can.
+
+    An option that is no field is left to ``build``.
+
+    Args:
+        kind: The class. The types of its fields may have ranges, as in ``Annotated[int, Field(ge=1)]``.
+        options: JSON values.
+
+    >>> from fednlp.tasks.text_classification import TextClassification
+    >>> option_misfit(TextClassification, {"label_smoothing_factor": "0.1"})
+    'label_smoothing_factor = "0.1": input should be a valid number'
+    """
+    known = {field.name for field in dataclasses.fields(kind)}
+    try:
+        hints = get_type_hints(kind, include_extras=True)
+        shapes = {name: TypeAdapter(hints[name]) for name in options if name in known}
+    except Exception as error:  # of the user's own class
+        return f"its types cannot be read ({error})"
+    for name, shape in shapes.items():
+        value = json.dumps(options[name])
+        try:
+            shape.validate_json(value, strict=True)
+        except ValidationError as error:
+            said = error.errors()[0]["msg"]
+            return f"{name} = {value}: {said[0].lower()}{said[1:]}"
+    return None

@@ -46,6 +46,7 @@ class MaskedLM(LanguageModeling):
     model_class: str = "AutoModelForMaskedLM"
     uses_only_input_ids: bool = False
     decoder: ClassVar[bool] = False
+    draws_inputs: ClassVar[bool] = True
 
     @classmethod
     def build(cls, labels: Sequence[str], tokenizer: Any, **options: Any) -> Self:

@@ -125,6 +125,10 @@ class SequenceToSequence(GenerationMetrics):
             else [*ids[: self.max_target_length - 1], self.end]
         )
 
+    def input_lengths(self, features: Features) -> np.ndarray:
+        """Return the tokens of each text as it is read."""
+        return features.all_lengths
+
     def collate(
         self, features: Features, indices: np.ndarray, device: torch.device, *, training: bool = False
     ) -> Batch:

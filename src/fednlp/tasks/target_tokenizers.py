@@ -10,7 +10,7 @@ from fednlp.errors import ModelError
 @functools.cache
 def cached_tokenizer(source: str) -> Any:
     """Load the tokenizer of sources, once a process."""
-    from fednlp.models import load_tokenizer
+    from fednlp.models.pretrained import load_tokenizer
 
     return load_tokenizer(source)
 

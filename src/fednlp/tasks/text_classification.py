@@ -55,6 +55,10 @@ class TextClassification:
             )
         ]
 
+    def input_lengths(self, features: Features) -> np.ndarray:
+        """Return the tokens of each text as it is read."""
+        return features.all_lengths
+
     def collate(
         self, features: Features, indices: np.ndarray, device: torch.device, *, training: bool = False
     ) -> Batch:

@@ -120,6 +120,10 @@ class TextGeneration(GenerationMetrics):
         leads = before[len(words[0]) :], behind[len(words[1]) :]
         return [*frame(tokenizer)[0], *own[0]], own[1], leads
 
+    def input_lengths(self, features: Features) -> np.ndarray:
+        """Return the tokens of each prompt; those of its target stand behind it."""
+        return features.values("prompt")
+
     def collate(
         self, features: Features, indices: np.ndarray, device: torch.device, *, training: bool = False
     ) -> Batch:

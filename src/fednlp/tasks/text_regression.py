@@ -51,6 +51,10 @@ class TextRegression:
             {**encoded, "score": float(str(row["score"]))} for encoded, row in zip(texts, rows, strict=True)
         ]
 
+    def input_lengths(self, features: Features) -> np.ndarray:
+        """Return the tokens of each text as it is read."""
+        return features.all_lengths
+
     def collate(
         self, features: Features, indices: np.ndarray, device: torch.device, *, training: bool = False
     ) -> Batch:

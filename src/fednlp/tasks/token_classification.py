@@ -90,6 +90,10 @@ class TokenClassification:
             )
         return made
 
+    def input_lengths(self, features: Features) -> np.ndarray:
+        """Return the tokens of each text as it is read."""
+        return features.all_lengths
+
     def collate(
         self, features: Features, indices: np.ndarray, device: torch.device, *, training: bool = False
     ) -> Batch:

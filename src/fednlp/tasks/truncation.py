@@ -1,7 +1,7 @@
 """The part of the texts that a model does not read because they are too long."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 
@@ -9,20 +9,20 @@ from fednlp.data.features import Features, row_batches
 from fednlp.data.textdata import Split, TextData
 from fednlp.tasks.base import Task
 
-TRUNCATING_TASKS = frozenset(
-    {
-        "text-classification",
-        "text-regression",
-        "token-classification",
-        "sequence-to-sequence",
-        "text-generation",
-        "prompt-classification",
-    }
-)
-"""The tasks of fednlp that cut an input at its end; the others read all of it, in windows or blocks."""
-
 _SAMPLE = 256
 _NO_LIMIT = 1 << 30
+
+
+class Truncating(Task, Protocol):
+    """A task that cuts an input at its end; others read all of it, in windows or blocks."""
+
+    def input_lengths(self, features: Features) -> np.ndarray:
+        """Return the tokens of each example's input, without those that are to be written behind it."""
+
+
+def truncates(task: Task) -> TypeGuard[Truncating]:
+    """Return whether a task says what it reads of an input that is too long."""
+    return hasattr(task, "input_lengths")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Truncation:
 
 
 def truncation(
-    data: TextData, split: Split, indices: np.ndarray, features: Features, task: Task, tokenizer: Any
+    data: TextData, split: Split, indices: np.ndarray, features: Features, task: Truncating, tokenizer: Any
 ) -> Truncation:
     """Return what is cut off of some examples.
 
@@ -63,24 +63,19 @@ def truncation(
         split: Which table.
         indices: Its examples, by number.
         features: Of the table, as ``task.encode`` made them.
-        task: One of :data:`TRUNCATING_TASKS`.
+        task: One that cuts inputs (:func:`truncates`).
         tokenizer: The model's.
     """
     if not len(indices):
         return Truncation()
-    lengths = _read_lengths(features, task)[indices]
+    lengths = task.input_lengths(features)[indices]
     longest = indices[lengths == lengths.max()]
     sample = longest[np.unique(np.linspace(0, len(longest) - 1, _SAMPLE).astype(np.int64))]
     columns = data.columns_in(split)
     table = (data.train if split == "train" else data.test).take(sample)
     rows = [row for batch in row_batches(table, columns) for row in batch]
-    whole = _read_lengths(Features.in_memory(task.encode(rows, tokenizer, _NO_LIMIT)), task)
+    whole = task.input_lengths(Features.in_memory(task.encode(rows, tokenizer, _NO_LIMIT)))
     missing = np.maximum(whole - lengths.max(), 0)
     scale = len(longest) / len(sample)
     cut, tokens = float((missing > 0).sum() * scale), float(missing.sum() * scale)
     return Truncation(cut, tokens, len(indices), float(lengths.sum()) + tokens)
-
-
-def _read_lengths(features: Features, task: Task) -> np.ndarray:
-    """Return the tokens of each example's input, without those that are to be written behind it."""
-    return features.values("prompt") if task.name == "text-generation" else features.all_lengths

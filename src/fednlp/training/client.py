@@ -31,7 +31,8 @@ from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import Upload
 from fednlp.tasks.base import Task
 from fednlp.training.local import LocalTrainer
-from fednlp.training.optimizers import LocalTraining, memory_sizes
+from fednlp.training.local_training import LocalTraining
+from fednlp.training.optimizers import memory_sizes
 from fednlp.training.replica import Replica
 
 Record = Mapping[str, Tensor]
@@ -70,7 +71,7 @@ def record_fields(replica: Replica, options: LocalTraining, algorithm: Algorithm
         fields["residual"] = shared
     if algorithm.uplink.pull.rule != "all":
         fields |= {"model": shared, "sent": len(replica.layout.entries)}
-    if options.keep_memory:
+    if options.keep_optimizer:
         fields |= {_OPTIMIZER + name: size for name, size in memory_sizes(options, replica.groups).items()}
     return fields | {_METHOD + name: shared for name in algorithm.keeps}
 
@@ -188,7 +189,7 @@ class ClientTrainer:
 
         Raises:
             NonFiniteUpdate: Training ended in NaN, infinity or huge numbers, in what is sent or in what is kept.
-            ConfigError: The client's function sends or keeps other vectors than the algorithm declares.
+            ConfigError: The client's function sends, reports or keeps something else than the algorithm declares.
         """
         self._check_names(result)
         uplink, layout = self.algorithm.uplink, self.replica.layout
@@ -224,16 +225,28 @@ class ClientTrainer:
         return Encoded(Upload(encoded=encoded, others=others), chosen)
 
     def _check_names(self, result: Result) -> None:
-        """Check that a client sends and keeps the vectors that the algorithm declares."""
+        """Check that a client sends, reports and keeps what the algorithm declares."""
         algorithm = self.algorithm
         for what, names, declared in (
             ("sends", result.update, algorithm.sends),
+            ("reports", result.metrics, algorithm.reports),
             ("keeps", result.keep, algorithm.keeps),
         ):
             if {*names} != {*declared}:
                 raise ConfigError(
                     f"{algorithm.name}: the client's function {what} {', '.join(names) or 'nothing'}, and "
                     f"Algorithm({what}=...) says {', '.join(declared) or 'nothing'}: make them the same"
+                )
+        for name, number in result.metrics.items():
+            if not hasattr(number, "__float__"):
+                raise ConfigError(
+                    f"{algorithm.name}: the client's function reports {name} = {number!r}: no number"
+                )
+        for name, vector in result.keep.items():
+            if not isinstance(vector, Tensor) or vector.numel() != self.replica.layout.numel:
+                raise ConfigError(
+                    f"{algorithm.name}: the client's function keeps {name}, which is no flat tensor of the model's "
+                    f"{self.replica.layout.numel:,} elements"
                 )
 
     def _chosen(self, record: Record, update: Tensor, x: Tensor, key: RngKey) -> "ChosenTensors":
@@ -322,7 +335,7 @@ class ClientTrainer:
             tensors_down=tensors,
             bytes_up=self._bytes_up(sent.upload),
             entries=None if sent.chosen.sent is None else np.flatnonzero(sent.chosen.sent).tolist(),
-            metrics=dict(result.metrics),
+            metrics={name: float(value) for name, value in result.metrics.items()},
             facts=facts,
             gradient_examples=local.gradient_examples,
         )

@@ -1,6 +1,6 @@
 """One client's local steps: the one loop over batches in which models are trained."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -11,8 +11,8 @@ from fednlp.federated.client import Gradient, Update
 from fednlp.seeds import generator, torch_stream
 from fednlp.tasks.base import Task
 from fednlp.training.batches import local_batches
+from fednlp.training.local_training import LocalTraining
 from fednlp.training.optimizers import (
-    LocalTraining,
     make_optimizer,
     make_schedule,
     remember,
@@ -20,6 +20,9 @@ from fednlp.training.optimizers import (
     set_rate,
 )
 from fednlp.training.replica import Replica
+
+_NO_LABEL = -100
+"""PyTorch's cross-entropy leaves targets of this number out."""
 
 
 class LocalTrainer:
@@ -117,10 +120,7 @@ class LocalTrainer:
             torch_stream(self.seed, self.dropout[0], *self.dropout[1], *self._again()),
         ):
             for step, numbers in enumerate(batches):
-                batch = self.task.collate(self.features, numbers, replica.device, training=True)
-                loss = self.task.loss(replica.model, batch)
-                replica.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss = self._backward(numbers)
                 if gradient is not None:
                     replica.change_gradient(gradient, parts, sparse)
                 if options.max_grad_norm:
@@ -131,18 +131,38 @@ class LocalTrainer:
                     set_rate(optimizer, rate(first + step))
                 with replica.unreached_kept():
                     optimizer.step()
-                losses.append(loss.detach() * len(numbers))
+                losses.append(loss * len(numbers))
                 on_step(step + 1)
         self._count(batches, losses, rate, first)
         if self.trained_personal is None:
             self.trained_personal = replica.own()
-            self.memory = remember(optimizer) if options.keep_memory or self.span else {}
+            self.memory = remember(optimizer) if options.keep_optimizer or self.span else {}
         self._last = TrainedWeights(replica, self.x)
         return self._last
 
+    def _backward(self, numbers: np.ndarray) -> Tensor:
+        """Compute the gradient of a step's mean loss in passes over some of its examples; return the loss.
+
+        The passes are weighted as one over all the examples would weight them, so that the gradient is the same.
+        """
+        replica, size = self.replica, self.options.per_device_train_batch_size
+        passes = [numbers[start : start + size] for start in range(0, len(numbers), size)]
+        batches = [self.task.collate(self.features, some, replica.device, training=True) for some in passes]
+        replica.zero_grad()
+        if len(batches) == 1:
+            loss = self.task.loss(replica.model, batches[0])
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss.detach()
+        total = torch.zeros((), device=replica.device)
+        for batch, share in zip(batches, _shares(batches), strict=True):
+            loss = self.task.loss(replica.model, batch) * share
+            loss.backward()
+            total += loss.detach()
+        return total
+
     def gradient(self, at: Tensor) -> Tensor:
         """Return the gradient of the client's mean loss over all its examples, flat, without dropout."""
-        replica, size = self.replica, self.options.batch_size
+        replica, size = self.replica, self.options.per_device_train_batch_size
         self._load(at, by_rows=False)
         replica.train(False)
         replica.zero_grad()
@@ -173,7 +193,9 @@ class LocalTrainer:
         options, examples = self.options, self.examples
         order = generator(self.seed, "batches", self.round, self.client, *self._again())
         lengths, steps = self.features.lengths(examples), options.steps(len(examples))
-        return list(local_batches(examples, lengths, options.batch_size, steps, order, options.by_length))
+        return list(
+            local_batches(examples, lengths, options.examples_per_step, steps, order, options.group_by_length)
+        )
 
     def _again(self) -> tuple[int, ...]:
         """Return what tells the random streams of later calls in a round from those of the first."""
@@ -196,6 +218,22 @@ class LocalTrainer:
         self.total_steps += len(batches)
         self.total_examples += sum(map(len, batches))
         self.total_loss += float(torch.stack(losses).double().sum())
+
+
+def _shares(batches: Sequence[Mapping[str, Tensor]]) -> Tensor:
+    """Return the weight of each batch's mean loss in the mean over all of them: its share of what is predicted.
+
+    That is the number of labels, as Hugging Face's Trainer counts them, or of rows where a batch has no ``labels``.
+    """
+    counts = torch.tensor(
+        [
+            int((batch["labels"] != _NO_LABEL).sum())
+            if "labels" in batch
+            else len(next(iter(batch.values())))
+            for batch in batches
+        ]
+    )
+    return counts / counts.sum().clamp(min=1)
 
 
 class TrainedWeights:

@@ -2,56 +2,14 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch.optim import Optimizer
 
+from fednlp.training.local_training import LocalTraining
 from fednlp.training.replica import Group
 
 Schedule = Callable[[int], float]
-
-
-@dataclass(frozen=True)
-class LocalTraining:
-    """How one client trains: an option of its own, never implied by the algorithm's name.
-
-    Attributes:
-        optimizer: ``"sgd"``, ``"adam"``, ``"adamw"`` or ``"adagrad"``.
-        learning_rate: Step size at the top of the schedule.
-        momentum: Of SGD.
-        epochs: Passes over the client's examples.
-        max_steps: Local steps instead of epochs, if positive.
-        batch_size: Examples a step.
-        weight_decay: Not applied to biases and layer norms.
-        schedule: Hugging Face's ``lr_scheduler_type``, over the client's local steps of one round.
-        warmup_steps: Steps in which the rate rises from 0; below 1, their share of all steps, rounded up.
-        max_grad_norm: Gradients are scaled down to this norm; 0 for never.
-        by_length: Batches are made of examples of like length.
-        keep_memory: The optimiser's memory stays with the client from one of its rounds to the next.
-    """
-
-    optimizer: str = "adamw"
-    learning_rate: float = 5e-5
-    momentum: float = 0.0
-    epochs: int = 1
-    max_steps: int = -1
-    batch_size: int = 8
-    weight_decay: float = 0.0
-    schedule: str = "constant"
-    warmup_steps: float = 0
-    max_grad_norm: float = 0.0
-    by_length: bool = True
-    keep_memory: bool = False
-
-    @property
-    def leaves_zero_gradients_alone(self) -> bool:
-        """Whether a weight whose gradient is always zero stays as it is, so that it need not be loaded."""
-        return self.weight_decay == 0 and not self.keep_memory
-
-    def steps(self, examples: int) -> int:
-        """Local steps that a client with so many examples takes in a round."""
-        return self.max_steps if self.max_steps > 0 else self.epochs * -(-examples // self.batch_size)
 
 
 def make_optimizer(options: LocalTraining, groups: list[Group]) -> Optimizer:
@@ -69,7 +27,6 @@ def make_optimizer(options: LocalTraining, groups: list[Group]) -> Optimizer:
             return torch.optim.AdamW(parameters, lr=rate, fused=True)
         case "adagrad":
             return torch.optim.Adagrad(parameters, lr=rate)
-    raise ValueError(f"unknown client optimiser {options.optimizer}: choose sgd, adam, adamw or adagrad")
 
 
 def make_schedule(options: LocalTraining, steps: int, factor: float = 1.0) -> Schedule | None:
@@ -80,18 +37,20 @@ def make_schedule(options: LocalTraining, steps: int, factor: float = 1.0) -> Sc
         steps: That the schedule is for.
         factor: The learning rate is multiplied by this.
 
-    >>> rate = make_schedule(LocalTraining(learning_rate=0.1, schedule="linear"), 4)
+    >>> rate = make_schedule(LocalTraining(learning_rate=0.1, lr_scheduler_type="linear"), 4)
     >>> [round(rate(step), 3) for step in range(4)]
     [0.1, 0.075, 0.05, 0.025]
     """
-    if options.schedule == "constant":
+    if options.lr_scheduler_type == "constant":
         return None if factor == 1.0 else lambda step: options.learning_rate * factor
     from transformers import get_scheduler
 
     nothing = torch.optim.SGD([torch.zeros(1)], lr=options.learning_rate)
     wanted = options.warmup_steps
     warmup = int(wanted) if wanted >= 1 else math.ceil(wanted * steps)
-    scheduler = get_scheduler(options.schedule, nothing, num_warmup_steps=warmup, num_training_steps=steps)
+    scheduler = get_scheduler(
+        options.lr_scheduler_type, nothing, num_warmup_steps=warmup, num_training_steps=steps
+    )
     (shape,) = scheduler.lr_lambdas
     return lambda step: options.learning_rate * factor * float(shape(step))
 

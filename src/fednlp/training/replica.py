@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from fednlp.federated.client import Gradient, Update
+from fednlp.federated.gradients import changed_gradient
 from fednlp.federated.sums import count_nonfinite
 from fednlp.training.activation_cache import ActivationCache
 from fednlp.training.frozen_prefix import find_frozen_prefix
@@ -254,10 +255,13 @@ class Replica:
             hook: (g, y, *vectors) -> the new gradient, for one stretch at a time.
             vectors: From :meth:`stretches`.
             sparse: Whether the word embedding's gradient may be absent.
+
+        Raises:
+            ConfigError: The method's function does not fit the vectors.
         """
         trained = slice(0, self.layout.buffers.start or self.layout.dense)
         dense, tables = vectors
-        found = hook(self._gradient[trained], self._shared[trained], *dense)
+        found = changed_gradient(hook, self._gradient[trained], self._shared[trained], *dense)
         if found.data_ptr() != self._gradient.data_ptr():
             self._gradient[trained].copy_(found)
         self._reached |= self._pulled
@@ -267,7 +271,7 @@ class Replica:
         if weight.grad is None and sparse:
             return
         gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad
-        weight.grad = hook(gradient, weight.detach(), *tables)
+        weight.grad = changed_gradient(hook, gradient, weight.detach(), *tables)
 
     def stretches(self, vectors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Return flat vectors of the layout, cut to the trained parameters and to the rows that are loaded."""

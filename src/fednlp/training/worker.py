@@ -10,18 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fednlp.errors import ConfigError
 from fednlp.federated.aggregators.base import Room
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.client import ClientResult, TrainRequest, failed, reason_of
+from fednlp.federated.client import ClientResult, TrainRequest, failed
 from fednlp.federated.params import Layout
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.store import ClientStore
 from fednlp.federated.sums import DIVERGED, NonFiniteUpdate, count_nonfinite
 from fednlp.federated.transforms import RngKey
-from fednlp.federated.upload import Trained, received
+from fednlp.federated.upload import Trained, received, require_reported
 from fednlp.hubs.cache import cache_dir
 from fednlp.models.groups import groups_of
 from fednlp.partition import OneClient, Partition
+from fednlp.plugins import raised
 from fednlp.runtime.engine import Handler, Vectors
 from fednlp.runtime.messages import (
     BatchPredictions,
@@ -42,7 +44,7 @@ from fednlp.training.activation_cache import ActivationCache, activation_cache_f
 from fednlp.training.client import ClientInit, ClientTrainer, init_of, model_of
 from fednlp.training.evaluator import Evaluator
 from fednlp.training.local import LocalTrainer
-from fednlp.training.optimizers import LocalTraining
+from fednlp.training.local_training import LocalTraining
 from fednlp.training.replica import Replica
 from fednlp.training.worker_spec import (
     UNLABELLED,
@@ -55,9 +57,6 @@ from fednlp.training.worker_spec import (
     stacks_of,
     without_labels,
 )
-
-_DRAWN = {"masked-lm"}
-"""Tasks whose inputs are drawn anew each time, so that there is nothing to cache of them."""
 
 
 class ClientWorker:
@@ -88,7 +87,7 @@ class ClientWorker:
         groups = groups_of(model) if algorithm.uplink.pull.rule != "all" else {}
         self.replica = Replica(model, pick_device(spec.device), by_rows, personal, derived, decaying)
         self.layout: Layout = self.replica.layout
-        if self.replica.frozen_prefix is not None and self.task.name not in _DRAWN:
+        if self.replica.frozen_prefix is not None and not getattr(self.task, "draws_inputs", False):
             folder = (
                 activation_cache_folder(self.replica.frozen_prefix, cache_dir())
                 if spec.cache_activations
@@ -162,6 +161,9 @@ class ClientWorker:
         """Let one client take its part in a round, up to its upload: the client's half.
 
         A client that fails is reported, not raised.
+
+        Raises:
+            ConfigError: The algorithm's client does not fit what the algorithm declares.
         """
         self._loaded = None
         trainer, algorithm, x = self.trainer, self.algorithm, vectors[MODEL]
@@ -174,6 +176,8 @@ class ClientWorker:
             try:
                 result = algorithm.client(local, x, vectors, init.method)
                 sent = trainer.encode(request, local, result, record)
+            except ConfigError:  # it would be the same for every client
+                raise
             except Exception as error:
                 trainer.forget(request)
                 return trainer.failure(request, error, record)
@@ -198,6 +202,7 @@ class ClientWorker:
             return answer
         key, result = RngKey(self.spec.seed, request.round, request.client), answer.result
         try:
+            require_reported(result, self.algorithm)
             update = received(answer.upload, self.algorithm, self.layout, vectors[MODEL], key)
             self.algorithm.aggregator.add(total, request, update)
         except Exception as error:
@@ -307,12 +312,12 @@ class ClientWorker:
         Returns:
             Why it failed; None if it did not.
         """
-        options = replace(self.options, max_steps=request.finetune_steps)
+        options = self.options.model_copy(update={"max_steps": request.finetune_steps})
         try:
             with self._labelled(request.client, request.examples, request.labels) as examples:
                 self._train_alone(request.client, examples, options, request.round + 1, x, init)
         except Exception as error:
-            return reason_of(error)
+            return raised(error)
         if request.save_to is not None:
             shared = torch.empty(self.layout.numel)
             self.replica.store(shared)
@@ -354,12 +359,14 @@ class ClientWorker:
         """Train one client by itself from the start; evaluate its model on its own and the global test set."""
         client = request.client
         self._loaded = None
-        options = replace(self.options, epochs=request.epochs, max_steps=request.max_steps)
+        options = self.options.model_copy(
+            update={"num_train_epochs": request.epochs, "max_steps": request.max_steps}
+        )
         examples = self.partition.train(client)
         try:
             local = self._train_alone(client, examples, options, 0, vectors[MODEL], ClientInit())
         except Exception as error:
-            return LocalOnlyResult(client, reason_of(error))
+            return LocalOnlyResult(client, raised(error))
         evaluator = self.evaluator
         own = evaluator.predict_all(client) if request.on_own else []
         everyone = evaluator.predict_all() if request.on_all else []

@@ -11,8 +11,8 @@ from torch import nn
 from fednlp.data.features import Features, open_features
 from fednlp.errors import RunError
 from fednlp.federated.lora import LoraPair
-from fednlp.models import new_model, pretrained_model
 from fednlp.models.peft_options import averaging_of
+from fednlp.models.pretrained import new_model, pretrained_model
 from fednlp.models.selection import apply_selection
 from fednlp.models.selection_spec import parse_selection
 from fednlp.tasks import task_from
@@ -38,7 +38,7 @@ class WorkerSpec:
         test_features: Folder of the test set's features.
         test_numbers: File of the numbers of the global test set's examples.
         partition: File of the partition.
-        options: Of local training (:class:`fednlp.training.optimizers.LocalTraining`).
+        options: Of local training (:class:`fednlp.training.local_training.LocalTraining`).
         federated: Whether clients exchange anything.
         records: File of the clients' records.
         unlabelled: Whether training examples have only the labels that come with a request.

@@ -17,9 +17,10 @@ import fednlp
 from fednlp import fedavg, federate
 from fednlp.config import Experiment
 from fednlp.errors import RunError, TooFewClients
-from fednlp.federated.aggregators import coordinate_wise
+from fednlp.federated.aggregators import kept_updates
 from fednlp.federated.aggregators.base import AggregatedUpdate
-from fednlp.federated.aggregators.coordinate_wise import CoordinateWise, UpdateFile
+from fednlp.federated.aggregators.coordinate_wise import CoordinateWise
+from fednlp.federated.aggregators.kept_updates import UpdateFile
 from fednlp.federated.aggregators.median import Median, median
 from fednlp.federated.aggregators.trimmed_mean import TrimmedMean, cut_of, trimmed_mean
 from fednlp.federated.client import ClientResult, TrainRequest, Update
@@ -114,7 +115,7 @@ def test_each_coordinate_is_what_numpy_and_scipy_say(
     order = data.draw(st.permutations(range(clients)))
     weights = {client: data.draw(st.floats(0, 1)) for client in cohort}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coordinate_wise, "VALUES_AT_ONCE", data.draw(st.integers(1, 200)))
+        patch.setattr(kept_updates, "VALUES_AT_ONCE", data.draw(st.integers(1, 200)))
         found = aggregate(rule, cohort, workers, order, weights)
     plain = aggregate(rule, cohort, [0] * clients, range(clients), weights)
     assert found.clients == clients
@@ -152,7 +153,7 @@ def test_the_mean_is_moved_by_one_client_where_the_median_is_not() -> None:
 
 
 def test_no_more_values_are_read_at_a_time_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinate_wise, "VALUES_AT_ONCE", 10)
+    monkeypatch.setattr(kept_updates, "VALUES_AT_ONCE", 10)
     seen: list[tuple[int, ...]] = []
 
     class Watched(Median):
@@ -233,7 +234,7 @@ def test_a_round_that_has_no_room_on_disk_is_not_begun(monkeypatch: pytest.Monke
     rule = Median()
     needed = 2 * 3 * (8 + 4 * LAYOUT.numel)
     free = needed
-    monkeypatch.setattr(coordinate_wise.shutil, "disk_usage", lambda folder: type("", (), {"free": free})())
+    monkeypatch.setattr(kept_updates.shutil, "disk_usage", lambda folder: type("", (), {"free": free})())
     rule.open(plan_of(range(3)), LAYOUT)
     free -= 1
     with pytest.raises(RunError, match="set TMPDIR to a folder with more, or lower clients_per_round"):
@@ -341,7 +342,7 @@ def test_a_run_that_stops_leaves_nothing_behind(
 
 
 def test_a_method_with_an_aggregator_of_its_own_keeps_it(experiment: Make, tmp_path: Path) -> None:
-    own = replace(fedavg(4), aggregator=Median())
+    own = replace(fedavg(4, weight=equally), aggregator=Median())
     wanted = experiment(RUN | {"num_rounds": 1, "aggregator": {"name": "mean"}})
     with pytest.raises(
         fednlp.FednlpError, match=r"has an aggregator of its own \(Median\): leave \[aggregator\] out"
@@ -354,3 +355,23 @@ def test_a_method_with_an_aggregator_of_its_own_keeps_it(experiment: Make, tmp_p
     assert (given_value.model / "model.safetensors").read_bytes() == (
         named.model / "model.safetensors"
     ).read_bytes()
+
+
+@given(st.floats(0, 0.5, exclude_max=True), st.integers(1, 10_000))
+def test_a_trimmed_mean_cuts_no_more_than_its_fraction_and_never_all(fraction: float, clients: int) -> None:
+    cut = cut_of(fraction, clients)
+    assert 0 <= 2 * cut < clients
+    assert cut <= fraction * clients + 1e-9
+
+
+def test_a_trimmed_mean_of_which_dropouts_make_a_mean_is_refused() -> None:
+    rule, clients = TrimmedMean(0.2), range(5)
+    total = rule.init(LAYOUT, ("model",), PrivateRoom())
+    for client in clients:
+        rule.add(total, TrainRequest(client, 1, 1.0), {"model": Update.of(LAYOUT.zeros(), LAYOUT)})
+    results = [ClientResult(client, 1.0) for client in clients]
+    assert rule.finish(total, plan_of(clients), results).clients == 5
+    with pytest.raises(
+        TooFewClients, match=r"4 clients answered, of which trimmed-mean with fraction = 0\.2 cuts none"
+    ):
+        rule.finish(total, plan_of(clients), results[1:])

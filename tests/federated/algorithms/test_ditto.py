@@ -4,6 +4,7 @@ import copy
 import csv
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +266,36 @@ def test_what_it_goes_with(experiment: Make, tmp_path: Path, changes: dict[str, 
     assert all(not torch.equal(models[a], models[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
 
 
+def test_personal_models_are_those_of_the_method_that_was_used(experiment: Make, tmp_path: Path) -> None:
+    """By whatever name: the run directory says what clients keep, and no code is imported to read it."""
+    short = {"num_rounds": 1, "runtime.workers": 1}
+    named = fednlp.run(experiment(short | {"algorithm.name": "ditto"}), tmp_path / "named")
+    given = fednlp.run(experiment(short), tmp_path / "given", algorithm=ditto(4))
+    own = fednlp.run(experiment(short), tmp_path / "own", algorithm="fednlp.federated.algorithms.ditto:ditto")
+    client = json.loads((named.folder / "rounds.jsonl").read_text())["cohort"][0]
+    wanted = flat(personal(named, client))
+    for run in (named, given, own):
+        loaded = dict(open_trained(run.folder, client).model.state_dict())
+        torch.testing.assert_close(flat(loaded), wanted, rtol=0, atol=0)
+    (named.folder / "algorithm.json").unlink()  # as a run of an older version is
+    loaded = dict(open_trained(named.folder, client).model.state_dict())
+    torch.testing.assert_close(flat(loaded), wanted, rtol=0, atol=0)
+    for run in (given, own):
+        (run.folder / "algorithm.json").unlink()
+        with pytest.raises(RunError, match=r"has no algorithm\.json, which says what the clients of .* keep"):
+            open_trained(run.folder, client)
+        assert open_trained(run.folder).model is not None
+
+
+def test_a_personal_model_that_is_not_kept_is_none(experiment: Make, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match='personal_model = "mine" is none of keeps'):
+        replace(ditto(4), personal_model="mine")
+    run = fednlp.run(experiment({"num_rounds": 1, "algorithm.name": "ditto"}), tmp_path / "run")
+    (run.folder / "algorithm.json").write_text('{"name": "a", "keeps": ["b"], "personal_model": "c"}')
+    with pytest.raises(RunError, match=r"algorithm\.json.*personal_model is none of keeps"):
+        open_trained(run.folder, 0)
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -274,7 +305,7 @@ def test_what_it_goes_with(experiment: Make, tmp_path: Path, changes: dict[str, 
         ({"pull": {"rule": "low", "push": "selected"}}, 'say pull.push = "all"'),
         ({"client.keep_optimizer": True}, "keeps the memory of one optimiser"),
         ({"model.peft": {"method": "lora", "r": 2, "averaging": "exact"}}, 'averaging = "ffa" or "plain"'),
-        ({"fewshot": {"pacing": "search"}}, "not the personal models of ditto"),
+        ({"fewshot": {"pacing": "search"}}, r"not what the clients of ditto keep \(personal\)"),
         ({"algorithm.lam": -0.1}, "algorithm.lam = -0.1: input should be greater than or equal to 0"),
         ({"algorithm.lam": float("inf")}, "algorithm.lam"),
         ({"algorithm.mu": 0.1}, "algorithm.mu is not supported by ditto"),

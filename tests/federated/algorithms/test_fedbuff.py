@@ -434,18 +434,18 @@ def test_every_client_that_trains_is_counted_in_the_progress(buffered: Make, tmp
         ({"min_clients": 3}, "min_clients = 3 is more than algorithm.buffer_size = 2"),
         (
             {"secure": {"protocol": "secagg"}},
-            r"\[secure\] runs each step of its protocol with a whole cohort",
+            r"\[secure\] has an aggregator of its own, in place of the aggregator of fedbuff \(BufferedMean\)",
         ),
         (
             {"privacy": {"noise": 1.0, "clip": 1.0}, "algorithm.weighting": "uniform"},
-            r"\[privacy\] assumes cohorts that are drawn at random",
+            r"\[privacy\] has an aggregator of its own, in place of the aggregator of fedbuff",
         ),
-        ({"aggregator": {"name": "median"}}, r"\[aggregator\] replaces the rule of fedbuff"),
+        ({"aggregator": {"name": "median"}}, r"an aggregator of its own \(BufferedMean\): leave \[agg"),
         ({"pull": {"rule": "low"}}, r"\[pull\] averages each tensor over the clients that sent it"),
         ({"fewshot": {"gold": 16}}, r"\[fewshot\] draws each cohort among the clients that have labels"),
         (
             {"model.peft": {"method": "lora", "r": 2, "averaging": "exact"}},
-            r'averaging = "exact" is for clients that start from the same model',
+            r'averaging = "exact" needs a server that averages, which that of fedbuff does not',
         ),
     ],
 )

@@ -1,7 +1,5 @@
 """FedNova: the normalised average of Wang et al. 2020, written out; what it promises, and what it refuses."""
 
-import csv
-import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from torch import nn
 
 import fednlp
 from fednlp import ServerOptimizer, fedavg, federate
@@ -20,33 +17,14 @@ from fednlp.config import Experiment
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithms.fednova import fednova, gradient_count
 from fednlp.federated.cohort import equally
-from fednlp.models import pretrained_model
 from fednlp.partition import Partition
 from fednlp.seeds import generator
 from fednlp.simulation.run_dir import RunDir
 
+from .written_out import UNLIKE_SIZES, Tensors, assert_close, assert_ends_alike, loss_of, rows_of, start
+
 Make = Callable[..., Experiment]
-Tensors = dict[str, torch.Tensor]
-LABELS = ("arts", "economy", "science", "sports")
-SETTINGS = {
-    "num_rounds": 3,
-    "clients_per_round": 3,
-    "partition.method": "quantity",
-    "partition.clients": 6,
-    "partition.alpha": None,
-    "partition.beta": 2.0,
-    "model.config": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
-    "algorithm.name": "fednova",
-    "client.optimizer": "sgd",
-    "client.learning_rate": 0.2,
-    "client.num_train_epochs": 2,
-    "client.group_by_length": False,
-}
-"""Six clients of unlike sizes, and so of unlike numbers of steps, three a round; batches in drawn order."""
-
-
-def lines_of(run: RunDir) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
+SETTINGS = UNLIKE_SIZES | {"algorithm.name": "fednova", "client.learning_rate": 0.2}
 
 
 @given(steps=st.integers(1, 60), momentum=st.floats(0, 0.99))
@@ -60,16 +38,6 @@ def test_how_often_a_gradient_counts_is_what_sgd_does_with_it(steps: int, moment
     assert gradient_count(steps, momentum) == pytest.approx(-float(weight.detach()), rel=1e-6)
 
 
-def start(model: Path) -> nn.Module:
-    settings = {
-        "num_labels": 4,
-        "id2label": dict(enumerate(LABELS)),
-        "label2id": {name: number for number, name in enumerate(LABELS)},
-    }
-    without = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return pretrained_model(str(model), "AutoModelForSequenceClassification", settings, without, 0)
-
-
 def straight_line(
     run: RunDir, folder: Path, texts: Path, momentum: float, server_rate: float, uniform: bool
 ) -> Tensors:
@@ -77,11 +45,10 @@ def straight_line(
     from transformers import AutoTokenizer
 
     partition, tokenizer = Partition.load(run.partition), AutoTokenizer.from_pretrained(folder)
-    with texts.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(texts)
     rate, x = run.experiment().client.learning_rate, start(folder).state_dict()
     names = [name for name, _ in start(folder).named_parameters()]
-    for line in lines_of(run):
+    for line in run.round_lines():
         sizes = {client: len(partition.train(client)) for client in line["cohort"]}
         weights = {client: 1.0 if uniform else float(size) for client, size in sizes.items()}
         total = sum(weights.values())
@@ -96,11 +63,8 @@ def straight_line(
                 places = order.permutation(len(examples))
                 for first in range(0, len(places), 8):
                     numbers = examples[places[first : first + 8]]
-                    batch = tokenizer([rows[n]["text"] for n in numbers], padding=True, return_tensors="pt")
-                    labels = torch.tensor([LABELS.index(rows[n]["label"]) for n in numbers])
-                    ids, mask = batch["input_ids"], batch["attention_mask"]
                     optimizer.zero_grad()
-                    model(input_ids=ids, attention_mask=mask, labels=labels).loss.backward()
+                    loss_of(model, tokenizer, [rows[n] for n in numbers]).backward()  # type: ignore[no-untyped-call]
                     optimizer.step()
                     counts = [*counts, 0.0]
                     age = len(counts)
@@ -136,15 +100,13 @@ def test_a_run_is_the_algorithm_written_out(
     tmp_path: Path,
 ) -> None:
     run = fednlp.run(experiment(SETTINGS | changes), tmp_path / "run")
-    steps = {-(-len(Partition.load(run.partition).train(c)) // 8) for c in lines_of(run)[0]["cohort"]}
+    steps = {-(-len(Partition.load(run.partition).train(c)) // 8) for c in run.round_lines()[0]["cohort"]}
     assert len(steps) > 1
     expected, begun = straight_line(run, tiny_model, texts, momentum, server_rate, uniform), start(tiny_model)
-    found, moved = load_file(run.model / "model.safetensors"), 0.0
-    for name, first in begun.state_dict().items():
-        if name in expected and not name.endswith("key.bias"):
-            torch.testing.assert_close(found[name], expected[name], rtol=1e-3, atol=2e-5)
-            moved = max(moved, float((found[name] - first).abs().max()))
-    assert moved > 0.02
+    found = load_file(run.model / "model.safetensors")
+    assert_close(found, expected, 2e-5)
+    first = begun.state_dict()
+    assert max(float((found[name] - first[name]).abs().max()) for name in expected) > 0.02
 
 
 def test_two_workers_and_a_resumed_run_end_alike(
@@ -158,14 +120,8 @@ def test_two_workers_and_a_resumed_run_end_alike(
         "server.momentum": 0.5,
         "server.optimizer": "sgd",
     }  # with dropout
-    whole = fednlp.run(experiment(changes), tmp_path / "whole")
-    two = fednlp.run(experiment(changes | {"runtime.workers": 2}), tmp_path / "two")
-    with stopping(rounds=2, pieces=2) as listener:
-        fednlp.run(experiment(changes), tmp_path / "stopped", callback=listener)
-    resumed = fednlp.resume(tmp_path / "stopped")
-    expected = outcome(whole)
-    assert outcome(resumed) == expected
-    assert {**outcome(two), "summary": None} == {**expected, "summary": None}
+    two = experiment(changes | {"runtime.workers": 2})
+    assert_ends_alike(experiment(changes), two, outcome, stopping, tmp_path)
 
 
 def test_as_many_steps_by_all_is_fedavg(experiment: Make, tmp_path: Path) -> None:
@@ -178,8 +134,8 @@ def test_as_many_steps_by_all_is_fedavg(experiment: Make, tmp_path: Path) -> Non
     one, other = (load_file(run.state)["params"] for run in runs)
     torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
     keys = ("bytes_up", "bytes_down", "tensors_up", "tensors_down", "parameters_up")
-    assert [[line[key] for key in keys] for line in lines_of(runs[0])] == [
-        [line[key] for key in keys] for line in lines_of(runs[1])
+    assert [[line[key] for key in keys] for line in runs[0].round_lines()] == [
+        [line[key] for key in keys] for line in runs[1].round_lines()
     ]
 
 

@@ -1,6 +1,5 @@
 """SCAFFOLD: Algorithm 1 of Karimireddy et al. 2020, written out; what it promises, and what it refuses."""
 
-import csv
 import json
 import shutil
 from collections.abc import Callable
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import nn
 
 import fednlp
 from fednlp import fedavg, federate
@@ -21,44 +19,15 @@ from fednlp.errors import ConfigError
 from fednlp.federated.algorithms.scaffold import scaffold
 from fednlp.federated.cohort import equally
 from fednlp.federated.store import ClientStore
-from fednlp.models import pretrained_model
 from fednlp.partition import Partition
 from fednlp.seeds import generator
 from fednlp.simulation.run_dir import RunDir
 from fednlp.training.model_layout import layout_of
 
+from .written_out import UNLIKE_SIZES, Tensors, assert_close, assert_ends_alike, loss_of, rows_of, start
+
 Make = Callable[..., Experiment]
-Tensors = dict[str, torch.Tensor]
-LABELS = ("arts", "economy", "science", "sports")
-SETTINGS = {
-    "num_rounds": 3,
-    "clients_per_round": 3,
-    "partition.method": "quantity",
-    "partition.clients": 6,
-    "partition.alpha": None,
-    "partition.beta": 2.0,
-    "model.config": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
-    "algorithm.name": "scaffold",
-    "client.optimizer": "sgd",
-    "client.learning_rate": 0.5,
-    "client.num_train_epochs": 2,
-    "client.group_by_length": False,
-}
-"""Six clients of unlike sizes, three a round, without dropout, batches in drawn order."""
-
-
-def lines_of(run: RunDir) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run.folder / "rounds.jsonl").read_text().splitlines()]
-
-
-def start(model: Path) -> nn.Module:
-    settings = {
-        "num_labels": 4,
-        "id2label": dict(enumerate(LABELS)),
-        "label2id": {name: number for number, name in enumerate(LABELS)},
-    }
-    without = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return pretrained_model(str(model), "AutoModelForSequenceClassification", settings, without, 0)
+SETTINGS = UNLIKE_SIZES | {"algorithm.name": "scaffold", "client.learning_rate": 0.5}
 
 
 def straight_line(
@@ -69,17 +38,13 @@ def straight_line(
 
     experiment, partition = run.experiment(), Partition.load(run.partition)
     model, tokenizer = start(folder).train(), AutoTokenizer.from_pretrained(folder)
-    with texts.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(texts)
     names = [name for name, _ in model.named_parameters()]
 
     def gradient(at: Tensors, numbers: np.ndarray) -> Tensors:
         model.load_state_dict(at, strict=False)
         model.zero_grad()
-        batch = tokenizer([rows[n]["text"] for n in numbers], padding=True, return_tensors="pt")
-        labels = torch.tensor([LABELS.index(rows[n]["label"]) for n in numbers])
-        ids, mask = batch["input_ids"], batch["attention_mask"]
-        model(input_ids=ids, attention_mask=mask, labels=labels).loss.backward()
+        loss_of(model, tokenizer, [rows[n] for n in numbers]).backward()  # type: ignore[no-untyped-call]
         return {
             name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
             for name, p in model.named_parameters()
@@ -90,7 +55,7 @@ def straight_line(
     c, controls = dict(zeros), {client: dict(zeros) for client in range(partition.num_clients)}
     sizes = [len(partition.train(client)) for client in range(partition.num_clients)]
     weights = [1.0] * len(sizes) if uniform else sizes
-    for line in lines_of(run):
+    for line in run.round_lines():
         delta_x, delta_c = dict(zeros), dict(zeros)
         total = sum(weights[client] for client in line["cohort"])
         for client in line["cohort"]:
@@ -124,14 +89,6 @@ def straight_line(
     return x, c
 
 
-def assert_as(found: Tensors, expected: Tensors, atol: float) -> None:
-    for name, value in expected.items():
-        if not name.endswith("key.bias"):  # its gradient is rounding alone: softmax does not see it
-            torch.testing.assert_close(
-                found[name], value, rtol=1e-3, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
-            )
-
-
 CASES = {
     "I": ({"algorithm.option": "I"}, 1.0, 0.0, False),
     "II": ({}, 1.0, 0.0, False),
@@ -162,11 +119,11 @@ def test_a_run_is_the_algorithm_written_out(
     x, c = straight_line(run, tiny_model, texts, option, server_rate, decay, uniform)
     begun = start(tiny_model).state_dict()
     assert max(float((x[name] - begun[name]).abs().max()) for name in x) > 0.05
-    assert_as(load_file(run.model / "model.safetensors"), x, 2e-5)
+    assert_close(load_file(run.model / "model.safetensors"), x, 2e-5)
     layout = layout_of(start(tiny_model))
     control = layout.views(load_file(run.state)["vector.control"])
     assert max(float(value.abs().max()) for value in c.values()) > 0.01
-    assert_as(control, c, 2e-5)
+    assert_close(control, c, 2e-5)
 
 
 @pytest.mark.parametrize("option", ["I", "II"])
@@ -178,14 +135,8 @@ def test_two_workers_and_a_resumed_run_end_alike(
     tmp_path: Path,
 ) -> None:
     changes = SETTINGS | {"algorithm.option": option, "model.config": {}}  # with dropout
-    whole = fednlp.run(experiment(changes), tmp_path / "whole")
-    two = fednlp.run(experiment(changes | {"runtime.workers": 2}), tmp_path / "two")
-    with stopping(rounds=2, pieces=2) as listener:
-        fednlp.run(experiment(changes), tmp_path / "stopped", callback=listener)
-    resumed = fednlp.resume(tmp_path / "stopped")
-    expected = outcome(whole)
-    assert outcome(resumed) == expected
-    assert {**outcome(two), "summary": None} == {**expected, "summary": None}
+    two = experiment(changes | {"runtime.workers": 2})
+    assert_ends_alike(experiment(changes), two, outcome, stopping, tmp_path)
 
 
 def controls_of(run: RunDir, numel: int, rounds: int) -> list[torch.Tensor]:
@@ -205,7 +156,7 @@ def test_the_control_variate_is_the_mean_of_the_clients(
 ) -> None:
     """Those that never took part hold zeros, and count too."""
     run = fednlp.run(experiment(SETTINGS | {"algorithm.weighting": weighting}), tmp_path / "run")
-    assert len({client for line in lines_of(run) for client in line["cohort"]}) == 5
+    assert len({client for line in run.round_lines() for client in line["cohort"]}) == 5
     control = load_file(run.state)["vector.control"]
     sizes = np.diff(Partition.load(run.partition).train_offsets).astype(float)
     weights = sizes if weighting == "examples" else np.ones(6)
@@ -233,7 +184,7 @@ def test_a_client_that_is_dropped_leaves_no_trace(
         "clients_per_round": 5,
     }
     run = fednlp.run(experiment(SETTINGS | changes), tmp_path / "run")
-    assert [[one["client"] for one in line["dropped"]] for line in lines_of(run)] == [[4]] * 3
+    assert [[one["client"] for one in line["dropped"]] for line in run.round_lines()] == [[4]] * 3
     control = load_file(run.state)["vector.control"]
     controls = controls_of(run, len(control), 3)
     sizes = np.diff(Partition.load(run.partition).train_offsets)
@@ -246,7 +197,7 @@ def test_a_client_that_is_dropped_leaves_no_trace(
 def test_two_vectors_travel_each_way(experiment: Make, tmp_path: Path) -> None:
     run = fednlp.run(experiment(SETTINGS), tmp_path / "run")
     plain = fednlp.run(experiment(SETTINGS | {"algorithm.name": "fedavg"}), tmp_path / "plain")
-    for line, other in zip(lines_of(run), lines_of(plain), strict=True):
+    for line, other in zip(run.round_lines(), plain.round_lines(), strict=True):
         assert line["cohort"] == other["cohort"]
         for key in ("bytes_up", "bytes_down", "tensors_up", "tensors_down", "parameters_up"):
             assert line[key] == 2 * other[key] > 0, key
@@ -256,7 +207,7 @@ def test_a_round_at_learning_rate_zero_changes_nothing(experiment: Make, tmp_pat
     """The one step of a warm-up that begins at 0 tells nothing of the gradient, and no client is dropped."""
     still = {"client.lr_scheduler_type": "linear", "client.warmup_steps": 1, "client.max_steps": 1}
     run = fednlp.run(experiment(SETTINGS | still), tmp_path / "run")
-    assert not any("dropped" in line for line in lines_of(run))
+    assert not any("dropped" in line for line in run.round_lines())
     assert not load_file(run.state)["vector.control"].any()
 
 
@@ -273,7 +224,7 @@ def test_personal_layers_are_kept_with_either_option(experiment: Make, tmp_path:
     assert (runs[0].folder / "clients.csv").read_bytes() == (runs[1].folder / "clients.csv").read_bytes()
     fields = json.loads(runs[0].records.read_bytes()[:4096].partition(b"\n")[2])
     assert fields["method.control"] == len(states[0]["params"])
-    for client in lines_of(runs[0])[0]["cohort"]:
+    for client in runs[0].round_lines()[0]["cohort"]:
         stores = [ClientStore(run.records, fields) for run in runs]
         one, other = (store.read(client, 1) for store in stores)
         assert one is not None
@@ -394,7 +345,10 @@ def test_a_trainer_must_give_what_it_needs() -> None:
             r"leave \[privacy\] out",
         ),
         ({"pull.rule": "low"}, r"leave \[pull\] out"),
-        ({"model.peft": {"method": "lora", "averaging": "exact"}}, "control variates no longer hold"),
+        (
+            {"model.peft": {"method": "lora", "averaging": "exact"}},
+            r"what the clients of scaffold keep \(control\)",
+        ),
         ({"fewshot": {"pacing": "curriculum"}}, 'say fewshot.pacing = "none"'),
         ({"algorithm.option": "III"}, "algorithm.option"),
         ({"algorithm.mu": 0.1}, "algorithm.mu is not supported by scaffold"),

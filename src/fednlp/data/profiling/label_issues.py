@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from fednlp.data.schema import SCHEMAS
 from fednlp.data.split import Numbers
 from fednlp.data.textdata import Split, TextData
 from fednlp.errors import DataError
@@ -96,7 +95,7 @@ def misread_labels(data: TextData) -> MisreadLabels | None:
     It is not where all values are lists in brackets (words and tags, several labels an example), or where nearly
     every example has its own value and the values are as long as sentences.
     """
-    if SCHEMAS[data.task].kind != "class":
+    if data.schema.kind != "class":
         return None
     names, label = data.label_names, data.columns["label"]
     if names and all(map(_is_list, names)):
@@ -144,7 +143,7 @@ def label_issues(data: TextData, counts: Mapping[Split, Numbers]) -> Iterator[Is
         data: The data set.
         counts: Examples of each label (words of each tag) by split.
     """
-    kind, names = SCHEMAS[data.task].kind, data.label_names
+    kind, names = data.schema.kind, data.label_names
     if kind == "tags":
         yield from _unseen(names, counts, "tag", "word")
     if kind != "class":
@@ -239,5 +238,5 @@ def _single(names: Sequence[str], counts: Numbers) -> Iterator[Issue]:
             f"{plural(len(once), 'label')} with a single example",
             quoted(names[int(once[0])]),
             "it is either trained on or tested, never both; add examples, or merge rare labels",
-            minor=len(once) < _MINOR * counts.sum(),
+            minor=len(once) < _MINOR * int(counts.sum()),
         )

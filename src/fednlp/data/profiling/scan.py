@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from fednlp.data.columns import LISTS
 from fednlp.data.features import release_pages
-from fednlp.data.schema import SCHEMAS
 from fednlp.data.textdata import Split, TextData
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class Scan:
 def input_names(data: TextData, split: Split) -> list[str]:
     """Return the canonical names of what the model reads of an example, in the table of a split."""
     there = data.columns_in(split)
-    schema = SCHEMAS[data.task]
+    schema = data.schema
     return [name for name in (*schema.inputs, "text_pair") if name in there]
 
 
@@ -66,9 +65,9 @@ def scan(data: TextData) -> Scan:
 
 def _scan_table(data: TextData, split: Split, found: Scan) -> None:
     table = data.train if split == "train" else data.test
-    names, target = input_names(data, split), SCHEMAS[data.task].target
+    names, target = input_names(data, split), data.schema.target
     own = [data.columns[name] for name in names] + ([data.columns[target]] if target else [])
-    needed = len(SCHEMAS[data.task].inputs)
+    needed = len(data.schema.inputs)
     inputs, targets = np.zeros(table.num_rows, np.int64), np.zeros(table.num_rows, np.int64)
     start = 0
     for batch in table.select(list(dict.fromkeys(own))).to_batches(max_chunksize=_ROWS_AT_ONCE):

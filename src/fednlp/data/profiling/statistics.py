@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from fednlp.data.profiling.scan import Scan, input_names
-from fednlp.data.schema import SCHEMAS
 from fednlp.data.split import Numbers
 from fednlp.data.textdata import Split, TextData
 
@@ -108,7 +107,7 @@ def statistics_of(data: TextData, scanned: Scan, label_counts: Mapping[Split, Nu
         test=len(data.test_numbers),
         held_out=data.held_out and data.silo is None,
         dropped=data.dropped,
-        num_labels=len(data.label_names) if SCHEMAS[data.task].kind in ("class", "tags") else None,
+        num_labels=len(data.label_names) if data.schema.kind in ("class", "tags") else None,
         labels=_most_frequent(data.label_names, label_counts),
         scores=_scores(data),
         characters={name: spread_of(counts) for name, counts in scanned.characters.items()},
@@ -129,7 +128,7 @@ def count_labels(data: TextData) -> dict[Split, Numbers]:
     """Return how many training and test examples (of tags: words) have each label, int64 (labels), by split."""
     splits: tuple[Split, ...] = ("train", "test")
     numbers = dict(zip(splits, (data.train_numbers, data.test_numbers), strict=True))
-    if SCHEMAS[data.task].kind == "tags":
+    if data.schema.kind == "tags":
         return {split: _count_tags(data, split, numbers[split]) for split in splits}
     size = len(data.label_names)
     return {split: np.bincount(data.labels(split)[numbers[split]], minlength=size)[:size] for split in splits}
@@ -206,7 +205,7 @@ def _count_tags(data: TextData, split: Split, numbers: Numbers) -> Numbers:
 
 
 def _scores(data: TextData) -> tuple[float, float, float] | None:
-    if SCHEMAS[data.task].kind != "score":
+    if data.schema.kind != "score":
         return None
     scores = data.scores("train")[data.train_numbers]
     return float(scores.min()), float(np.median(scores)), float(scores.max())
@@ -219,7 +218,7 @@ def _sample(data: TextData) -> list[str]:
 
 
 def _examples(data: TextData) -> tuple[dict[str, str], ...]:
-    target = SCHEMAS[data.task].target
+    target = data.schema.target
     names = [*input_names(data, "train"), *([target] if target else [])]
     table: Any = data.train.select([data.columns[name] for name in names])
     rows = table.take(data.train_numbers[:_EXAMPLES]).rename_columns(names).to_pylist()

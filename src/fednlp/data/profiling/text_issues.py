@@ -11,7 +11,6 @@ import numpy as np
 from fednlp.data.profiling.label_issues import LONGEST_EXAMPLE, Issue, percent, quoted
 from fednlp.data.profiling.scan import BLANK, Hashes, Scan
 from fednlp.data.profiling.statistics import shortened
-from fednlp.data.schema import SCHEMAS
 from fednlp.data.split import Numbers
 from fednlp.data.textdata import Split, TextData
 from fednlp.formatting.units import plural
@@ -197,7 +196,7 @@ def duplicate_issues(data: TextData, scanned: Scan, holders: Holders | None) -> 
     yield from _leaked(data, train, test)
     yield from _repeated(data, "train", train)
     yield from _repeated(data, "test", test)
-    if SCHEMAS[data.task].kind in ("class", "score", "tags"):
+    if data.schema.kind in ("class", "score", "tags"):
         yield from _contradicting(data, train)
     if holders is not None:
         yield from _shared(data, train, holders)
@@ -235,7 +234,7 @@ def _repeated(data: TextData, split: Split, part: ExampleHashes) -> Iterator[Iss
 def _contradicting(data: TextData, train: ExampleHashes) -> Iterator[Issue]:
     wrong = contradicting(train)
     if wrong.count:
-        what = {"class": "label", "score": "score"}.get(SCHEMAS[data.task].kind, "list of tags")
+        what = {"class": "label", "score": "score"}.get(data.schema.kind, "list of tags")
         yield Issue(
             "contradicting-labels",
             wrong.count,
@@ -262,12 +261,12 @@ def _shared(data: TextData, train: ExampleHashes, holders: Holders) -> Iterator[
 
 
 def _is_minor(data: TextData, count: int, total: int) -> bool:
-    return count < total * (_MINOR_LINES if SCHEMAS[data.task].kind == "none" else _MINOR)
+    return count < total * (_MINOR_LINES if data.schema.kind == "none" else _MINOR)
 
 
 def _targets(data: TextData, first: int, other: int) -> str:
     """Return the two labels or scores of a text in brackets; nothing for lists of tags."""
-    kind, target = SCHEMAS[data.task].kind, SCHEMAS[data.task].target
+    kind, target = data.schema.kind, data.schema.target
     if kind == "tags" or target is None:
         return ""
     column = data.column("train", data.columns[target])

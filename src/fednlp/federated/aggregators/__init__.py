@@ -8,14 +8,10 @@ such a function hold what rules are made of, and the rules that other sections s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fednlp.federated.registry import Plugin, Refusal, Registry, mark
-
-if TYPE_CHECKING:
-    from fednlp.federated.aggregators.base import Aggregator
+from fednlp.registry import Plugin, Registry, mark
 
 
 @dataclass(frozen=True)
@@ -24,34 +20,18 @@ class Rule(Plugin):
 
     section = "aggregator"
     noun = "aggregator"
+    returns = "an Aggregator"
 
-    def make(self, options: Mapping[str, Any]) -> Aggregator:
-        """Build the aggregator.
+    @staticmethod
+    def fits(value: Any) -> bool:
+        """Whether a value is an aggregator."""
+        from fednlp.federated.aggregators.base import Aggregator
 
-        Raises:
-            ConfigError: The function does not take the options, or returns something else.
-        """
-        made: Aggregator = self.call(_is_aggregator, "an Aggregator", **options)
-        return made
-
-
-def _is_aggregator(value: Any) -> bool:
-    from fednlp.federated.aggregators.base import Aggregator
-
-    return isinstance(value, Aggregator)
+        return isinstance(value, Aggregator)
 
 
-def aggregator(
-    title: str, *, refuses: Refusal | None = None
-) -> Callable[[Callable[..., Aggregator]], Callable[..., Aggregator]]:
-    """Give a rule's function its title and what it refuses.
-
-    Args:
-        title: As people write it.
-        refuses: Returns what the rule cannot go with, a sentence each.
-    """
-    return mark(title=title, refuses=refuses)
-
+aggregator = mark
+"""Gives a rule's function its title, and says what the rule refuses."""
 
 AGGREGATORS = Registry(__name__, Rule)
 """The rules that come with fednlp, and those of the user's own."""

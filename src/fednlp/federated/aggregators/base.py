@@ -114,6 +114,9 @@ class Aggregator(ABC):
     additive: ClassVar[bool] = True
     """Whether it is a weighted sum, which masks and noise may be added to."""
 
+    weighs: ClassVar[bool] = True
+    """Whether clients count by their weights; where they do not, each counts once."""
+
     needs_clients: ClassVar[bool] = True
     """Whether a round of which no client is drawn changes nothing."""
 

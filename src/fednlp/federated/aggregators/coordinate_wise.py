@@ -1,57 +1,21 @@
-"""What rules share that look at one coordinate of all clients' updates at a time, such as the median.
-
-Each client counts once: weights, which clients state themselves, are ignored.
-
-Memory is O(model) for the result and one update, and a constant, :data:`VALUES_AT_ONCE` values, for the others: updates
-lie in a file on disk, and are read back in blocks of coordinates. The file takes 4 bytes for each element, vector and
-client of the cohort, and twice as much at most while the updates of several workers are joined.
-"""
+"""What rules share that look at one coordinate of all clients' updates at a time, such as the median."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
-import weakref
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from io import FileIO
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fednlp.errors import RunError
-from fednlp.federated.aggregators.base import (
-    AggregatedUpdate,
-    Aggregator,
-    Collection,
-    Mean,
-    Room,
-    mean_metrics,
-)
-from fednlp.federated.client import ClientResult, TrainRequest
-from fednlp.formatting.units import human_bytes
+from fednlp.federated.aggregators.kept_updates import KeptUpdates, UpdateFile, Values
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fednlp.federated.client import Update
-    from fednlp.federated.cohort import RoundPlan
-    from fednlp.federated.params import Layout
-
-Values = NDArray[np.float32]
-VALUES_AT_ONCE = 1 << 20
-"""How many values of all clients together are read at a time: 4 MB."""
-_COPIED_AT_ONCE = 1 << 22
-
 
 @dataclass(frozen=True)
-class CoordinateWise(Aggregator):
+class CoordinateWise(KeptUpdates):
     """A rule that makes each coordinate of the aggregate of the clients' values of that coordinate alone."""
-
-    additive: ClassVar[bool] = False
 
     @abstractmethod
     def combine(self, values: Values) -> Values:
@@ -64,174 +28,7 @@ class CoordinateWise(Aggregator):
             float32 (coordinates,).
         """
 
-    def init(self, layout: Layout, sends: Sequence[str], room: Room) -> UpdateFile:
-        """Return an empty file of updates."""
-        return UpdateFile(layout, sends, room.file("updates"))
-
-    def add(self, total: UpdateFile, request: TrainRequest, update: Mapping[str, Update]) -> None:
-        """Append a client's update.
-
-        Raises:
-            NonFiniteUpdate: It holds NaN, infinity or a huge number; nothing was added.
-            OSError: The disk is full; nothing was added.
-        """
-        from fednlp.federated.sums import check_finite
-
-        flat = [update[name].flat(total.layout) for name in total.sends]
-        for vector in flat:
-            check_finite(vector)
-        total.append(request.client, [vector.cpu().numpy() for vector in flat])
-
-    def merge(self, total: UpdateFile, other: UpdateFile) -> None:
-        """Append another worker's updates."""
-        total.extend(other)
-
-    def finish(self, total: UpdateFile, plan: RoundPlan, results: Sequence[ClientResult]) -> AggregatedUpdate:
-        """Return the aggregate of every coordinate."""
-        records = total.records()
-        places = [records[result.client] for result in results]
-        vectors = {name: self._vector(total, number, places) for number, name in enumerate(total.sends)}
-        weight = sum(result.weight for result in results) * plan.unit
-        return AggregatedUpdate(vectors, weight, len(results), mean_metrics(results), plan)
-
-    def _vector(self, total: UpdateFile, number: int, places: Sequence[int]) -> Mean:
-        """Return the aggregate of one of the vectors of the updates that lie at some places."""
-        import torch
-
-        layout = total.layout
-        delta = torch.zeros(layout.numel)
-        for start, values in total.blocks(number, places):
-            delta[start : start + values.shape[1]] = torch.from_numpy(self.combine(values))
-        derived = [layout.entries[one] for one in sorted(layout.derived)]
-        return Mean(delta, _nonzero_rows(delta, layout), [slice(e.start, e.stop) for e in derived])
-
-    def clear(self, total: UpdateFile) -> None:
-        """Empty the file."""
-        total.clear()
-
-    def open(self, plan: RoundPlan, layout: Layout) -> Collection:
-        """Begin to collect a round's updates.
-
-        Raises:
-            RunError: The disk has no room for the models' updates.
-        """
-        needed = 2 * len(plan.cohort.clients) * _record_bytes(layout, 1)
-        folder = tempfile.gettempdir()
-        free = shutil.disk_usage(folder).free
-        if free < needed:
-            raise RunError(
-                f"the updates of a round need up to {human_bytes(needed)} in {folder}, and {human_bytes(free)} are "
-                "free there: set TMPDIR to a folder with more, or lower clients_per_round"
-            )
-        return super().open(plan, layout)
-
-
-class UpdateFile:
-    """The updates of some clients, one after the other in a file: the client's id, then its vectors.
-
-    Args:
-        layout: Of every vector.
-        sends: Names of the vectors.
-        file: Where they lie. It is closed when this is forgotten.
-    """
-
-    def __init__(self, layout: Layout, sends: Sequence[str], file: FileIO) -> None:
-        self.layout, self.sends, self._file = layout, tuple(sends), file
-        self._record = _record_bytes(layout, len(self.sends))
-        weakref.finalize(self, file.close)
-
-    def append(self, client: int, vectors: Sequence[Values]) -> None:
-        """Append a client's update; where that fails, the file stays as it was.
-
-        Args:
-            client: Its id.
-            vectors: By the order of ``sends``.
-        """
-        end = self._file.seek(0, os.SEEK_END)
-        try:
-            self._write(memoryview(np.int64(client).tobytes()))
-            for vector in vectors:
-                self._write(memoryview(np.ascontiguousarray(vector).view(np.uint8).data))
-        except OSError:
-            self._file.truncate(end)
-            raise
-
-    def extend(self, other: UpdateFile) -> None:
-        """Append the updates of another file."""
-        self._file.seek(0, os.SEEK_END)
-        other._file.seek(0)
-        while part := other._file.read(_COPIED_AT_ONCE):
-            self._write(memoryview(part))
-
-    def records(self) -> dict[int, int]:
-        """Return where in the file each client's vectors begin."""
-        size = self._file.seek(0, os.SEEK_END)
-        starts = range(0, size, self._record)
-        return {int(self._read(start, 1, np.dtype(np.int64))[0]): start + 8 for start in starts}
-
-    def blocks(self, number: int, places: Sequence[int]) -> Iterator[tuple[int, Values]]:
-        """Yield the first coordinate of each block, and the block's values, (places, coordinates).
-
-        Args:
-            number: Of the vector.
-            places: Where the updates to read begin; nothing is yielded where there are none.
-        """
-        if not places:
-            return
-        numel, width = self.layout.numel, max(1, VALUES_AT_ONCE // len(places))
-        for start in range(0, numel, width):
-            count = min(width, numel - start)
-            values = np.empty((len(places), count), dtype=np.float32)
-            for row, place in zip(values, places, strict=True):
-                row[:] = self._read(place + 4 * (number * numel + start), count, row.dtype)
-            yield start, values
-
-    def clear(self) -> None:
-        """Remove all updates."""
-        self._file.truncate(0)
-
-    def _write(self, part: memoryview) -> None:
-        while part:
-            part = part[self._file.write(part) :]
-
-    def _read(self, place: int, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        left = count * dtype.itemsize
-        parts = []
-        while left:
-            part = os.pread(self._file.fileno(), left, place)
-            if not part:
-                raise RunError(
-                    "the file of the round's updates was cut short while it was read: start the run again"
-                )
-            parts.append(part)
-            place, left = place + len(part), left - len(part)
-        return np.frombuffer(b"".join(parts), dtype=dtype)
-
-
-def _record_bytes(layout: Layout, vectors: int) -> int:
-    """Return the bytes of one client's update in the file."""
-    return 8 + 4 * layout.numel * vectors
-
-
-def _nonzero_rows(delta: Tensor, layout: Layout) -> Tensor:
-    """Return the numbers of the table's rows that are not all zero, int64."""
-    import torch
-
-    if layout.table is None:
-        return torch.zeros(0, dtype=torch.int64)
-    return layout.rows(delta).any(1).nonzero().squeeze(1)
-
-
-def refuse_weights(name: str, experiment: Any) -> list[str]:
-    """Return what is wrong where an experiment weighs clients that the rule counts once each.
-
-    Args:
-        name: Of the rule.
-        experiment: Whose ``algorithm.weighting`` is looked at.
-    """
-    if experiment.algorithm.weighting == "uniform":
-        return []
-    return [
-        f"[aggregator] {name} counts every client once, whatever number of examples it states: "
-        'say algorithm.weighting = "uniform"'
-    ]
+    def aggregate(self, total: UpdateFile, places: Sequence[int]) -> Iterator[Tensor]:
+        """Yield the aggregate of every coordinate of each vector."""
+        for number in range(len(total.sends)):
+            yield total.combined(number, places, self.combine)

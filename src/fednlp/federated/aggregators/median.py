@@ -1,13 +1,11 @@
 """The median: Yin et al. 2018, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates"."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from fednlp.federated.aggregators import aggregator
 from fednlp.federated.aggregators.base import Aggregator
-from fednlp.federated.aggregators.coordinate_wise import CoordinateWise, Values, refuse_weights
+from fednlp.federated.aggregators.coordinate_wise import CoordinateWise
+from fednlp.federated.aggregators.kept_updates import Values
 
 
 class Median(CoordinateWise):
@@ -21,11 +19,7 @@ class Median(CoordinateWise):
         return np.asarray(middle.mean(axis=0, dtype=np.float64), dtype=np.float32)
 
 
-def _refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
-    return refuse_weights("median", experiment)
-
-
-@aggregator("Coordinate-wise median", refuses=_refuses)
+@aggregator("Coordinate-wise median")
 def median() -> Aggregator:
     """Return the coordinate-wise median (Algorithm 1, option I), which half of the clients decide, not a few."""
     return Median()

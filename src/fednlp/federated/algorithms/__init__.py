@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.registry import Plugin, Refusal, Registry, mark
 from fednlp.federated.server import ServerOptimizer
+from fednlp.registry import Plugin, Refusal, Registry, mark
 
 COMMON = ("weight", "min_clients", "client_rate", "server")
 """Parameters of a method that the run gives where the method takes them."""
@@ -34,7 +35,13 @@ class Method(Plugin):
 
     section = "algorithm"
     noun = "method"
+    returns = "a fednlp.Algorithm"
     given = COMMON
+
+    @staticmethod
+    def fits(value: Any) -> bool:
+        """Whether a value is an algorithm."""
+        return isinstance(value, Algorithm)
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -44,9 +51,17 @@ class Method(Plugin):
 
     @property
     def server(self) -> ServerOptimizer | None:
-        """The server optimiser that the method begins with; None where ``[server]`` cannot set any."""
+        """The server optimiser that the method begins with; None where ``[server]`` cannot set any.
+
+        Raises:
+            ConfigError: The user's own function takes ``server``, and its default is no optimiser.
+        """
         parameter = self.parameters.get("server")
-        return None if parameter is None else parameter.default
+        if parameter is None:
+            return None
+        if not isinstance(parameter.default, ServerOptimizer):
+            raise ConfigError(f"{self._said}: the default of server is to be a fednlp.ServerOptimizer")
+        return parameter.default
 
     def make(
         self, clients_per_round: int, common: Mapping[str, Any], options: Mapping[str, Any]
@@ -60,19 +75,17 @@ class Method(Plugin):
             options: The method's own.
 
         Raises:
-            ConfigError: The function does not take the options, or returns something else.
+            ConfigError: The function does not take the options, raises an error, or returns something else.
         """
-        taken = self.parameters
-        every = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values())
+        taken, every = self.parameters, self.takes_any
         given = {n: value for n, value in common.items() if n in taken or (every and n != "server")}
-        made: Algorithm = self.call(
-            _is_algorithm, "a fednlp.Algorithm", clients_per_round, **given, **options
-        )
+        for name in options:
+            if name in given:
+                raise ConfigError(
+                    f"{self._said}: {name} is given by the run: leave it out of [{self.section}.options]"
+                )
+        made: Algorithm = self.call(clients_per_round, **given, **options)
         return made
-
-
-def _is_algorithm(value: Any) -> bool:
-    return isinstance(value, Algorithm)
 
 
 def method(
@@ -85,7 +98,7 @@ def method(
         refuses: Returns what the method cannot go with, a sentence each.
         fixed_server: Whether the method stands for one server optimiser.
     """
-    return mark(title=title, refuses=refuses, fixed_server=fixed_server)
+    return mark(title, refuses=refuses, fixed_server=fixed_server)
 
 
 ALGORITHMS = Registry(__name__, Method)

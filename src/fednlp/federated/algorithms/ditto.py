@@ -1,7 +1,7 @@
 """Ditto: Li et al. 2021, "Ditto: Fair and Robust Federated Learning Through Personalization"."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
@@ -19,41 +19,7 @@ PERSONAL = "personal"
 """The client's own model, in its record."""
 
 
-def _refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
-    """Return what goes with one model a client, and not with two."""
-    train, peft, fewshot = experiment.model.train, experiment.model.peft or {}, experiment.fewshot
-    found = []
-    if isinstance(train, Mapping) and (
-        {"critical_layer", "personal"} & {*train} or "personal" in train.values()
-    ):
-        found.append(
-            "ditto keeps a whole personal model with each client, and model.train keeps layers there: leave one of the "
-            'two out; to share all layers but the embeddings, say model.train.frozen = "embeddings"'
-        )
-    if experiment.pull.push == "selected":
-        found.append(
-            'ditto trains its personal model towards the global model, which pull.push = "selected" does not send as '
-            'a whole: say pull.push = "all"'
-        )
-    if experiment.client.keep_optimizer:
-        found.append(
-            "client.keep_optimizer keeps the memory of one optimiser, and a client of ditto trains two models: leave "
-            "it out"
-        )
-    if peft.get("averaging") == "exact":
-        found.append(
-            '[model.peft] averaging = "exact" moves the weights under the adapters, which ditto\'s personal models do '
-            'not follow: say averaging = "ffa" or "plain"'
-        )
-    if fewshot is not None and fewshot.pacing == "search":
-        found.append(
-            'fewshot.pacing = "search" puts the model back between trials, and not the personal models of ditto: set '
-            "another pacing"
-        )
-    return found
-
-
-@method("Ditto", refuses=_refuses)
+@method("Ditto")
 def ditto(
     clients_per_round: int,
     lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0,

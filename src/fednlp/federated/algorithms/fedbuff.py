@@ -32,7 +32,7 @@ _VERSION = "version."
 def _refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
     """Return what has no place where clients train across rounds, and what contradicts the options."""
     found, size = [], options.get("buffer_size", 10)
-    clients, peft = experiment.partition.clients, experiment.model.peft or {}
+    clients = experiment.partition.clients
     if experiment.costs.device is None:
         found.append(
             "fedbuff needs the time that each client takes: set costs.device to a profile, or to a mix of several"
@@ -48,20 +48,6 @@ def _refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
         found.append(
             'algorithm.staleness_exponent is for algorithm.staleness = "polynomial": leave one of them out'
         )
-    if experiment.aggregator is not None:
-        found.append(
-            "[aggregator] replaces the rule of fedbuff, which weights updates by their staleness: leave it out"
-        )
-    if experiment.secure.protocol != "none":
-        found.append(
-            "[secure] runs each step of its protocol with a whole cohort at once, and the clients of fedbuff arrive "
-            "one by one: leave [secure] out"
-        )
-    if experiment.privacy is not None:
-        found.append(
-            "[privacy] assumes cohorts that are drawn at random, and in fedbuff they depend on how fast the clients "
-            "are: leave [privacy] out"
-        )
     if experiment.pull.rule != "all":
         found.append(
             "[pull] averages each tensor over the clients that sent it, and fedbuff divides by the whole buffer: leave "
@@ -71,11 +57,6 @@ def _refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
         found.append(
             "[fewshot] draws each cohort among the clients that have labels by then, and the clients of fedbuff train "
             "across rounds: leave [fewshot] out"
-        )
-    if peft.get("averaging") == "exact":
-        found.append(
-            '[model.peft] averaging = "exact" is for clients that start from the same model, which those of fedbuff do '
-            'not: say averaging = "ffa" or "plain"'
         )
     return found
 

@@ -47,25 +47,10 @@ def refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
         found.append(
             "fednova counts on a momentum that begins afresh each round: leave client.keep_optimizer out"
         )
-    if experiment.secure.protocol != "none":
-        found.append(
-            "fednova's clients report how many steps they took, which [secure] does not hide, though it tells their "
-            "number of examples: leave [secure] out"
-        )
-    if experiment.privacy is not None:
-        found.append(
-            "fednova's server multiplies by the mean number of steps, which [privacy] does not noise: leave [privacy] "
-            "out"
-        )
     if experiment.pull.rule != "all":
         found.append(
             "[pull] averages each tensor over some clients of a cohort, whose mean number of steps is another: leave "
             "[pull] out"
-        )
-    if (experiment.model.peft or {}).get("averaging") == "exact":
-        found.append(
-            '[model.peft] averaging = "exact" needs a server that averages, and fednova\'s weighs clients by their '
-            'steps too: say averaging = "ffa" or "plain"'
         )
     return found
 
@@ -95,6 +80,7 @@ def fednova(
         client=normalised_client,
         server=FedNovaServer(server),
         min_clients=min_clients,
+        reports=("tau",),
         client_rate=client_rate,
     )
 

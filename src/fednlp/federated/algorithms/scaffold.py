@@ -38,22 +38,6 @@ def refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
             'algorithm.option = "II" takes what the local steps moved for a sum of gradients, which steps cut by '
             'client.max_grad_norm are not: leave it out, or say algorithm.option = "I"'
         )
-    if experiment.secure.protocol != "none":
-        found.append("scaffold sends two vectors, and [secure] sums one under its masks: leave [secure] out")
-    if experiment.privacy is not None:
-        found.append(
-            "[privacy] clips and noises the model's update alone, and scaffold also sends what a client knows of its "
-            "gradient: leave [privacy] out"
-        )
-    if experiment.pull.rule != "all":
-        found.append(
-            "[pull] sends some tensors of a client's model, and scaffold corrects all of them: leave [pull] out"
-        )
-    if (experiment.model.peft or {}).get("averaging") == "exact":
-        found.append(
-            '[model.peft] averaging = "exact" changes the base weights under the adapters, so that control variates no '
-            'longer hold: say averaging = "ffa" or "plain"'
-        )
     if experiment.fewshot is not None and experiment.fewshot.pacing != "none":
         found.append(
             "pseudo labels change what a client learns from, and its control variate is of what it learnt from before: "

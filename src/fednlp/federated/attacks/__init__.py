@@ -15,7 +15,7 @@ import numpy as np
 
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientFunction, Local, Result
-from fednlp.federated.registry import Plugin, Refusal, Registry, mark
+from fednlp.registry import Plugin, Registry, mark
 from fednlp.seeds import generator
 
 if TYPE_CHECKING:
@@ -31,28 +31,16 @@ class AttackPlugin(Plugin):
 
     section = "attack"
     noun = "attack"
+    returns = "a function from a client function to another"
 
-    def make(self, options: Mapping[str, Any]) -> Attack:
-        """Build the attack.
-
-        Raises:
-            ConfigError: The function does not take the options, or returns something else.
-        """
-        made: Attack = self.call(callable, "a function from a client function to another", **options)
-        return made
+    @staticmethod
+    def fits(value: Any) -> bool:
+        """Whether a value is a function."""
+        return callable(value)
 
 
-def attack(
-    title: str, *, refuses: Refusal | None = None
-) -> Callable[[Callable[..., Attack]], Callable[..., Attack]]:
-    """Give an attack's function its title and what it refuses.
-
-    Args:
-        title: As people write it.
-        refuses: Returns what the attack cannot go with, a sentence each.
-    """
-    return mark(title=title, refuses=refuses)
-
+attack = mark
+"""Gives an attack's function its title, and says what the attack refuses."""
 
 ATTACKS = Registry(__name__, AttackPlugin)
 """The attacks that come with fednlp, and those of the user's own."""

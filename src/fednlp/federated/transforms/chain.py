@@ -1,13 +1,13 @@
 """Chains of transforms, and error feedback, which compensates for what they lose."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fednlp.errors import ModelError
-from fednlp.federated.message import Shapes, message_bytes, shapes_of
+from fednlp.errors import ConfigError, FednlpError
+from fednlp.federated.links import Chain
+from fednlp.federated.message import shapes_of
 from fednlp.federated.transform_spec import Step
 from fednlp.federated.transforms.base import RngKey, Tensors, Transform
 from fednlp.federated.transforms.clip import Clip
@@ -15,69 +15,9 @@ from fednlp.federated.transforms.half import Half
 from fednlp.federated.transforms.quantise import Quantise
 from fednlp.federated.transforms.sign import Sign
 from fednlp.federated.transforms.sparse import RandomK, TopK
-from fednlp.plugins import load
+from fednlp.plugins import load, raised
 
 Carry = Callable[[dict[str, Tensor]], dict[str, Tensor]]
-
-
-@dataclass(frozen=True)
-class Chain:
-    """Transforms in the order in which a sender applies them; an empty chain changes nothing, bit for bit.
-
-    Attributes:
-        steps: The transforms.
-    """
-
-    steps: tuple[Transform, ...] = ()
-
-    def shapes(self, before: Shapes) -> Shapes:
-        """Return the shapes and dtypes that :meth:`encode` gives for tensors of these shapes."""
-        return self._stages(before)[-1]
-
-    def encode(self, tensors: Tensors, key: RngKey) -> dict[str, Tensor]:
-        """Encode named float32 tensors; the same key gives the same bytes."""
-        current = dict(tensors)
-        for step in self.steps:
-            current = step.encode(current, key)
-        return current
-
-    def decode(self, encoded: Tensors, shapes: Shapes, key: RngKey) -> dict[str, Tensor]:
-        """Decode tensors that :meth:`encode` encoded with the same key.
-
-        Args:
-            encoded: Tensors of ``self.shapes(shapes)``.
-            shapes: Shapes and dtypes of the original tensors.
-            key: The sender's key.
-
-        Returns:
-            float32 tensors of the original shapes, in the order of ``shapes``.
-
-        Raises:
-            RunError: The chain cannot have produced these values.
-        """
-        stages = self._stages(shapes)
-        current = {name: encoded[name] for name in stages[-1]}
-        for step, before in zip(reversed(self.steps), reversed(stages[:-1]), strict=True):
-            current = step.decode(current, before, key)
-        return current
-
-    def message_bytes(self, shapes: Shapes) -> int:
-        """Return the exact length of the encoded message of tensors of these shapes, in bytes."""
-        return message_bytes(self.shapes(shapes))
-
-    def _stages(self, before: Shapes) -> list[Shapes]:
-        """Return the shapes before the first step, and after each.
-
-        Raises:
-            ModelError: A name contains "#", which is reserved for side tensors.
-        """
-        for name in before:
-            if "#" in name:
-                raise ModelError(f"the parameter {name} has a # in its name: rename it, # marks side tensors")
-        stages: list[Shapes] = [dict(before)]
-        for step in self.steps:
-            stages.append(step.shapes(stages[-1]))
-        return stages
 
 
 def make_chain(steps: Sequence[Step], *, nearest: bool = False) -> Chain:
@@ -105,7 +45,15 @@ def _make(step: Step, nearest: bool) -> Transform:
             return Sign()
         case "clip":
             return Clip(number)
-    transform: Transform = load(step.name, "exchange")()
+    try:
+        transform: Transform = load(step.name, "exchange")()
+    except Exception as error:
+        if isinstance(error, FednlpError):
+            raise
+        raise ConfigError(f'exchange: "{step.name}": making it raised {raised(error)}') from error
+    lacking = [part for part in ("shapes", "encode", "decode") if not hasattr(transform, part)]
+    if lacking:
+        raise ConfigError(f'exchange: "{step.name}" is no transform: it has no {lacking[0]}')
     return transform
 
 

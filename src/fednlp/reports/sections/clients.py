@@ -10,7 +10,7 @@ from fednlp.formatting.units import capital, is_share, metric_title
 from fednlp.reports import plots
 from fednlp.reports.charts import draw
 from fednlp.reports.document import Block, Grid, Picture
-from fednlp.reports.groups import Groups, group_reference, metric_of
+from fednlp.reports.groups import Groups, group_baseline, metric_of
 from fednlp.reports.read import ClientTable, Run
 from fednlp.reports.render import grid, leaders
 from fednlp.reports.table import ColumnKind, Stat, Table, TableColumn, TableRow
@@ -26,7 +26,7 @@ def clients_table(groups: Groups) -> Table | None:
     """Return a row a client: its sizes, and a column a method with its own test, by the model that it would use.
 
     Args:
-        groups: For each algorithm or reference its runs, one a seed.
+        groups: For each algorithm or baseline its runs, one a seed.
 
     Returns:
         The table of all runs whose clients are those of the first run; a note names the others. None where there are
@@ -102,11 +102,11 @@ def _extremes(title: str, rows: Sequence[TableRow]) -> str:
     """Return which clients have the best and the worst score, unless all are equal."""
     known = [(stat.mean, row.label) for row in rows if (stat := row.cells[title])]
     marks = marks_of(np.array([score for score, _ in known]))
-    best, worst = (
-        ", ".join(clean(name) for (_, name), mark in zip(known, marks, strict=True) if mark == kind)
-        for kind in ("best", "worst")
-    )
-    return f"{title}: best client {best}, worst client {worst}" if best else ""
+    found = []
+    for kind in ("best", "worst"):
+        names = [clean(name) for (_, name), mark in zip(known, marks, strict=True) if mark == kind]
+        found.append(f"{kind} client{'s' if len(names) > 1 else ''} {', '.join(names)}")
+    return f"{title}: {', '.join(found)}" if any(marks) else ""
 
 
 def marks_of(scores: NDArray[np.float64]) -> list[str]:
@@ -156,10 +156,7 @@ def _grid(table: Table, groups: Groups) -> Grid:
     """Return the table of clients as a page shows it, the best method of each client marked."""
     heads, rows = grid(table)
     methods = {
-        key
-        for label, runs in groups.items()
-        if group_reference(runs) is None
-        for key in method_columns(label)
+        key for label, runs in groups.items() if group_baseline(runs) is None for key in method_columns(label)
     }
     best = {(number, place) for number, row in enumerate(table.rows) for place in _best(table, row, methods)}
     return Grid(heads[:-1], [row[:-1] for row in rows], [table.caption, *table.notes], best=best)

@@ -18,7 +18,7 @@ from fednlp.formatting.units import (
 from fednlp.reports import plots
 from fednlp.reports.charts import Chart, draw
 from fednlp.reports.document import Block, Grid, Picture, Text
-from fednlp.reports.groups import Groups, group_reference, metric_of
+from fednlp.reports.groups import Groups, group_baseline, metric_of
 from fednlp.reports.plots import shown_parts
 from fednlp.reports.read import Run, curve, running_total
 from fednlp.reports.render import cell_text
@@ -75,9 +75,7 @@ def first_reached(run: Run, metric: str, target: float) -> Reached | None:
 def targets(groups: Groups, metric: str) -> list[float]:
     """Return :data:`SHARES` of the best algorithm's final figure, its mean over seeds; none without one."""
     finals = [
-        stat_of(runs, lambda run: _final(run, metric))
-        for runs in groups.values()
-        if not group_reference(runs)
+        stat_of(runs, lambda run: _final(run, metric)) for runs in groups.values() if not group_baseline(runs)
     ]
     best = max((stat.mean for stat in finals if stat and math.isfinite(stat.mean)), default=0.0)
     return [share * best for share in SHARES] if best > 0 else []
@@ -200,7 +198,7 @@ def _devices(run: Run) -> str:
 
 
 def _reached_blocks(groups: Groups, metric: str, target: float | None) -> Iterator[Block]:
-    federated = {label: runs for label, runs in groups.items() if not group_reference(runs)}
+    federated = {label: runs for label, runs in groups.items() if not group_baseline(runs)}
     for part, where in shown_parts(federated, metric).items() if federated else ():
         yield from _reached(federated, f"{part}.{metric}", where, target)
 

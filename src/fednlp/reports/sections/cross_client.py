@@ -160,7 +160,7 @@ def _row(label: str, tests: Sequence[str], of_seeds: Sequence[ScoreRow], runs: S
     for number, key in enumerate(_keys(tests)):
         values = tuple(value for row in whole if (value := row[number]) is not None)
         cells[key] = Stat(values) if values else None
-    return TableRow(label, runs[0].reference, len(whole), cells)
+    return TableRow(label, runs[0].baseline, len(whole), cells)
 
 
 def _keys(tests: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fednlp.checked_json import damaged
 from fednlp.reports.document import Block, Fold, Grid, Heat
-from fednlp.reports.groups import Groups, group_reference
+from fednlp.reports.groups import Groups, group_baseline
 from fednlp.reports.read import Run, read_file
 from fednlp.reports.render import cell_text, leaders
 from fednlp.reports.table import Stat, TableColumn
@@ -58,7 +58,7 @@ def label_blocks(groups: Groups) -> Iterator[Block]:
         return
     first = next(iter(found.values()))
     alike = {label: one for label, one in found.items() if one.labels == first.labels}
-    methods = [label for label in alike if group_reference(groups[label]) is None]
+    methods = [label for label in alike if group_baseline(groups[label]) is None]
     yield _one_method(first) if len(alike) == 1 else _several(alike, methods)
     for label, one in alike.items():
         block = _confusion(one)

@@ -8,7 +8,7 @@ import numpy as np
 
 from fednlp.formatting.units import capital, is_share, metric_title
 from fednlp.reports.document import Block, Picture
-from fednlp.reports.groups import Groups, differing, group_reference, metric_of, settings, without_seeds
+from fednlp.reports.groups import Groups, differing, group_baseline, metric_of, settings, without_seeds
 from fednlp.reports.read import Run, lookup
 from fednlp.reports.style import MUTED, SERIES, drawing, legend, new_axes
 from fednlp.reports.table import Stat, stat_of
@@ -40,7 +40,7 @@ def find_sweep(groups: Groups) -> Sweep | None:
     flats = {
         label: _numbered(without_seeds(settings(runs[0])))
         for label, runs in groups.items()
-        if not group_reference(runs)
+        if not group_baseline(runs)
     }
     sweeps = [sweep for key in differing(list(flats.values())) if (sweep := _along(key, flats, groups))]
     most = max((len(sweep.values) for sweep in sweeps), default=0)

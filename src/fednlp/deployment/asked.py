@@ -1,0 +1,69 @@
+"""What a server may ask of a site after its setup, by the experiment that the site has agreed to."""
+
+import re
+from typing import Any
+
+from fednlp.config import Experiment
+from fednlp.errors import RunError
+from fednlp.federated.client import TrainRequest
+from fednlp.partition import OneClient
+from fednlp.runtime.messages import ClientModelRequest, from_json
+
+_TRAIN = re.compile(r"train(-[1-9][0-9]{0,5})?")
+"""Names of calls to train; a number is that of a further attempt at a secure sum."""
+_EVALUATE = ("evaluate", "finetune")
+
+
+def asked_of(
+    value: Any, name: str, experiment: Experiment, own: OneClient
+) -> TrainRequest | ClientModelRequest:
+    """Return the request that a call carries, if the experiment has it done.
+
+    A server that asks for more, such as training on one example alone, would learn more than the site agreed to.
+
+    Args:
+        value: JSON of the request.
+        name: Of the call.
+        experiment: That the site has checked.
+        own: The site's client.
+
+    Raises:
+        RunError: It is no such request.
+    """
+    wanted = from_json(value)
+    if not isinstance(wanted, (TrainRequest, ClientModelRequest)):
+        raise RunError(f"a site does not answer a {type(wanted).__name__}")
+    if wanted.client != own.client:
+        raise RunError(f"the server asks for client {wanted.client}, and this site is client {own.client}")
+    if not 1 <= wanted.round <= experiment.num_rounds:
+        raise RunError(f"the server asks for round {wanted.round} of {experiment.num_rounds}")
+    if wanted.examples is not None or wanted.labels is not None:
+        raise RunError("the server names examples or labels, which are the site's own")
+    if isinstance(wanted, TrainRequest):
+        _require_training(wanted, name, experiment)
+    else:
+        _require_evaluation(wanted, name, experiment)
+    return wanted
+
+
+def _require_training(wanted: TrainRequest, name: str, experiment: Experiment) -> None:
+    secure = experiment.secure.protocol != "none"
+    if not (_TRAIN.fullmatch(name) if secure else name == "train"):
+        raise RunError(f"a call to train is not called {name}")
+    if secure is (wanted.masking is None):
+        raise RunError(
+            "the server asks for an update that is not masked, and the experiment has secure sums"
+            if secure
+            else "the server asks for a masked update, and the experiment has no secure sums"
+        )
+    if not (0 <= wanted.weight <= 1 and 0 <= wanted.rate <= 1) or wanted.staleness:
+        raise RunError("the server asks for another weight, learning rate or model than the experiment has")
+
+
+def _require_evaluation(wanted: ClientModelRequest, name: str, experiment: Experiment) -> None:
+    if name not in _EVALUATE:
+        raise RunError(f"a call to evaluate is not called {name}")
+    if wanted.on_all or wanted.save_to is not None:
+        raise RunError("a site has its own test examples alone, and keeps its model to itself")
+    if wanted.finetune_steps not in (0, experiment.client.finetune_steps):
+        raise RunError(f"the server asks for {wanted.finetune_steps} steps that the experiment does not have")

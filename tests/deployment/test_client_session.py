@@ -1,0 +1,248 @@
+"""What a client does with calls, and what it keeps."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fednlp.deployment.client_session import ClientSession, ReadyCall
+from fednlp.deployment.messages import (
+    Bye,
+    Call,
+    Finished,
+    Get,
+    Hello,
+    ObjectChunk,
+    ObjectRef,
+    Refused,
+    Reply,
+    Resume,
+    Stored,
+    UploadChunk,
+    Welcome,
+    Withdrawn,
+    pack,
+)
+from fednlp.deployment.objects import ObjectCache, ref_of
+from fednlp.deployment.outbox import Outbox
+from fednlp.errors import ProtocolError, RunError
+
+from .ends import drain, welcome
+
+
+class Client:
+    """A session, and what it has told."""
+
+    def __init__(self, folder: Path, run: str | None = None, most_bytes: int = 1 << 20) -> None:
+        self.ready: list[ReadyCall] = []
+        self.withdrawn: list[str] = []
+        self.lines: list[str] = []
+        self.objects = ObjectCache(folder / "objects", most_bytes)
+        self.session = ClientSession(
+            Outbox(folder / "outbox"),
+            self.objects,
+            run=run,
+            software="1.0",
+            on_ready=self.ready.append,
+            on_withdrawn=self.withdrawn.append,
+            on_state=self.lines.append,
+        )
+
+    def connect(self, run: str = "run", client: int = 0) -> list[Any]:
+        """Connect, and return what the client says at once."""
+        self.session.begin(lambda: None)
+        said = drain(self.session)
+        self.session.receive(welcome(client, run))
+        return said + drain(self.session)
+
+    def get(self, message: Any, payload: bytes = b"") -> list[Any]:
+        """Return what the client says to a message."""
+        self.session.receive(pack(message, payload))
+        return drain(self.session)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Client:
+    return Client(tmp_path)
+
+
+def test_a_call_is_handed_over_once_on_all_connections(client: Client) -> None:
+    assert client.connect() == [Hello(1, "1.0", None, [])]
+    client.get(Call("1.0.train", {"epochs": 2}))
+    assert client.connect() == [Hello(1, "1.0", "run", ["1.0.train"])]
+    client.get(Call("1.0.train", {"epochs": 2}))
+    assert client.ready == [ReadyCall("1.0.train", {"epochs": 2}, {})]
+
+
+def test_an_answer_is_offered_until_it_is_stored_and_the_call_is_not_done_again(
+    client: Client, tmp_path: Path
+) -> None:
+    client.connect()
+    client.get(Call("1.0.train", {}))
+    body = tmp_path / "body"
+    body.write_bytes(b"update")
+    ref = ref_of(body)
+    client.session.answer("1.0.train", {"loss": 1.0}, body)
+    reply = Reply("1.0.train", {"loss": 1.0}, ref.digest, ref.size)
+    assert drain(client.session) == [reply]
+    assert not body.exists()
+    again = Client(tmp_path)
+    assert again.connect() == [Hello(1, "1.0", None, []), reply]
+    assert again.get(Call("1.0.train", {})) == [reply]
+    assert again.get(Resume("1.0.train", 2)) == [UploadChunk("1.0.train", 2)]
+    assert again.get(Stored("1.0.train")) == []
+    assert again.connect() == [Hello(1, "1.0", "run", [])]
+    (refused,) = again.get(Call("1.0.train", {}))
+    assert "answered before" in refused.error
+    assert again.get(Withdrawn("1.0.train")) == []
+    assert again.ready == []
+    assert again.withdrawn == []
+    assert [path.name for path in (tmp_path / "outbox" / "run").iterdir()] == ["done"]
+
+
+def test_an_answer_to_what_is_withdrawn_is_dropped(client: Client, tmp_path: Path) -> None:
+    client.connect()
+    client.get(Call("1.0.train", {}))
+    client.get(Withdrawn("1.0.train"))
+    assert client.withdrawn == ["1.0.train"]
+    body = tmp_path / "body"
+    body.write_bytes(b"update")
+    client.session.answer("1.0.train", {}, body)
+    assert drain(client.session) == []
+    assert not body.exists()
+
+
+def test_each_run_has_an_outbox_of_its_own(client: Client, tmp_path: Path) -> None:
+    client.connect("first")
+    client.get(Call("1.0.train", {}))
+    client.session.answer("1.0.train", {}, None)
+    other = Client(tmp_path)
+    assert other.connect("second") == [Hello(1, "1.0", None, [])]
+    other.get(Call("1.0.train", {}))
+    assert len(other.ready) == 1
+    with pytest.raises(ProtocolError, match="the server runs third"):
+        other.connect("third")
+
+
+def test_an_error_is_one_printable_line(client: Client) -> None:
+    client.connect()
+    client.get(Call("1.0.train", {}))
+    client.session.answer("1.0.train", None, None, "CUDA\x1b[2J\nout of memory" + "x" * 5000)
+    (reply,) = drain(client.session)
+    assert reply.error.startswith("CUDA [2J out of memoryxxx")
+    assert len(reply.error) == 2000
+
+
+def test_an_object_that_is_too_large_for_the_site_is_not_fetched(tmp_path: Path) -> None:
+    client = Client(tmp_path, most_bytes=100)
+    client.connect()
+    (reply,) = client.get(Call("1.0.train", {}, {"model": ObjectRef("0" * 64, 101)}))
+    assert reply.error == "the object 'model' has 101 bytes, and this site takes 100"
+    assert client.ready == []
+
+
+def test_an_object_is_fetched_once_for_all_calls_and_dropped_when_told(
+    client: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "model").write_bytes(b"weights")
+    ref = ref_of(tmp_path / "model")
+    client.connect()
+    call = Call("1.0.train", {}, {"model": ref, "same": ref})
+    assert client.get(call) == [Get(ref.digest, 0)]
+    assert client.get(Call("1.0.test", {}, {"model": ref})) == []
+    client.get(ObjectChunk(ref.digest, 0), b"weig")
+    client.get(Withdrawn("1.0.train"))
+    client.get(ObjectChunk(ref.digest, 4), b"hts")
+    assert [call.id for call in client.ready] == ["1.0.test"]
+    assert client.ready[0].objects["model"].read_bytes() == b"weights"
+    assert client.get(call) == []
+    assert len(client.ready) == 2
+    assert client.objects.digests() == [ref.digest]
+    client.objects.drop(ref.digest)
+    assert client.objects.digests() == []
+
+
+def test_what_is_no_longer_needed_may_still_be_on_its_way(client: Client) -> None:
+    ref = ObjectRef("0" * 64, 9)
+    client.connect()
+    client.get(Call("1.0.train", {}, {"model": ref}))
+    client.get(ObjectChunk(ref.digest, 0), b"abc")
+    client.get(Withdrawn("1.0.train"))
+    client.get(ObjectChunk(ref.digest, 3), b"def")
+    assert client.get(Call("2.0.train", {}, {"model": ref})) == [Get(ref.digest, 3)]
+
+
+def test_a_call_that_the_server_has_not_repeated_gets_no_objects(client: Client) -> None:
+    """It may be a call of a server that was started again, and has not come to it, or never will."""
+    ref = ObjectRef("0" * 64, 9)
+    client.connect()
+    client.get(Call("1.0.train", {}, {"model": ref}))
+    client.connect()
+    assert client.get(Call("1.0.test", {}, {"model": ref})) == [Get(ref.digest, 0)]
+    client.get(Withdrawn("1.0.test"))
+    assert client.get(Call("2.0.test", {}, {"model": ref})) == [Get(ref.digest, 0)]
+
+
+def test_a_part_that_is_longer_than_the_object_is_not_of_it(client: Client) -> None:
+    client.connect()
+    client.get(Call("1.0.train", {}, {"model": ObjectRef("0" * 64, 9)}))
+    client.get(ObjectChunk("0" * 64, 0), b"12345")
+    client.get(Withdrawn("1.0.train"))
+    shorter = Call("2.0.train", {}, {"model": ObjectRef("0" * 64, 4)})
+    assert client.get(shorter) == [Get("0" * 64, 0)]
+
+
+def test_an_empty_object_needs_no_transfer(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "empty").write_bytes(b"")
+    client.connect()
+    assert client.get(Call("1.0.train", {}, {"none": ref_of(tmp_path / "empty")})) == []
+    assert client.ready[0].objects["none"].read_bytes() == b""
+
+
+def test_a_session_ends_when_the_server_or_the_user_says_so(tmp_path: Path) -> None:
+    client = Client(tmp_path)
+    client.connect()
+    client.get(Finished("10 rounds are done"))
+    assert client.session.finished
+    assert (client.session.reason, client.session.refused) == ("10 rounds are done", False)
+    client = Client(tmp_path)
+    client.session.begin(lambda: None)
+    client.session.receive(pack(Refused("removed")))
+    assert client.session.finished
+    assert (client.session.reason, client.session.refused) == ("removed", True)
+    assert client.lines == ["the server refuses: removed"]
+    client = Client(tmp_path)
+    client.connect()
+    client.session.leave("Ctrl-C")
+    assert not client.session.finished
+    assert drain(client.session) == [Bye("Ctrl-C")]
+    assert client.session.finished
+    client = Client(tmp_path)
+    client.session.begin(lambda: None)
+    client.session.leave("Ctrl-C")
+    assert client.session.finished
+
+
+def test_a_server_of_another_version_is_named_with_what_to_type(client: Client) -> None:
+    client.session.begin(lambda: None)
+    with pytest.raises(
+        ProtocolError, match=r"version 9 of the messages \(fednlp 3.1\).*pip install fednlp==3.1"
+    ):
+        client.session.receive(pack(Welcome(9, "3.1", "run", 0)))
+
+
+def test_a_damaged_outbox_is_named(client: Client, tmp_path: Path) -> None:
+    client.connect()
+    client.get(Call("1.0.train", {}))
+    client.session.answer("1.0.train", {}, None)
+    (tmp_path / "outbox" / "run" / "1.0.train.json").write_text("{}")
+    with pytest.raises(RunError, match=r"1.0.train.json is damaged"):
+        drain(client.session)
+
+
+def test_a_server_cannot_fill_the_memory_with_calls(client: Client) -> None:
+    client.connect()
+    for number in range(256):
+        client.get(Call(f"{number}.0.train", {}))
+    with pytest.raises(ProtocolError, match="256 calls are open"):
+        client.get(Call("300.0.train", {}))

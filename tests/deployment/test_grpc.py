@@ -1,0 +1,357 @@
+"""The gRPC driver over loopback: TLS on both sides, lost servers, dead networks, proxies, and many idle clients."""
+
+import asyncio
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from fednlp.deployment.client_session import ClientSession, ReadyCall
+from fednlp.deployment.hub import Hub
+from fednlp.deployment.messages import Call, Stored, pack
+from fednlp.deployment.objects import ObjectCache
+from fednlp.deployment.outbox import Outbox
+from fednlp.errors import FednlpError, RunError
+
+link = pytest.importorskip("fednlp.deployment.links.grpc", reason="a deployment needs grpcio")
+
+from .throwaway import SERVER, Authority, name_of  # noqa: E402
+
+SOON = 60.0
+MODEL = os.urandom((3 << 20) + 17)
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait little between attempts, and for no proxy of the machine's."""
+    monkeypatch.setattr(link, "_FIRST_WAIT", 0.02)
+    for name in ("https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class Server:
+    """A hub that listens; the name in a client's certificate is its number."""
+
+    def __init__(self, folder: Path, authority: Authority, port: int = 0, **settings: Any) -> None:
+        self.hub = Hub(folder / "hub", "run")
+        self.lines: list[str] = []
+        self.credentials = authority.server()
+        self.running = link.serve(
+            f"127.0.0.1:{port}",
+            self.credentials,
+            self.new_session,
+            self.enrol,
+            log=self.lines.append,
+            **settings,
+        )
+        self.address = f"127.0.0.1:{self.running.port}"
+
+    def new_session(self, peer: Any, wake: Callable[[], None]) -> Any:
+        name = name_of(peer.certificate)
+        if not name.isdigit():
+            raise RunError(f"there is no site {name}")
+        return self.hub.session(int(name), wake, time.monotonic)
+
+    def enrol(self, peer: Any, data: bytes) -> bytes:
+        if data == b"no":
+            raise RunError("this token was used")
+        return name_of(peer.certificate).encode() + b" " + data
+
+    def stop(self) -> None:
+        self.running.stop(0)
+        self.hub.close()
+
+
+@pytest.fixture
+def server(tmp_path: Path, authority: Authority) -> Iterator[Server]:
+    server = Server(tmp_path, authority)
+    yield server
+    server.stop()
+
+
+class Client:
+    """A session that is driven in a thread, and answers by the object that it was given, backwards."""
+
+    def __init__(self, folder: Path, address: str, credentials: Any, **settings: Any) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.lines: list[str] = []
+        self.error: FednlpError | None = None
+        self.session = ClientSession(
+            Outbox(folder / "outbox"),
+            ObjectCache(folder / "objects"),
+            run=None,
+            software="1.0",
+            on_ready=self._work,
+            on_state=self.lines.append,
+        )
+        self._arguments = (address, credentials, self.session.begin)
+        self._settings = {"on_state": self.lines.append, "server_name": SERVER} | settings
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            link.connect(*self._arguments, **self._settings)
+        except FednlpError as error:
+            self.error = error
+
+    def _work(self, call: ReadyCall) -> None:
+        body = self.folder / "body"
+        body.write_bytes(call.objects["model"].read_bytes()[::-1] if call.objects else b"none")
+        self.session.answer(call.id, {"done": call.id}, body)
+
+    def leave(self) -> None:
+        self.session.leave("the test is over")
+        self.thread.join(SOON)
+        assert not self.thread.is_alive()
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition."""
+    end = time.monotonic() + SOON
+    while not condition():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.01)
+
+
+def asked(hub: Hub, folder: Path, call_id: str, client: int) -> None:
+    """Ask a client for the model, backwards."""
+    (folder / "model").write_bytes(MODEL)
+    hub.ask(client, Call(call_id, {}, {"model": hub.add_object(folder / "model")}), len(MODEL))
+
+
+def test_objects_go_both_ways_over_mutual_tls(server: Server, authority: Authority, tmp_path: Path) -> None:
+    for number in (0, 1):
+        asked(server.hub, tmp_path, f"1.{number}.train", number)
+    clients = [Client(tmp_path / f"{n}", server.address, authority.site(str(n))) for n in (0, 1)]
+    for _ in clients:
+        reply = server.hub.take(SOON)
+        assert reply is not None
+        assert reply.answer == {"done": f"1.{reply.client}.train"}
+        assert reply.path is not None
+        assert reply.path.read_bytes() == MODEL[::-1]
+    assert server.hub.connected()[1].bytes_in > len(MODEL)
+    server.hub.finish("it is done")
+    for client in clients:
+        client.thread.join(SOON)
+        assert client.session.reason == "it is done"
+        assert client.lines[-1] == "the run is over: it is done"
+    assert not server.lines
+
+
+def test_a_certificate_of_another_authority_is_refused(
+    server: Server, authority: Authority, tmp_path: Path
+) -> None:
+    other = Authority()
+    key, certificate = other._pair("0")
+    strangers = [
+        Client(
+            tmp_path / "a", server.address, link.grpc.ssl_channel_credentials(authority.pem, key, certificate)
+        ),
+        Client(tmp_path / "b", server.address, link.grpc.ssl_channel_credentials(authority.pem)),
+        Client(tmp_path / "c", server.address, other.site("0")),
+        Client(tmp_path / "d", server.address, authority.site("0"), server_name="elsewhere"),
+    ]
+    for stranger in strangers:
+        until(lambda stranger=stranger: len(stranger.lines) >= 2)
+        assert f"no connection to {server.address} (" in stranger.lines[0]
+        stranger.leave()
+        assert not any("connected" in line for line in stranger.lines)
+    assert server.hub.connected() == {}
+
+
+def test_who_is_not_let_in_is_told_why(server: Server, authority: Authority, tmp_path: Path) -> None:
+    client = Client(tmp_path / "a", server.address, authority.site("mallory"))
+    client.thread.join(SOON)
+    assert str(client.error) == f"{server.address} refuses this site: there is no site mallory"
+    assert server.lines[0].endswith("there is no site mallory")
+
+
+def test_a_client_comes_back_when_the_server_does(tmp_path: Path, authority: Authority) -> None:
+    first = Server(tmp_path, authority)
+    client = Client(tmp_path / "a", first.address, authority.site("0"))
+    until(lambda: first.hub.connected())
+    first.stop()
+    until(lambda: any("next try" in line for line in client.lines))
+    second = Server(tmp_path, authority, first.running.port)
+    asked(second.hub, tmp_path, "1.0.train", 0)
+    reply = second.hub.take(SOON)
+    assert reply is not None
+    assert reply.size == len(MODEL)
+    client.leave()
+    until(lambda: not second.hub.connected())
+    second.stop()
+
+
+def test_a_frame_that_is_not_valid_ends_the_connection_with_the_reason(
+    server: Server, authority: Authority, tmp_path: Path
+) -> None:
+    class Rude:
+        finished = False
+        frames: ClassVar[list[bytes]] = [pack(Stored("1.0.train"))]
+
+        def next_frame(self) -> bytes | None:
+            return self.frames.pop() if self.frames else None
+
+        def receive(self, data: bytes) -> None: ...
+
+        def close(self) -> None: ...
+
+    lines: list[str] = []
+
+    async def once() -> None:
+        task = asyncio.create_task(
+            link.connecting(
+                server.address,
+                authority.site("0"),
+                lambda wake: Rude(),
+                on_state=lines.append,
+                server_name=SERVER,
+            )
+        )
+        while not lines:
+            await asyncio.sleep(0.01)
+        task.cancel()
+
+    asyncio.run(asyncio.wait_for(once(), SOON))
+    assert "a frame of an unknown kind: 23" in lines[0]
+    assert server.lines[0].endswith("a frame of an unknown kind: 23")
+
+
+def test_enrolment_is_one_call(server: Server, authority: Authority) -> None:
+    def enrol(request: bytes) -> bytes:
+        answer: bytes = link.enrol(server.address, authority.site("ward-3"), request, server_name=SERVER)
+        return answer
+
+    assert enrol(b"please") == b"ward-3 please"
+    with pytest.raises(RunError, match=r"cannot enrol at .*: this token was used"):
+        enrol(b"no")
+    with pytest.raises(RunError, match="longer than 16384"):
+        enrol(b"x" * 20_000)
+
+
+def test_a_port_in_use_is_named(server: Server, authority: Authority) -> None:
+    with pytest.raises(RunError, match=rf"cannot listen at {server.address} .*--listen"):
+        link.serve(server.address, authority.server(), server.new_session, server.enrol)
+
+
+def test_two_hundred_clients_wait_at_once(server: Server, authority: Authority, tmp_path: Path) -> None:
+    sessions = [
+        ClientSession(
+            Outbox(tmp_path / f"{n}" / "outbox"),
+            ObjectCache(tmp_path / f"{n}" / "objects"),
+            run=None,
+            software="1.0",
+            on_ready=lambda call, n=n: sessions[n].answer(call.id, {"n": n}, None),
+        )
+        for n in range(200)
+    ]
+
+    async def all_of_them() -> None:
+        await asyncio.gather(
+            *(
+                link.connecting(server.address, authority.site(str(n)), one.begin, server_name=SERVER)
+                for n, one in enumerate(sessions)
+            )
+        )
+
+    before = threading.active_count()
+    thread = threading.Thread(target=lambda: asyncio.run(all_of_them()), daemon=True)
+    thread.start()
+    until(lambda: len(server.hub.connected()) == 200)
+    assert threading.active_count() - before < 20
+    for n in range(200):
+        server.hub.ask(n, Call(f"1.{n}.keys", {}))
+    found: set[int] = set()
+    while len(found) < 200:
+        reply = server.hub.take(SOON)
+        assert reply is not None
+        found.add(reply.client)
+    server.hub.finish("enough")
+    thread.join(SOON)
+    assert {session.reason for session in sessions} == {"enough"}
+
+
+class Middle:
+    """A box between client and server that forwards bytes, until it swallows them; or an HTTP proxy."""
+
+    def __init__(self, port: int, http: bool = False) -> None:
+        self.port, self.http, self.frozen = port, http, threading.Event()
+        self.lines: list[bytes] = []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        self.open: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            self.open.append(near)
+            if self.frozen.is_set():
+                continue
+            if self.http:
+                head = b""
+                while not head.endswith(b"\r\n\r\n"):
+                    head += near.recv(1)
+                self.lines.append(head.split(b"\r\n")[0])
+                near.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            far = socket.create_connection(("127.0.0.1", self.port))
+            self.open.append(far)
+            for a, b in ((near, far), (far, near)):
+                threading.Thread(target=self._forward, args=(a, b), daemon=True).start()
+
+    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                if not self.frozen.is_set():
+                    sink.sendall(data)
+            if not self.frozen.is_set():
+                sink.close()
+        except OSError:
+            return
+
+    def close(self) -> None:
+        self.listener.close()
+        for one in self.open:
+            one.close()
+
+
+def test_a_connection_that_is_dead_without_a_word_is_found_at_both_ends(
+    tmp_path: Path, authority: Authority
+) -> None:
+    server = Server(tmp_path, authority, keepalive=0.3)
+    middle = Middle(server.running.port)
+    client = Client(tmp_path / "a", middle.address, authority.site("0"), keepalive=0.3)
+    until(lambda: server.hub.connected())
+    middle.frozen.set()
+    until(lambda: not server.hub.connected())
+    until(lambda: any("next try" in line for line in client.lines))
+    client.leave()
+    middle.close()
+    server.stop()
+
+
+def test_a_proxy_of_the_environment_is_used(
+    server: Server, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    middle = Middle(server.running.port, http=True)
+    monkeypatch.setenv("HTTPS_PROXY", f"http://{middle.address}")
+    client = Client(tmp_path / "a", "hospital.invalid:8443", authority.site("0"))
+    until(lambda: server.hub.connected())
+    assert middle.lines[0].startswith(b"CONNECT hospital.invalid:8443 HTTP/1.")
+    client.leave()
+    middle.close()

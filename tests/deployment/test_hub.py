@@ -1,0 +1,273 @@
+"""What a hub does for the round, and what it tells clients."""
+
+from pathlib import Path
+
+import pytest
+
+from fednlp.deployment.hub import Hub
+from fednlp.deployment.messages import (
+    Bye,
+    Call,
+    Finished,
+    Get,
+    ObjectChunk,
+    ObjectRef,
+    Refused,
+    Reply,
+    Resume,
+    Stored,
+    UploadChunk,
+    Welcome,
+    Withdrawn,
+    pack,
+)
+from fednlp.deployment.objects import ref_of
+from fednlp.deployment.server_session import ServerSession
+from fednlp.errors import ProtocolError, RunError
+
+from .ends import drain, greeting
+
+
+def joined(hub: Hub, client: int = 0) -> ServerSession:
+    """Return the session of a client that has been let in, and has read all that there was."""
+    session = hub.session(client, lambda: None, lambda: 5.0)
+    session.receive(greeting())
+    assert isinstance(drain(session)[0], Welcome)
+    return session
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Hub:
+    return Hub(tmp_path / "hub", "run")
+
+
+def test_a_call_waits_for_its_client_and_comes_once(hub: Hub) -> None:
+    call = Call("1.0.train", {"epochs": 1})
+    hub.ask(0, call)
+    hub.ask(0, call)
+    hub.ask(1, Call("1.1.train", {}))
+    session = hub.session(0, lambda: None, lambda: 0.0)
+    assert drain(session) == []
+    session.receive(greeting())
+    assert [type(one) for one in drain(session)] == [Welcome, Call]
+    assert drain(session) == []
+    assert drain(joined(hub)) == []
+
+
+def test_a_stored_reply_survives_the_server_and_is_not_asked_for_again(hub: Hub, tmp_path: Path) -> None:
+    hub.ask(0, Call("1.0.keys", {}))
+    session = joined(hub)
+    session.receive(pack(Reply("1.0.keys", {"loss": 0.5})))
+    assert drain(session) == [Stored("1.0.keys")]
+    again = Hub(tmp_path / "hub", "run")
+    assert again.take(0) is None
+    again.ask(0, Call("1.0.keys", {}))
+    reply = again.take(0)
+    assert reply is not None
+    assert reply.answer == {"loss": 0.5}
+    assert again.take(0) is None
+    session = joined(again)
+    session.receive(pack(Reply("1.0.keys", {"loss": 0.7})))
+    assert drain(session) == [Stored("1.0.keys")]
+    assert again.take(0) is None
+
+
+def test_a_reply_to_what_was_not_asked_since_the_start_waits(hub: Hub) -> None:
+    """The server may have been started again, and not have come to it yet."""
+    session = joined(hub)
+    session.receive(pack(Reply("4.0.train", {})))
+    assert drain(session) == []
+    hub.ask(0, Call("4.0.train", {}))
+    assert [type(one) for one in drain(session)] == [Call]
+    session.receive(pack(Reply("4.0.train", {})))
+    assert drain(session) == [Stored("4.0.train")]
+
+
+def test_what_is_withdrawn_leaves_nothing(hub: Hub, tmp_path: Path) -> None:
+    hub.ask(0, Call("1.0.train", {}), 10)
+    session = joined(hub)
+    session.receive(pack(Reply("1.0.train", {}, "0" * 64, 8)))
+    assert drain(session) == [Resume("1.0.train", 0)]
+    session.receive(pack(UploadChunk("1.0.train", 0), b"1234"))
+    hub.withdraw("1.0.train")
+    assert drain(session) == [Withdrawn("1.0.train")]
+    session.receive(pack(UploadChunk("1.0.train", 4), b"5678"))  # it was on its way
+    assert not list((tmp_path / "hub" / "inbox").iterdir())
+    session.receive(pack(Reply("1.0.train", {})))
+    assert drain(session) == [Withdrawn("1.0.train")]
+    assert hub.take(0) is None
+
+
+def test_a_client_that_was_away_is_told_what_is_no_longer_wanted(hub: Hub) -> None:
+    for name in ("1.0.a", "2.0.b", "2.0.c"):
+        hub.ask(0, Call(name, {}))
+    hub.forget(1)
+    hub.withdraw("2.0.b")
+    session = hub.session(0, lambda: None, lambda: 0.0)
+    session.receive(greeting(open=["1.0.a", "2.0.b", "2.0.c", "3.0.d"]))
+    assert drain(session)[1:3] == [Withdrawn("1.0.a"), Withdrawn("2.0.b")]
+    hub.forget(3)
+    assert drain(session) == [Withdrawn("2.0.c"), Withdrawn("3.0.d")]
+    hub.ask(0, Call("4.0.e", {}))
+    assert [type(one) for one in drain(session)] == [Call]
+    assert hub.connected()[0].doing == "works on 4.0.e"
+
+
+def test_a_round_that_is_forgotten_is_not_asked_again(hub: Hub) -> None:
+    hub.forget(3)
+    with pytest.raises(RunError, match=r"3.0.train is of a round that was forgotten"):
+        hub.ask(0, Call("3.0.train", {}))
+
+
+def test_wrong_calls_are_refused(hub: Hub) -> None:
+    with pytest.raises(RunError, match="not for client 1"):
+        hub.ask(1, Call("3.0.train", {}))
+    with pytest.raises(RunError, match="'model', which was not added"):
+        hub.ask(0, Call("3.0.train", {}, {"model": ObjectRef("0" * 64, 3)}))
+    with pytest.raises(ProtocolError, match="longer than"):
+        hub.ask(0, Call("3.0.train", {"text": "x" * (5 << 20)}))
+
+
+def test_an_object_is_for_those_who_were_asked_to_have_it(hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / "model").write_bytes(b"weights")
+    ref = hub.add_object(tmp_path / "model")
+    assert ref == ref_of(tmp_path / "model") == hub.add_object(tmp_path / "model", ref.digest)
+    hub.ask(0, Call("1.0.train", {}, {"model": ref}))
+    session, other = joined(hub), joined(hub, 1)
+    session.receive(pack(Get(ref.digest, 2)))
+    assert drain(session) == [ObjectChunk(ref.digest, 2)]
+    with pytest.raises(ProtocolError, match="which no call has"):
+        other.receive(pack(Get(ref.digest, 2)))
+    with pytest.raises(RunError, match=r"the open call 1.0.train needs"):
+        hub.drop_object(ref.digest)
+    hub.withdraw("1.0.train")
+    session.receive(pack(Get(ref.digest, 3)))  # it was on its way
+    assert drain(session) == [Withdrawn("1.0.train")]
+    hub.drop_object(ref.digest)
+    hub.drop_object(ref.digest)
+
+
+def test_a_newer_connection_takes_over(hub: Hub) -> None:
+    first = joined(hub)
+    second = joined(hub)
+    (said,) = drain(first)
+    assert isinstance(said, Refused)
+    assert "has joined again from another process" in said.reason
+    assert first.finished
+    first.close()
+    assert list(hub.connected()) == [0]
+    second.close()
+    assert hub.connected() == {}
+
+
+def test_who_is_removed_is_refused_at_once_and_later(hub: Hub) -> None:
+    session = joined(hub)
+    hub.remove(0, "removed by\nthe operator")
+    assert drain(session) == [Refused("removed by the operator")]
+    assert session.finished
+    session.receive(pack(Reply("1.0.train", {})))
+    again = hub.session(0, lambda: None, lambda: 0.0)
+    again.receive(greeting())
+    assert drain(again) == [Refused("removed by the operator")]
+
+
+def test_all_are_told_that_the_run_is_over(hub: Hub) -> None:
+    session = joined(hub)
+    hub.finish("10 rounds are done")
+    assert drain(session) == [Finished("10 rounds are done")]
+    assert session.finished
+    late = hub.session(1, lambda: None, lambda: 0.0)
+    assert not late.finished
+    late.receive(greeting())
+    assert [type(one) for one in drain(late)] == [Welcome, Finished]
+
+
+def test_another_run_and_another_version_are_refused_with_what_to_type(hub: Hub) -> None:
+    session = hub.session(0, lambda: None, lambda: 0.0)
+    session.receive(greeting(run="last-year"))
+    (said,) = drain(session)
+    assert said.reason.startswith("the server runs run, and you want to take part in last-year")
+    session = hub.session(0, lambda: None, lambda: 0.0)
+    session.receive(greeting(version=2))
+    (said,) = drain(session)
+    assert "you speak version 2 (fednlp 1.0): run pip install fednlp==" in said.reason
+    assert session.finished
+
+
+def test_presence_counts_bytes(hub: Hub) -> None:
+    session = hub.session(0, lambda: None, lambda: 7.0)
+    assert hub.connected() == {}
+    session.receive(greeting())
+    out = session.next_frame()
+    assert out is not None
+    there = hub.connected()[0]
+    assert (there.since, there.heard, there.doing) == (7.0, 7.0, "waits")
+    assert (there.bytes_in, there.bytes_out) == (len(greeting()), len(out))
+    session.receive(pack(Bye("Ctrl-C")))
+    assert session.finished
+
+
+def test_slow_work_goes_to_the_background(tmp_path: Path) -> None:
+    """A reply that is on its way to the disk may be offered again, withdrawn, or wait for another connection."""
+    later = []
+    hub = Hub(tmp_path / "hub", "run", later.append)
+    for name in ("1.0.a", "1.0.b"):
+        hub.ask(0, Call(name, {}))
+    first = joined(hub)
+    for name in ("1.0.a", "1.0.b"):
+        first.receive(pack(Reply(name, {})))
+    assert drain(first) == []
+    second = joined(hub)
+    second.receive(pack(Reply("1.0.a", {})))
+    hub.withdraw("1.0.b")
+    assert len(later) == 2
+    for job in later:
+        job()
+    assert Stored("1.0.a") in drain(second)
+    reply = hub.take(0)
+    assert reply is not None
+    assert reply.id == "1.0.a"
+    assert hub.take(0) is None
+
+
+def test_a_full_disk_ends_the_connection_and_loses_nothing(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.ask(0, Call("1.0.train", {}), 10)
+    session = joined(hub)
+    body = tmp_path / "body"
+    body.write_bytes(b"12345678")
+    ref = ref_of(body)
+    session.receive(pack(Reply("1.0.train", {}, ref.digest, ref.size)))
+    drain(session)
+    session.receive(pack(UploadChunk("1.0.train", 0), b"1234"))
+    with monkeypatch.context() as full:
+        full.setattr("os.pwrite", lambda handle, data, offset: 2)
+        with pytest.raises(RunError, match="cannot write"):
+            session.receive(pack(UploadChunk("1.0.train", 4), b"5678"))
+    session.close()
+    session = joined(hub)
+    session.receive(pack(Reply("1.0.train", {}, ref.digest, ref.size)))
+    assert drain(session) == [Resume("1.0.train", 4)]
+    session.receive(pack(UploadChunk("1.0.train", 4), b"5678"))
+    assert drain(session) == [Stored("1.0.train")]
+
+
+def test_a_disk_that_is_full_when_a_reply_is_stored_ends_the_connection(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.ask(0, Call("1.0.keys", {}))
+    session = joined(hub)
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        session.receive(pack(Reply("1.0.keys", {})))
+    with pytest.raises(RunError, match="no space left"):
+        session.next_frame()
+    session.close()
+    session = joined(hub)
+    session.receive(pack(Reply("1.0.keys", {})))
+    assert drain(session) == [Stored("1.0.keys")]
