@@ -333,7 +333,7 @@ def test_noise_is_drawn_once_and_nobody_else_can_draw_it(protocol: str, tmp_path
         noise = (total.storage - plain.storage).double().numpy() / 2.0**40 / params.encoding.step
         sums.append(noise / (params.noise_std * len(WEIGHTS) ** 0.5))
     for one in (*sums, (sums[0] - sums[1]) / 2**0.5):
-        assert 0.75 < one.std() < 1.3
+        assert 0.65 < one.std() < 1.35  # of some hundred numbers
 
 
 @pytest.mark.parametrize("protocol", ["secagg", "secagg+"])
