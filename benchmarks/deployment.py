@@ -4,17 +4,21 @@
     python benchmarks/deployment.py transfer --megabytes 90 --repeats 7
 
 ``transfer``: an upload over loopback, from one process to another. The bound is a plain TCP copy in Python: chunks of
-1 MiB by ``sendall``, received into one buffer and written to a file. Against it stands an upload as a site sends it:
-from the moment when its answer is on its own disk to the moment when the server has checked its SHA-256 and stored it,
-over gRPC without TLS and with TLS on both sides (mTLS). ``fsync`` at the server is measured there, and not part of
-any of the three. What the site does before, which is to hash its file and put it on the disk, is a figure of its own.
-The three alternate, so that they meet the same machine. All times in seconds.
+1 MiB by ``sendall``, received into one buffer and written to a file; ``checked`` is the same with a SHA-256 of what
+arrived. Against them stands an upload as a site sends it: from the moment when its answer is on its own disk to the
+moment when the server has checked its SHA-256 and stored it, over gRPC without TLS and with TLS on both sides (mTLS).
+``stream`` is gRPC alone: the same bytes over the same link, written to a file and not checked. ``fsync`` at the server
+is measured there, and not part of any of them. ``answer`` is what the site does before: it hashes its file and puts it
+on the disk. All of them alternate, so that they meet the same machine. All times are in seconds, ``cpu`` those of the
+receiving process.
 """
 
 import argparse
+import hashlib
 import json
 import multiprocessing
 import os
+import queue
 import socket
 import statistics
 import sys
@@ -28,110 +32,215 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "deployment"))
 
 CHUNK = 1 << 20
-BOUNDS = {"grpc": 0.70, "mtls": 0.45}
+BOUNDS = {"stream": 0.70, "stream_mtls": 0.45}
 
 
-def receive_plain(port: Any, results: Any, folder: Path, size: int, repeats: int) -> None:
-    """Receive ``repeats`` files over TCP, and tell when each one had arrived, and how long its ``fsync`` took."""
+class Arrivals:
+    """Tells the measuring process of each file that arrived: when, and what it took here."""
+
+    def __init__(self, results: Any) -> None:
+        self.results = results
+        self.synced, self.cpu = 0.0, time.process_time()
+
+    def fsync(self, handle: int, plain: Callable[[int], None] = os.fsync) -> None:
+        """Do as ``os.fsync``, and add up the seconds."""
+        begin = time.monotonic()
+        plain(handle)
+        self.synced += time.monotonic() - begin
+
+    def tell(self, arrived: float) -> None:
+        """Tell of a file that arrived at a time."""
+        now = time.process_time()
+        self.results.put({"arrived": arrived, "fsync": self.synced, "cpu": now - self.cpu})
+        self.synced, self.cpu = 0.0, now
+
+
+def receive_plain(port: Any, results: Any, folder: Path, size: int, repeats: int, checked: bool) -> None:
+    """Receive files over TCP."""
+    arrivals = Arrivals(results)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port.put(server.getsockname()[1])
         connection, _ = server.accept()
         buffer = memoryview(bytearray(CHUNK))
-        for number in range(repeats):
-            with (folder / f"plain-{number}").open("wb", buffering=0) as file:
-                left = size
+        for _ in range(repeats):
+            with (folder / "file").open("wb", buffering=0) as file:
+                left, digest = size, hashlib.sha256()
                 while left:
                     count = connection.recv_into(buffer, min(CHUNK, left))
                     file.write(buffer[:count])
                     left -= count
+                    if checked:
+                        digest.update(buffer[:count])
                 arrived = time.monotonic()
-                os.fsync(file.fileno())
-            results.put((arrived, time.monotonic() - arrived))
-            (folder / f"plain-{number}").unlink()
+                arrivals.fsync(file.fileno())
+            arrivals.tell(arrived)
+
+
+class Receiving:
+    """The server's end of a stream without a protocol: bytes go to a file."""
+
+    finished = False
+
+    def __init__(self, arrivals: Arrivals, path: Path, size: int) -> None:
+        self.arrivals, self.size, self.left = arrivals, size, size
+        self.file = path.open("wb", buffering=0)
+
+    def receive(self, data: bytes) -> None:
+        self.file.write(data)
+        self.left -= len(data)
+        if not self.left:
+            arrived = time.monotonic()
+            self.arrivals.fsync(self.file.fileno())
+            self.arrivals.tell(arrived)
+            self.file.seek(0)
+            self.file.truncate()
+            self.left = self.size
+
+    def next_frame(self) -> bytes | None:
+        return None
+
+    def close(self) -> None:
+        self.file.close()
+
+
+class Sending:
+    """The client's end of a stream without a protocol."""
+
+    finished = False
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at, self.wake = data, len(data), lambda: None
+
+    def begin(self, wake: Callable[[], None]) -> "Sending":
+        self.wake = wake
+        return self
+
+    def send(self) -> None:
+        """Send all of it once more."""
+        self.at = 0
+        self.wake()
+
+    def receive(self, data: bytes) -> None: ...
+
+    def next_frame(self) -> bytes | None:
+        chunk = self.data[self.at : self.at + CHUNK]
+        self.at += len(chunk)
+        return chunk or None
+
+    def close(self) -> None: ...
+
+
+def listen(port: Any, new_session: Callable[..., Any], tls: Any) -> None:
+    """Serve sessions over gRPC in another thread of this process."""
+    from fednlp.deployment.links import grpc as link
+
+    credentials = link.grpc.ssl_server_credentials(*tls) if tls else link.grpc.local_server_credentials()
+    port.put(link.serve("127.0.0.1:0", credentials, new_session, lambda peer, data: data).port)
+
+
+def receive_stream(port: Any, results: Any, folder: Path, size: int, repeats: int, tls: Any) -> None:
+    """Receive files over gRPC alone."""
+    arrivals = Arrivals(results)
+    listen(port, lambda peer, wake: Receiving(arrivals, folder / "file", size), tls)
+    threading.Event().wait()
 
 
 def receive_upload(port: Any, results: Any, folder: Path, size: int, repeats: int, tls: Any) -> None:
-    """Do the same as the server of a run: ask for each upload, and take it from the inbox."""
+    """Receive files as the server of a run: ask for each upload, and take it from the inbox."""
     from fednlp.deployment.hub import Hub
-    from fednlp.deployment.links import grpc as link
     from fednlp.deployment.messages import Call
 
-    synced = timed_fsync()
+    arrivals = Arrivals(results)
+    os.fsync = arrivals.fsync  # type: ignore[assignment]
     hub = Hub(folder / "hub", "benchmark")
-    credentials = (
-        link.grpc.local_server_credentials() if tls is None else link.grpc.ssl_server_credentials(*tls)
-    )
-    server = link.serve(
-        "127.0.0.1:0",
-        credentials,
-        lambda peer, wake: hub.session(0, wake, time.monotonic),
-        lambda peer, data: data,
-    )
-    port.put(server.port)
+    listen(port, lambda peer, wake: hub.session(0, wake, time.monotonic), tls)
     for number in range(1, repeats + 1):
         hub.ask(0, Call(f"{number}.0.train", {}), size)
-        if hub.take(None) is None:
-            raise AssertionError
-        results.put((time.monotonic() - synced[0], synced[0]))
-        synced[0] = 0.0
+        hub.take(None)
+        arrivals.tell(time.monotonic() - arrivals.synced)
         hub.forget(number)
-    hub.finish("measured")
-    time.sleep(0.5)
-    server.stop()
+    threading.Event().wait()
 
 
-def timed_fsync() -> list[float]:
-    """Have ``os.fsync`` add up its seconds in the list that is returned."""
-    seconds, plain = [0.0], os.fsync
+class Runner:
+    """Sends a file once a call to a receiver in a process of its own."""
 
-    def fsync(handle: int) -> None:
-        begin = time.monotonic()
-        plain(handle)
-        seconds[0] += time.monotonic() - begin
-
-    os.fsync = fsync
-    return seconds
-
-
-def start(target: Callable[..., None], *arguments: Any) -> tuple[Any, int, Any]:
-    """Start a server in a process of its own; return the process, its port, and the queue of its results."""
-    context = multiprocessing.get_context("spawn")
-    port, results = context.Queue(), context.Queue()
-    process = context.Process(target=target, args=(port, results, *arguments), daemon=True)
-    process.start()
-    return process, port.get(), results
-
-
-class Plain:
-    """Sends over TCP."""
-
-    def __init__(self, folder: Path, size: int, repeats: int) -> None:
-        self.data = os.urandom(size)
-        self.process, port, self.results = start(receive_plain, folder, size, repeats)
-        self.connection = socket.create_connection(("127.0.0.1", port))
+    def __init__(
+        self, receive: Callable[..., None], folder: Path, size: int, repeats: int, option: Any
+    ) -> None:
+        folder.mkdir()
+        self.folder, self.data = folder, os.urandom(size)
+        context = multiprocessing.get_context("spawn")
+        port, self.results = context.Queue(), context.Queue()
+        arguments = (port, self.results, folder, size, repeats, option)
+        context.Process(target=receive, args=arguments, daemon=True).start()
+        self.port: int = port.get()
 
     def once(self) -> dict[str, float]:
-        """Return the seconds of one copy."""
-        begin, view = time.monotonic(), memoryview(self.data)
+        """Return the seconds of one transfer."""
+        more = self.prepare()
+        begin = time.monotonic()
+        self.send()
+        result: dict[str, float] = self.results.get()
+        begin = more.pop("begin", begin)
+        return {"seconds": result.pop("arrived") - begin, **result, **more}
+
+    def prepare(self) -> dict[str, float]:
+        """Do what comes before the transfer; return further figures."""
+        return {}
+
+    def send(self) -> None:
+        """Send the file."""
+        raise NotImplementedError
+
+    def connect(self, begin: Callable[..., Any], authority: Any) -> None:
+        """Drive a session in another thread."""
+        from fednlp.deployment.links import grpc as link
+
+        credentials = authority.site("site") if authority else link.grpc.local_channel_credentials()
+        name = "fednlp-server" if authority else None
+        arguments = (f"127.0.0.1:{self.port}", credentials, begin)
+        threading.Thread(
+            target=link.connect, args=arguments, kwargs={"server_name": name}, daemon=True
+        ).start()
+
+
+class Plain(Runner):
+    """Sends over TCP."""
+
+    def __init__(self, folder: Path, size: int, repeats: int, checked: bool) -> None:
+        super().__init__(receive_plain, folder, size, repeats, checked)
+        self.connection = socket.create_connection(("127.0.0.1", self.port))
+
+    def send(self) -> None:
+        view = memoryview(self.data)
         for at in range(0, len(view), CHUNK):
             self.connection.sendall(view[at : at + CHUNK])
-        arrived, synced = self.results.get()
-        return {"seconds": arrived - begin, "fsync": synced}
 
 
-class Upload:
+class Stream(Runner):
+    """Sends over gRPC alone."""
+
+    def __init__(self, folder: Path, size: int, repeats: int, authority: Any) -> None:
+        super().__init__(receive_stream, folder, size, repeats, tls_of(authority))
+        self.session = Sending(self.data)
+        self.connect(self.session.begin, authority)
+        time.sleep(1.0)  # until it is connected
+
+    def send(self) -> None:
+        self.session.send()
+
+
+class Upload(Runner):
     """Sends as a site does."""
 
-    def __init__(self, folder: Path, size: int, repeats: int, authority: Any = None) -> None:
+    def __init__(self, folder: Path, size: int, repeats: int, authority: Any) -> None:
         from fednlp.deployment.client_session import ClientSession
-        from fednlp.deployment.links import grpc as link
         from fednlp.deployment.objects import ObjectCache
         from fednlp.deployment.outbox import Outbox
 
-        self.data, self.folder = os.urandom(size), folder
-        self.calls: Any = multiprocessing.get_context("spawn").SimpleQueue()
-        tls = authority and ([authority.server_pair()], authority.pem, True)
-        self.process, port, self.results = start(receive_upload, folder, size, repeats, tls)
+        super().__init__(receive_upload, folder, size, repeats, tls_of(authority))
+        self.calls: Any = queue.SimpleQueue()
         self.session = ClientSession(
             Outbox(folder / "outbox"),
             ObjectCache(folder / "objects"),
@@ -139,59 +248,65 @@ class Upload:
             software="0",
             on_ready=lambda call: self.calls.put(call.id),
         )
-        credentials = authority.site("site") if authority else link.grpc.local_channel_credentials()
-        name = "fednlp-server" if authority else None
-        threading.Thread(
-            target=link.connect,
-            args=(f"127.0.0.1:{port}", credentials, self.session.begin),
-            kwargs={"server_name": name},
-            daemon=True,
-        ).start()
+        self.connect(self.session.begin, authority)
 
-    def once(self) -> dict[str, float]:
-        """Return the seconds of one upload, and of what the site and the server's disk do besides."""
+    def prepare(self) -> dict[str, float]:
         call, body = self.calls.get(), self.folder / "body"
         body.write_bytes(self.data)
         begin = time.monotonic()
-        self.session.answer(call, {}, body)
-        sent = time.monotonic()
-        arrived, synced = self.results.get()
-        return {"seconds": arrived - sent, "fsync": synced, "answer": sent - begin}
+        self.session.answer(call, {}, body)  # the transfer begins before this returns
+        now = time.monotonic()
+        return {"answer": now - begin, "begin": now}
+
+    def send(self) -> None: ...
+
+
+def tls_of(authority: Any) -> Any:
+    """Return the arguments of a server's credentials; None without an authority."""
+    return authority and ([authority.server_pair()], authority.pem, True)
 
 
 def transfer(megabytes: float, repeats: int) -> dict[str, Any]:
     """Return the figures of the section ``transfer``."""
     from throwaway import Authority
 
-    size = round(megabytes * 1e6)
+    size, authority = round(megabytes * 1e6), Authority()
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", "/var/tmp")) as name:
-        folders = {one: Path(name) / one for one in ("plain", "grpc", "mtls")}
-        for folder in folders.values():
-            folder.mkdir()
-        runs: dict[str, Any] = {
-            "plain": Plain(folders["plain"], size, repeats),
-            "grpc": Upload(folders["grpc"], size, repeats),
-            "mtls": Upload(folders["mtls"], size, repeats, Authority()),
+        folder = Path(name)
+        runs: dict[str, Runner] = {
+            "plain": Plain(folder / "plain", size, repeats, checked=False),
+            "checked": Plain(folder / "checked", size, repeats, checked=True),
+            "stream": Stream(folder / "stream", size, repeats, None),
+            "stream_mtls": Stream(folder / "stream_mtls", size, repeats, authority),
+            "upload": Upload(folder / "upload", size, repeats, None),
+            "upload_mtls": Upload(folder / "upload_mtls", size, repeats, authority),
         }
         times: dict[str, list[dict[str, float]]] = {one: [] for one in runs}
         for _ in range(repeats):
             for one, run in runs.items():
                 times[one].append(run.once())
-    figures: dict[str, Any] = {"bytes": size, "repeats": repeats, "bounds": BOUNDS}
+        for child in multiprocessing.active_children():
+            child.terminate()
+            child.join()
+    figures: dict[str, Any] = {"bytes": size, "repeats": repeats}
     for one, rows in times.items():
-        for key in rows[0]:
-            values = [row[key] for row in rows]
-            figures[f"{one}_{key}"] = {
-                "min": round(min(values), 4),
-                "median": round(statistics.median(values), 4),
-            }
+        figures[one] = {key: spread([row[key] for row in rows]) for key in rows[0]}
     for one, bound in BOUNDS.items():
-        ratios = {
-            key: round(figures["plain_seconds"][key] / figures[f"{one}_seconds"][key], 3)
-            for key in ("min", "median")
-        }
-        figures[f"{one}_of_plain"] = ratios | {"held": ratios["median"] >= bound}
+        figures[one]["of_plain"] = ratio(figures["plain"], figures[one]) | {"bound": bound}
+    for one in ("upload", "upload_mtls"):
+        figures[one]["of_checked"] = ratio(figures["checked"], figures[one])
+        figures[one]["of_plain"] = ratio(figures["plain"], figures[one])
     return figures
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Return the least and the median of some times."""
+    return {"min": round(min(values), 4), "median": round(statistics.median(values), 4)}
+
+
+def ratio(bound: Any, own: Any) -> dict[str, float]:
+    """Return the speed of one transfer as a part of another's."""
+    return {key: round(bound["seconds"][key] / own["seconds"][key], 3) for key in ("min", "median")}
 
 
 def main() -> None:

@@ -37,13 +37,15 @@ SIGNS = {
     "enrolment": "*-sites/*/state/*/identity/key.pem",
     "setup": "*-sites/*/state/*/objects/*",
     "download": "*-sites/*/state/*/objects/*.part",
-    "training": "*-sites/*/state/*/record.bin",
+    "training": "*-sites/*/state/*/setup.json",
     "upload": "server/federation/inbox/*.train.*[0-9a-f]",
     "aggregation": "server/federation/inbox/*.train.json",
     "checkpoint": "server/checkpoint/.state.part",
     "any": "server",
 }
 """What lies in the folder of a trial while a phase lasts."""
+SHORT = ("partition.alpha=5", "client.max_steps=4", "model.max_length=16", "evaluation.every=5")
+"""Settings by which a round of the experiment "small" takes about a second."""
 _LOOK = 0.002
 _TOKEN = re.compile(r"^(\S+):  fednlp join (fednlp1:\S+) --data FILE\n", re.MULTILINE)
 _MOST_RETRIES = 50
@@ -155,7 +157,16 @@ class Trial:
         if name == SERVER:
             experiment = str(self.shards.folder / "federation.toml")
             names = ",".join(self.shards.names)
-            return ["serve", experiment, "--out", str(self.server), "--sites", names, "--listen", self.address]
+            return [
+                "serve",
+                experiment,
+                "--out",
+                str(self.server),
+                "--sites",
+                names,
+                "--listen",
+                self.address,
+            ]
         token = self.token(name)
         train, test = self.shards.files(name)
         tests = ["--test-data", str(test)] if test else ["--test-fraction", "0"]
@@ -268,7 +279,10 @@ class Trial:
 def timeless(run: Path) -> list[dict[str, Any]]:
     """Return the lines of a run's rounds without the time that they took."""
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+    for line in lines:
+        del line["seconds"]
+        line.get("secure", {}).pop("seconds", None)
+    return lines
 
 
 def try_out(
@@ -314,13 +328,16 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--set", action="append", default=[], dest="changes", help="change a setting: a.b=value")
+    parser.add_argument(
+        "--set", action="append", default=[], dest="changes", help="change a setting: a.b=value"
+    )
     arguments = parser.parse_args()
     changes = [
         f"num_rounds={arguments.rounds}",
         f"partition.clients={arguments.clients}",
         f"clients_per_round={arguments.clients}",
         "runtime.workers=1",
+        *SHORT,
         *arguments.changes,
     ]
     experiment = config.load(arguments.experiment, changes)

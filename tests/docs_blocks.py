@@ -21,6 +21,7 @@ import typer
 from fednlp import config
 from fednlp.cli import app
 from fednlp.costs import load_profile
+from fednlp.deployment.policy import parse_policy
 from fednlp.fewshot.prompt_sets import load_prompts
 
 ROOT = Path(__file__).parents[1]
@@ -157,9 +158,12 @@ _DEFAULT = "experiments/quickstart.toml"
 
 
 def check_toml(text: str, folder: Path) -> None:
-    """Check that TOML is a profile of a device, prompts, or an experiment or a part of one."""
+    """Check that TOML is a profile of a device, prompts, a site's file, or an experiment or a part of one."""
     document = tomllib.loads(text)
     path = folder / "checked.toml"
+    if "allow" in document:
+        parse_policy(document)
+        return
     if "patterns" in document or "training" in document:
         path.write_text(text, encoding="utf-8")
         load_prompts(str(path)) if "patterns" in document else load_profile(path)

@@ -74,3 +74,14 @@ def test_the_protocols_are_compared_where_clients_drop_out(tmp_path: Path) -> No
             assert full["bytes_down"] == fewer["bytes_down"] + 4
         assert full["client_ms"] > 0
     assert len(done.stdout.splitlines()) == 2 + len(rounds)
+
+
+def test_transfers_are_measured_against_a_plain_copy() -> None:
+    pytest.importorskip("grpc", reason="a deployment needs grpcio")
+    figures = said_by("deployment.py", "transfer", "--megabytes", "3", "--repeats", "2")["transfer"]
+    for name in ("plain", "checked", "stream", "stream_mtls", "upload", "upload_mtls"):
+        assert 0 < figures[name]["seconds"]["min"] <= figures[name]["seconds"]["median"]
+    assert figures["stream"]["of_plain"]["bound"] == 0.7
+    assert figures["upload"]["of_plain"]["min"] == pytest.approx(
+        figures["plain"]["seconds"]["min"] / figures["upload"]["seconds"]["min"], rel=0.1
+    )

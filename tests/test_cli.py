@@ -714,7 +714,7 @@ def test_several_experiments_are_one_table(fednlp: Type, toml: Path) -> None:
     )
     result = fednlp(*words)
     assert result.code == 0
-    for part in ("one, accuracy", "other, accuracy", "Baseline", "across-global.csv", "across-personal.tex"):
+    for part in ("one, accuracy", "other, accuracy", "Without", "across-global.csv", "across-personal.tex"):
         assert part in result.out
     with (Path("out") / "across-global.csv").open() as file:
         rows = list(csv.DictReader(file))

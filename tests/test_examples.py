@@ -1,6 +1,10 @@
 """The examples run, learn, and say the same as the library."""
 
 import importlib.util
+import os
+import socket
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -10,7 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from fednlp import errors
+from fednlp import config, errors
+from fednlp.deployment.policy import load_policy
+from fednlp.deployment.refusals import check_settings
+from fednlp.deployment.servable import require_servable
 from fednlp.federated.aggregators.weighted_mean import WeightedMean
 from fednlp.federated.algorithms.fedavg import fedavg
 from fednlp.federated.client import ClientResult, TrainRequest, Update
@@ -92,3 +99,26 @@ def test_the_library_makes_the_round_that_is_made_by_hand() -> None:
 
 def test_bring_your_own_trainer_learns() -> None:
     assert news_or_skip(load("bring_your_own_trainer"), 5) > 0.5
+
+
+@pytest.mark.parametrize("ward", range(1, 6))
+def test_the_wards_of_the_hospital_allow_its_experiment(ward: int) -> None:
+    folder = EXAMPLES / "hospital"
+    experiment = config.load(folder / "hospital.toml")
+    require_servable(experiment)
+    policy = load_policy(folder / "policies" / f"ward-{ward}.toml")
+    assert check_settings(policy, experiment) == []
+
+
+@pytest.mark.slow
+def test_the_hospital_runs(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = Path(sys.executable).with_name("fednlp")
+    given = os.environ | {"FEDNLP": str(command), "PORT": str(port)}
+    script = EXAMPLES / "hospital" / "run.sh"
+    done = subprocess.run(
+        [str(script), str(tmp_path)], env=given, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "server" / "summary.json").is_file()

@@ -1,9 +1,11 @@
 """Code of the user's own, by name: what is taken, and what each refusal says."""
 
+import math
 import os
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 import fednlp
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, FednlpError, PartitionError, RunError
+from fednlp.federated.cohort import Cohort
 from fednlp.inference.model import open_trained
 from fednlp.partition import make_partition
 from fednlp.partition.make import check_options
@@ -39,13 +42,6 @@ def nothing(clients_per_round, **common):
     return None
 
 
-def parts(request, clients: int = 2, shift: float = 0.0):
-    owners = [(number + int(shift)) % clients for number in range(len(request.train_labels))]
-    return Assignment(owners, clients, request.train_labels, request.test_labels)
-
-
-def unreadable(request, clients: "Nowhere"):
-    return None
 def scaled(clients_per_round, alpha: Annotated[float, Field(gt=0)] = 0.1, steps: int = 1):
     if alpha > 1:
         raise ValueError("alpha must be at most 1")
@@ -58,6 +54,31 @@ def bare(clients_per_round, *, weight=float):
 
 def unsure(clients_per_round, target: "Elsewhere" = None):
     return Algorithm("unsure", uniform_cohort(clients_per_round))
+
+
+@method("Nothing", refuses=lambda options, experiment: None)
+def refusing_nothing(clients_per_round):
+    return fedavg(clients_per_round)
+
+
+def marked(clients_per_round):
+    return fedavg(clients_per_round)
+
+
+marked.about = {"colour": "red"}
+number = 3
+
+
+def counted(clients_per_round, server=3):
+    return fedavg(clients_per_round)
+
+
+def negative(clients_per_round):
+    return fedavg(clients_per_round, weight=lambda examples: 2.0 - examples)
+
+
+def unweighed(clients_per_round):
+    return fedavg(clients_per_round, weight=lambda examples: None)
 
 
 @method("Broken", refuses=lambda options, experiment: [experiment.round_count])
@@ -82,6 +103,15 @@ def drifting(clients_per_round, way="whole", **common):
         return Result(update={"model": y - x}, keep={"h": h})
 
     return Algorithm("drifting", uniform_cohort(clients_per_round), client=client, keeps=("h",))
+
+
+def parts(request, clients: int = 2, shift: float = 0.0):
+    owners = [(number + int(shift)) % clients for number in range(len(request.train_labels))]
+    return Assignment(owners, clients, request.train_labels, request.test_labels)
+
+
+def unreadable(request, _clients: int = 1):
+    return None
 
 
 def halves(request):
@@ -200,7 +230,10 @@ def test_options_that_an_own_partition_does_not_take(
         ({"algorithm.name": "my_own.py:scaled"}, 'a module is named without .py: write "my_own:scaled"'),
         ({"algorithm.name": "my_own.scaled"}, "did you mean my_own:scaled?"),
         ({"partition.method": "my_own.thirds"}, "did you mean 'my_own:thirds'?"),
-        ({"algorithm.name": "my_own:scaled", "algorithm.alpha": 1}, "my_own:scaled go into [algorithm.options]"),
+        (
+            {"algorithm.name": "my_own:scaled", "algorithm.alpha": 1},
+            "my_own:scaled go into [algorithm.options]",
+        ),
         ({"partition.big": 1}, "options of your own function go into [partition.options]"),
         ({"algorithm.name": "fedavgg"}, "did you mean fedavg?"),
         ({"algorithm.options": {"a": 1}}, "algorithm.options are for an algorithm of your own"),
@@ -333,3 +366,139 @@ def test_own_code_goes_on_where_the_user_gives_its_experiment(
     with stopping(rounds=1) as callback:
         fednlp.run(own, tmp_path / "cut", callback=callback)
     assert weights(fednlp.resume(tmp_path / "cut", expected=own)) == weights(whole)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"algorithm": {"name": "my_own:number"}}, "3 is no function with parameters that can be read"),
+        ({"algorithm": {"name": "builtins:dict"}}, "is no function with parameters that can be read"),
+        ({"algorithm": {"name": "my_own:marked"}}, "its attribute about is not what a decorator"),
+        ({"algorithm": {"name": "my_own:refusing_nothing"}}, "its refuses returned None: return a list"),
+        (
+            {"algorithm": {"name": "my_own:counted"}},
+            "the default of server is to be a fednlp.ServerOptimizer",
+        ),
+        (
+            {"algorithm": {"name": "my_own:equal", "options": {"weight": 2}}},
+            "weight is given by the run: leave it out of [algorithm.options]",
+        ),
+        ({"algorithm": {"name": "my_own:negative"}}, "return finite numbers from 0"),
+        ({"algorithm": {"name": "my_own:unweighed"}}, "the weight of fedavg raised TypeError"),
+        ({"attack": {"name": "my_own:number", "fraction": 0.2}}, "3 is no function"),
+        ({"aggregator": {"name": "builtins:min"}}, "is no function"),
+    ],
+)
+def test_what_is_no_method_is_refused_in_one_line(
+    experiment: Callable[..., Experiment], changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        experiment(changes).resolved()
+    assert said in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"runtime.engine": "my_own:number"}, "making it raised TypeError"),
+        ({"runtime.engine": "my_own:parts"}, "making it raised"),
+        ({"runtime.engine": "my_own:given"}, "is no engine: it has no start"),
+        ({"exchange.up": "my_own:number"}, "making it raised TypeError"),
+        ({"exchange.up": "builtins:dict"}, "is no transform: it has no shapes"),
+        ({"algorithm.name": "given-in-python"}, "stands for a value that only Python can give"),
+    ],
+)
+def test_what_is_no_engine_and_no_transform_is_refused(
+    experiment: Callable[..., Experiment], tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    with (tmp_path / "my_own.py").open("a") as file:
+        file.write("\n\ndef given(*arguments):\n    return arguments\n")
+    with pytest.raises(ConfigError) as caught:
+        fednlp.run(experiment(changes), tmp_path / "run")
+    assert said in str(caught.value)
+
+
+def test_an_engine_that_only_the_run_directory_names_is_not_taken_with_the_users_experiment(
+    experiment: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    settings = experiment({"num_rounds": 1})
+    run: RunDir = fednlp.run(settings, tmp_path / "run")
+    whole = weights(run)
+    (run.folder / "summary.json").unlink()
+    (tmp_path / "strange.py").write_text("class Engine:\n    pass\n")
+    path = run.folder / "resolved.toml"
+    path.write_text(path.read_text().replace('engine = "pool"', 'engine = "strange:Engine"'))
+    with pytest.raises(RunError, match=r"runtime\.engine"):
+        fednlp.resume(run.folder)
+    assert weights(fednlp.resume(run.folder, expected=settings)) == whole
+    assert "strange" not in sys.modules
+
+
+def of_result(change: Callable[[Any], Any], **traits: Any) -> fednlp.Algorithm:
+    """FedAvg whose client returns what a function makes of its change, flat."""
+
+    def client(local: Any, x: Any, server: Any, own: Any) -> fednlp.Result:
+        made: fednlp.Result = change((local.steps(x) - x).flat())
+        return made
+
+    return replace(fednlp.fedavg(4), client=client, **traits)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "said"),
+    [
+        (of_result(lambda d: fednlp.Result({"model": d[:7]})), "a vector of shape (7,)"),
+        (
+            of_result(lambda d: fednlp.Result({"model": d}, {"h": d[:7]}), keeps=("h",)),
+            "keeps h, which is no flat",
+        ),
+        (
+            of_result(lambda d: fednlp.Result({"model": d}, metrics={"t": "a"}), reports=("t",)),
+            "t = 'a': no number",
+        ),
+        (
+            of_result(lambda d: fednlp.Result({"model": d}, metrics={"t": math.nan}), reports=("t",)),
+            "t = nan: no",
+        ),
+        (replace(fednlp.fedavg(4), receives=("h",)), "receives says h, and the server has no vector"),
+        (
+            replace(fednlp.fedavg(4), sample=lambda population, number: Cohort([1, 1])),
+            "draw distinct ids from 0 to 7",
+        ),
+        (
+            replace(fednlp.fedavg(4), sample=lambda population, number: Cohort([1, 8])),
+            "draw distinct ids from 0 to 7",
+        ),
+        (
+            replace(fednlp.fedavg(4), sample=lambda population, number: [1, 2]),
+            "sample returned list: return a Cohort",
+        ),  # type: ignore[arg-type,return-value]
+    ],
+)
+def test_a_value_that_computes_something_else_is_refused_in_its_first_round(
+    experiment: Callable[..., Experiment], tmp_path: Path, algorithm: fednlp.Algorithm, said: str
+) -> None:
+    with pytest.raises(FednlpError) as caught:
+        fednlp.run(experiment({"num_rounds": 1}), tmp_path / "run", algorithm=algorithm)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("trait", "names"),
+    [
+        ("sends", ("model", "model")),
+        ("sends", ("model", "../x")),
+        ("sends", ("model", "")),
+        ("keeps", "control"),
+        ("keeps", ("h", "h")),
+        ("keeps", ("\ud800",)),
+        ("keeps", (1,)),
+        ("keeps", ("h" * 81,)),
+        ("reports", None),
+        ("receives", ("model",)),
+    ],
+)
+def test_the_names_of_a_method_s_vectors_are_distinct_words(trait: str, names: Any) -> None:
+    with pytest.raises(ConfigError, match=trait):
+        replace(fednlp.fedavg(4), **{trait: names})

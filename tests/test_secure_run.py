@@ -20,9 +20,9 @@ from fednlp.federated.algorithms.fedavg import fedavg
 from fednlp.federated.cohort import Population, equally
 from fednlp.privacy.dp import DPMechanism
 from fednlp.reports import write_report
-from fednlp.secure.plan import make_plan
+from fednlp.secure.params import make_params
 from fednlp.secure.round import SecureRound
-from fednlp.secure.session import Channel, SecAggSession
+from fednlp.secure.session import Channel, open_session
 from fednlp.simulation.callback import Callback, NullCallback
 from fednlp.simulation.protection import dp_mechanism, secagg_params
 from fednlp.simulation.run_dir import RunDir
@@ -180,9 +180,15 @@ def test_dropouts_are_bounded_where_a_malicious_server_could_split_the_sum(
     protocol: str, dropout: float, least: int
 ) -> None:
     """In SecAgg a list of the threshold's length is enough; in SecAgg+ no more than ``dropout`` may be missing."""
-    plan, ids = make_plan(protocol, 30, dropout, 0.1, malicious_server=True), list(range(30))
+    numbers: dict[str, Any] = {
+        "clip": 1.0,
+        "dropout": dropout,
+        "max_colluding": 0.1,
+        "malicious_server": True,
+    }
+    params, ids = make_params(protocol, 30, 10, 1.0, 0, **numbers), list(range(30))
     for staying in (least, least - 1):
-        session = SecAggSession(plan, ids, Channel({}), bytes(16), 1, 0)
+        session = open_session(params, ids, Channel({}), 1, 11)
         session.setup()
         if staying == least:
             assert session.unmask(ids[:staying]).masks

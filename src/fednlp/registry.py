@@ -11,9 +11,10 @@ from __future__ import annotations
 import difflib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib import import_module
 from types import NoneType, UnionType
@@ -76,14 +77,16 @@ class Plugin:
 
     def options(self) -> type[BaseModel]:
         """Return the model that checks the options."""
-        fields: dict[str, Any] = {}
+        keys: dict[str, Any] = {}
         for name, one in self.parameters.items():
             if name not in self.given and one.kind is not inspect.Parameter.VAR_KEYWORD:
                 unknown = one.annotation is inspect.Parameter.empty or isinstance(one.annotation, str)
                 annotation = Any if unknown else one.annotation
-                fields[name] = (annotation, ... if one.default is inspect.Parameter.empty else one.default)
+                keys[name] = (annotation, ... if one.default is inspect.Parameter.empty else one.default)
         strict = ConfigDict(extra="forbid", strict=True, validate_default=True, arbitrary_types_allowed=True)
-        return create_model(self.name, __config__=strict, **fields)
+        with warnings.catch_warnings():  # an option may be called as a method of pydantic's models is
+            warnings.filterwarnings("ignore", "Field name .* shadows an attribute", UserWarning)
+            return create_model(self.name, __config__=strict, **keys)
 
     def call(self, *args: Any, **options: Any) -> Any:
         """Return what the name stands for.
@@ -113,12 +116,15 @@ class Plugin:
             experiment: The experiment.
 
         Raises:
-            ConfigError: The user's own ``refuses`` raises an error.
+            ConfigError: The user's own ``refuses`` raises an error, or returns no list of sentences.
         """
         if self.refuses is None:
             return []
         with self._blamed():
-            return self.refuses(options, experiment)
+            found = self.refuses(options, experiment)
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            raise ConfigError(f"{self._said}: its refuses returned {found!r:.80}: return a list of sentences")
+        return found
 
     @property
     def _said(self) -> str:
@@ -191,11 +197,16 @@ class Registry(Generic[P]):
             key: The setting that holds it, for messages; by default that of the section.
 
         Raises:
-            ConfigError: There is none.
+            ConfigError: There is none, or it is no function.
         """
         module = self._modules.get(name, name)
         place = name if is_own(name) else f"{self.package}.{module}:{module}"
-        return self.of(load(place, key or f"{self.kind.section}.{self.kind.key}"), name)
+        key = key or f"{self.kind.section}.{self.kind.key}"
+        build = load(place, key)
+        wrong = _no_function(build, {one.name for one in fields(self.kind)}) if is_own(name) else None
+        if wrong is not None:
+            raise ConfigError(f'{key} = "{name}": {wrong}')
+        return self.of(build, name)
 
     def of(self, build: Callable[..., Any], name: str) -> P:
         """Return a function as one of the registry's kind.
@@ -220,7 +231,9 @@ class Registry(Generic[P]):
         known = (*self.names(), *also)
         if name in known or is_own(name):
             return name
-        near = [one for one in (with_colon(name),) if one] or difflib.get_close_matches(name.lower(), known, n=1)
+        near = [one for one in (with_colon(name),) if one] or difflib.get_close_matches(
+            name.lower(), known, n=1
+        )
         hint = f"did you mean {near[0]}? " if near else ""
         raise ValueError(
             f'there is no {self.kind.section} "{name}": {hint}known are {", ".join(known)}, or "module:function" of '
@@ -251,6 +264,23 @@ class Registry(Generic[P]):
                         f"{name}: the option {option} has another type elsewhere: {found[option]}"
                     )
         return found
+
+
+def _no_function(build: Any, attributes: Collection[str]) -> str | None:
+    """Return what makes a user's own object no function that an experiment can name, if anything does.
+
+    Args:
+        build: The object.
+        attributes: Those of a plugin.
+    """
+    try:
+        inspect.signature(build)
+    except (TypeError, ValueError):
+        return f"{build!r:.80} is no function with parameters that can be read"
+    about = getattr(build, "about", {"title": ""})
+    if not isinstance(about, Mapping) or "title" not in about or not {*about} <= {*attributes}:
+        return "its attribute about is not what a decorator such as fednlp.federated.algorithms.method sets"
+    return None
 
 
 def _without_none(annotation: Any) -> Any:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.deployment.federation import FOLDER, Federation, open_directory, run_name
+from fednlp.deployment.federation import FOLDER, Federation, noise_secret, open_directory, run_name
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.participate import Participant
@@ -114,3 +115,37 @@ def test_a_deployment_is_the_simulation(method: str, experiment: Make, tmp_path:
     assert rounds(deployed) == rounds(simulated)
     weights = [(run.folder / "model" / "model.safetensors").read_bytes() for run in (simulated, deployed)]
     assert weights[0] == weights[1]
+    assert not [*(deployed.folder / FOLDER).glob("model*")], "models of old rounds stay on the disk"
+
+
+def test_a_site_works_within_its_hours(tmp_path: Path) -> None:
+    now, lines = datetime.now(), list[str]()
+    begin, end = ((now + timedelta(hours=hours)).strftime("%H:%M") for hours in (6, 7))
+    for hours, said in ((f"{begin}-{end}", 1), (f"{end}-{begin}", 0)):
+        policy = parse_policy({"device": {"hours": hours}})
+        part = Participant(tmp_path, Site(tmp_path, "north", policy, quiet), None, lines.append)
+        part.session.leave("it waits no longer")
+        part._wait_for_hours("1.0.train")
+        assert len(lines) == said
+        lines.clear()
+
+
+def test_the_server_s_noise_is_not_the_experiment_s(experiment: Make, tmp_path: Path) -> None:
+    """Every site knows the seed: whoever could draw the noise could take it off again. A restart draws it again."""
+    made = experiment(
+        {
+            "num_rounds": 1,
+            "clients_per_round": 4,
+            "partition.clients": 4,
+            "task.name": "text-classification",
+            "privacy": {"clip": 1.0, "noise": 1.0},
+            "algorithm.weighting": "uniform",
+        }
+    )
+    simulated = fednlp.run(made, tmp_path / "simulated")
+    deployed = deploy(split_out(made.resolved(), tmp_path / "shards", quiet), tmp_path)
+    weights = [(run.folder / "model" / "model.safetensors").read_bytes() for run in (simulated, deployed)]
+    assert weights[0] != weights[1]
+    folder = deployed.folder / FOLDER
+    assert noise_secret(folder) == noise_secret(folder) > 2**128
+    assert (folder / "noise.key").stat().st_mode & 0o077 == 0

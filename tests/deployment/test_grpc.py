@@ -355,13 +355,3 @@ def test_a_proxy_of_the_environment_is_used(
     assert middle.lines[0].startswith(b"CONNECT hospital.invalid:8443 HTTP/1.")
     client.leave()
     middle.close()
-
-
-def test_which_proxy_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert link.proxy_for("hospital.example:8443") is None
-    monkeypatch.setenv("HTTPS_PROXY", "proxy.example:3128")
-    monkeypatch.setenv("NO_PROXY", "inside.example")
-    assert link.proxy_for("hospital.example:8443") == "http://proxy.example:3128"
-    assert link.proxy_for("a.inside.example:8443") is None
-    assert link.proxy_for("127.0.0.1:8443") is None
-    assert link.proxy_for("[::1]:8443") is None

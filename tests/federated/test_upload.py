@@ -1,6 +1,7 @@
 """What a client sends, as bytes: of the length that is counted, and nothing else is taken for it."""
 
 import io
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +17,17 @@ from fednlp.federated.client import ClientResult, Update
 from fednlp.federated.communication import Uplink, encode_update
 from fednlp.federated.message import pack, write_message
 from fednlp.federated.params import Layout
+from fednlp.federated.pulling import Pull
 from fednlp.federated.transform_spec import parse_chain
 from fednlp.federated.transforms import RngKey, make_chain
-from fednlp.federated.upload import Upload, pack_upload, received, unpack_upload, upload_bytes
+from fednlp.federated.upload import (
+    Upload,
+    pack_upload,
+    received,
+    require_reported,
+    unpack_upload,
+    upload_bytes,
+)
 
 LAYOUT = Layout.of(
     {"a": ((3, 2), "parameter"), "b": ((5,), "buffer"), "words": ((4, 3), "parameter")}, table="words"
@@ -63,7 +72,8 @@ def test_a_plain_upload_arrives_as_it_was(model: torch.Tensor, control: torch.Te
 def test_a_compressed_upload_arrives_as_the_client_knows_it(
     model: torch.Tensor, control: torch.Tensor, up: list[str], some: bool
 ) -> None:
-    algorithm = replace(PLAIN, uplink=Uplink(make_chain(parse_chain(up, "up"))))
+    pull = Pull("low") if some else Pull()
+    algorithm = replace(PLAIN, uplink=Uplink(make_chain(parse_chain(up, "up")), pull=pull))
     chosen = np.array([True, False, True]) if some else None
     encoded = encode_update(algorithm.uplink, LAYOUT, model, KEY, chosen)
     sent = Upload(encoded=encoded, others={"control": control})
@@ -106,7 +116,7 @@ def test_bytes_that_were_changed_are_refused_or_are_another_update(data: st.Data
 
 @pytest.mark.parametrize("entries", [[3], [-1], [0, 0], [2, 1], [10**12]])
 def test_entries_that_the_model_does_not_have_are_refused(entries: list[int]) -> None:
-    algorithm = replace(PLAIN, uplink=Uplink(make_chain(parse_chain(["int8"], "up"))))
+    algorithm = replace(PLAIN, uplink=Uplink(make_chain(parse_chain(["int8"], "up")), pull=Pull("low")))
     with pytest.raises(RunError, match="not numbers of this model's tensors"):
         unpack_upload(b"", algorithm, LAYOUT, result(entries), masked=False)
 
@@ -117,3 +127,24 @@ def test_a_message_that_is_written_is_the_one_that_is_packed(values: torch.Tenso
     file = io.BytesIO()
     write_message(file, tensors)
     assert file.getvalue() == pack(tensors)
+
+
+def test_tensors_are_chosen_by_clients_only_where_the_method_says_so() -> None:
+    """A plain update that says it holds fewer tensors would not count with its weight in the others."""
+    data = pack_upload(Upload(model=Update.of(X, LAYOUT), others={"control": X}), LAYOUT)
+    with pytest.raises(RunError, match="it was to send all of them"):
+        unpack_upload(data, PLAIN, LAYOUT, result([0]), masked=False)
+
+
+@given(st.floats(), st.floats())
+def test_numbers_that_are_not_finite_or_not_declared_are_refused(one: float, other: float) -> None:
+    method = replace(fedavg(1), reports=("a", "b"))
+    reported = ClientResult(1, 0.5, metrics={"a": one, "b": other})
+    if math.isfinite(one) and math.isfinite(other):
+        require_reported(reported, method)
+    else:
+        with pytest.raises(RunError, match="no finite number"):
+            require_reported(reported, method)
+    for declared in ((), ("a",), ("a", "b", "c")):
+        with pytest.raises(RunError, match="does not report what"):
+            require_reported(reported, replace(method, reports=declared))

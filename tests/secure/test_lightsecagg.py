@@ -369,7 +369,7 @@ def test_a_piece_of_another_run_does_not_open(monkeypatch: pytest.MonkeyPatch) -
             sealed[run_] = game, game.delivered()
     (_, old), (new, _) = sealed[bytes(16)], sealed[bytes(range(16))]
     new.clients[7].receive(old[7])
-    new.clients[7].mask()
+    new.clients[7].masks()
     with pytest.raises(SecureAbort, match="altered"):
         new.clients[7].answer(Survivors(numbers(FOUR.ids)))
 

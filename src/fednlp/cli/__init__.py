@@ -9,7 +9,20 @@ from typing import Annotated
 import typer
 
 from fednlp import __version__
-from fednlp.cli import data, deployment, device, export, inspect, plan, predict, prompts, runs, sites
+from fednlp.cli import (
+    data,
+    deployment,
+    device,
+    doctor,
+    export,
+    inspect,
+    plan,
+    predict,
+    prompts,
+    runs,
+    sites,
+    status,
+)
 from fednlp.errors import FednlpError
 from fednlp.formatting.safe_text import clean_lines
 from fednlp.plugins import place_of
@@ -35,6 +48,8 @@ app.command()(data.partition)
 app.command()(deployment.serve)
 app.command()(deployment.join)
 app.command()(deployment.rehearse)
+app.command()(status.status)
+app.command()(doctor.doctor)
 app.add_typer(data.app, name="data")
 app.add_typer(prompts.app, name="prompts")
 app.add_typer(device.app, name="device")

@@ -16,6 +16,10 @@ _SET = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change a setting, e.g. --set num_rounds=5; may be repeated."),
 ]
+_PAGE = Annotated[
+    str | None,
+    typer.Option(help="host:port of a page that shows the run in a browser, such as 127.0.0.1:8080."),
+]
 
 
 def serve(
@@ -30,6 +34,7 @@ def serve(
     address: Annotated[
         str | None, typer.Option(help="host:port as the sites reach this server, if it is another.")
     ] = None,
+    page: _PAGE = None,
     changes: _SET = None,
 ) -> None:
     """Serve a federation: print a line for each site to type, wait for the sites, and run the rounds."""
@@ -42,9 +47,8 @@ def serve(
     hosts = tuple({one.rpartition(":")[0] for one in (listen, address) if one} - {"0.0.0.0", "[::]", ""})
     again = f"fednlp serve {experiment} --out {out}"
     with Console(again=again) as console:
-        serve_federation(
-            settings, out, _names(sites), Listening(listen, address, hosts), console, _show_token
-        )
+        where = Listening(listen, address, hosts)
+        serve_federation(settings, out, _names(sites), where, console, _show_token, page=page)
 
 
 def join(
@@ -114,6 +118,7 @@ def join(
 def rehearse(
     experiment: _EXPERIMENT,
     out: Annotated[Path, typer.Option(help="The run directory; the sites' folders are made beside it.")],
+    page: _PAGE = None,
     changes: _SET = None,
 ) -> None:
     """Try a federation on this machine: a process for each client, each with its own examples alone, over TLS."""
@@ -123,7 +128,7 @@ def rehearse(
 
     settings = config.load(experiment, changes or [])
     with Console(again=f"fednlp rehearse {experiment} --out {out}") as console:
-        rehearse_federation(settings, out, console)
+        rehearse_federation(settings, out, console, page)
 
 
 def _log(line: str) -> None:

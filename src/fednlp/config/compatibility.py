@@ -4,6 +4,7 @@ What the method is called, and how it was made, does not matter here. A method's
 does not tell.
 """
 
+import math
 from collections.abc import Mapping
 
 from fednlp.config.fields import ExperimentFields
@@ -14,6 +15,7 @@ from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.links import Downlink, Uplink
 from fednlp.federated.server import ServerOptimizer
 from fednlp.models.peft_options import averaging_of
+from fednlp.plugins import raised
 
 _SIZES = (1, 2, 3, 1000)
 """Numbers of examples by which a weight function is tried."""
@@ -163,7 +165,15 @@ def _aggregator(algorithm: Algorithm, aggregator: Aggregator, experiment: Experi
 
 def _weights(algorithm: Algorithm, aggregator: Aggregator, experiment: ExperimentFields) -> list[str]:
     """Refuse clients that count by their examples where each must count once."""
-    if len({algorithm.weight(size) for size in _SIZES}) == 1:
+    try:
+        weights = {float(algorithm.weight(size)) for size in _SIZES}
+    except Exception as error:
+        return [
+            f"the weight of {algorithm.name} raised {raised(error)}: return a number for every number of examples"
+        ]
+    if not all(0 <= weight < math.inf for weight in weights):
+        return [f"the weights of {algorithm.name} are {sorted(weights)}: return finite numbers from 0"]
+    if len(weights) == 1:
         return []
     found, named = [], experiment.algorithm.name != GIVEN and experiment.algorithm.weighting != "uniform"
     remedy = (

@@ -93,9 +93,13 @@ def cohort_defaults(experiment: ExperimentFields) -> dict[str, int]:
 
 def _own_code_problems(experiment: ExperimentFields) -> list[str]:
     found = []
+    registries = {f"{registry.kind.section}.name": registry for _, registry in named_functions(experiment)}
     for key, name in own_code(experiment):
         try:
-            load(name, key)
+            if key in registries:
+                registries[key].find(name)
+            else:
+                load(name, key)
         except ConfigError as error:
             found.append(str(error))
     return found

@@ -11,6 +11,7 @@ from typing import Any
 from fednlp.config.fields import ExperimentFields
 from fednlp.config.sections import BASELINES, GIVEN, Client, Server
 from fednlp.config.sections import Attack as AttackSection
+from fednlp.errors import ConfigError
 from fednlp.federated.aggregators import AGGREGATORS
 from fednlp.federated.aggregators.base import Aggregator
 from fednlp.federated.algorithm import Algorithm
@@ -46,6 +47,11 @@ def algorithm_of(experiment: ExperimentFields) -> Algorithm:
         "min_clients": experiment.min_clients,
         "client_rate": rate_schedule(experiment.client, experiment.num_rounds),
     }
+    if section.name == GIVEN:
+        raise ConfigError(
+            f'algorithm.name = "{GIVEN}" stands for a value that only Python can give: name a method, or call '
+            "fednlp.run(experiment, algorithm=...)"
+        )
     method = ALGORITHMS.find("fedavg" if section.name in BASELINES else section.name)
     if method.server is not None:
         common["server"] = server_optimizer(experiment)

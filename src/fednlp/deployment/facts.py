@@ -159,7 +159,7 @@ def facts_of(
     adapters = exact_adapters(model, experiment.model.peft, True)
     personal = personal_names(model, experiment.model.train, True)
     layout = layout_of(model, personal, [pair.base for pair in adapters])
-    protected = protect(build_algorithm(experiment), experiment, _even(clients), layout.numel)
+    protected = protect(build_algorithm(experiment), experiment, even_partition(clients), layout.numel)
     uplink = replace(protected.algorithm.uplink, adapters=tuple(adapters))
     algorithm = replace(protected.algorithm, uplink=uplink)
     masked, cohort = experiment.secure.protocol != "none", min(experiment.clients_per_round, clients)
@@ -184,8 +184,8 @@ def facts_of(
     )
 
 
-def _even(clients: int) -> Partition:
-    """Return a partition with one example for each client: facts do not depend on other sites' sizes."""
+def even_partition(clients: int) -> Partition:
+    """Return a partition with one example for each client: what a site works out does not depend on others' sizes."""
     numbers = np.arange(clients + 1)
     return Partition(numbers, numbers[:-1], np.zeros_like(numbers), numbers[:0], numbers[:-1])
 
@@ -214,12 +214,8 @@ def _smallest_sum(algorithm: Algorithm) -> int | None:
     """Return the fewest clients that a secure sum may be over; None without secure aggregation."""
     from fednlp.secure.aggregator import SecureMean
 
-    if not isinstance(algorithm.aggregator, SecureMean):
-        return None
-    params = algorithm.aggregator.params
-    # In SecAgg+ a client and so many of its neighbours; in the others so many of all clients.
-    fewest = params.plan.threshold + (params.plan.protocol == "secagg+")
-    return max(fewest, params.min_updates)
+    rule = algorithm.aggregator
+    return rule.params.fewest_in_sum if isinstance(rule, SecureMean) else None
 
 
 def _seconds(

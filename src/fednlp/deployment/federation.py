@@ -4,7 +4,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,17 +17,20 @@ from fednlp.deployment.enrolment import FOLDER
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.messages import Call, ObjectRef
 from fednlp.deployment.remote import Sites
+from fednlp.deployment.secure_server import Asking, SecureSessions
 from fednlp.deployment.servable import require_servable
 from fednlp.deployment.setup import Ready, Setup, model_files, read_ready
-from fednlp.disk import atomic
+from fednlp.disk import atomic, write_private
 from fednlp.errors import RunError
+from fednlp.federated.aggregators.noisy_mean import NoisyMean
 from fednlp.partition import Partition
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.components import RunComponents
 from fednlp.simulation.facts import write_facts
+from fednlp.simulation.rounds import FederatedTraining
 from fednlp.simulation.run_dir import RunDir, create, saving
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
-from fednlp.simulation.train import open_run, train
+from fednlp.simulation.train import OpenRun, open_run, train
 
 _LOOK = 1.0
 
@@ -63,6 +66,8 @@ def open_directory(experiment: Experiment, out: Path) -> RunDir:
     require_servable(experiment)
     directory = RunDir(out)
     if not (out / "resolved.toml").is_file():
+        for path in out.glob(".resolved.toml.*"):  # of a start that was killed
+            path.unlink()
         directory = create(experiment, out)
     changed = config.differences(directory.experiment(), experiment)
     if changed:
@@ -86,6 +91,14 @@ def run_name(directory: RunDir) -> str:
     return str(json.loads(path.read_text())["run"])
 
 
+def noise_secret(folder: Path) -> int:
+    """Return the number that a federation's noise is drawn by: from the operating system, once."""
+    path = folder / "noise.key"
+    if not path.is_file():
+        write_private(path, secrets.token_hex(32).encode(), "choose another --out")
+    return int(path.read_text(), 16)
+
+
 class Federation:
     """A federation's run, whatever carries its messages.
 
@@ -95,6 +108,7 @@ class Federation:
         members: Returns who there is.
         callback: Reports progress.
         on_look: Called about once a second while sites are awaited; an error that it raises stops the run.
+        on_open: Told of the run when it is about to begin.
     """
 
     def __init__(
@@ -104,8 +118,9 @@ class Federation:
         members: Members,
         callback: Callback,
         on_look: Callable[[], None] = lambda: None,
+        on_open: Callable[[OpenRun], None] = lambda run: None,
     ) -> None:
-        self.on_look = on_look
+        self.on_look, self.on_open = on_look, on_open
         self.directory, self.hub, self.members, self.callback = directory, hub, members, callback
         self.experiment = directory.experiment()
         self._removed: set[int] = set()
@@ -137,9 +152,14 @@ class Federation:
             counted=counted_rounds(directory.round_lines()),
             on_waiting=self._waiting,
             gone=self._refuse_removed,
+            threads=experiment.runtime.threads,
         )
+        arguments = directory, experiment, components, partition, model, engine, self.callback, None
         with engine:
-            train(open_run(directory, experiment, components, partition, model, engine, self.callback, None))
+            run = open_run(*arguments, self._secure_sessions().open)
+            self._keep_noise_secret(run)
+            self.on_open(run)
+            train(run)
         self.hub.finish("the federation's last round is done")
         return directory
 
@@ -172,6 +192,19 @@ class Federation:
                 told = time.monotonic()
                 self.callback.log(f"waiting for {', '.join(missing)} to join")
 
+    def _keep_noise_secret(self, run: OpenRun) -> None:
+        """Draw the server's noise by a secret in place of the experiment's seed, which all sites know.
+
+        The secret stays on the server, so that a round that is done again has the same noise: two draws on one sum
+        would average out.
+        """
+        training = run.training
+        assert isinstance(training, FederatedTraining)
+        aggregator = training.algorithm.aggregator
+        if isinstance(aggregator, NoisyMean):
+            secret = replace(aggregator, seed=noise_secret(self.directory.folder / FOLDER))
+            training.algorithm = replace(training.algorithm, aggregator=secret)
+
     def _refuse_removed(self) -> Collection[int]:
         """Refuse the sites that were removed, whatever they are doing; return their numbers."""
         self.on_look()
@@ -192,6 +225,18 @@ class Federation:
             f"waiting for {', '.join(names)} ({seconds:.0f} s), until {until} or they are removed"
         )
 
+    def _secure_sessions(self) -> SecureSessions:
+        asking = Asking(
+            self.hub, self.experiment.rounds.wait, self._waiting, self._dropped_out, self._refuse_removed
+        )
+        return SecureSessions(
+            asking, self.directory.folder / FOLDER / "secure", max(1, self.experiment.min_clients)
+        )
+
+    def _dropped_out(self, client: int, reason: str) -> None:
+        name = next(member.name for member in self.members() if member.client == client)
+        self.callback.log(f"{name} drops out of the secure sum: {reason}")
+
     def _setup_call(
         self, components: RunComponents, client: int, sites: int, objects: dict[str, ObjectRef]
     ) -> Call:
@@ -203,6 +248,7 @@ class Federation:
             longest=components.longest,
             client=client,
             clients=sites,
+            run=self.hub.run,
         )
         return Call(f"0.{client}.setup", setup.model_dump(), objects)
 

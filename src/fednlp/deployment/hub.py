@@ -128,7 +128,7 @@ class Hub:
     # The round's side.
 
     def add_object(self, path: Path, digest: str | None = None) -> ObjectRef:
-        """Offer a file, which stays where it is and must not change.
+        """Offer a file, which must not change; it is kept open, so it may be removed.
 
         Args:
             path: The file.

@@ -1,6 +1,5 @@
 """``fednlp join``: a site enrols, and then answers what the server asks until the federation ends."""
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +10,7 @@ from typing import Any
 from fednlp.deployment.ca import SERVER_NAME
 from fednlp.deployment.certificates import Material
 from fednlp.deployment.credentials import channel_credentials
+from fednlp.deployment.homes import home, joined_folder
 from fednlp.deployment.identity import Membership, SiteIdentity
 from fednlp.deployment.links.grpc import connect, enrol
 from fednlp.deployment.participate import Participant
@@ -28,40 +28,20 @@ _GOODBYE = 2.0
 """Seconds to say so."""
 
 
-def home() -> Path:
-    """Return the folder of all federations that this machine has joined: ``FEDNLP_HOME``, or in the user's state."""
-    named = os.environ.get("FEDNLP_HOME")
-    if named:
-        return Path(named)
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "fednlp"
-
-
 def enrolled_folder(target: str, log: Log, root: Path | None = None) -> Path:
     """Return the folder of a federation; with a token, this site enrols in it first.
 
     Args:
         target: A join token, or the name that an earlier join has printed.
         log: Called with what happens.
-        root: Of all federations; :func:`home` if left out.
+        root: Of all federations; :func:`fednlp.deployment.homes.home` if left out.
 
     Raises:
         FednlpError: The token is not valid, the server is not there or refuses, or there is no such federation.
     """
     root = home() if root is None else root
     if not target.startswith("fednlp1:") and ":" not in target:
-        folder = root / target
-        if not (folder / "identity").is_dir():
-            known = (
-                sorted(path.name for path in root.iterdir() if (path / "identity").is_dir())
-                if root.is_dir()
-                else []
-            )
-            raise RunError(
-                f"this machine has not joined a federation called {target} "
-                f"({'it has joined ' + ', '.join(known) if known else 'nor any other'}): fednlp join and the token"
-            )
-        return folder
+        return joined_folder(target, root)
     token = JoinToken.parse(target)
     folder = root / f"{token.federation[:8]}-{token.site}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,17 +68,23 @@ def site_file(folder: Path, policy: Path | None, data: Mapping[str, Any]) -> Pat
     own = folder / "site.toml"
     if policy is not None:
         load_policy(policy)
-        own.unlink(missing_ok=True)
-        own.symlink_to(policy.absolute())
+        _replace(own, lambda new: new.symlink_to(policy.absolute()))
     elif data:
         paths = {key: str(Path(data[key]).absolute()) for key in ("path", "test_path") if key in data}
-        own.unlink(missing_ok=True)
-        write_template(own, {**data, **paths})
+        _replace(own, lambda new: write_template(new, {**data, **paths}))
     elif not own.exists():
         raise RunError(
             f"which data? say fednlp join {folder.name} --data FILE, or --policy with a site's file"
         )
     return own.resolve()
+
+
+def _replace(path: Path, make: Callable[[Path], None]) -> None:
+    """Make a file in place of another one, which stays until the new one is there."""
+    new = path.with_name(f".{path.name}")
+    new.unlink(missing_ok=True)
+    make(new)
+    new.replace(path)
 
 
 def join(folder: Path, policy: SitePolicy, log: Log) -> str:

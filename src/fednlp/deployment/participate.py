@@ -1,6 +1,8 @@
 """A site in a federation: it takes calls as they arrive, does the work, and has the answers sent."""
 
 import queue
+import time
+from datetime import datetime
 from pathlib import Path
 
 from fednlp.deployment.client_session import ClientSession, ReadyCall
@@ -38,18 +40,24 @@ class Participant:
             self.objects,
             run=run,
             software=software(),
-            on_ready=lambda call: self._calls.put(call),
+            on_ready=self._take_up,
             on_withdrawn=lambda call_id: self._withdrawn.add(call_id),
             on_state=log,
         )
         self._calls: queue.Queue[ReadyCall] = queue.Queue()
         self._withdrawn: set[str] = set()
-        self._used: list[str] = []
+        self._used = [digest for digest in self.objects.digests() if (self.objects.folder / digest).is_file()]
+
+    def _take_up(self, call: ReadyCall) -> None:
+        self._withdrawn.discard(call.id)  # it may be asked again after it was withdrawn
+        self._calls.put(call)
 
     def work(self) -> str:
         """Answer calls until the federation ends, and return why it ended."""
         while (call := self.next_call()) is not None:
-            if call.id not in self._withdrawn:
+            if not call.id.endswith(".setup"):
+                self._wait_for_hours(call.id)
+            if call.id not in self._withdrawn and not self.session.finished:
                 self._answer(call)
         return self.session.reason or ""
 
@@ -61,6 +69,16 @@ class Participant:
             except queue.Empty:
                 continue
         return None
+
+    def _wait_for_hours(self, call_id: str) -> None:
+        """Wait until the site's hours begin, while the call is wanted."""
+        device = self.site.policy.device
+        if device.seconds_until_open(datetime.now().time()):
+            self.log(f"{call_id} waits for this site's hours, {device.hours} (device.hours)")
+        while device.seconds_until_open(datetime.now().time()):
+            if call_id in self._withdrawn or self.session.finished:
+                return
+            time.sleep(_LOOK)
 
     def _answer(self, call: ReadyCall) -> None:
         name, session = call.id.rpartition(".")[2], self.session

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fednlp import config
 from fednlp.config import Experiment
+from fednlp.deployment.enrolment import FOLDER, invite, stored_address
+from fednlp.deployment.identity import SiteIdentity
 from fednlp.deployment.serve import Listening, serve
-from fednlp.deployment.shards import FEDERATION, Shards, split_out
+from fednlp.deployment.shards import Shards, opened, split_out
 from fednlp.errors import ConfigError, RunError
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.run_dir import RunDir
@@ -21,25 +22,28 @@ MOST_SITES = 16
 _GRACE = 20.0
 
 
-def rehearse(experiment: Experiment, out: Path, callback: Callback) -> RunDir:
+def rehearse(experiment: Experiment, out: Path, callback: Callback, page: str | None = None) -> RunDir:
     """Run an experiment as a federation of processes on this machine, or go on with one that was stopped.
 
     Args:
         experiment: With the data and the partition of a simulation.
         out: The run directory. The sites' folders are made beside it, in ``<out>-sites``.
         callback: Reports progress.
+        page: ``host:port`` of a page that shows the run, for a browser; no page if left out.
 
     Raises:
         FednlpError: As for a simulation; a site's process has ended early; or there are too many clients.
     """
-    shards = _shards(experiment.resolved(), out, callback.log)
+    resolved, folder = experiment.resolved(), out.with_name(f"{out.name}-sites")
+    shards = opened(resolved, folder) or split_out(resolved, folder, callback.log)
     if len(shards.names) > MOST_SITES:
         raise ConfigError(
             f"the partition has {len(shards.names)} clients, and a rehearsal has at most {MOST_SITES} processes: lower "
             f"partition.clients, for example --set partition.clients={MOST_SITES}"
         )
-    with _Sites(shards, callback.log).running() as sites:
-        where = Listening("127.0.0.1:0")
+    begun = (out / FOLDER / "server.json").is_file()
+    where = Listening(stored_address(out / FOLDER) if begun else "127.0.0.1:0")
+    with _Sites(shards, out / FOLDER, callback.log).running() as sites:
         return serve(
             shards.experiment,
             out,
@@ -49,16 +53,8 @@ def rehearse(experiment: Experiment, out: Path, callback: Callback) -> RunDir:
             sites.join,
             sites.go_on,
             sites.require_alive,
+            page,
         )
-
-
-def _shards(experiment: Experiment, out: Path, log: Callable[[str], None]) -> Shards:
-    """Split the data into the sites' folders, or find them split."""
-    folder = out.with_name(f"{out.name}-sites")
-    if not (folder / FEDERATION).is_file():
-        return split_out(experiment, folder, log)
-    names = tuple(sorted(path.name for path in folder.iterdir() if path.is_dir()))
-    return Shards(folder, names, config.load(folder / FEDERATION).resolved())
 
 
 @dataclass
@@ -67,33 +63,44 @@ class _Sites:
 
     Attributes:
         shards: Each site's files.
+        federation: The federation's folder on the server.
         log: Called with what happens.
     """
 
     shards: Shards
+    federation: Path
     log: Callable[[str], None]
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def join(self, name: str, token: str) -> None:
         """Start the process of a site that joins with a token."""
-        train, test = self.shards.files(name)
-        tests = ["--test-data", str(test)] if test else ["--test-fraction", "0"]
-        self._start(name, ["-", "--data", str(train), *tests], token)
+        self._start(name, ["-", *self._data(name)], token)
 
     def go_on(self) -> None:
-        """Start the processes of the sites that have joined before."""
+        """Start the processes of the sites that were invited before; one that has not joined gets a new token."""
         for name in self.shards.names:
             if name not in self.processes:
-                joined = sorted((self.shards.folder / name / "state").glob("*/identity"))
-                if joined:
-                    self._start(name, [joined[0].parent.name], "")
+                folders = sorted((self.shards.folder / name / "state").glob("*/identity"))
+                if folders and SiteIdentity(folders[0]).membership is not None:
+                    folder = folders[0].parent
+                    self._start(
+                        name,
+                        [folder.name, *([] if (folder / "site.toml").exists() else self._data(name))],
+                        "",
+                    )
+                else:
+                    self.join(name, str(invite(self.federation, name)))
+
+    def _data(self, name: str) -> list[str]:
+        train, test = self.shards.files(name)
+        return ["--data", str(train), *(["--test-data", str(test)] if test else ["--test-fraction", "0"])]
 
     def _start(self, name: str, arguments: list[str], token: str) -> None:
         folder = self.shards.folder / name
         environment = os.environ | {"FEDNLP_HOME": str(folder / "state"), "OMP_NUM_THREADS": "1"}
         with (folder / "log.txt").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "fednlp.cli", "join", *arguments],
+                [sys.executable, "-m", "fednlp.cli.tied", str(os.getpid()), "join", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -126,9 +133,9 @@ class _Sites:
             for process in self.processes.values():
                 process.wait(_GRACE)
         except subprocess.TimeoutExpired:
-            raise RunError(
-                "a site did not hear that the federation has ended; its log is in its folder"
-            ) from None
+            self.log(
+                "a site did not hear that the federation has ended, and is stopped; its log is in its folder"
+            )
         finally:
             for process in self.processes.values():
                 process.terminate()

@@ -9,15 +9,16 @@ import mmap
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 from fednlp.deployment.hub import Hub, StoredReply
 from fednlp.deployment.messages import Call, ObjectRef
+from fednlp.deployment.secure_server import with_masked_weight
 from fednlp.errors import FednlpError, RunError
 from fednlp.federated.client import ClientResult, TrainRequest, failed
 from fednlp.federated.message import write_message
@@ -42,6 +43,7 @@ class Sites:
         counted: The last round by client in which its update counted.
         on_waiting: Told the clients that are awaited, now and then, and since when, in seconds.
         gone: Returns the clients that no longer take part; asked each time that the engine looks at who is missing.
+        threads: torch threads of the server's own work.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Sites:
         counted: Mapping[int, int] | None = None,
         on_waiting: Callable[[Sequence[int], float], None] = lambda clients, seconds: None,
         gone: Callable[[], Collection[int]] = frozenset,
+        threads: int = 1,
     ) -> None:
         self.hub, self.folder, self.wait = hub, folder, wait
         self.on_waiting, self.gone = on_waiting, gone
@@ -61,7 +64,8 @@ class Sites:
         self._messages: dict[str, bytes | None] = {}
         self._objects: dict[str, ObjectRef] = {}
         self._changed: set[str] = set()
-        self._numbers = count()
+        self._threads_before = torch.get_num_threads()
+        torch.set_num_threads(threads)
 
     def __len__(self) -> int:
         return 1
@@ -113,7 +117,8 @@ class Sites:
         return [answers[place] for place in range(len(requests))]
 
     def close(self) -> None:
-        """Leave the sites as they are: the next start goes on with them."""
+        """Leave the sites as they are, as the next start goes on with them, and give torch its threads back."""
+        torch.set_num_threads(self._threads_before)
         self.total = None
 
     def __enter__(self) -> Self:
@@ -145,7 +150,7 @@ class Sites:
     def _offered(self) -> dict[str, ObjectRef]:
         """Return what is published as objects, written anew where it was published anew."""
         for name in sorted(self._changed):
-            path = self.folder / f"{name}-{next(self._numbers)}"
+            path = self.folder / f"{name}.new"
             message = self._messages[name]
             with path.open("wb") as file:
                 if message is None:
@@ -153,7 +158,8 @@ class Sites:
                 else:
                     file.write(message)
             old, self._objects[name] = self._objects.get(name), self.hub.add_object(path)
-            if old is not None and old.digest != self._objects[name].digest:
+            path.unlink()  # the hub has it open: its bytes go once it is no longer offered
+            if old is not None and old not in self._objects.values():
                 self.hub.drop_object(old.digest)
         self._changed.clear()
         return dict(self._objects)
@@ -193,6 +199,8 @@ class Sites:
             with _mapped(reply.path) as data:
                 masked = request.masking is not None
                 upload = unpack_upload(data, self.worker.algorithm, self.worker.layout, answer, masked=masked)
+            if upload.masked is not None:
+                answer = with_masked_weight(answer, upload.masked)
             return self.worker.receive(request, Trained(answer, upload), self.vectors, self.total)
         except FednlpError as error:
             return _missing(request, str(error))

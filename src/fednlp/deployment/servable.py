@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES
+from fednlp.deployment.secure_terms import NO_DIRECTORY
 from fednlp.errors import ConfigError
 from fednlp.formulations import TASKS
 from fednlp.models.peft_options import averaging_of
@@ -63,5 +64,7 @@ def _unsupported(experiment: Experiment) -> Iterator[str]:
         yield '[model.peft] averaging = "exact" is for simulations yet: say averaging = "ffa" or "plain"'
     if experiment.pull.push != "all":
         yield 'pull.push = "selected" is for simulations yet: say pull.push = "all"'
+    if experiment.secure.malicious_server:
+        yield NO_DIRECTORY
     if experiment.evaluation.cross_client_evaluation:
         yield "evaluation.cross_client_evaluation needs all sites' test examples in one place: leave it out"

@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from fednlp.deployment.hub import Hub
 from fednlp.deployment.links import Session, Wake
 from fednlp.deployment.links.grpc import PeerIdentity, RunningServer
 from fednlp.deployment.links.grpc import serve as listen_with
+from fednlp.deployment.status_writer import StatusWriter
 from fednlp.errors import ConfigError
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.run_dir import RunDir
@@ -46,6 +48,7 @@ def serve(
     on_token: Callable[[str, str], None],
     on_listening: Callable[[], None] = lambda: None,
     on_look: Callable[[], None] = lambda: None,
+    page: str | None = None,
 ) -> RunDir:
     """Run a federation, or go on with one that was stopped.
 
@@ -58,13 +61,14 @@ def serve(
         on_token: Told the name and the join token of each site that is newly invited.
         on_listening: Called once the server listens, and new sites are invited.
         on_look: Called about once a second while sites are awaited; an error that it raises stops the server.
+        page: ``host:port`` of a page that shows the run, for a browser; no page if left out.
 
     Raises:
         FednlpError: The settings do not allow it, or too few sites came through; the rounds before are saved.
     """
     directory = open_directory(experiment.resolved(), out)
     folder = directory.folder / FOLDER
-    with directory.alone():
+    with directory.alone(), _shown(page, out, callback.log):
         admission = FederationAdmission(folder, where.hosts)
         hub = Hub(folder, run_name(directory))
         running = _listen(where, admission, hub, callback)
@@ -79,12 +83,24 @@ def serve(
                     "no site is invited: name them, for example --sites nord,west, or say how many: --sites 3"
                 )
             on_listening()
-            return Federation(directory, hub, admission.register.sites, callback, on_look).run()
+            members = admission.register.sites
+            with StatusWriter(directory, hub, members, callback.log) as status:
+                seen = status.watched(callback)
+                return Federation(directory, hub, members, seen, on_look, status.opened).run()
         finally:
             if hub.ended is not None:  # else the sites wait for this server to come back
                 _let_go(hub)
             running.stop()
             hub.close()
+
+
+def _shown(page: str | None, out: Path, log: Callable[[str], None]) -> AbstractContextManager[object]:
+    """Serve the page of a run for the time of a block; without an address there is none."""
+    if page is None:
+        return nullcontext()
+    from fednlp.deployment.page.server import PageServer
+
+    return PageServer(out, page, log)
 
 
 def _listen(where: Listening, admission: FederationAdmission, hub: Hub, callback: Callback) -> RunningServer:

@@ -31,6 +31,7 @@ class Setup(_Checked):
         longest: Tokens that the model reads of a text at most.
         client: The site's number.
         clients: How many sites there are.
+        run: The run's name, which no other run has.
     """
 
     experiment: dict[str, JsonValue]
@@ -39,6 +40,7 @@ class Setup(_Checked):
     longest: int = Field(ge=1)
     client: int = Field(ge=0)
     clients: int = Field(ge=1)
+    run: str = Field(min_length=1, max_length=64)
 
 
 class Ready(_Checked):

@@ -1,6 +1,7 @@
 """Split a data set into one folder of files for each client of a partition, as its own site would hold them."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,11 @@ from fednlp.simulation.partitioning import build_partition
 
 TRAIN, TEST = "train.parquet", "test.parquet"
 FEDERATION = "federation.toml"
+SIMULATION = "simulation.toml"
+"""The experiment that was split."""
+NAMES = "sites.txt"
+"""The clients' names, a line each, in the order of their numbers."""
+_UNDERWAY = ".splitting"
 _REMEDY = "choose another folder"
 
 
@@ -49,7 +55,7 @@ def split_out(experiment: Experiment, folder: Path, log: Log) -> Shards:
 
     Args:
         experiment: Resolved, with data and partition of a simulation.
-        folder: New or empty.
+        folder: New or empty, or that of a split which was killed.
         log: Called with a message before each slow step.
 
     Raises:
@@ -64,12 +70,15 @@ def split_out(experiment: Experiment, folder: Path, log: Log) -> Shards:
     problems = unsupported(experiment)
     if problems:
         raise ConfigError("\n".join(problems), problems)
+    if (folder / _UNDERWAY).is_file():
+        shutil.rmtree(folder)
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty: choose another folder")
     data = open_data(experiment)
     partition = build_partition(experiment, data, log)
     names = folder_names(partition)
     with writing(folder, _REMEDY):
+        (folder / _UNDERWAY).touch()
         for client, name in enumerate(names):
             (folder / name).mkdir(parents=True)
             _write(data, "train", partition.train(client), folder / name / TRAIN)
@@ -78,8 +87,37 @@ def split_out(experiment: Experiment, folder: Path, log: Log) -> Shards:
         if len(data.test_numbers):
             _write(data, "test", data.test_numbers, folder / TEST)
         served = served_experiment(experiment, data, folder / TEST)
-        (folder / FEDERATION).write_text(config.dump(served), encoding="utf-8")
+        contents = {
+            SIMULATION: config.dump(experiment),
+            NAMES: "\n".join(names),
+            FEDERATION: config.dump(served),
+        }
+        for name, content in contents.items():
+            (folder / name).write_text(f"{content.rstrip()}\n", encoding="utf-8")
+        (folder / _UNDERWAY).unlink()
     return Shards(folder, names, served)
+
+
+def opened(experiment: Experiment, folder: Path) -> Shards | None:
+    """Return an experiment's data set that was split before; None if the folder holds none.
+
+    Args:
+        experiment: Resolved, as it was split.
+        folder: Where it was split to.
+
+    Raises:
+        ConfigError: Another experiment was.
+    """
+    if not (folder / FEDERATION).is_file() or (folder / _UNDERWAY).is_file():
+        return None
+    changed = config.differences(config.load(folder / SIMULATION).resolved(), experiment)
+    if changed:
+        raise ConfigError(
+            f"{folder} holds the data of other settings ({'; '.join(changed[:5])}): start with these, or choose "
+            "another --out"
+        )
+    names = tuple((folder / NAMES).read_text(encoding="utf-8").splitlines())
+    return Shards(folder, names, config.load(folder / FEDERATION).resolved())
 
 
 def served_experiment(experiment: Experiment, data: TextData, test: Path) -> Experiment:

@@ -3,19 +3,25 @@
 import json
 import mmap
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fednlp.config import Experiment
+from fednlp.deployment.asked import asked_of
 from fednlp.deployment.disclosure import told_result, told_score, told_sizes
 from fednlp.deployment.dry_run import dry_run
 from fednlp.deployment.facts import Download, Facts, facts_of
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.refusals import Refusal, check, check_settings, refused_by
+from fednlp.deployment.secure_agreed import agreed
+from fednlp.deployment.secure_messages import STEPS
+from fednlp.deployment.secure_site import SecureSite
 from fednlp.deployment.setup import Setup, experiment_of, place_model, read_setup
 from fednlp.deployment.site_data import open_site_data
 from fednlp.disk import atomic
@@ -27,14 +33,12 @@ from fednlp.federated.runtime import MODEL
 from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import Trained, pack_upload
 from fednlp.partition import OneClient
-from fednlp.runtime.messages import ClientModelRequest, ClientModelResult, from_json, to_json
+from fednlp.runtime.messages import ClientModelRequest, ClientModelResult, to_json
 from fednlp.simulation.components import Log, RunComponents, build_components
 from fednlp.simulation.workers import client_algorithm, worker_spec
 from fednlp.training.worker import ClientWorker
 from fednlp.training.worker_spec import load_model
 
-_TAKEN = (TrainRequest, ClientModelRequest)
-"""What a server may ask of a site."""
 _SETUP = "setup.json"
 
 
@@ -51,6 +55,8 @@ class Site:
     def __init__(self, folder: Path, name: str, policy: SitePolicy, log: Log) -> None:
         self.folder, self.name, self.policy, self.log = folder, name, policy, log
         self._worker: ClientWorker | None = None
+        self._agreed: Experiment | None = None
+        self._sums: SecureSite | None = None
         self._published: dict[str, tuple[str, Tensor]] = {}
 
     def answer(
@@ -71,7 +77,12 @@ class Site:
         """
         if name == "setup":
             return self._set_up(read_setup(request), objects), None
-        return self._work(request, objects)
+        if name in STEPS:
+            sums = self.sums
+            if sums is None:
+                raise RunError("the server asks for a secure sum, and the experiment has none")
+            return sums.answer(name, request, objects)
+        return self._work(name, request, objects)
 
     @property
     def worker(self) -> ClientWorker:
@@ -82,11 +93,19 @@ class Site:
                 raise RunError(
                     "the server asks for work before it has set this site up: start the server again"
                 )
-            self._worker = self._open(read_setup(json.loads(path.read_text())))
+            setup = read_setup(json.loads(path.read_text()))
+            self._worker = self._open(setup)
+            self._sums = self._secure_sums(setup, self._worker)
         return self._worker
+
+    @property
+    def sums(self) -> SecureSite | None:
+        """This site's part in secure sums; None where the experiment has none."""
+        return self._sums if self.worker is not None else None
 
     def _set_up(self, setup: Setup, objects: Mapping[str, Path]) -> dict[str, Any]:
         self._worker = self._examined(setup, objects)
+        self._sums = self._secure_sums(setup, self._worker)
         with atomic(self.folder / _SETUP) as file:
             file.write(setup.model_dump_json().encode())
         own = self._worker.partition
@@ -148,6 +167,7 @@ class Site:
         """
         self._require_none(check_settings(self.policy, experiment_of(setup)))
         experiment = self._own_experiment(setup)
+        torch.set_num_threads(experiment.runtime.threads)
         task = experiment.task.configured
         data = open_site_data(self.policy, task or setup.task, experiment.data.labels or ())
         components = build_components(experiment, self.log, data)
@@ -161,13 +181,32 @@ class Site:
             self.folder / "record.bin",
         )
         own = OneClient(setup.client, setup.clients, data.train_numbers, data.test_numbers)
+        self._agreed = experiment_of(setup)
         return ClientWorker(spec, load_model(spec), client_algorithm(experiment, setup.clients), own)
+
+    def _secure_sums(self, setup: Setup, worker: ClientWorker) -> SecureSite | None:
+        """Return what answers the calls of secure sums; None where the experiment has none."""
+        own, allow = worker.partition, self.policy.allow
+        train, test = (len(part(setup.client)) for part in (own.train, own.test))
+        expected = agreed(
+            experiment_of(setup),
+            setup.run,
+            own=setup.client,
+            clients=setup.clients,
+            parameters=worker.layout.numel,
+            examples=told_sizes(allow, train, test).train,
+            smallest=allow.smallest_cohort,
+        )
+        return None if expected is None else SecureSite(self.folder / "secure", expected)
 
     def _own_experiment(self, setup: Setup) -> Experiment:
         """Return the experiment with this site's own model folder and device."""
         experiment = experiment_of(setup)
         model = experiment.model.model_copy(update={"name_or_path": str((self.folder / "start").resolve())})
-        runtime = experiment.runtime.model_copy(update={"device": self.policy.device.device})
+        device = self.policy.device
+        runtime = experiment.runtime.model_copy(
+            update={"device": device.device, "threads": device.threads or experiment.runtime.threads}
+        )
         return experiment.model_copy(update={"model": model, "runtime": runtime})
 
     def _compare(self, setup: Setup, components: RunComponents) -> None:
@@ -183,20 +222,34 @@ class Site:
             )
 
     def _work(
-        self, request: Mapping[str, Any], objects: Mapping[str, Path]
+        self, name: str, request: Mapping[str, Any], objects: Mapping[str, Path]
     ) -> tuple[dict[str, Any], Path | None]:
-        wanted = from_json(request.get("request"))
-        if not isinstance(wanted, _TAKEN):
-            raise RunError(f"a site does not answer a {type(wanted).__name__}")
         worker = self.worker
-        own = worker.partition
+        own, agreed = worker.partition, self._agreed
         assert isinstance(own, OneClient)
-        if wanted.client != own.client:
-            raise RunError(
-                f"the server asks for client {wanted.client}, and this site is client {own.client}"
-            )
-        if isinstance(wanted, ClientModelRequest) and (wanted.on_all or wanted.save_to is not None):
-            raise RunError("a site has its own test examples alone, and keeps its model to itself")
+        assert agreed is not None
+        wanted = asked_of(request.get("request"), name, agreed, own)
+        sums, do = self.sums, partial(self._do, request=request, objects=objects)
+        if sums is not None:
+            sums.over(wanted.round if isinstance(wanted, TrainRequest) else wanted.round + 1)
+            if isinstance(wanted, TrainRequest):
+                return sums.train(wanted, do)
+        answer = do(wanted)
+        if not isinstance(answer, Trained):
+            return _json(to_json(answer)), None
+        path = self.folder / "upload.bin"
+        with path.open("wb") as file:
+            file.write(pack_upload(answer.upload, worker.layout))
+        return _json(to_json(answer.result)), path
+
+    def _do(
+        self,
+        wanted: TrainRequest | ClientModelRequest,
+        request: Mapping[str, Any],
+        objects: Mapping[str, Path],
+    ) -> Any:
+        """Have the worker do what is asked; return its answer without what the server may not know."""
+        worker = self.worker
         encoded = set(request.get("encoded") or ())
         vectors = {
             name: self._vector(name, path, wanted.round if name in encoded else None)
@@ -208,14 +261,11 @@ class Site:
         self._forget_after(request.get("counted"), wanted)
         answer = worker.handlers[type(wanted)](wanted, vectors)
         worker.trainer.sync()
-        if not isinstance(answer, Trained):
-            if isinstance(answer, ClientModelResult):
-                answer = told_score(self.policy.allow, answer)
-            return _json(to_json(answer)), None
-        path = self.folder / "upload.bin"
-        with path.open("wb") as file:
-            file.write(pack_upload(answer.upload, worker.layout))
-        return _json(to_json(told_result(self.policy.allow, answer.result))), path
+        if isinstance(answer, ClientModelResult):
+            return told_score(self.policy.allow, answer)
+        if isinstance(answer, Trained):
+            return replace(answer, result=told_result(self.policy.allow, answer.result))
+        return answer
 
     def _forget_after(self, counted: Any, request: TrainRequest | ClientModelRequest) -> None:
         """Take back what was kept in rounds that came to nothing: the last that counted is the server's to say."""

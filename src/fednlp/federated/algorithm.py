@@ -5,8 +5,9 @@ A method is one file in :mod:`fednlp.federated.algorithms`: a function that retu
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fednlp.errors import ConfigError
 from fednlp.federated.aggregators.base import Aggregator
@@ -14,12 +15,16 @@ from fednlp.federated.aggregators.weighted_mean import WeightedMean
 from fednlp.federated.client import ClientFunction, average_model
 from fednlp.federated.cohort import Sample, WeightFunction
 from fednlp.federated.links import Downlink, Uplink
+from fednlp.federated.runtime import MODEL
 from fednlp.federated.schedules import RateSchedule
 from fednlp.federated.server import ServerOptimizer, ServerUpdate
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+_NAME = re.compile(r"\w[\w.-]{0,79}", re.ASCII)
+"""Of a vector or a number."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,8 @@ class Algorithm:
         local_gradients: How many gradients over all of its examples it computes in a round, for the same.
 
     Raises:
-        ConfigError: The first of ``sends`` is not ``"model"``, or ``personal_model`` is none of ``keeps``.
+        ConfigError: The first of ``sends`` is not ``"model"``, ``personal_model`` is none of ``keeps``, or one of
+            ``sends``, ``reports``, ``keeps`` and ``receives`` is no tuple of distinct names.
     """
 
     name: str
@@ -70,10 +76,26 @@ class Algorithm:
     def __post_init__(self) -> None:
         if self.sends[:1] != ("model",):
             raise ConfigError(f'{self.name}: sends = {self.sends!r}: the first vector is the update, "model"')
+        for what in ("sends", "reports", "keeps", "receives"):
+            self._require_names(what, getattr(self, what))
+        if MODEL in self.receives:
+            raise ConfigError(
+                f'{self.name}: receives = {self.receives!r}: "model" travels anyway, leave it out'
+            )
         if self.personal_model is not None and self.personal_model not in self.keeps:
             raise ConfigError(
                 f'{self.name}: personal_model = "{self.personal_model}" is none of keeps = {self.keeps!r}: add it there'
             )
+
+    def _require_names(self, what: str, names: Any) -> None:
+        """Check that a trait is a tuple of distinct names: files and records are named after them."""
+        if not isinstance(names, tuple) or not all(isinstance(n, str) and _NAME.fullmatch(n) for n in names):
+            raise ConfigError(
+                f"{self.name}: {what} = {names!r}: give a tuple of names, each of letters, digits and _ . -, for "
+                'example ("control",)'
+            )
+        if len({*names}) < len(names):
+            raise ConfigError(f"{self.name}: {what} = {names!r}: each name is to be there once")
 
     @property
     def held_vectors(self) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fednlp.errors import ConfigError
 from fednlp.plugins import raised
 
 if TYPE_CHECKING:
@@ -49,7 +50,16 @@ class Update:
 
     @staticmethod
     def of(flat: Tensor, layout: Layout) -> Update:
-        """Return a flat vector of a layout as an update of all its rows."""
+        """Return a flat vector of a layout as an update of all its rows.
+
+        Raises:
+            ConfigError: It is not as long as the layout.
+        """
+        if flat.shape != (layout.numel,):
+            raise ConfigError(
+                f"a vector of shape {(*flat.shape,)} where the model's are ({layout.numel},): send what local.steps "
+                "gives, or a flat tensor of that length"
+            )
         table = layout.rows(flat) if layout.table is not None else None
         return Update(flat[: layout.dense], None, table)
 

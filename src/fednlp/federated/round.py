@@ -7,16 +7,19 @@
 Nothing here knows of text, tasks, models or transports: those stand behind :class:`Runtime`.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from fednlp.errors import TooFewClients
+import numpy as np
+
+from fednlp.errors import ConfigError, TooFewClients
 from fednlp.federated.aggregators.base import Outcome
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult
-from fednlp.federated.cohort import Population, RoundPlan
+from fednlp.federated.cohort import Cohort, Population, RoundPlan
 from fednlp.federated.communication import broadcast
 from fednlp.federated.params import Layout
 from fednlp.federated.runtime import MODEL, Runtime
@@ -90,11 +93,19 @@ def plan_round(algorithm: Algorithm, number: int, population: Population) -> Rou
         algorithm: The method.
         number: From 1.
         population: All clients.
+
+    Raises:
+        ConfigError: The cohort is not of distinct clients of the population, or a weight is no finite number from 0.
     """
-    cohort = algorithm.sample(population, number)
-    weights = {client: algorithm.weight(int(population.sizes[client])) for client in cohort.clients}
+    cohort = draw_cohort(algorithm, population, number)
+    weights = {client: float(algorithm.weight(int(population.sizes[client]))) for client in cohort.clients}
     for client, scale in zip(cohort.clients, cohort.scale, strict=False):
         weights[client] *= scale
+    for client, weight in weights.items():
+        if not 0 <= weight < math.inf:
+            raise ConfigError(
+                f"{algorithm.name}: the weight of client {client} is {weight}: give a finite number from 0"
+            )
     return RoundPlan(
         number,
         cohort,
@@ -105,6 +116,29 @@ def plan_round(algorithm: Algorithm, number: int, population: Population) -> Rou
         algorithm.client_rate.factor(number),
         algorithm.min_clients,
     )
+
+
+def draw_cohort(algorithm: Algorithm, population: Population, number: int) -> Cohort:
+    """Draw the cohort of a round, and check it: ``sample`` may be of the user's own.
+
+    Args:
+        algorithm: The method.
+        population: All clients.
+        number: Of the round, from 1.
+
+    Raises:
+        ConfigError: ``sample`` returned no cohort of distinct clients of the population.
+    """
+    cohort: Any = algorithm.sample(population, number)
+    if not isinstance(cohort, Cohort):
+        raise ConfigError(f"{algorithm.name}: sample returned {type(cohort).__name__}: return a Cohort")
+    drawn, clients = list(cohort.clients), len(population)
+    whole = all(isinstance(client, (int, np.integer)) and 0 <= client < clients for client in drawn)
+    if not whole or len({*drawn}) < len(drawn):
+        raise ConfigError(
+            f"{algorithm.name}: sample drew {str(drawn)[:80]}: draw distinct ids from 0 to {clients - 1}"
+        )
+    return replace(cohort, clients=[int(client) for client in drawn])
 
 
 def publish(algorithm: Algorithm, state: State, runtime: Runtime, key: RngKey, staleness: int = 0) -> None:
@@ -120,6 +154,11 @@ def publish(algorithm: Algorithm, state: State, runtime: Runtime, key: RngKey, s
     sent = broadcast(algorithm.downlink, state.layout, algorithm.server.model(state, staleness), key)
     runtime.publish(MODEL, sent.model, sent.message)
     for name in algorithm.receives:
+        if name not in state.vectors or state.vectors[name].numel() != state.layout.numel:
+            raise ConfigError(
+                f"{algorithm.name}: receives says {name}, and the server has no vector of that name, as long as the "
+                "model: let the init of its server return it"
+            )
         runtime.publish(name, state.vectors[name])
 
 

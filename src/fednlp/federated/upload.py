@@ -5,6 +5,7 @@ handed over as it is. Over a network it travels as bytes (:func:`pack_upload`), 
 case.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -56,6 +57,23 @@ class Trained:
     upload: Upload
 
 
+def require_reported(result: ClientResult, algorithm: Algorithm) -> None:
+    """Check that a client reports finite numbers under the names that its method declares.
+
+    Args:
+        result: What it reports.
+        algorithm: The method.
+
+    Raises:
+        RunError: It does not.
+    """
+    if {*result.metrics} != {*algorithm.reports}:
+        raise RunError(f"the client does not report what {algorithm.name} declares")
+    bad = [name for name, value in result.metrics.items() if not math.isfinite(value)]
+    if bad:
+        raise RunError(f"the client reports {bad[0]} = {result.metrics[bad[0]]}: no finite number")
+
+
 def received(
     upload: Upload, algorithm: Algorithm, layout: Layout, x: Tensor, key: RngKey
 ) -> Mapping[str, Update] | Residues:
@@ -92,13 +110,18 @@ def pack_upload(upload: Upload, layout: Layout) -> bytes:
         layout: Of the vectors.
     """
     if upload.masked is not None:
-        return _MASKED + len(upload.masked).to_bytes(4, "little") + upload.masked.astype("<u4").tobytes()
+        return pack_masked(upload.masked)
     if upload.encoded is not None:
         model = upload.encoded.message
     else:
         assert upload.model is not None
         model = pack(layout.views(upload.model.flat(layout)))
     return b"".join([model, *(pack(layout.views(vector)) for vector in upload.others.values())])
+
+
+def pack_masked(masked: Residues) -> bytes:
+    """Return a masked update as it travels."""
+    return _MASKED + len(masked).to_bytes(4, "little") + masked.astype("<u4").tobytes()
 
 
 def unpack_upload(
@@ -116,6 +139,8 @@ def unpack_upload(
     Raises:
         RunError: They are not what the method's clients send.
     """
+    if result.entries is not None and algorithm.uplink.pull.rule == "all":
+        raise RunError("the client says which tensors it sent, and it was to send all of them")
     if masked:
         return Upload(masked=_residues(data, layout.numel + 1))
     _require_entries(result.entries, layout)

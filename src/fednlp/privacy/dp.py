@@ -98,8 +98,12 @@ class DPMechanism:
 
     def server_epsilon(self) -> float:
         """Return the epsilon of the client that is drawn most often, against those who know who took part."""
+        return self.spent(self.most_rounds)
+
+    def spent(self, rounds: int) -> float:
+        """Return the epsilon of a client that took part in so many rounds; nothing is counted for sampling."""
         return epsilon_of_known_cohorts(
-            self.noise_multiplier, self.sampling, self.most_rounds, self.delta, distance=self.distance
+            self.noise_multiplier, self.sampling, rounds, self.delta, distance=self.distance
         )
 
     def _arguments(self) -> tuple[float, Sampling, int, int, int, float]:

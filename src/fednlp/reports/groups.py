@@ -144,7 +144,9 @@ def _labels(heads: Sequence[Run]) -> list[str]:
             other for head, other in zip(heads, flats, strict=True) if method_title(head) == method_title(run)
         ]
         keys = dict.fromkeys([*([] if run.config.get("variant") else shared), *differing(peers)])
-        different = ", ".join(f"{name} {clean(flat[key])}" for key, name in _short(keys).items() if key in flat)
+        different = ", ".join(
+            f"{name} {clean(flat[key])}" for key, name in _short(keys).items() if key in flat
+        )
         labels.append(method_title(run) + (f" ({different})" if different else ""))
     return [
         label if labels.count(label) == 1 else f"{label} [{labels[:i].count(label) + 1}]"

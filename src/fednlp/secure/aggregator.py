@@ -23,6 +23,7 @@ from fednlp.runtime.messages import UnmaskRequest
 from fednlp.secure.masks import MaskSeeds
 from fednlp.secure.params import SecAggParams
 from fednlp.secure.round import SecureRound
+from fednlp.secure.session import SessionFactory, open_session
 
 
 class MaskedSum(WeightedMean):
@@ -41,11 +42,13 @@ class SecureMean(MaskedSum):
         params: The protocol's numbers.
         clip: The norm that clients cut their updates to, for differential privacy; None for none.
         denominator: What the weighted sum is divided by, whoever came through; None for the weight of those who did.
+        sessions: Opens a round's session.
     """
 
     params: SecAggParams
     clip: float | None = None
     denominator: float | None = None
+    sessions: SessionFactory = open_session
 
     def open(self, plan: RoundPlan, layout: Layout) -> Collection:
         """Begin a round: keys are exchanged and secrets shared."""
@@ -66,7 +69,9 @@ class SecureCollection:
 
     def __init__(self, aggregator: SecureMean, plan: RoundPlan, layout: Layout) -> None:
         self.aggregator, self.plan, self.layout = aggregator, plan, layout
-        self.secure = SecureRound(aggregator.params, plan.number, plan.weights, layout.numel)
+        self.secure = SecureRound(
+            aggregator.params, plan.number, plan.weights, layout.numel, aggregator.sessions
+        )
         self._aborted: str | None = None
         try:
             self._masking = self.secure.begin()

@@ -15,6 +15,7 @@ only the T colluding ones of N clients answer twice, and 2 U > N + T rules it ou
 
 import os
 from collections.abc import Collection, Mapping
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ from fednlp.secure.lightsecagg_messages import (
     SealKeyRoster,
 )
 from fednlp.secure.lightsecagg_rules import WORD, LightSecAggRoundSpec
-from fednlp.secure.masks import SEED_BYTES, field_mask
+from fednlp.secure.masks import SEED_BYTES, Mask, field_mask
 from fednlp.secure.messages import Survivors
 from fednlp.secure.secagg_rules import Steps
 
@@ -60,6 +61,52 @@ class LightSecAggClient:
         self.own = own
         self._steps = Steps("advertise", "share", "receive", "masked", "answer")
         self._forget()
+
+    def saved(self) -> dict[str, Any]:
+        """Return the state between two steps as JSON values, the client's secrets among them.
+
+        A state is good for the next step and no other: whoever took a step forgets the states before it. What is as
+        large as a piece is not in it: :attr:`piece`, and the pieces that :meth:`receive` was given.
+        """
+        return {
+            "taken": self._steps.taken,
+            "pair": None if self._pair is None else self._pair.private_bytes().hex(),
+            "seed": self._seed.hex(),
+            "sealing": [[peer, key.hex()] for peer, key in self._sealing.items()],
+        }
+
+    @property
+    def piece(self) -> Residues:
+        """The client's own coded piece of its own mask; empty before it shares, and once it has answered."""
+        return self._piece
+
+    @classmethod
+    def restored(
+        cls,
+        spec: LightSecAggRoundSpec,
+        own: int,
+        state: Mapping[str, Any],
+        piece: Residues,
+        delivered: DeliveredPieces | None,
+    ) -> Self:
+        """Return the client of a saved state.
+
+        Args:
+            spec: As before.
+            own: As before.
+            state: From :meth:`saved`.
+            piece: The own one at that time; the client may overwrite it.
+            delivered: What :meth:`receive` was given; None if it was not called yet.
+        """
+        client = cls(spec, own)
+        client._steps.taken = state["taken"]
+        client._pair = None if state["pair"] is None else KeyPair.from_private(bytes.fromhex(state["pair"]))
+        client._seed = bytes.fromhex(state["seed"])
+        client._sealing = {peer: bytes.fromhex(key) for peer, key in state["sealing"]}
+        client._piece = piece
+        if delivered is not None:
+            client._sealed = dict(zip(delivered.ids.tolist(), delivered.sealed, strict=True))
+        return client
 
     def _forget(self) -> None:
         self._pair: KeyPair | None = None
@@ -144,14 +191,14 @@ class LightSecAggClient:
             add(mask, vector)
             return mask
 
-    def mask(self) -> bytes:
-        """Return, in place of :meth:`masked`, the seed of the mask: for a driver that masks elsewhere.
+    def masks(self) -> list[Mask]:
+        """Return, in place of :meth:`masked`, the client's one mask: for a driver that masks elsewhere.
 
         The mask is ``field_mask(seed, length)``.
         """
         with self._steps.take("masked", self._forget):
             seed, self._seed = self._seed, b""
-            return seed
+            return [Mask(seed, +1)]
 
     def answer(self, survivors: Survivors) -> CodedSum:
         """Return the sum of the coded pieces of the survivors' masks.

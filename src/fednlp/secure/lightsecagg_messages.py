@@ -4,7 +4,7 @@ Sealed pieces are as long as the model is large over U - T, and a client gets on
 are kept as rows that may lie anywhere, in a mapped file say, and are never put together but to travel.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
@@ -123,11 +123,18 @@ def size(message: Message | PieceMessage) -> int:
 
 def to_bytes(message: Message | PieceMessage) -> bytes:
     """Return a message as it travels."""
+    return b"".join(parts(message))
+
+
+def parts(message: Message | PieceMessage) -> Iterator[bytes | memoryview]:
+    """Yield a message as it travels, piece by piece: sealed pieces need not lie in memory together."""
     if isinstance(message, Message):
-        return messages.to_bytes(message)
-    header = bytes([message.code]) + len(message.sealed).to_bytes(HEADER_BYTES - 1, "little")
-    rows = (np.ascontiguousarray(row).data for row in message.sealed)
-    return b"".join([header, message.ids.astype(_ID).tobytes(), *rows])
+        yield messages.to_bytes(message)
+        return
+    yield bytes([message.code]) + len(message.sealed).to_bytes(HEADER_BYTES - 1, "little")
+    yield message.ids.astype(_ID).tobytes()
+    for row in message.sealed:
+        yield np.ascontiguousarray(row).data
 
 
 def from_bytes(data: bytes, kind: type[M], limit: int) -> M:

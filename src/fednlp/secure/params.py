@@ -38,6 +38,12 @@ class SecAggParams:
     seed: int
     run: bytes
 
+    @property
+    def fewest_in_sum(self) -> int:
+        """The fewest clients that a sum may be over, however many drop out."""
+        # In SecAgg+ a client and so many of its neighbours; in the others so many of all clients.
+        return max(self.plan.threshold + (self.plan.protocol == "secagg+"), self.min_updates)
+
 
 def make_params(
     protocol: str,

@@ -19,7 +19,7 @@ from fednlp.federated.sums import FRACTION_BITS, ExactSum
 from fednlp.secure.masks import MaskSeeds, add_masks, masks_to_json
 from fednlp.secure.messages import HEADER_BYTES
 from fednlp.secure.params import SecAggParams
-from fednlp.secure.session import PHASES, Channel, SecureSession, open_session
+from fednlp.secure.session import PHASES, Channel, SecureSession, SessionFactory, open_session
 from fednlp.seeds import generator
 
 AddMasks = Callable[[int, int, MaskSeeds], None]
@@ -55,22 +55,21 @@ class SecureRound:
         round_number: The round.
         weights: Weight of each client of the cohort.
         parameters: Elements of an update.
+        sessions: Opens the session: with all parties in this process, or with the clients elsewhere.
     """
 
     def __init__(
-        self, params: SecAggParams, round_number: int, weights: Mapping[int, float], parameters: int
+        self,
+        params: SecAggParams,
+        round_number: int,
+        weights: Mapping[int, float],
+        parameters: int,
+        sessions: SessionFactory = open_session,
     ) -> None:
         self.params, self.weights, self.parameters = params, weights, parameters
         self.dropped_out = _simulated_dropouts(params, round_number, list(weights))
-        self.session: SecureSession = open_session(
-            params.plan,
-            list(weights),
-            Channel(self.dropped_out),
-            run=params.run,
-            round_number=round_number,
-            seed=params.seed,
-            length=parameters + 1,
-        )
+        channel = Channel(self.dropped_out)
+        self.session: SecureSession = sessions(params, list(weights), channel, round_number, parameters + 1)
         self._asked: Set[int] = frozenset()
         self._masked_weights: dict[int, int] = {}
         self._seconds, self._masking_seconds = 0.0, 0.0

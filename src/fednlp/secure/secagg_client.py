@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence, Set
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +62,50 @@ class SecAggClient:
         self._keys: dict[int, tuple[bytes, bytes]] = {}  # peer -> its public keys
         self._survivors: Set[int] = frozenset()
         self._forget()
+
+    def saved(self) -> dict[str, Any]:
+        """Return the state between two steps as JSON values, the client's secrets among them.
+
+        A state is good for the next step and no other: whoever took a step forgets the states before it.
+        """
+        return {
+            "taken": self._steps.taken,
+            "public": [key.hex() for key in self._public],
+            "pairs": [pair.private_bytes().hex() for pair in self._pairs],
+            "seed": self._seed.hex(),
+            "keys": [[peer, *(key.hex() for key in pair)] for peer, pair in self._keys.items()],
+            "sealing": [[peer, key.hex()] for peer, key in self._sealing.items()],
+            "shares": [[peer, rows.tolist()] for peer, rows in self._shares.items()],
+            "survivors": sorted(self._survivors),
+        }
+
+    @classmethod
+    def restored(
+        cls,
+        spec: SecAggClientSpec,
+        state: Mapping[str, Any],
+        signing: SigningKey | None = None,
+        identities: Mapping[int, bytes] | None = None,
+    ) -> Self:
+        """Return the client of a saved state.
+
+        Args:
+            spec: As before.
+            state: From :meth:`saved`.
+            signing: As before.
+            identities: As before.
+        """
+        client = cls(spec, signing, identities)
+        client._steps.taken = state["taken"]
+        seal_key, mask_key = state["public"]
+        client._public = bytes.fromhex(seal_key), bytes.fromhex(mask_key)
+        client._pairs = tuple(KeyPair.from_private(bytes.fromhex(key)) for key in state["pairs"])
+        client._seed = bytes.fromhex(state["seed"])
+        client._keys = {peer: (bytes.fromhex(one), bytes.fromhex(two)) for peer, one, two in state["keys"]}
+        client._sealing = {peer: bytes.fromhex(key) for peer, key in state["sealing"]}
+        client._shares = {peer: np.array(rows, dtype=np.uint32) for peer, rows in state["shares"]}
+        client._survivors = frozenset(state["survivors"])
+        return client
 
     def _forget(self) -> None:
         self._pairs: tuple[KeyPair, ...] = ()  # to seal and to mask

@@ -197,11 +197,15 @@ class SecAggRoundSpec:
 
 
 class Steps:
-    """Steps that can be taken in one order only, each once; after one that fails, none."""
+    """Steps that can be taken in one order only, each once; after one that fails, none.
+
+    Attributes:
+        taken: How many were taken.
+    """
 
     def __init__(self, *order: str) -> None:
         self._order = order
-        self._taken = 0
+        self.taken = 0
         self._aborted = False
 
     @contextmanager
@@ -219,12 +223,12 @@ class Steps:
             if self._aborted:
                 raise SecureAbort(f"{name!r} was asked for after the round was aborted")
             self._aborted = True  # until the step has gone through
-            due = self._order[self._taken] if self._taken < len(self._order) else "nothing"
+            due = self._order[self.taken] if self.taken < len(self._order) else "nothing"
             if name != due:
                 raise SecureAbort(f"{name!r} was asked for where {due!r} is due")
             yield
-            self._taken += 1
+            self.taken += 1
             self._aborted = False
         finally:
-            if self._aborted or self._taken == len(self._order):
+            if self._aborted or self.taken == len(self._order):
                 forget()

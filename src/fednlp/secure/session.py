@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from fednlp.errors import RunError, SecureAbort
 from fednlp.secure import lightsecagg, secagg
-from fednlp.secure.graph import neighbours
 from fednlp.secure.keys import SigningKey
 from fednlp.secure.lightsecagg_messages import DeliveredPieces, SealedPieces, size
+from fednlp.secure.lightsecagg_rules import LightSecAggRoundSpec
 from fednlp.secure.masks import Mask, MaskSeeds, masks_to_json
 from fednlp.secure.messages import DeliveredShares
-from fednlp.secure.plan import ProtocolPlan
-from fednlp.seeds import generator
+from fednlp.secure.params import SecAggParams
+from fednlp.secure.secagg_rules import SecAggRoundSpec
+from fednlp.secure.specs import LIGHTSECAGG, lightsecagg_spec, secagg_spec
 
 PHASES = ("keys", "shares", "update", "answer")
 """What a client that drops out no longer does: advertise keys, share secrets, upload its masked update, answer."""
@@ -97,76 +98,45 @@ class SecureSession(Protocol):
         """
 
 
+SessionFactory = Callable[[SecAggParams, Sequence[int], Channel, int, int], SecureSession]
+"""(numbers of the run, cohort, channel, round, elements of a masked vector) -> a fresh session of the protocol."""
+
+
 def open_session(
-    plan: ProtocolPlan,
-    clients: Sequence[int],
-    channel: Channel,
-    *,
-    run: bytes,
-    round_number: int,
-    seed: int,
-    length: int,
+    params: SecAggParams, clients: Sequence[int], channel: Channel, round_number: int, length: int
 ) -> SecureSession:
-    """Return a fresh session of the plan's protocol.
+    """Return a fresh session of the run's protocol, with all its parties in this process.
 
     Args:
-        plan: The protocol and its numbers.
+        params: The numbers of the run.
         clients: The cohort's ids.
         channel: What carries the messages.
-        run: The run's nonce.
         round_number: The round, never twice in a run.
-        seed: The experiment's; decides who is whose neighbour. Keys and masks come from the operating system.
         length: Elements of a masked vector, the weight included.
     """
-    if plan.protocol == "lightsecagg":
-        return LightSecAggSession(plan, clients, channel, run, round_number, length)
-    return SecAggSession(plan, clients, channel, run, round_number, seed)
+    if params.plan.protocol == LIGHTSECAGG:
+        return LightSecAggSession(lightsecagg_spec(params, clients, round_number, length), channel)
+    return SecAggSession(secagg_spec(params, clients, round_number), channel)
 
 
 class SecAggSession:
     """SecAgg and SecAgg+.
 
     Args:
-        plan: The protocol and its numbers.
-        clients: The cohort's ids.
+        spec: The round.
         channel: What carries the messages.
-        run: The run's nonce.
-        round_number: The round, never twice in a run.
-        seed: The experiment's; decides who is whose neighbour.
     """
 
-    def __init__(
-        self,
-        plan: ProtocolPlan,
-        clients: Sequence[int],
-        channel: Channel,
-        run: bytes,
-        round_number: int,
-        seed: int,
-    ) -> None:
-        # From the experiment's seed, so that every run of it has the same neighbours.
-        order = generator(seed, "neighbours", round_number).permutation(len(clients)).tolist()
-        spec = secagg.SecAggRoundSpec(
-            protocol=plan.protocol,
-            ids=tuple(clients),
-            neighbours=neighbours(clients, plan.neighbours, order),
-            threshold=plan.threshold,
-            round_number=round_number,
-            malicious_server=plan.malicious_server,
-            run=run,
-            max_colluding=plan.max_colluding,
-            # In SecAgg any threshold of all clients is enough; in SecAgg+ the dropouts decide what is connected.
-            min_survivors=plan.clients - plan.max_dropouts if plan.protocol == secagg.SECAGG_PLUS else 0,
-        )
+    def __init__(self, spec: SecAggRoundSpec, channel: Channel) -> None:
         self.channel = channel
-        signing = {client: SigningKey.new() for client in clients} if plan.malicious_server else {}
+        signing = {client: SigningKey.new() for client in spec.ids} if spec.malicious_server else {}
         identities = {client: key.public for client, key in signing.items()}
         self.clients = {
             client: secagg.SecAggClient(spec.client_spec(client), signing.get(client), identities)
-            for client in clients
+            for client in spec.ids
         }
         self.server = secagg.SecAggServer(spec)
-        self._malicious_server = plan.malicious_server
+        self._malicious_server = spec.malicious_server
 
     def setup(self) -> dict[int, MaskSeeds]:
         """Advertise keys and share secrets."""
@@ -197,34 +167,13 @@ class LightSecAggSession:
     """LightSecAgg.
 
     Args:
-        plan: The protocol's numbers.
-        clients: The cohort's ids.
+        spec: The round.
         channel: What carries the messages.
-        run: The run's nonce.
-        round_number: The round, never twice in a run.
-        length: Elements of a masked vector, the weight included.
     """
 
-    def __init__(
-        self,
-        plan: ProtocolPlan,
-        clients: Sequence[int],
-        channel: Channel,
-        run: bytes,
-        round_number: int,
-        length: int,
-    ) -> None:
-        spec = lightsecagg.LightSecAggRoundSpec(
-            ids=tuple(clients),
-            threshold=plan.threshold,
-            max_colluding=plan.max_colluding,
-            max_dropouts=plan.max_dropouts,
-            round_number=round_number,
-            length=length,
-            run=run,
-        )
+    def __init__(self, spec: LightSecAggRoundSpec, channel: Channel) -> None:
         self.channel = channel
-        self.clients = {client: lightsecagg.LightSecAggClient(spec, client) for client in clients}
+        self.clients = {client: lightsecagg.LightSecAggClient(spec, client) for client in spec.ids}
         self.server = lightsecagg.LightSecAggServer(spec)
 
     def setup(self) -> dict[int, MaskSeeds]:
@@ -239,7 +188,7 @@ class LightSecAggSession:
 
     def _masks(self, client: int, delivered: DeliveredPieces) -> MaskSeeds:
         self.clients[client].receive(delivered)
-        return masks_to_json([Mask(self.clients[client].mask(), +1)])
+        return masks_to_json(self.clients[client].masks())
 
     def unmask(self, uploaded: Sequence[int]) -> UnmaskingInfo:
         """Recover the sum of the survivors' masks."""

@@ -1,6 +1,7 @@
 """A client's update on its way into a secure sum: clipped, rounded and masked; and the masks that are left in it."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fednlp.errors import SecureAbort
 from fednlp.federated.transforms import Clip, RngKey
 from fednlp.privacy.noise import discrete_gaussian
 from fednlp.secure.encoding import Encoding
 from fednlp.secure.field import PRIME, add
-from fednlp.secure.masks import MaskSeeds, add_masks, field_mask, masks_from_json
+from fednlp.secure.masks import Mask, MaskSeeds, add_masks, field_mask, masks_from_json
 from fednlp.seeds import generator
 
 
@@ -36,7 +38,8 @@ def mask_update(update: Tensor, masking: dict[str, Any], key: RngKey) -> MaskedU
         update: Flat float32.
         masking: As :meth:`fednlp.secure.round.SecureRound.begin` returns it: the ``encoding``, the client's
             ``weight``, the standard deviation of its noise in steps of the encoding (``noise_std``), and the
-            ``seeds`` of its masks with their signs; and ``clip``, the norm that the update is cut to first, or None.
+            ``seeds`` of its masks with their signs, none to mask it later (:func:`add_own_masks`); and ``clip``, the
+            norm that the update is cut to first, or None.
         key: Seed, round and client, which rounding and noise are drawn from.
 
     Raises:
@@ -54,12 +57,44 @@ def mask_update(update: Tensor, masking: dict[str, Any], key: RngKey) -> MaskedU
         noise = discrete_gaussian(masking["noise_std"], update.numel() + 1, rng)
         noise[-1] = 0  # under differential privacy all clients weigh the same
     residues = encoding.encode(update.numpy(), masking["weight"], rounding, noise)
-    masks = masks_from_json(masking["seeds"])
-    if encoding.modulus == PRIME:
-        add(residues, field_mask(masks[0].seed, len(residues)))
+    add_own_masks(residues, masks_from_json(masking["seeds"]), encoding.modulus)
+    return MaskedUpdate(residues, time.perf_counter() - begun)
+
+
+def add_own_noise(
+    residues: NDArray[np.uint32], encoding: Encoding, noise_std: float, rng: np.random.Generator
+) -> None:
+    """Add a client's noise to its encoded update, in place; the weight, its last residue, gets none.
+
+    Args:
+        residues: uint32 (parameters + 1).
+        encoding: Of the update.
+        noise_std: Standard deviation, in steps of the encoding.
+        rng: Where the noise is drawn from; :func:`fednlp.privacy.noise.os_generator` where nobody may know it.
+
+    Raises:
+        SecureAbort: A number is larger than the sum has room for.
+    """
+    noise = discrete_gaussian(noise_std, len(residues) - 1, rng)
+    if np.abs(noise).max(initial=0) > encoding.noise_bound:
+        raise SecureAbort(f"a client's noise is beyond {encoding.noise_bound} steps")
+    noise += residues[:-1]
+    residues[:-1] = noise % encoding.modulus
+
+
+def add_own_masks(residues: NDArray[np.uint32], masks: Sequence[Mask], modulus: int) -> None:
+    """Add a client's masks to its encoded update, in place.
+
+    Args:
+        residues: uint32 (parameters + 1).
+        masks: As the client's state machine gives them.
+        modulus: The encoding's.
+    """
+    if modulus == PRIME:
+        for mask in masks:
+            add(residues, field_mask(mask.seed, len(residues)))
     else:
         add_masks(residues, masks)
-    return MaskedUpdate(residues, time.perf_counter() - begun)
 
 
 def mask_values(start: int, stop: int, seeds: MaskSeeds) -> NDArray[np.uint32]:

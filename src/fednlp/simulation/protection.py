@@ -16,6 +16,7 @@ from fednlp.privacy.noise import sum_distance
 
 if TYPE_CHECKING:
     from fednlp.secure.params import SecAggParams
+    from fednlp.secure.session import SessionFactory
 
 
 @dataclass(frozen=True)
@@ -26,14 +27,22 @@ class Protected:
         algorithm: The method.
         promises: The privacy guarantees, a line each, for display.
         facts: Entries of ``summary.json``.
+        mechanism: That of differential privacy; None without ``[privacy]``.
     """
 
     algorithm: Algorithm
     promises: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+    mechanism: DPMechanism | None = None
 
 
-def protect(algorithm: Algorithm, experiment: Experiment, partition: Partition, parameters: int) -> Protected:
+def protect(
+    algorithm: Algorithm,
+    experiment: Experiment,
+    partition: Partition,
+    parameters: int,
+    sessions: "SessionFactory | None" = None,
+) -> Protected:
     """Return an algorithm with the noise and the masks of an experiment.
 
     The server and all clients know the largest weight of any client, and no single client's weight.
@@ -43,6 +52,7 @@ def protect(algorithm: Algorithm, experiment: Experiment, partition: Partition, 
         experiment: Resolved.
         partition: The partition, whose sizes give the clients' weights.
         parameters: Number of elements of an update.
+        sessions: Opens the sessions of secure aggregation; None for sessions in this process.
 
     Raises:
         ConfigError: No parameters of the protocol meet its security requirements, ``privacy.epsilon`` cannot be kept,
@@ -61,7 +71,10 @@ def protect(algorithm: Algorithm, experiment: Experiment, partition: Partition, 
         params = secagg_params(experiment, len(population), parameters, largest, noise)
         promises.append(str(params.plan))
         clip, denominator = (None, None) if mechanism is None else (mechanism.clip, float(mechanism.cohort))
-        algorithm = replace(algorithm, aggregator=SecureMean(params, clip, denominator))
+        rule = SecureMean(params, clip, denominator)
+        algorithm = replace(
+            algorithm, aggregator=rule if sessions is None else replace(rule, sessions=sessions)
+        )
         if mechanism is not None:
             distance = sum_distance(params.noise_std, params.noise_clients, parameters)
             mechanism = replace(mechanism, distance=distance)
@@ -73,7 +86,8 @@ def protect(algorithm: Algorithm, experiment: Experiment, partition: Partition, 
                 )
     if mechanism is None:
         return Protected(algorithm, promises)
-    return Protected(algorithm, [*promises, mechanism.statement], {"privacy": mechanism.facts()})
+    facts = {"privacy": mechanism.facts()}
+    return Protected(algorithm, [*promises, mechanism.statement], facts, mechanism)
 
 
 def _require_cohorts(algorithm: Algorithm, experiment: Experiment, population: Population) -> None:
@@ -115,14 +129,15 @@ def dp_mechanism(experiment: Experiment, algorithm: Algorithm, population: Popul
     privacy, clients = experiment.privacy, len(population)
     if privacy is None:
         return None
-    central = experiment.secure.protocol == "none"
+    central, cohort = experiment.secure.protocol == "none", min(experiment.clients_per_round, clients)
     mechanism = DPMechanism(
         clip=privacy.clip,
         noise_multiplier=privacy.noise or 0.0,
         central=central,
         sampling=privacy.sampling,
-        clients=clients,
-        cohort=min(experiment.clients_per_round, clients),
+        # Sites know the seed that cohorts are drawn by, so that being drawn hides nothing from them.
+        clients=cohort if experiment.data.at_sites else clients,
+        cohort=cohort,
         rounds=experiment.num_rounds,
         delta=privacy.delta,
         seed=experiment.seed,

@@ -16,7 +16,7 @@ from fednlp.federated.cohort import Population
 from fednlp.federated.communication import bytes_down, bytes_up
 from fednlp.federated.lora import change_ranks
 from fednlp.federated.params import Layout
-from fednlp.federated.round import RoundReport, run_round
+from fednlp.federated.round import RoundReport, draw_cohort, run_round
 from fednlp.federated.runtime import Runtime
 from fednlp.federated.sums import count_nonfinite
 from fednlp.simulation.context import RunContext, require_finite
@@ -61,7 +61,7 @@ class FederatedTraining:
         if self.labels is not None:
             work = self.labels.prepare()
         else:
-            work = len(self.algorithm.sample(self.population, context.state.round + 1).clients)
+            work = len(draw_cohort(self.algorithm, self.population, context.state.round + 1).clients)
         progress = partial(_progress, context, work)
         return partial(
             run_round, self.algorithm, context.state, self.population, self.runtime, on_progress=progress

@@ -8,10 +8,10 @@ from typing import Any
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.config.sections import GIVEN
-from fednlp.errors import ConfigError, RunError
+from fednlp.errors import ConfigError, FednlpError, RunError
 from fednlp.federated.algorithm import Algorithm
 from fednlp.partition import Partition
-from fednlp.plugins import load, name_of, require_typed
+from fednlp.plugins import is_own, load, name_of, raised, require_typed
 from fednlp.reports.trackers import require_trackers
 from fednlp.runtime import ENGINES
 from fednlp.runtime.engine import Engine
@@ -31,6 +31,9 @@ from fednlp.simulation.start_model import check_start, start_fingerprints, start
 from fednlp.simulation.train import open_run, train
 from fednlp.tasks import require_trusted
 from fednlp.training.worker_spec import pick_device
+
+_ENGINE_PARTS = ("start", "publish", "do", "close", "__len__", "__enter__", "__exit__")
+"""What is called of an engine."""
 
 
 def run(
@@ -91,7 +94,7 @@ def resume(
 
     Args:
         folder: The run directory.
-        expected: The experiment of that run, which is checked if given.
+        expected: The experiment of that run, which is checked if given. The run goes on with its ``runtime.engine``.
         algorithm: The value that the run was given in Python, if it was.
         task: The task of that run, which is checked if given. ``task`` or ``expected`` is needed where the task is a
             user's own class, ``"module:Class"``; ``expected`` is needed where the run names an algorithm, a partition
@@ -111,12 +114,13 @@ def resume(
         )
     if expected is None:
         _require_named_by_user(folder, experiment, task)
+    else:  # the engine is no part of the comparison above: the user's own is taken, not that of the run directory
+        experiment = _with_runtime(experiment, engine=expected.runtime.engine)
     _require_given(folder, experiment, algorithm)
     if algorithm is not None:
         experiment.resolved(algorithm)  # the value may be another than at the start: it is checked again
     if workers is not None:
-        runtime = experiment.runtime.model_copy(update={"workers": workers})
-        experiment = experiment.model_copy(update={"runtime": runtime})
+        experiment = _with_runtime(experiment, workers=workers)
     if directory.finished:
         callback.log(f"{folder} is finished already; nothing to do")
         return directory
@@ -161,6 +165,12 @@ def _with_algorithm(
     return config.parse(
         {**experiment.model_dump(exclude_none=True), "algorithm": section}, experiment.name
     ), value
+
+
+def _with_runtime(experiment: Experiment, **changes: Any) -> Experiment:
+    """Return the experiment with other values in ``[runtime]``."""
+    runtime = experiment.runtime.model_copy(update=changes)
+    return experiment.model_copy(update={"runtime": runtime})
 
 
 def _require_given(folder: str | Path, experiment: Experiment, algorithm: Algorithm | None) -> None:
@@ -211,9 +221,20 @@ def _engine(experiment: Experiment) -> Engine:
     name = experiment.runtime.engine
     build = load(ENGINES.get(name, name), "runtime.engine")
     preload = ("transformers.modeling_layers", "transformers.activations")
-    made: Engine = build(
-        _workers(experiment), "fednlp.simulation.workers:open_worker", experiment.runtime.threads, preload
-    )
+    workers = _workers(experiment)
+    try:
+        made: Engine = build(
+            workers, "fednlp.simulation.workers:open_worker", experiment.runtime.threads, preload
+        )
+    except Exception as error:
+        if isinstance(error, FednlpError) or not is_own(name):
+            raise
+        raise ConfigError(f'runtime.engine = "{name}": making it raised {raised(error)}') from error
+    lacking = [part for part in _ENGINE_PARTS if not hasattr(made, part)]
+    if lacking:
+        raise ConfigError(
+            f'runtime.engine = "{name}" is no engine: it has no {lacking[0]} (see fednlp.runtime.engine.Engine)'
+        )
     return made
 
 

@@ -271,8 +271,9 @@ def create(experiment: Experiment, out: Path | None) -> RunDir:
         candidates = (stem if n == 1 else stem.with_name(f"{stem.name}-{n}") for n in range(1, 1_000_000))
         out = next(path for path in candidates if not path.exists())
     with writing(out, "choose another place with --out"):
-        (out / "checkpoint").mkdir(parents=True, exist_ok=True)
-        (out / "resolved.toml").write_text(config.dump(experiment), encoding="utf-8")
+        with atomic(out / "resolved.toml", "choose another place with --out") as file:
+            file.write(config.dump(experiment).encode())
+        (out / "checkpoint").mkdir(exist_ok=True)
     return RunDir(out)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import nn
@@ -17,6 +17,7 @@ from fednlp.federated.runtime import MODEL
 from fednlp.federated.state import State
 from fednlp.models.pretrained import save_model
 from fednlp.partition import Partition
+from fednlp.privacy.dp import DPMechanism
 from fednlp.reports.trackers import open_trackers, round_numbers
 from fednlp.runtime.engine import Engine
 from fednlp.simulation.callback import Callback
@@ -34,6 +35,9 @@ from fednlp.training.model_layout import flat_weights
 from fednlp.training.worker import ClientWorker
 from fednlp.training.worker_spec import exact_adapters, personal_names
 
+if TYPE_CHECKING:
+    from fednlp.secure.session import SessionFactory
+
 
 @dataclass(frozen=True)
 class OpenRun:
@@ -44,6 +48,7 @@ class OpenRun:
     training: Training
     components: RunComponents
     callback: Callback
+    mechanism: DPMechanism | None = None
 
 
 def open_run(
@@ -55,6 +60,7 @@ def open_run(
     pool: Engine,
     callback: Callback,
     algorithm: Algorithm | None,
+    sessions: "SessionFactory | None" = None,
 ) -> OpenRun:
     """Build what the rounds need, from the last checkpoint where there is one.
 
@@ -67,6 +73,7 @@ def open_run(
         pool: Where the clients are.
         callback: Reports progress.
         algorithm: A method as a value, which replaces the one that the experiment names.
+        sessions: Opens the sessions of secure aggregation; None for sessions in this process.
     """
     method = attacked(build_algorithm(experiment, algorithm), experiment, partition.num_clients)
     with saving(directory.folder):
@@ -77,7 +84,7 @@ def open_run(
     personal = personal_names(model, spec.train, spec.federated)
     adapters = exact_adapters(model, spec.peft, spec.federated)
     weights = flat_weights(model, personal, [pair.base for pair in adapters])
-    protected = protect(method, experiment, partition, weights.numel())
+    protected = protect(method, experiment, partition, weights.numel(), sessions)
     worker = ClientWorker(spec, model, protected.algorithm)
     pool.start(worker, {"spec": asdict(spec), "experiment": experiment.model_dump(exclude_none=True)})
     state = directory.load_state(worker.layout)
@@ -93,7 +100,8 @@ def open_run(
     )
     if experiment.attack is not None:
         context.facts["attackers"] = attackers_of(experiment, partition.num_clients)
-    return OpenRun(directory, context, training_of(context, protected), components, callback)
+    training = training_of(context, protected)
+    return OpenRun(directory, context, training, components, callback, protected.mechanism)
 
 
 def train(run: OpenRun) -> RunDir:

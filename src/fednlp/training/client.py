@@ -237,6 +237,17 @@ class ClientTrainer:
                     f"{algorithm.name}: the client's function {what} {', '.join(names) or 'nothing'}, and "
                     f"Algorithm({what}=...) says {', '.join(declared) or 'nothing'}: make them the same"
                 )
+        for name, number in result.metrics.items():
+            if not hasattr(number, "__float__"):
+                raise ConfigError(
+                    f"{algorithm.name}: the client's function reports {name} = {number!r}: no number"
+                )
+        for name, vector in result.keep.items():
+            if not isinstance(vector, Tensor) or vector.numel() != self.replica.layout.numel:
+                raise ConfigError(
+                    f"{algorithm.name}: the client's function keeps {name}, which is no flat tensor of the model's "
+                    f"{self.replica.layout.numel:,} elements"
+                )
 
     def _chosen(self, record: Record, update: Tensor, x: Tensor, key: RngKey) -> "ChosenTensors":
         """Choose which tensors to send, by how far each moved since the client's last round."""
@@ -324,7 +335,7 @@ class ClientTrainer:
             tensors_down=tensors,
             bytes_up=self._bytes_up(sent.upload),
             entries=None if sent.chosen.sent is None else np.flatnonzero(sent.chosen.sent).tolist(),
-            metrics=dict(result.metrics),
+            metrics={name: float(value) for name, value in result.metrics.items()},
             facts=facts,
             gradient_examples=local.gradient_examples,
         )

@@ -19,7 +19,7 @@ from fednlp.federated.runtime import MODEL
 from fednlp.federated.store import ClientStore
 from fednlp.federated.sums import DIVERGED, NonFiniteUpdate, count_nonfinite
 from fednlp.federated.transforms import RngKey
-from fednlp.federated.upload import Trained, received
+from fednlp.federated.upload import Trained, received, require_reported
 from fednlp.hubs.cache import cache_dir
 from fednlp.models.groups import groups_of
 from fednlp.partition import OneClient, Partition
@@ -202,6 +202,7 @@ class ClientWorker:
             return answer
         key, result = RngKey(self.spec.seed, request.round, request.client), answer.result
         try:
+            require_reported(result, self.algorithm)
             update = received(answer.upload, self.algorithm, self.layout, vectors[MODEL], key)
             self.algorithm.aggregator.add(total, request, update)
         except Exception as error:

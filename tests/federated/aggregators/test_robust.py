@@ -355,3 +355,23 @@ def test_a_method_with_an_aggregator_of_its_own_keeps_it(experiment: Make, tmp_p
     assert (given_value.model / "model.safetensors").read_bytes() == (
         named.model / "model.safetensors"
     ).read_bytes()
+
+
+@given(st.floats(0, 0.5, exclude_max=True), st.integers(1, 10_000))
+def test_a_trimmed_mean_cuts_no_more_than_its_fraction_and_never_all(fraction: float, clients: int) -> None:
+    cut = cut_of(fraction, clients)
+    assert 0 <= 2 * cut < clients
+    assert cut <= fraction * clients + 1e-9
+
+
+def test_a_trimmed_mean_of_which_dropouts_make_a_mean_is_refused() -> None:
+    rule, clients = TrimmedMean(0.2), range(5)
+    total = rule.init(LAYOUT, ("model",), PrivateRoom())
+    for client in clients:
+        rule.add(total, TrainRequest(client, 1, 1.0), {"model": Update.of(LAYOUT.zeros(), LAYOUT)})
+    results = [ClientResult(client, 1.0) for client in clients]
+    assert rule.finish(total, plan_of(clients), results).clients == 5
+    with pytest.raises(
+        TooFewClients, match=r"4 clients answered, of which trimmed-mean with fraction = 0\.2 cuts none"
+    ):
+        rule.finish(total, plan_of(clients), results[1:])

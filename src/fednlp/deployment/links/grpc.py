@@ -8,13 +8,14 @@ import asyncio
 import resource
 import secrets
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
-from urllib.request import getproxies, proxy_bypass
 
 from fednlp.deployment.links import Session, Wake
+from fednlp.deployment.links.proxy import proxy_for
+from fednlp.deployment.links.streams import GOODBYE, drive, waker
 from fednlp.errors import FednlpError, MissingDependency, ProtocolError, RunError
 
 try:
@@ -31,7 +32,6 @@ KEEPALIVE = 30.0
 MOST_MESSAGE = 6 << 20
 MOST_ENROLMENT = 16 << 10
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0
-_GOODBYE = 5.0
 _MOST_DETAILS = 500
 _LOST = (grpc.aio.AioRpcError, grpc.aio.InternalError, grpc.aio.UsageError, asyncio.InvalidStateError)
 """What reading and writing raise when the other end is gone."""
@@ -125,6 +125,7 @@ def serve(
         RunError: The address cannot be listened at.
     """
     _allow_many_files()
+    _keep_freed_memory()
     loop = asyncio.new_event_loop()
     started: list[Any] = []
 
@@ -143,6 +144,7 @@ def serve(
         ) from None
 
     async def end() -> None:
+        await started[0].stop(None)  # which also keeps the server, whatever becomes of what is returned
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()
@@ -204,7 +206,8 @@ async def connecting(
     keepalive: float = KEEPALIVE,
 ) -> None:
     """Do as :func:`connect`, in an event loop that may have other sessions."""
-    event, wake = _waker()
+    _keep_freed_memory()
+    event, wake = waker()
     failures = 0
     while True:
         session, heard, code = session_factory(wake), False, None
@@ -220,7 +223,9 @@ async def connecting(
                 call = channel.stream_stream(f"/{SERVICE}/{SESSION}")()
                 with suppress(*_LOST):  # the status says more
                     await call.initial_metadata()  # a refusal that comes while something is sent is lost
-                    await _drive(session, call.read, call.write, event, arrived, call.done_writing)
+                    await drive(
+                        session, call.read, call.write, grpc.aio.EOF, event, arrived, call.done_writing
+                    )
                 code, reason = await _status(call)
         except (ProtocolError, RunError) as error:
             reason = str(error)
@@ -262,15 +267,6 @@ def enrol(
     return answer
 
 
-def proxy_for(address: str) -> str | None:
-    """Return the proxy that the environment names for an address (``HTTPS_PROXY``, ``NO_PROXY``), or None."""
-    host = address.rpartition(":")[0].strip("[]")
-    proxy = getproxies().get("https")
-    if not proxy or host in ("localhost", "127.0.0.1", "::1") or proxy_bypass(host):
-        return None
-    return proxy if "://" in proxy else f"http://{proxy}"
-
-
 def _channel_options(address: str, server_name: str | None, keepalive: float) -> list[tuple[str, Any]]:
     proxy = proxy_for(address)  # gRPC itself reads the names in small letters alone
     more: list[tuple[str, Any]] = [("grpc.http_proxy", proxy)] if proxy else [("grpc.enable_http_proxy", 0)]
@@ -282,7 +278,7 @@ def _channel_options(address: str, server_name: str | None, keepalive: float) ->
 def _handlers(new_session: NewSession, enrol: Enrol, log: Callable[[str], None]) -> Any:
     async def session_handler(requests: Any, context: Any) -> None:
         peer = _peer(context)
-        event, wake = _waker()
+        event, wake = waker()
         try:
             session = new_session(peer, wake)
         except FednlpError as error:
@@ -290,7 +286,7 @@ def _handlers(new_session: NewSession, enrol: Enrol, log: Callable[[str], None])
             return
         try:
             await context.send_initial_metadata(())
-            await _drive(session, context.read, context.write, event)
+            await drive(session, context.read, context.write, grpc.aio.EOF, event)
         except _LOST:
             log(f"{peer.address}: the connection was lost")
         except ProtocolError as error:
@@ -333,7 +329,7 @@ async def _ends_within(seconds: float, session: Session, event: asyncio.Event) -
 async def _status(call: Any) -> tuple[Any, str]:
     """Return how a call ended, which it is told to do if it has not."""
     try:
-        code = await asyncio.wait_for(call.code(), _GOODBYE)
+        code = await asyncio.wait_for(call.code(), GOODBYE)
     except TimeoutError:
         call.cancel()
         return grpc.StatusCode.CANCELLED, "the server does not answer"
@@ -351,70 +347,18 @@ async def _abort(
     await context.abort(code, str(error)[:_MOST_DETAILS])
 
 
-async def _drive(
-    session: Session,
-    read: Callable[[], Awaitable[Any]],
-    write: Callable[[bytes], Awaitable[Any]],
-    event: asyncio.Event,
-    arrived: Callable[[], None] = lambda: None,
-    done: Callable[[], Awaitable[Any]] | None = None,
-) -> None:
-    """Move frames until the session is finished, or the other end is.
-
-    Args:
-        session: The session.
-        read: Returns the next frame that arrived.
-        write: Sends a frame.
-        event: Set when there may be something to send.
-        arrived: Called for each frame that arrived.
-        done: Says that nothing more is sent; the other end then has some time to end the connection itself.
-    """
-
-    async def take() -> None:
-        while (data := await read()) is not grpc.aio.EOF:
-            arrived()
-            session.receive(data)
-            event.set()
-
-    async def give() -> None:
-        while True:
-            event.clear()
-            while (frame := session.next_frame()) is not None:
-                await write(frame)
-            if session.finished:
-                if done is not None:
-                    await done()
-                return
-            await event.wait()
-
-    taking, giving = asyncio.create_task(take()), asyncio.create_task(give())
-    try:
-        await asyncio.wait((taking, giving), return_when=asyncio.FIRST_COMPLETED)
-        if done is not None and not taking.done():
-            await asyncio.wait((taking,), timeout=_GOODBYE)
-        for task in (taking, giving):
-            if task.done():
-                task.result()
-    finally:
-        for task in (taking, giving):
-            task.cancel()
-        await asyncio.gather(taking, giving, return_exceptions=True)
-
-
-def _waker() -> tuple[asyncio.Event, Wake]:
-    """Return an event of the running loop, and what sets it from any thread."""
-    loop, event = asyncio.get_running_loop(), asyncio.Event()
-
-    def wake() -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(event.set)
-
-    return event, wake
-
-
 def _peer(context: Any) -> PeerIdentity:
     certificates = list(context.auth_context().get("x509_pem_cert", ()))
     return PeerIdentity(str(context.peer()), certificates[0] if certificates else None)
+
+
+def _keep_freed_memory() -> None:
+    """Have the C library keep freed memory for the next message, in place of giving its pages back each time.
+
+    Once a block of this size has been freed, glibc takes smaller ones from its heap, and keeps up to twice as much of
+    it (mallopt(3), M_MMAP_THRESHOLD). It halves the processor time of receiving.
+    """
+    bytes((32 << 20) - (1 << 14))
 
 
 def _allow_many_files() -> None:

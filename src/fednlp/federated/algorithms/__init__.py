@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.server import ServerOptimizer
 from fednlp.registry import Plugin, Refusal, Registry, mark
@@ -50,9 +51,17 @@ class Method(Plugin):
 
     @property
     def server(self) -> ServerOptimizer | None:
-        """The server optimiser that the method begins with; None where ``[server]`` cannot set any."""
+        """The server optimiser that the method begins with; None where ``[server]`` cannot set any.
+
+        Raises:
+            ConfigError: The user's own function takes ``server``, and its default is no optimiser.
+        """
         parameter = self.parameters.get("server")
-        return None if parameter is None else parameter.default
+        if parameter is None:
+            return None
+        if not isinstance(parameter.default, ServerOptimizer):
+            raise ConfigError(f"{self._said}: the default of server is to be a fednlp.ServerOptimizer")
+        return parameter.default
 
     def make(
         self, clients_per_round: int, common: Mapping[str, Any], options: Mapping[str, Any]
@@ -70,6 +79,11 @@ class Method(Plugin):
         """
         taken, every = self.parameters, self.takes_any
         given = {n: value for n, value in common.items() if n in taken or (every and n != "server")}
+        for name in options:
+            if name in given:
+                raise ConfigError(
+                    f"{self._said}: {name} is given by the run: leave it out of [{self.section}.options]"
+                )
         made: Algorithm = self.call(clients_per_round, **given, **options)
         return made
 

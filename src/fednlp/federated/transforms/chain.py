@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from fednlp.errors import ConfigError, FednlpError
 from fednlp.federated.links import Chain
 from fednlp.federated.message import shapes_of
 from fednlp.federated.transform_spec import Step
@@ -14,7 +15,7 @@ from fednlp.federated.transforms.half import Half
 from fednlp.federated.transforms.quantise import Quantise
 from fednlp.federated.transforms.sign import Sign
 from fednlp.federated.transforms.sparse import RandomK, TopK
-from fednlp.plugins import load
+from fednlp.plugins import load, raised
 
 Carry = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
@@ -44,7 +45,15 @@ def _make(step: Step, nearest: bool) -> Transform:
             return Sign()
         case "clip":
             return Clip(number)
-    transform: Transform = load(step.name, "exchange")()
+    try:
+        transform: Transform = load(step.name, "exchange")()
+    except Exception as error:
+        if isinstance(error, FednlpError):
+            raise
+        raise ConfigError(f'exchange: "{step.name}": making it raised {raised(error)}') from error
+    lacking = [part for part in ("shapes", "encode", "decode") if not hasattr(transform, part)]
+    if lacking:
+        raise ConfigError(f'exchange: "{step.name}" is no transform: it has no {lacking[0]}')
     return transform
 
 

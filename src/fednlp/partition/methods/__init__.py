@@ -66,7 +66,7 @@ def partitioner(
         reads_texts: Whether the function reads the examples' texts.
     """
     named: dict[str, Any] = {} if name is None else {"name": name}
-    return mark(title=title, reads_texts=reads_texts, **named)
+    return mark(title, reads_texts=reads_texts, **named)
 
 
 METHODS = Registry(__name__, Method)

@@ -1,0 +1,39 @@
+"""Where a machine keeps the federations that it has joined."""
+
+import os
+from pathlib import Path
+
+from fednlp.deployment.identity import SiteIdentity
+from fednlp.errors import RunError
+
+
+def home() -> Path:
+    """Return the folder of all federations that this machine has joined: ``FEDNLP_HOME``, or in the user's state."""
+    named = os.environ.get("FEDNLP_HOME")
+    if named:
+        return Path(named)
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "fednlp"
+
+
+def joined_folder(name: str, root: Path | None = None) -> Path:
+    """Return the folder of a federation that this machine has joined.
+
+    Args:
+        name: That an earlier join has printed.
+        root: Of all federations; :func:`home` if left out.
+
+    Raises:
+        RunError: There is no such federation, or joining it was stopped on the way.
+    """
+    root = home() if root is None else root
+    folder = root / name
+    if not (folder / "identity").is_dir():
+        known = sorted(path.parent.name for path in root.glob("*/identity"))
+        raise RunError(
+            f"this machine has not joined a federation called {name} "
+            f"({'it has joined ' + ', '.join(known) if known else 'nor any other'}): fednlp join and the token"
+        )
+    if SiteIdentity(folder / "identity").membership is None:
+        raise RunError(f"{name} was stopped before it had joined: fednlp join and the token again")
+    return folder

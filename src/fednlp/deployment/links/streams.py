@@ -1,0 +1,74 @@
+"""A session over a stream of an event loop, whatever the stream is."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from fednlp.deployment.links import Session, Wake
+
+GOODBYE = 5.0
+"""Seconds that the other end has to end a stream."""
+
+
+async def drive(
+    session: Session,
+    read: Callable[[], Awaitable[Any]],
+    write: Callable[[bytes], Awaitable[Any]],
+    nothing_more: object,
+    event: asyncio.Event,
+    arrived: Callable[[], None] = lambda: None,
+    done: Callable[[], Awaitable[Any]] | None = None,
+) -> None:
+    """Move frames until the session is finished, or the other end is.
+
+    Args:
+        session: The session.
+        read: Returns the next frame that arrived.
+        write: Sends a frame.
+        nothing_more: What ``read`` returns when the other end has ended the stream.
+        event: Set when there may be something to send.
+        arrived: Called for each frame that arrived.
+        done: Says that nothing more is sent; the other end then has some time to end the connection itself.
+    """
+
+    async def take() -> None:
+        while (data := await read()) is not nothing_more:
+            arrived()
+            session.receive(data)
+            event.set()
+
+    async def give() -> None:
+        while True:
+            event.clear()
+            while (frame := session.next_frame()) is not None:
+                await write(frame)
+            if session.finished:
+                if done is not None:
+                    await done()
+                return
+            await event.wait()
+
+    taking, giving = asyncio.create_task(take()), asyncio.create_task(give())
+    try:
+        await asyncio.wait((taking, giving), return_when=asyncio.FIRST_COMPLETED)
+        if done is not None and not taking.done():
+            await asyncio.wait((taking,), timeout=GOODBYE)
+        for task in (taking, giving):
+            if task.done():
+                task.result()
+    finally:
+        for task in (taking, giving):
+            task.cancel()
+        await asyncio.gather(taking, giving, return_exceptions=True)
+
+
+def waker() -> tuple[asyncio.Event, Wake]:
+    """Return an event of the running loop, and what sets it from any thread."""
+    loop, event = asyncio.get_running_loop(), asyncio.Event()
+
+    def wake() -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(event.set)
+
+    return event, wake

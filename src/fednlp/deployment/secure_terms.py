@@ -1,0 +1,95 @@
+"""The terms of a secure sum, which all its parties have to agree on before the first key."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from hashlib import sha256
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from fednlp.errors import SecureAbort
+from fednlp.secure.keys import RUN_BYTES
+from fednlp.secure.lightsecagg_rules import LightSecAggRoundSpec
+from fednlp.secure.params import SecAggParams
+from fednlp.secure.secagg_rules import SecAggRoundSpec
+from fednlp.secure.specs import LIGHTSECAGG, lightsecagg_spec, secagg_spec
+
+RoundSpec = SecAggRoundSpec | LightSecAggRoundSpec
+MOST_CLIENTS = 10_000
+"""Clients of a cohort at most: what a step says of all of them has to fit in one frame."""
+NO_DIRECTORY = (
+    "secure.malicious_server = true needs a directory of the sites' signing keys that the server does not control, and "
+    "a deployment has none: say secure.malicious_server = false"
+)
+
+
+class Terms(BaseModel):
+    """What all parties of one round agree on before the first key.
+
+    Attributes:
+        round: Its number.
+        cohort: The clients' numbers.
+        plan: The protocol's numbers, as :class:`fednlp.secure.plan.ProtocolPlan` has them.
+        encoding: How updates become whole numbers, as :class:`fednlp.secure.encoding.Encoding` has it.
+        noise_std: Standard deviation of each client's noise, in steps of the encoding.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    round: int = Field(ge=1, lt=10**9)
+    cohort: list[int] = Field(max_length=MOST_CLIENTS)
+    plan: dict[str, JsonValue]
+    encoding: dict[str, JsonValue]
+    noise_std: float
+
+
+def terms_of(params: SecAggParams, cohort: Sequence[int], round_number: int) -> Terms:
+    """Return the terms of a round.
+
+    Args:
+        params: The numbers of the run.
+        cohort: The clients' numbers.
+        round_number: The round.
+    """
+    return Terms(
+        round=round_number,
+        cohort=list(cohort),
+        plan=asdict(params.plan),
+        encoding=asdict(params.encoding),
+        noise_std=float(params.noise_std),
+    )
+
+
+def read_terms(value: Mapping[str, Any]) -> Terms:
+    """Return the terms that a server sent.
+
+    Raises:
+        SecureAbort: They are none.
+    """
+    try:
+        return Terms.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part)[:40] for part in first["loc"])
+        raise SecureAbort(f"the terms of the secure sum do not fit: {place}: {first['msg']}") from None
+
+
+def spec_of(params: SecAggParams, terms: Terms, run: str, length: int) -> RoundSpec:
+    """Return a round's spec, whose nonce comes of the run and of all terms.
+
+    Keys and sealed texts are bound to it: parties that were told different terms cannot open each other's.
+
+    Args:
+        params: The numbers of the run.
+        terms: Of the round.
+        run: The run's name.
+        length: Elements of a masked vector, the weight included.
+
+    Raises:
+        SecureAbort: The cohort does not go with the numbers.
+    """
+    agreed = json.dumps([run, terms.model_dump()], sort_keys=True).encode()
+    bound = replace(params, run=sha256(agreed).digest()[:RUN_BYTES])
+    if params.plan.protocol == LIGHTSECAGG:
+        return lightsecagg_spec(bound, terms.cohort, terms.round, length)
+    return secagg_spec(bound, terms.cohort, terms.round)

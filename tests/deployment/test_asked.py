@@ -1,0 +1,70 @@
+"""What a server may ask of a site: what the experiment has done, and nothing that would tell it more."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fednlp.config import Experiment
+from fednlp.deployment.asked import asked_of
+from fednlp.errors import RunError
+from fednlp.federated.client import TrainRequest
+from fednlp.partition import OneClient
+from fednlp.runtime.messages import ClientModelRequest, LabelRequest, LocalOnlyRequest, to_json
+
+Make = Callable[..., Experiment]
+
+OWN = OneClient(2, 4, np.arange(9), np.arange(3))
+TRAIN = TrainRequest(2, 3, 0.5, rate=0.25)
+EVALUATE = ClientModelRequest(2, 3, True, False)
+
+
+def ask(made: Experiment, request: Any, name: str) -> Any:
+    return asked_of(to_json(request), name, made, OWN)
+
+
+def test_what_the_experiment_has_done_may_be_asked(experiment: Make) -> None:
+    made = experiment({"client.finetune_steps": 5})
+    assert ask(made, TRAIN, "train") == TRAIN
+    assert ask(made, EVALUATE, "evaluate") == EVALUATE
+    tuned = replace(EVALUATE, finetune_steps=5)
+    assert ask(made, tuned, "finetune") == tuned
+    secure = experiment({"secure": {"protocol": "secagg+", "clip": 1.0}})
+    masked = replace(TRAIN, masking={})
+    assert [ask(secure, masked, name) for name in ("train", "train-2")] == [masked] * 2
+
+
+@pytest.mark.parametrize(
+    ("request_", "name", "reason"),
+    [
+        (replace(TRAIN, client=1), "train", "client 1, and this site is client 2"),
+        (replace(TRAIN, round=0), "train", "round 0 of 4"),
+        (replace(TRAIN, round=5), "train", "round 5 of 4"),
+        (replace(TRAIN, examples=[7]), "train", "names examples or labels"),
+        (replace(TRAIN, examples=[7], labels=[1]), "train", "names examples or labels"),
+        (TRAIN, "train-2", "not called train-2"),
+        (TRAIN, "evaluate", "not called evaluate"),
+        (replace(TRAIN, masking={}), "train", "has no secure sums"),
+        (replace(TRAIN, weight=2.0), "train", "another weight"),
+        (replace(TRAIN, weight=float("nan")), "train", "another weight"),
+        (replace(TRAIN, rate=9.0), "train", "another weight"),
+        (replace(TRAIN, staleness=1), "train", "another weight"),
+        (replace(EVALUATE, on_all=True), "evaluate", "its own test examples alone"),
+        (replace(EVALUATE, save_to="/etc/passwd"), "evaluate", "keeps its model to itself"),
+        (replace(EVALUATE, finetune_steps=1), "finetune", "1 steps"),
+        (replace(EVALUATE, examples=[1]), "evaluate", "names examples or labels"),
+        (EVALUATE, "train", "not called train"),
+        (LabelRequest(2, 3, [1]), "label", "does not answer a LabelRequest"),
+        (LocalOnlyRequest(2, 1, 1, True, True), "local", "does not answer a LocalOnlyRequest"),
+    ],
+)
+def test_more_may_not_be_asked(experiment: Make, request_: Any, name: str, reason: str) -> None:
+    with pytest.raises(RunError, match=reason):
+        ask(experiment(), request_, name)
+
+
+def test_an_update_that_is_to_be_masked_is_not_sent_bare(experiment: Make) -> None:
+    with pytest.raises(RunError, match="not masked, and the experiment has secure sums"):
+        ask(experiment({"secure": {"protocol": "secagg+", "clip": 1.0}}), TRAIN, "train")

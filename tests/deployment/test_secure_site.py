@@ -1,0 +1,371 @@
+"""A site does not believe what a server says of a secure sum, and does nothing twice that would tell an update."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fednlp.config import Experiment
+from fednlp.deployment.messages import Call
+from fednlp.deployment.secure_agreed import agreed
+from fednlp.deployment.secure_messages import steps_of, to_json
+from fednlp.deployment.secure_server import Asking, SecureSessions
+from fednlp.deployment.secure_site import SecureSite
+from fednlp.deployment.secure_terms import spec_of, terms_of
+from fednlp.errors import FednlpError, RunError, SecureAbort
+from fednlp.federated.client import TrainRequest
+from fednlp.privacy.noise import LARGEST_SIGMA
+from fednlp.secure.messages import KEY, SEED, Revealed, Survivors
+from fednlp.secure.params import SecAggParams
+from fednlp.secure.secagg_rules import SecAggRoundSpec
+
+from .secure_rig import (
+    LENGTH,
+    PROTOCOLS,
+    RUN,
+    STEPS_OF,
+    WEIGHTS,
+    Killed,
+    Sites,
+    agreed_by,
+    deployed,
+    params_of,
+    sum_of,
+    train,
+    uploads_of,
+)
+
+Make = Callable[..., Experiment]
+Change = Callable[[dict[str, Any]], None]
+OWN = 2
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fast_disk() -> Iterator[None]:
+    """No power is cut here, and a disk takes most of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
+def terms(params: SecAggParams, round_number: int = 1) -> dict[str, Any]:
+    return terms_of(params, sorted(WEIGHTS), round_number).model_dump()
+
+
+def put(place: str, value: Any) -> Change:
+    """Return a change of one value of the terms, by its dotted path."""
+
+    def change(found: dict[str, Any]) -> None:
+        *path, last = place.split(".")
+        for key in path:
+            found = found[key]
+        found[last] = value
+
+    return change
+
+
+HOSTILE: dict[str, tuple[Change, str]] = {
+    "threshold": (put("plan.threshold", 3), "plan have threshold = 3"),
+    "neighbours": (put("plan.neighbours", 2), "plan have neighbours = 2"),
+    "colluding": (put("plan.max_colluding", 5), "plan have max_colluding = 5"),
+    "protocol": (put("plan.protocol", "none"), "plan have protocol = none"),
+    "more": (put("plan.extra", 1), "plan have extra = 1"),
+    "small cohort": (put("cohort", [1, 2, 3]), "a cohort of 3, and the experiment's settings ask for 8"),
+    "twice": (put("cohort", [1, 2, 2, 3, 4, 5, 6, 7]), "8 different ones of 8"),
+    "strangers": (put("cohort", [2, 3, 4, 5, 6, 7, 8, 9]), "8 different ones of 8"),
+    "clip": (put("encoding.clip", 1e9), "encoding have clip"),
+    "bits": (put("encoding.bits", 2), "encoding have bits"),
+    "no room": (put("encoding.largest_weight", 1.0), "names 1.0 as the largest weight"),
+    "no weight": (put("encoding.largest_weight", "a"), "names a as the largest weight"),
+    "infinite": (put("encoding.largest_weight", float("inf")), "largest_weight"),
+    "noise": (put("noise_std", 1.0), "terms have noise_std = 1.0"),
+    "round": (put("round", 0), "of which round"),
+    "huge round": (put("round", 10**5000), "of which round"),
+    "huge number": (put("cohort", [10**5000]), "a number in it that is too long"),
+    "no round": (put("round", None), "of which round"),
+    "extra": (put("code", "x"), "terms of the secure sum do not fit: code"),
+    "no cohort": (put("cohort", None), "terms of the secure sum do not fit: cohort"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_terms_that_the_experiment_does_not_give_are_refused(
+    protocol: str, case: str, tmp_path: Path
+) -> None:
+    """Nothing was told, so the right terms are still taken."""
+    change, message = HOSTILE[case]
+    params = params_of(protocol)
+    site = SecureSite(tmp_path / "site", agreed_by(OWN, params))
+    said = terms(params)
+    change(said)
+    with pytest.raises(FednlpError, match=message):
+        site.answer("keys", said, {})
+    assert site.answer("keys", terms(params), {})[0]
+
+
+def test_a_cohort_without_the_site_is_refused(tmp_path: Path) -> None:
+    params = params_of("secagg")
+    site = SecureSite(tmp_path / "site", replace(agreed_by(OWN, params), clients=9))
+    said = terms(params) | {"cohort": [0, 1, 3, 4, 5, 6, 7, 8]}
+    with pytest.raises(SecureAbort, match="client 2 is not in the cohort"):
+        site.answer("keys", said, {})
+
+
+@pytest.mark.parametrize(("protocol", "fewest"), [("secagg", 5), ("secagg+", 3), ("lightsecagg", 6)])
+def test_a_sum_may_not_be_over_fewer_than_the_policy_allows(
+    protocol: str, fewest: int, tmp_path: Path
+) -> None:
+    params = params_of(protocol)
+    assert params.fewest_in_sum == fewest
+    SecureSite(tmp_path / "one", agreed_by(OWN, params, fewest)).answer("keys", terms(params), {})
+    strict = SecureSite(tmp_path / "two", agreed_by(OWN, params, fewest + 1))
+    with pytest.raises(SecureAbort, match=r"this site's policy asks for \d \(allow.smallest_cohort\)"):
+        strict.answer("keys", terms(params), {})
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_there_is_one_session_in_a_round(protocol: str, tmp_path: Path) -> None:
+    """Not with other peers, not again once it is over, and not in a round before."""
+    params = params_of(protocol)
+    site = SecureSite(tmp_path / "site", replace(agreed_by(OWN, params), clients=9))
+    site.answer("keys", terms(params, 4), {})
+    first = site.answer("keys", terms(params, 5), {})
+    assert site.answer("keys", terms(params, 5), {}) == first
+    others = terms(params, 5) | {"cohort": [0, 1, 2, 3, 4, 5, 6, 8]}
+    with pytest.raises(SecureAbort, match="keys of round 5 twice, and not for the same"):
+        site.answer("keys", others, {})
+    for again in (3, 4):
+        with pytest.raises(SecureAbort, match=f"begins a secure sum in round {again}"):
+            site.answer("keys", terms(params, again), {})
+    site.over(6)
+    with pytest.raises(
+        SecureAbort, match="begins a secure sum in round 5, and this site is done with round 5"
+    ):
+        site.answer("keys", terms(params, 5), {})
+    elsewhere = SecureSite(tmp_path / "site", replace(agreed_by(OWN, params), run="another"))
+    with pytest.raises(SecureAbort, match="another run of the federation"):
+        elsewhere.answer("keys", terms(params, 7), {})
+
+
+def stopped_before(protocol: str, step: str, folder: Path) -> tuple[Sites, SecAggParams]:
+    """Return sites that have taken all steps before one."""
+    params = params_of(protocol)
+    sites = Sites(folder, params)
+    ask = sites.ask
+
+    def stop(client: int, call: Call, most_bytes: int = 0) -> None:
+        if call.id.endswith(f".{step}"):
+            raise Killed
+        ask(client, call, most_bytes)
+
+    sites.ask = stop  # type: ignore[method-assign]
+    sessions = SecureSessions(Asking(sites), folder / "server")  # type: ignore[arg-type]
+    with pytest.raises(Killed):
+        sum_of(params, 1, sessions.open, lambda requests: list(uploads_of(sites, requests)))
+    sites.ask = ask  # type: ignore[method-assign]
+    return sites, params
+
+
+def survivors(clients: list[int]) -> dict[str, Any]:
+    return {"round": 1, **to_json(Survivors(np.array(clients, dtype=np.uint32)))}
+
+
+EVERYONE = sorted(WEIGHTS)
+WITHOUT = EVERYONE[:-1]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_shares_are_revealed_once(protocol: str, tmp_path: Path) -> None:
+    """For another list of survivors they would tell a peer's seed and its key: they are not there any more."""
+    last = STEPS_OF[protocol][-1]
+    sites, _ = stopped_before(protocol, last, tmp_path / "sites")
+    spec = sites.site(OWN).agreed.spec(sites.site(OWN).kept.load(1).terms)
+    near = spec.client_spec(OWN).neighbours if isinstance(spec, SecAggRoundSpec) else EVERYONE
+    shown = survivors(sorted({*near, OWN}))
+    first, body = sites.site(OWN).answer(last, shown, {})
+    again, copy = sites.site(OWN).answer(last, shown, {})
+    assert first == again
+    if body is not None and copy is not None:
+        assert body.read_bytes() == copy.read_bytes()
+    with pytest.raises(SecureAbort, match=f"{last} of round 1 twice, and not for the same"):
+        sites.site(OWN).answer(last, survivors(WITHOUT), {})
+    state = sites.site(OWN).kept.load(1).client
+    assert state is not None
+    assert not state.get("shares")
+    assert not state["sealing"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    ("listed", "message"),
+    [
+        ([0, 1, OWN], "are needed|must be over|does not expect|not one of"),
+        ([one for one in EVERYONE if one != OWN], "though it is still here|does not expect"),
+        ([*EVERYONE, 77], "longer than"),
+        ([*EVERYONE[:-1], EVERYONE[0]], "twice|does not expect"),
+    ],
+)
+def test_a_wrong_list_of_survivors_ends_the_session(
+    protocol: str, listed: list[int], message: str, tmp_path: Path
+) -> None:
+    last = STEPS_OF[protocol][-1]
+    sites, _ = stopped_before(protocol, last, tmp_path / "sites")
+    with pytest.raises(SecureAbort, match=message):
+        sites.site(OWN).answer(last, survivors(listed), {})
+    with pytest.raises(SecureAbort, match="this site has left the secure sum of round 1"):
+        sites.site(OWN).answer(last, survivors(EVERYONE), {})
+    names = {path.name for path in (tmp_path / "sites" / f"site-{OWN}" / "1").iterdir()}
+    assert not names & {"own-piece", "pieces"}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_masks_are_used_for_one_vector(protocol: str, tmp_path: Path) -> None:
+    """Whatever the server asks for, and though the site would now compute something else."""
+    last = STEPS_OF[protocol][-1]
+    sites, _ = stopped_before(protocol, last, tmp_path / "sites")
+    site = sites.site(OWN)
+
+    def other(request: TrainRequest) -> Any:
+        raise AssertionError("it has trained")
+
+    request = TrainRequest(OWN, 1, 0.5, masking={"seeds": [["00" * 32, 1]]})
+    answers = [site.train(request, other) for _ in range(2)]
+    bodies = [body.read_bytes() for _, body in answers if body is not None]
+    assert bodies == [(sites.folder / f"1.{OWN}.train").read_bytes()] * 2
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"weight": 0.001}, "masking have weight"),
+        ({"noise_std": 5.0}, "masking have noise_std"),
+        ({"clip": 1e-9}, "masking have clip"),
+        ({"seeds": [["00" * 32, 1]]}, "masking have seeds"),
+        ({"encoding": {"bits": 1}}, "masking have encoding"),
+        ({"more": 1}, "masking have more"),
+    ],
+)
+def test_an_update_is_masked_as_the_terms_say_or_not_sent(
+    protocol: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    sites, params = stopped_before(protocol, "train", tmp_path / "sites")
+    masking = {
+        "encoding": asdict(params.encoding),
+        "noise_std": params.noise_std,
+        "weight": WEIGHTS[OWN],
+        "seeds": [],
+        "clip": None,
+    }
+    site = sites.site(OWN)
+    with pytest.raises(SecureAbort, match=message):
+        site.train(TrainRequest(OWN, 1, 0.5, masking=masking | changes), train)
+    with pytest.raises(SecureAbort, match="masking have"):
+        site.train(TrainRequest(OWN, 1, 0.5), train)
+    with pytest.raises(SecureAbort, match="round 2 that did not begin here"):
+        site.train(TrainRequest(OWN, 2, 0.5, masking=masking), train)
+    assert site.train(TrainRequest(OWN, 1, 0.5, masking=masking), train)[1] is not None
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_no_step_is_taken_out_of_turn(protocol: str, tmp_path: Path) -> None:
+    params, last = params_of(protocol), STEPS_OF[protocol][-1]
+    site = SecureSite(tmp_path / "site", agreed_by(OWN, params))
+    with pytest.raises(SecureAbort, match="did not begin here"):
+        site.answer("shares", {"round": 1}, {})
+    site.answer("keys", terms(params), {})
+    with pytest.raises(SecureAbort, match="before it delivers shares"):
+        site.train(TrainRequest(OWN, 1, 0.5), train)
+    with pytest.raises(SecureAbort, match="has no step called"):
+        site.answer("reveal" if last == "answer" else "answer", {"round": 1}, {})
+    with pytest.raises(SecureAbort, match="where 'share' is due"):
+        site.answer(last, survivors(EVERYONE), {})
+    with pytest.raises(SecureAbort, match="has left the secure sum"):
+        site.answer("shares", {"round": 1}, {})
+
+
+@pytest.mark.parametrize("text", [None, 3, "!", "AAAA", "A" * 10**6, "/w" + "A" * 40])
+def test_what_is_no_message_is_refused(text: Any, tmp_path: Path) -> None:
+    params = params_of("secagg")
+    site = SecureSite(tmp_path / "site", agreed_by(OWN, params))
+    site.answer("keys", terms(params), {})
+    with pytest.raises(SecureAbort):
+        site.answer("shares", {"round": 1, "message": text}, {})
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_parties_that_were_told_different_terms_do_not_understand_each_other(
+    protocol: str, tmp_path: Path
+) -> None:
+    """A server cannot make one client's weight larger than the others by telling it of another largest weight."""
+    params = params_of(protocol)
+    larger = replace(params, encoding=replace(params.encoding, largest_weight=1e6))
+    sites = Sites(tmp_path / "sites", params)
+    ask = sites.ask
+
+    def twist(client: int, call: Any, most_bytes: int = 0) -> None:
+        if call.id == f"1.{OWN}.keys":
+            call = replace(call, request=terms(larger))
+        if call.id == f"1.{OWN}.train":
+            call.request["request"]["masking"]["encoding"] = terms(larger)["encoding"]
+        ask(client, call, most_bytes)
+
+    sites.ask = twist  # type: ignore[method-assign]
+    with pytest.raises(SecureAbort, match=r"are needed|no update arrived"):
+        deployed(sites, params)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_noise_is_drawn_once_and_nobody_else_can_draw_it(protocol: str, tmp_path: Path) -> None:
+    """The sum is that of the encoded updates and of noise of the stated size, other noise each time."""
+    params = params_of(protocol, noise_multiplier=1.0, dropout=0.0)
+    assert 10 < params.noise_std < LARGEST_SIGMA
+    sums = []
+    for number in range(2):
+        sites = Sites(tmp_path / str(number), params)
+        total, _ = deployed(sites, params)
+        sums.append(total.storage.double().numpy() / 2.0**40)
+    # The difference of two such sums has no update in it.
+    noise = (sums[0] - sums[1]) / params.encoding.step
+    expected = params.noise_std * (2 * len(WEIGHTS)) ** 0.5
+    assert 0.6 * expected < noise.std() < 1.5 * expected
+
+
+@pytest.mark.parametrize("protocol", ["secagg", "secagg+"])
+def test_a_share_is_of_the_seed_or_of_the_key(protocol: str, tmp_path: Path) -> None:
+    """All that a site ever says of a peer's secrets is one share of one of them."""
+    sites, params = stopped_before(protocol, "train", tmp_path / "sites")
+    sites.late = {OWN: "train"}
+    deployed(sites, params)
+    spec = spec_of(params, terms_of(params, EVERYONE, 1), RUN, LENGTH + 1)
+    form = steps_of(spec)[3].up
+    assert form is not None
+    for client in sorted(WEIGHTS.keys() - {OWN}):
+        found = form.from_json(sites.inbox[f"1.{client}.reveal"].answer or {})
+        assert isinstance(found, Revealed)
+        assert len(set(found.ids.tolist())) == len(found.ids)
+        kinds = dict(zip(found.ids.tolist(), found.kinds.tolist(), strict=True))
+        assert kinds == {peer: KEY if peer == OWN else SEED for peer in kinds}
+
+
+def test_an_experiment_says_what_is_expected(experiment: Make) -> None:
+    numbers: dict[str, Any] = {"own": 1, "clients": 8, "parameters": 10, "examples": 25, "smallest": 3}
+    assert agreed(experiment({}), "run", **numbers) is None
+    found = agreed(experiment({"secure.protocol": "secagg"}), "run", **numbers)
+    assert found is not None
+    assert (found.weight, found.rule.params.plan.clients) == (25.0, 4)
+    private = {
+        "privacy": {"clip": 0.5, "noise": 0.3},
+        "algorithm": {"name": "fedavg", "weighting": "uniform"},
+    }
+    found = agreed(experiment({"secure.protocol": "secagg", **private}), "run", **numbers)
+    assert found is not None
+    assert (found.weight, found.rule.clip) == (1.0, 0.5)
+    assert found.rule.params.noise_std > 0
+    with pytest.raises(RunError, match=r"say secure\.malicious_server = false"):
+        agreed(experiment({"secure": {"protocol": "secagg", "malicious_server": True}}), "run", **numbers)
