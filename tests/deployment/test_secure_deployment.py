@@ -243,20 +243,16 @@ def memory_of(process: int) -> Iterator[bytes]:
             if rights.startswith("rw") and "[v" not in line:
                 memory.seek(first)
                 region = memory.read(last - first) or b""
-                used = np.flatnonzero(
-                    [
-                        np.any(np.frombuffer(region[i : i + _PAGES], np.uint8))
-                        for i in range(0, len(region), _PAGES)
-                    ]
-                )
-                yield from (region[i * _PAGES : (i + 1) * _PAGES + 64] for i in used)
+                pages = (region[start : start + _PAGES + 64] for start in range(0, len(region), _PAGES))
+                yield from (page for page in pages if np.frombuffer(page, np.uint8).any())
 
 
 def test_an_update_is_never_in_the_server_s_memory(
     experiment: Make, tmp_path: Path, planted: list[bytes]
 ) -> None:
     """Searched once all uploads are added up, once the sum is opened, and once the round is saved."""
-    made = experiment(SETTINGS | {"num_rounds": 1, "secure.protocol": "secagg+"})
+    changes = {"num_rounds": 1, "secure.protocol": "secagg+", "evaluation.personal": False}
+    made = experiment(SETTINGS | changes)
     shards = shards_of(made, tmp_path / "shards")
     machines = Machines(shards, tmp_path, server_deaths=[(1, "reveal", 4)])
     directory = machines.run(restart=False)
@@ -302,6 +298,6 @@ def test_a_server_that_may_lie_needs_a_directory_that_it_does_not_have(experimen
         }
     )
     with pytest.raises(
-        ConfigError, match=r"a directory of the sites' signing keys .* malicious_server = false"
+        ConfigError, match=r"a directory of the sites' signing keys .*malicious_server = false"
     ):
         require_servable(made.resolved())

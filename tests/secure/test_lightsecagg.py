@@ -1,8 +1,10 @@
 """LightSecAgg gives the survivors' exact sum or nothing, whoever drops out when."""
 
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, combinations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -643,3 +645,34 @@ def test_decoding_is_the_inverse_of_coding_at_full_size() -> None:
     assert np.array_equal(coded, combine_rows(matrix, drawn))
     points = range(n, n - u - 3, -1)
     assert np.array_equal(decode(coded[::-1][: u + 3], n, points, u, t), drawn[: u - t].ravel())
+
+
+def test_a_client_goes_on_from_its_saved_state() -> None:
+    """Each is made anew, from JSON, before each of its steps; one drops out with its vector."""
+    spec, vectors = FOUR, residues(FOUR)
+    saved = {own: (LightSecAggClient(spec, own).saved(), np.empty(0, np.uint32), None) for own in spec.ids}
+
+    def each(method: str, arguments: Mapping[int, tuple[object, ...]]) -> dict[int, Any]:
+        made = {}
+        for own, said in arguments.items():
+            state, piece, delivered = saved[own]
+            client = LightSecAggClient.restored(
+                spec, own, json.loads(json.dumps(state)), piece.copy(), delivered
+            )
+            made[own] = getattr(client, method)(*said)
+            saved[own] = client.saved(), client.piece, said[0] if method == "receive" else delivered
+        return made
+
+    def shown(messages: Mapping[int, object]) -> dict[int, tuple[object]]:
+        return {own: (message,) for own, message in messages.items()}
+
+    server, stay = LightSecAggServer(spec), spec.ids[1:]
+    rosters = server.roster(each("advertise", dict.fromkeys(spec.ids, ())))
+    each("receive", shown(server.deliver(each("share", shown(rosters)))))
+    masked = total(each("masked", shown({own: vectors[own] for own in stay})), stay)
+    subtract(masked, server.recover(each("answer", shown(server.survivors(stay)))))
+    assert np.array_equal(masked, total(vectors, stay))
+    for own in stay:
+        state, piece, _ = saved[own]
+        assert not any(state[name] for name in ("pair", "seed", "sealing"))
+        assert not len(piece)

@@ -1,6 +1,7 @@
 """SecAgg and SecAgg+: the sum of the survivors exactly, whoever drops out when, and nothing else to anybody."""
 
 import copy
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -1120,3 +1121,38 @@ def at_the_server(kind: type[Message]) -> tuple[Play, str]:
         Confirmation: "confirmed",
     }
     return Play(whole(4, 3, malicious_server=kind is Confirmation)), methods[kind]
+
+
+@pytest.mark.parametrize("malicious_server", [False, True])
+def test_a_client_goes_on_from_its_saved_state(malicious_server: bool) -> None:
+    """Each is made anew, from JSON, before each of its steps; one drops out with its vector."""
+    spec = whole(5, 4, malicious_server=malicious_server)
+    signing = {own: SigningKey.new() for own in spec.ids} if malicious_server else {}
+    identities = {own: key.public for own, key in signing.items()}
+    saved = {own: client.saved() for own, client in make_clients(spec, signing).items()}
+
+    def each(method: str, arguments: Mapping[int, Any]) -> dict[int, Any]:
+        made = {}
+        for own, said in arguments.items():
+            state = json.loads(json.dumps(saved[own]))
+            client = SecAggClient.restored(spec.client_spec(own), state, signing.get(own), identities)
+            made[own] = getattr(client, method)(*said)
+            saved[own] = client.saved()
+        return made
+
+    def shown(messages: Mapping[int, Any]) -> dict[int, tuple[Any]]:
+        return {own: (message,) for own, message in messages.items()}
+
+    server, vectors = SecAggServer(spec), vectors_of(spec.ids)
+    rosters = server.roster(each("advertise", dict.fromkeys(spec.ids, ())))
+    each("receive", shown(server.deliver(each("share", shown(rosters)))))
+    total = total_of(each("masked", shown(pick(vectors, spec.ids[1:]))), spec.ids[1:])
+    asked: Mapping[int, Any] = server.survivors(spec.ids[1:])
+    if malicious_server:
+        asked = server.confirmed(each("confirm", shown(asked)))
+    add_masks(total, server.unmask(each("reveal", shown(asked))))
+    assert np.array_equal(total, total_of(vectors, spec.ids[1:]))
+    with pytest.raises(SecureAbort, match="where 'nothing' is due"):
+        each("reveal", shown(asked))
+    for own in spec.ids[1:]:
+        assert not any(saved[own][name] for name in ("pairs", "seed", "sealing", "shares"))
