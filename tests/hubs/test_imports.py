@@ -1,4 +1,4 @@
-"""What data, hubs and formatting may import: data sets know nothing of partitions, of tasks at work, or of federation."""
+"""What data, hubs and formatting may import: data sets know nothing of partitions, tasks at work, or federation."""
 
 import ast
 from pathlib import Path
