@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -45,6 +46,7 @@ class Process:
 
     def __init__(self) -> None:
         self.dead = False
+        self.lock = threading.RLock()
         self.wakes: list[Wake] = []
 
     def session(self, begin: Callable[[Wake], Session], wake: Wake) -> Session:
@@ -53,7 +55,9 @@ class Process:
         return Mortal(begin(wake), self)
 
     def die(self) -> None:
-        self.dead = True
+        """End; when this returns, no session does anything any more."""
+        with self.lock:
+            self.dead = True
         for wake in self.wakes:
             wake()
 
@@ -65,23 +69,28 @@ class Mortal:
         self.session, self.process = session, process
 
     def receive(self, data: bytes) -> None:
-        self._require_life()
-        self.session.receive(data)
+        with self._alive():
+            self.session.receive(data)
 
     def next_frame(self) -> bytes | None:
-        self._require_life()
-        return self.session.next_frame()
+        with self._alive():
+            return self.session.next_frame()
 
     @property
     def finished(self) -> bool:
         return not self.process.dead and self.session.finished
 
     def close(self) -> None:
-        self.session.close()
+        with self.process.lock:
+            if not self.process.dead:
+                self.session.close()
 
-    def _require_life(self) -> None:
-        if self.process.dead:
-            raise RunError("the process was killed")
+    @contextmanager
+    def _alive(self) -> Iterator[None]:
+        with self.process.lock:
+            if self.process.dead:
+                raise RunError("the process was killed")
+            yield
 
 
 class MortalHub(Hub):
@@ -136,9 +145,7 @@ class Machines:
         threads = []
         for client in range(len(self.names)):
             link = MemoryLink(
-                lambda wake, client=client: self.sites[client].session(
-                    self.parts[client].session.begin, wake
-                ),
+                lambda wake, client=client: self._dialling(client, wake),
                 lambda wake, client=client: self._connection(client, wake),
             )
             threads += [
@@ -163,8 +170,8 @@ class Machines:
                 with patch.multiple(federation, **_GUARDED):
                     return Federation(directory, self.hub, lambda: members, NullCallback()).run()
             except Killed:
-                dead, self.server, self.hub = self.server, Process(), self._open_hub()
-                dead.die()
+                self.server.die()
+                self.hub, self.server = self._open_hub(), Process()
                 if not restart:
                     return directory
 
@@ -174,7 +181,14 @@ class Machines:
         hub.deaths = self.server_deaths
         return hub
 
+    def _dialling(self, client: int, wake: Wake) -> Session:
+        while self.sites[client].dead:
+            time.sleep(0.01)
+        return self.sites[client].session(self.parts[client].session.begin, wake)
+
     def _connection(self, client: int, wake: Wake) -> Session:
+        while self.server.dead:
+            time.sleep(0.01)
         hub = self.hub
         session = self.server.session(lambda wake: hub.session(client, wake, time.monotonic), wake)
         receive = session.receive
@@ -193,10 +207,8 @@ class Machines:
                 self.parts[client].work()
                 return
             except Killed:
-                dead = self.sites[client]
-                self.sites[client] = Process()
-                self.parts[client] = self._participant(client)
-                dead.die()
+                self.sites[client].die()
+                self.parts[client], self.sites[client] = self._participant(client), Process()
 
     def _participant(self, client: int) -> Participant:
         own, name = self.folder / f"site-{client}", self.names[client]

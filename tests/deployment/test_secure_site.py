@@ -34,6 +34,7 @@ from .secure_rig import (
     agreed_by,
     deployed,
     params_of,
+    simulated,
     sum_of,
     train,
     uploads_of,
@@ -325,15 +326,14 @@ def test_noise_is_drawn_once_and_nobody_else_can_draw_it(protocol: str, tmp_path
     """The sum is that of the encoded updates and of noise of the stated size, other noise each time."""
     params = params_of(protocol, noise_multiplier=1.0, dropout=0.0)
     assert 10 < params.noise_std < LARGEST_SIGMA
+    plain, _ = simulated(replace(params, noise_std=0.0, min_updates=1))
     sums = []
     for number in range(2):
-        sites = Sites(tmp_path / str(number), params)
-        total, _ = deployed(sites, params)
-        sums.append(total.storage.double().numpy() / 2.0**40)
-    # The difference of two such sums has no update in it.
-    noise = (sums[0] - sums[1]) / params.encoding.step
-    expected = params.noise_std * (2 * len(WEIGHTS)) ** 0.5
-    assert 0.6 * expected < noise.std() < 1.5 * expected
+        total, _ = deployed(Sites(tmp_path / str(number), params), params)
+        noise = (total.storage - plain.storage).double().numpy() / 2.0**40 / params.encoding.step
+        sums.append(noise / (params.noise_std * len(WEIGHTS) ** 0.5))
+    for one in (*sums, (sums[0] - sums[1]) / 2**0.5):
+        assert 0.75 < one.std() < 1.3
 
 
 @pytest.mark.parametrize("protocol", ["secagg", "secagg+"])
