@@ -230,7 +230,7 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "json label list": (
         "a.jsonl",
         '{"text": "a", "label": ["x"]}\n',
-        ":1: the label 'label' is neither a string nor a number",
+        ":1: the label in 'label' is neither a string nor a number: write it as one of the two",
     ),
     "json without text": (
         "a.jsonl",

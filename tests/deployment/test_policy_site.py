@@ -45,6 +45,7 @@ def served(experiment: Make, tmp_path_factory: Any) -> tuple[Experiment, dict[st
         longest=components.longest,
         client=1,
         clients=8,
+        run="run",
     )
     objects = {}
     for name, path in model_files(Path(components.source)).items():

@@ -1,4 +1,4 @@
-"""What data, hubs and formatting may import: data sets know nothing of partitions, tasks or federation."""
+"""What data, hubs and formatting may import: data sets know nothing of partitions, tasks at work, or federation."""
 
 import ast
 from pathlib import Path
@@ -9,7 +9,7 @@ import fednlp
 
 SOURCE = Path(fednlp.__file__).parent
 ALLOWED = {
-    "data": {"data", "hubs", "formatting", "disk", "errors", "seeds"},
+    "data": {"data", "hubs", "formatting", "formulations", "disk", "errors", "seeds"},
     "hubs": {"hubs", "disk", "errors"},
     "formatting": {"formatting"},
 }

@@ -269,6 +269,7 @@ METHOD = replace(
     PLAIN,
     client=control,
     sends=("model", "control"),
+    reports=("kept",),
     keeps=("control", "personal"),
     receives=("control",),
     personal_model="personal",

@@ -448,12 +448,10 @@ class Runtime(Section):
 class Rounds(Section):
     """When a round of a deployment goes on without a site. In a simulation nobody is late.
 
-    ``wait`` is in seconds; without it a round waits for as long as it takes. With ``over_selection`` so many more
-    sites, as a share of ``clients_per_round``, are asked, and those that answer first count.
+    ``wait`` is in seconds; without it a round waits for as long as it takes.
     """
 
     wait: PositiveFloat | None = None
-    over_selection: Annotated[float, Field(ge=0, le=4)] = 0.0
 
 
 class Evaluation(Section):

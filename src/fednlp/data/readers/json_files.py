@@ -154,7 +154,7 @@ def label_fault(value: Any, column: str) -> str | None:
     if value is None or value != value or (isinstance(value, str) and not value.strip()):
         return f"the label is missing: fill in {column!r}"
     if not isinstance(value, (str, int, float)):
-        return f"the label {column!r} is neither a string nor a number"
+        return f"the label in {column!r} is neither a string nor a number: write it as one of the two"
     return None
 
 
