@@ -153,9 +153,9 @@ def test_there_is_one_session_in_a_round(protocol: str, tmp_path: Path) -> None:
         elsewhere.answer("keys", terms(params, 7), {})
 
 
-def stopped_before(protocol: str, step: str, folder: Path) -> tuple[Sites, SecAggParams]:
+def stopped_before(protocol: str, step: str, folder: Path, **options: Any) -> tuple[Sites, SecAggParams]:
     """Return sites that have taken all steps before one."""
-    params = params_of(protocol)
+    params = params_of(protocol, **options)
     sites = Sites(folder, params)
     ask = sites.ask
 
@@ -222,6 +222,14 @@ def test_a_wrong_list_of_survivors_ends_the_session(
         sites.site(OWN).answer(last, survivors(EVERYONE), {})
     names = {path.name for path in (tmp_path / "sites" / f"site-{OWN}" / "1").iterdir()}
     assert not names & {"own-piece", "pieces"}
+
+
+def test_a_sum_is_opened_with_the_noise_of_enough_sites(tmp_path: Path) -> None:
+    """Five of eight open a sum by SecAgg, and six must be in it for its noise to be enough."""
+    sites, params = stopped_before("secagg", "reveal", tmp_path / "sites", noise_multiplier=1.0)
+    assert (params.plan.threshold, params.min_updates) == (5, 6)
+    with pytest.raises(SecureAbort, match="the sum would be over 5 sites, and must be over 6 or more"):
+        sites.site(OWN).answer("reveal", survivors(EVERYONE[:5]), {})
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

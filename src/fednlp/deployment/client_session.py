@@ -83,6 +83,7 @@ class ClientSession:
         client: Its number, once the server has told it.
         reason: Why the session is finished; None while it is not.
         refused: Whether it is finished because the server refuses it.
+        over: Whether it is finished because the run is over.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class ClientSession:
     ) -> None:
         self.run, self.client = run, -1
         self.reason: str | None = None
-        self.refused = False
+        self.refused = self.over = False
         self._software, self._objects, self._outbox = software, objects, outbox
         self._on_ready, self._on_withdrawn, self._on_state = on_ready, on_withdrawn, on_state
         self._lock = threading.RLock()
@@ -239,6 +240,7 @@ class ClientSession:
                 self.refused = True
                 self._finish(message.reason, f"the server refuses: {message.reason}")
             case Finished():
+                self.over = True
                 self._finish(message.reason, f"the run is over: {message.reason}")
             case Call():
                 self._call(message, len(data))

@@ -59,6 +59,8 @@ class Participant:
                 self._wait_for_hours(call.id)
             if call.id not in self._withdrawn and not self.session.finished:
                 self._answer(call)
+        if self.session.over:
+            self.site.end()
         return self.session.reason or ""
 
     def next_call(self) -> ReadyCall | None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-from fednlp.deployment.secure_terms import Terms
+from fednlp.deployment.secure_terms import MOST_ROUNDS, Terms
 from fednlp.disk import atomic, private_folder, sync_folder, write_private, writing
 from fednlp.errors import SecureAbort
 from fednlp.federated.upload import Residues
@@ -124,6 +124,14 @@ class KeptSessions:
             for number in self._rounds():
                 if number < round_number:
                     shutil.rmtree(self._place(number))
+
+    def end(self) -> None:
+        """Remove all that is kept; the run has no other round.
+
+        Raises:
+            SecureAbort: The site has taken part in another run.
+        """
+        self.over(MOST_ROUNDS)
 
     def write_body(self, session: Session, name: str, parts: Iterable[bytes | memoryview]) -> None:
         """Put the file of a step's answer on the disk."""

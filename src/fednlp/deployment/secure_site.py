@@ -34,7 +34,7 @@ import numpy as np
 from fednlp.deployment.secure_agreed import Agreed
 from fednlp.deployment.secure_kept import Done, KeptSessions, Session
 from fednlp.deployment.secure_messages import BODY, DELIVER, KEYS, SHARES, Step, steps_of, to_json
-from fednlp.deployment.secure_terms import read_terms
+from fednlp.deployment.secure_terms import MOST_ROUNDS, read_terms
 from fednlp.errors import SecureAbort
 from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.upload import Trained, pack_masked
@@ -191,7 +191,7 @@ class SecureSite:
 
 def _round_of(request: Mapping[str, Any]) -> int:
     number = request.get("round")
-    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number < 10**9:
+    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number < MOST_ROUNDS:
         raise SecureAbort("the server does not say of which round its secure sum is")
     return number
 

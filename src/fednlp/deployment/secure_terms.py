@@ -16,6 +16,7 @@ from fednlp.secure.secagg_rules import SecAggRoundSpec
 from fednlp.secure.specs import LIGHTSECAGG, lightsecagg_spec, secagg_spec
 
 RoundSpec = SecAggRoundSpec | LightSecAggRoundSpec
+MOST_ROUNDS = 10**9
 MOST_CLIENTS = 10_000
 """Clients of a cohort at most: what a step says of all of them has to fit in one frame."""
 NO_DIRECTORY = (
@@ -36,7 +37,7 @@ class Terms(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-    round: int = Field(ge=1, lt=10**9)
+    round: int = Field(ge=1, lt=MOST_ROUNDS)
     cohort: list[int] = Field(max_length=MOST_CLIENTS)
     plan: dict[str, JsonValue]
     encoding: dict[str, JsonValue]

@@ -20,6 +20,7 @@ from fednlp.deployment.facts import Download, Facts, facts_of
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.refusals import Refusal, check, check_settings, refused_by
 from fednlp.deployment.secure_agreed import agreed
+from fednlp.deployment.secure_kept import KeptSessions
 from fednlp.deployment.secure_messages import STEPS
 from fednlp.deployment.secure_site import SecureSite
 from fednlp.deployment.setup import Setup, experiment_of, place_model, read_setup
@@ -39,7 +40,7 @@ from fednlp.simulation.workers import client_algorithm, worker_spec
 from fednlp.training.worker import ClientWorker
 from fednlp.training.worker_spec import load_model
 
-_SETUP = "setup.json"
+_SETUP, _SECURE = "setup.json", "secure"
 
 
 class Site:
@@ -83,6 +84,12 @@ class Site:
                 raise RunError("the server asks for a secure sum, and the experiment has none")
             return sums.answer(name, request, objects)
         return self._work(name, request, objects)
+
+    def end(self) -> None:
+        """Remove what is kept for secure sums: the run is over."""
+        setup = self.folder / _SETUP
+        if (self.folder / _SECURE).is_dir() and setup.is_file():
+            KeptSessions(self.folder / _SECURE, read_setup(json.loads(setup.read_text())).run).end()
 
     @property
     def worker(self) -> ClientWorker:
@@ -197,7 +204,7 @@ class Site:
             examples=told_sizes(allow, train, test).train,
             smallest=allow.smallest_cohort,
         )
-        return None if expected is None else SecureSite(self.folder / "secure", expected)
+        return None if expected is None else SecureSite(self.folder / _SECURE, expected)
 
     def _own_experiment(self, setup: Setup) -> Experiment:
         """Return the experiment with this site's own model folder and device."""
