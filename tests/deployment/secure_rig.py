@@ -2,9 +2,11 @@
 
 import shutil
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -14,6 +16,7 @@ from fednlp.deployment.hub import StoredReply
 from fednlp.deployment.messages import Call, ObjectRef
 from fednlp.deployment.objects import ref_of
 from fednlp.deployment.secure_agreed import Agreed
+from fednlp.deployment.secure_kept import KeptSessions, Session
 from fednlp.deployment.secure_messages import STEPS
 from fednlp.deployment.secure_server import Asking, SecureSessions, with_masked_weight
 from fednlp.deployment.secure_site import SecureSite
@@ -82,6 +85,7 @@ class Sites:
         vanished: The step before which a client vanishes.
         kills: Numbers of replies after which the server is killed.
         twice: Numbers of calls whose first answer is lost in a crash of the site.
+        torn: Numbers of calls in which the site is first killed before its session is saved.
         late: The step whose answer a client does not give for now.
         trained: How many times each client trained.
     """
@@ -91,6 +95,7 @@ class Sites:
     vanished: Mapping[int, str] = field(default_factory=dict)
     kills: Collection[int] = ()
     twice: Collection[int] = ()
+    torn: Collection[int] = ()
     late: dict[int, str] = field(default_factory=dict)
     work: Callable[[TrainRequest], Trained | ClientResult] = train
     run: str = RUN
@@ -129,6 +134,8 @@ class Sites:
         if self.vanished.get(client) == name:
             return StoredReply(call.id, client, None, None, 0, "gone")
         try:
+            if len(self.calls) in self.torn:
+                self.tear(client, name, call)
             if len(self.calls) in self.twice:
                 lost = self.answer(client, name, call)
                 answer, body = self.answer(client, name, call)
@@ -144,6 +151,17 @@ class Sites:
         size = place.stat().st_size
         assert size <= most_bytes
         return StoredReply(call.id, client, answer, place, size, None)
+
+    def tear(self, client: int, name: str, call: Call) -> None:
+        """Kill a site while it works on a call."""
+
+        def die(kept: KeptSessions, session: Session) -> None:
+            raise Killed
+
+        trained = list(self.trained)
+        with patch.object(KeptSessions, "save", die), suppress(Killed):
+            self.answer(client, name, call)
+        self.trained = trained
 
     def answer(self, client: int, name: str, call: Call) -> tuple[dict[str, Any], Path | None]:
         objects = {one: self.objects[ref.digest] for one, ref in call.objects.items()}

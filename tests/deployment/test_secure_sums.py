@@ -32,15 +32,16 @@ def fast_disk() -> Iterator[None]:
     vanished=st.dictionaries(st.sampled_from(sorted(WEIGHTS)), st.integers(0, 4), max_size=2),
     kills=st.sets(st.integers(1, 2 * _MOST), max_size=6),
     twice=st.sets(st.integers(1, _MOST), max_size=10),
+    torn=st.sets(st.integers(1, _MOST), max_size=10),
 )
 def test_the_sum_is_that_of_whoever_uploaded(
-    protocol: str, vanished: dict[int, int], kills: set[int], twice: set[int]
+    protocol: str, vanished: dict[int, int], kills: set[int], twice: set[int], torn: set[int]
 ) -> None:
-    """A server that is killed goes on with the same session; a site that is killed answers again word for word."""
+    """A server that is killed goes on with the same session; a site that is killed answers again, word for word."""
     params, steps = params_of(protocol), STEPS_OF[protocol]
     out = {client: steps[step] for client, step in vanished.items()}
     with tempfile.TemporaryDirectory() as folder:
-        sites = Sites(Path(folder), params, out, kills, twice)
+        sites = Sites(Path(folder), params, out, kills, twice, torn)
         total, round_ = deployed(sites, params)
     expected, plain = simulated(params, vanished=[one for one, step in out.items() if step != steps[-1]])
     assert torch.equal(total.storage, expected.storage)

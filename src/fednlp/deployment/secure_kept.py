@@ -159,8 +159,7 @@ class KeptSessions:
     def keep_piece(self, session: Session, piece: Residues) -> None:
         """Keep the own coded piece of the own mask."""
         path = self._place(session.terms.round) / _PIECE
-        if len(piece) and not path.is_file():
-            write_private(path, piece.astype(WORD).tobytes(), _REMEDY)
+        write_private(path, piece.astype(WORD).tobytes(), _REMEDY)
 
     def piece(self, session: Session) -> Residues:
         """Return the own coded piece of the own mask; empty where there is none."""

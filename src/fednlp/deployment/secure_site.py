@@ -153,7 +153,7 @@ class SecureSite:
         large = step.up is not None and step.up.large
         if large:
             self.kept.write_body(session, name, parts(made))
-        if isinstance(client, LightSecAggClient):
+        if name == SHARES and isinstance(client, LightSecAggClient):
             self.kept.keep_piece(session, client.piece)
         session.client = client.saved()
         session.done[name] = Done(
