@@ -12,6 +12,7 @@ import numpy as np
 
 from fednlp import config
 from fednlp.config import Experiment
+from fednlp.deployment.arrivals import Waiting, by_arrivals
 from fednlp.deployment.components import server_components
 from fednlp.deployment.enrolment import FOLDER
 from fednlp.deployment.hub import Hub
@@ -158,6 +159,8 @@ class Federation:
         with engine:
             run = open_run(*arguments, self._secure_sessions().open)
             self._keep_noise_secret(run)
+            waiting = Waiting(experiment.rounds.wait, self._waiting, self._refuse_removed)
+            by_arrivals(run, engine, directory.folder / FOLDER / "arrivals.jsonl", waiting)
             self.on_open(run)
             train(run)
         self.hub.finish("the federation's last round is done")

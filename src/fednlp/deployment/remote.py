@@ -5,10 +5,9 @@ is acknowledged, and is added to the exact sum in any order. So a server that is
 not arrived, and ends in the same weights.
 """
 
-import mmap
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,11 +15,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from fednlp.deployment.asked import DERIVED
 from fednlp.deployment.hub import Hub, StoredReply
 from fednlp.deployment.messages import Call, ObjectRef
+from fednlp.deployment.objects import mapped
 from fednlp.deployment.secure_server import with_masked_weight
 from fednlp.errors import FednlpError, RunError
 from fednlp.federated.client import ClientResult, TrainRequest, failed
+from fednlp.federated.communication import derived_entries
 from fednlp.federated.message import write_message
 from fednlp.federated.upload import Trained, unpack_upload, upload_bytes
 from fednlp.runtime.engine import vectors_in
@@ -31,6 +33,21 @@ _KINDS: Mapping[type, str] = {TrainRequest: "train", ClientModelRequest: "evalua
 """What goes to sites, and what it is called in the numbers of calls."""
 _LOOK = 1.0
 """Seconds between two looks at who is missing."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A flat vector that sites can fetch.
+
+    Attributes:
+        name: Of the vector.
+        objects: What it consists of, by name.
+        encoded: Whether it is transformed on its way.
+    """
+
+    name: str
+    objects: Mapping[str, ObjectRef]
+    encoded: bool
 
 
 class Sites:
@@ -44,6 +61,10 @@ class Sites:
         on_waiting: Told the clients that are awaited, now and then, and since when, in seconds.
         gone: Returns the clients that no longer take part; asked each time that the engine looks at who is missing.
         threads: torch threads of the server's own work.
+
+    Attributes:
+        busy: Returns the clients that train across rounds: they are not asked for evaluations.
+        forgets: Whether the calls of the rounds before are over when a client is asked to train.
     """
 
     def __init__(
@@ -61,8 +82,10 @@ class Sites:
         self.counted = dict(counted or {})
         self.vectors: dict[str, Tensor] = {}
         self.total: Any = None
+        self.busy: Callable[[], Collection[int]] = frozenset
+        self.forgets = True
         self._messages: dict[str, bytes | None] = {}
-        self._objects: dict[str, ObjectRef] = {}
+        self._offers: dict[str, Offer] = {}
         self._changed: set[str] = set()
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(threads)
@@ -95,8 +118,11 @@ class Sites:
         """Have requests answered; return the results in their order."""
         answers: dict[int, Any] = {}
         asked: dict[str, int] = {}
+        busy = self.busy()
         for place, request in enumerate(requests):
-            if type(request) in _KINDS:
+            if isinstance(request, ClientModelRequest) and request.client in busy:
+                answers[place] = _missing(request, "the site trains")
+            elif type(request) in _KINDS:
                 asked[call_id(request)] = place
         if asked:
             self._ask([requests[place] for place in asked.values()])
@@ -131,38 +157,76 @@ class Sites:
 
     def _ask(self, requests: Sequence[Any]) -> None:
         """Open a call for each request, with the vectors as they are published."""
-        objects = self._offered()
-        encoded = sorted(name for name, message in self._messages.items() if message is not None)
+        stored = {*self.hub.stored()}
         for request in requests:
-            most = 0
-            if isinstance(request, TrainRequest):
+            if call_id(request) in stored:  # it is answered without anything being offered
+                self.hub.ask(request.client, Call(call_id(request), {}))
+                continue
+            if isinstance(request, TrainRequest) and self.forgets:
                 self.hub.forget(request.round - 1)
-                masked = request.masking is not None
-                algorithm, layout = self.worker.algorithm, self.worker.layout
-                most = upload_bytes(algorithm, layout, None, masked=masked)
-            body = {
-                "request": to_json(request),
-                "counted": self.counted.get(request.client, 0),
-                "encoded": encoded,
-            }
-            self.hub.ask(request.client, Call(call_id(request), body, objects), most)
+            self.open(request, self._offered())
 
-    def _offered(self) -> dict[str, ObjectRef]:
-        """Return what is published as objects, written anew where it was published anew."""
+    def open(self, request: Any, offers: Sequence[Offer]) -> None:
+        """Open the call that carries a request; nothing happens if it is open or answered.
+
+        Args:
+            request: What is asked.
+            offers: The vectors that the site needs for it.
+        """
+        most = 0
+        if isinstance(request, TrainRequest):
+            masked = request.masking is not None
+            most = upload_bytes(self.worker.algorithm, self.worker.layout, None, masked=masked)
+        body = {
+            "request": to_json(told(request)),
+            "counted": self.counted.get(request.client, 0),
+            "encoded": sorted(offer.name for offer in offers if offer.encoded),
+        }
+        objects = {name: ref for offer in offers for name, ref in offer.objects.items()}
+        self.hub.ask(request.client, Call(call_id(request), body, objects), most)
+
+    def offer(self, name: str, vector: Tensor, message: bytes | None) -> Offer:
+        """Offer a flat vector to the sites, until :meth:`drop`.
+
+        Args:
+            name: Its name.
+            vector: It.
+            message: Its bytes, where it is transformed on its way.
+        """
+        views = self.worker.layout.views(vector)
+        if message is None:
+            return Offer(name, {name: self._object(name, views)}, False)
+        objects = {name: self._object(name, message)}
+        derived = derived_entries(self.worker.layout)
+        if derived:  # they are never transformed
+            objects[DERIVED] = self._object(DERIVED, {one.name: views[one.name] for one in derived})
+        return Offer(name, objects, True)
+
+    def drop(self, offer: Offer) -> None:
+        """Offer a vector no longer."""
+        for ref in offer.objects.values():
+            self.hub.drop_object(ref.digest)
+
+    def _object(self, name: str, content: Mapping[str, Tensor] | bytes) -> ObjectRef:
+        path = self.folder / f"{name}.new"
+        with path.open("wb") as file:
+            if isinstance(content, bytes):
+                file.write(content)
+            else:
+                write_message(file, content)
+        ref = self.hub.add_object(path)
+        path.unlink()  # the hub has it open: its bytes go once it is no longer offered
+        return ref
+
+    def _offered(self) -> list[Offer]:
+        """Return what is published, offered anew where it was published anew."""
         for name in sorted(self._changed):
-            path = self.folder / f"{name}.new"
-            message = self._messages[name]
-            with path.open("wb") as file:
-                if message is None:
-                    write_message(file, self.worker.layout.views(self.vectors[name]))
-                else:
-                    file.write(message)
-            old, self._objects[name] = self._objects.get(name), self.hub.add_object(path)
-            path.unlink()  # the hub has it open: its bytes go once it is no longer offered
-            if old is not None and old not in self._objects.values():
-                self.hub.drop_object(old.digest)
+            old = self._offers.get(name)
+            self._offers[name] = self.offer(name, self.vectors[name], self._messages[name])
+            if old is not None:
+                self.drop(old)
         self._changed.clear()
-        return dict(self._objects)
+        return list(self._offers.values())
 
     def _arriving(self, asked: Mapping[str, int], requests: Sequence[Any]) -> Iterator[StoredReply]:
         """Yield the replies as they arrive, until all are there or the time is over."""
@@ -193,10 +257,15 @@ class Sites:
             return _missing(request, reply.error)
         try:
             answer = from_json(reply.answer)
-            _require_own(request, answer)
-            if not isinstance(request, TrainRequest) or answer.error is not None:
+            _require_own(told(request), answer)
+            if not isinstance(request, TrainRequest):
                 return answer
-            with _mapped(reply.path) as data:
+            answer = replace(answer, weight=request.weight)
+            if answer.error is not None:
+                return answer
+            if reply.path is None:
+                raise RunError("the site sent no update")
+            with mapped(reply.path) as data:
                 masked = request.masking is not None
                 upload = unpack_upload(data, self.worker.algorithm, self.worker.layout, answer, masked=masked)
             if upload.masked is not None:
@@ -217,9 +286,25 @@ def call_id(request: TrainRequest | ClientModelRequest) -> str:
     '12.3.train'
     """
     name = _KINDS[type(request)]
-    if isinstance(request, ClientModelRequest) and request.finetune_steps:
+    if isinstance(request, TrainRequest):
+        return f"{request.began}.{request.client}.{name}"
+    if request.finetune_steps:
         name = "finetune"
     return f"{request.round}.{request.client}.{name}"
+
+
+def told(request: Any) -> Any:
+    """Return a request as its site gets it.
+
+    A site is told the round in which it begins, and no weight. The server weighs an update when it adds it: how late
+    the update is, and how much others weigh, may not be known before.
+
+    >>> told(TrainRequest(client=3, round=12, weight=0.25, staleness=2))
+    TrainRequest(client=3, round=10, weight=1.0, staleness=0, rate=1.0, masking=None, examples=None, labels=None)
+    """
+    if not isinstance(request, TrainRequest):
+        return request
+    return replace(request, round=request.began, staleness=0, weight=1.0)
 
 
 def _require_own(request: Any, answer: Any) -> None:
@@ -235,16 +320,3 @@ def _missing(request: Any, reason: str) -> Any:
     if isinstance(request, TrainRequest):
         return failed(request, RunError(reason), 0, 0)
     return ClientModelResult(request.client, reason)
-
-
-@contextmanager
-def _mapped(path: Path | None) -> Iterator[memoryview]:
-    """Map the file of an upload for the time of a block."""
-    if path is None:
-        raise RunError("the site sent no update")
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        view = memoryview(mapped)
-        try:
-            yield view
-        finally:
-            view.release()

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from fednlp.federated.schedules import RateSchedule
 from fednlp.seeds import generator
 
 WeightFunction = Callable[[int], float]
@@ -67,7 +68,7 @@ class RoundPlan:
         unit: The power of two that weights are divided by on their way (:func:`fednlp.federated.sums.weight_unit`).
         population: All clients.
         weight: p_i of a client, from its number of examples.
-        rate: The clients' learning rate is multiplied by this.
+        rate: The clients' learning rate over the rounds, as a factor.
         min_clients: The round counts if so many clients come through.
     """
 
@@ -77,7 +78,7 @@ class RoundPlan:
     unit: float
     population: Population
     weight: WeightFunction
-    rate: float = 1.0
+    rate: RateSchedule = RateSchedule()
     min_clients: int = 1
 
     @cached_property
