@@ -32,7 +32,7 @@ from fednlp.simulation.train import OpenRun
 _LOOK = 1.0
 _TOLD = 10 * _LOOK
 _REMEDY = "then start it again; nothing that was acknowledged is lost"
-_KINDS = ("arrived", "removed")
+_KINDS = ("arrived", "removed", "returned")
 
 
 class Events:
@@ -59,7 +59,7 @@ class Events:
         """Take note of an event; when this returns, it is on the disk.
 
         Args:
-            kind: ``"arrived"``, for an update or the error in its place, or ``"removed"``, for a site.
+            kind: ``"arrived"``, for an update or the error in its place; ``"removed"`` or ``"returned"``, for a site.
             client: Whose.
         """
         with writing(self.path.parent, _REMEDY):
@@ -159,8 +159,8 @@ class Arrivals:
         return [] if len(self.places.flushes) == self.rounds else self.places.training
 
     def _replay(self, kind: str, client: int) -> None:
-        if kind == "removed":
-            self.places.gone.add(client)
+        if kind != "arrived":
+            self.places.gone ^= {client}
             return
         self.places.fill()
         if client not in self.places.training:
@@ -187,9 +187,10 @@ class Arrivals:
 
     def _draw(self) -> list[int]:
         """Draw a client for every free place; return those that were drawn."""
-        for client in sorted({*self.waiting.gone()} - self.places.gone):
-            self.events.add("removed", client)
-            self.places.gone.add(client)
+        gone = {*self.waiting.gone()}
+        for client in sorted(gone ^ self.places.gone):
+            self.events.add("removed" if client in gone else "returned", client)
+        self.places.gone = gone
         return self.places.fill()
 
     def _next(self) -> None:
