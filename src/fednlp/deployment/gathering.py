@@ -1,0 +1,165 @@
+"""Before the first round: every site is told what the experiment is, and says how many examples it has."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from fednlp.deployment.hub import Hub, StoredReply
+from fednlp.deployment.inbox import client_of
+from fednlp.deployment.messages import Call, ObjectRef
+from fednlp.deployment.round_log import attempt_name
+from fednlp.deployment.setup import Ready, Setup, read_ready, setup_attempt
+from fednlp.deployment.waiting import LOOK, TOLD
+from fednlp.errors import RunError
+from fednlp.partition import Partition
+from fednlp.simulation.components import Log
+
+_MOST_REFUSALS = 1000
+"""Of one site: it is asked no more after them, so that what its refusals leave behind is bounded."""
+
+
+class Member(Protocol):
+    """A site as the register of sites has it (:class:`fednlp.deployment.sites.Site`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def client(self) -> int: ...
+
+    @property
+    def state(self) -> str: ...
+
+
+Members = Callable[[], Sequence[Member]]
+"""Returns all sites that were ever invited, in the order of their numbers from 0, removed ones among them."""
+
+
+class Gathering:
+    """Sets sites up until all who were invited and not removed are ready.
+
+    A site that refuses is asked again, by a call of another name, once it is back: its owner may mend its file and
+    start it again. The refusals lie in the hub's inbox, so that a server that is started again goes on with the next
+    call.
+
+    Args:
+        hub: What is asked of whom, and what arrived.
+        members: Returns who there is.
+        setup: What every site is told, but for its own number and how many there are.
+        files: The files of the starting model, by the names of their objects.
+        removal: The command that removes a site, without its name.
+        log: Called with what happens.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        members: Members,
+        setup: Setup,
+        files: Mapping[str, Path],
+        removal: str,
+        log: Log,
+    ) -> None:
+        self.hub, self.members, self.setup, self.removal, self.log = hub, members, setup, removal, log
+        self._objects: dict[str, ObjectRef] = {name: hub.add_object(path) for name, path in files.items()}
+        self._ready: dict[int, Ready] = {}
+        self._asked: dict[int, int] = {}
+        self._refused: set[int] = set()
+
+    def partition(self, on_look: Callable[[], object]) -> Partition:
+        """Return how many examples each site has, once all are ready.
+
+        Args:
+            on_look: Called about once a second; an error that it raises ends the waiting.
+        """
+        told = time.monotonic()
+        while True:
+            on_look()
+            members = [member for member in self.members() if member.state != "removed"]
+            missing = [member for member in members if member.client not in self._ready]
+            if members and not missing:
+                return sites_partition(self._ready, [member.name for member in self.members()])
+            for member in missing:
+                if member.state == "enrolled" and member.client not in self._asked:
+                    self._ask(member.client, self._last_attempt(member.client))
+            reply = self.hub.take(LOOK)
+            if reply is not None:
+                self._take(reply, len(members))
+            elif time.monotonic() - told >= TOLD:
+                told = time.monotonic()
+                self.log(self._waiting(missing))
+
+    def _ask(self, client: int, attempt: int) -> None:
+        self._asked[client] = attempt
+        own = self.setup.model_copy(update={"client": client, "clients": len(self.members())})
+        self.hub.ask(client, Call(_call_id(client, attempt), own.model_dump(), self._objects))
+
+    def _last_attempt(self, client: int) -> int:
+        """Return the number of the last setup that a site has answered; 1 where it has answered none."""
+        own = (call_id for call_id in self.hub.stored() if client_of(call_id) == client)
+        return max((setup_attempt(call_id.rpartition(".")[2]) or 1 for call_id in own), default=1)
+
+    def _take(self, reply: StoredReply, members: int) -> None:
+        client = reply.client
+        if reply.id != _call_id(client, self._asked.get(client, 0)):
+            return
+        name = self.members()[client].name
+        try:
+            if reply.error is not None:
+                raise RunError(reply.error)
+            self._ready[client] = read_ready(reply.answer)
+        except RunError as error:
+            self._refuse(client, name, str(error))
+        else:
+            self._refused.discard(client)
+            self.log(f"site {name} is ready ({len(self._ready)} of {members})")
+
+    def _refuse(self, client: int, name: str, reason: str) -> None:
+        """Ask a site that refuses again, as soon as it is back."""
+        attempt = self._asked[client]
+        self._refused.add(client)
+        remedy = f"it may mend its file and join again, or: {self.removal} {name}"
+        if attempt < _MOST_REFUSALS:
+            self._ask(client, attempt + 1)
+            if attempt > 1:
+                self.hub.withdraw(_call_id(client, attempt - 1))
+        else:
+            remedy = f"that was refusal {attempt:,}, and it is asked no more: {self.removal} {name}"
+        self.log(f"site {name} does not take part: {reason}; {remedy}")
+
+    def _waiting(self, missing: Sequence[Member]) -> str:
+        """Return the line that says who is missing, and what would let the run begin."""
+        connected = self.hub.connected()
+        names = []
+        for member in missing:
+            if member.state != "enrolled":
+                state = "invited, and has not joined"
+            elif member.client in self._refused:
+                state = "has refused"
+            else:
+                state = "at work" if member.client in connected else "not connected"
+            names.append(f"{member.name} ({state})")
+        return f"waiting for {', '.join(names)}: join there, or go on without a site by: {self.removal} NAME"
+
+
+def _call_id(client: int, attempt: int) -> str:
+    return f"0.{client}.{attempt_name('setup', attempt)}"
+
+
+def sites_partition(ready: Mapping[int, Ready], names: Sequence[str]) -> Partition:
+    """Return the partition that the sites make: how many examples each has, and no example of theirs.
+
+    Args:
+        ready: What each site answered, by its number; a site that was removed before has no answer.
+        names: Of all sites, in the order of their numbers.
+    """
+    answers = [ready.get(client, Ready(train=1, test=0)) for client in range(len(names))]
+    train, test = (
+        np.concatenate([[0], np.cumsum([getattr(answer, part) for answer in answers])]).astype(np.int64)
+        for part in ("train", "test")
+    )
+    indices = np.arange(train[-1]), np.arange(test[-1])
+    return Partition(train, indices[0], test, indices[1], np.arange(len(names)), tuple(names))
