@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,7 +18,6 @@ from .ends import drain, greeting
 from .test_federation import Member
 
 SETUP = Setup(experiment={}, task="t", task_fields={}, longest=8, client=0, clients=1, run="run")
-READY = {"train": 7, "test": 2}
 
 
 class Stopped(Exception):
@@ -37,6 +35,7 @@ class Site:
     def __init__(self, client: int, *script: str | None) -> None:
         self.client, self.script = client, list(script)
         self.asked: list[str] = []
+        self.ready = {"train": 7, "test": 2}
 
     def act(self, hub: Hub) -> None:
         if not self.script:
@@ -51,7 +50,8 @@ class Site:
                     "clients": message.request["clients"],
                 }
                 reason = self.script.pop(0)
-                session.receive(pack(Reply(message.id, None if reason else READY, error=reason)))
+                ready = self.ready | {"clients": message.request["clients"]}
+                session.receive(pack(Reply(message.id, None if reason else ready, error=reason)))
         session.close()
 
 
@@ -60,10 +60,10 @@ def gather(
 ) -> Partition:
     """Start a server from its folder, and stop it after so many looks."""
     hub, looks = Hub(folder, "run"), 0
-    members = [
-        Member(f"site{site.client}", site.client, states.get(f"site{site.client}", "enrolled"))
-        for site in sites
-    ]
+
+    def members() -> list[Member]:
+        names = {site.client: f"site{site.client}" for site in sites}
+        return [Member(name, client, states.get(name, "enrolled")) for client, name in names.items()]
 
     def look() -> None:
         nonlocal looks
@@ -74,9 +74,8 @@ def gather(
             site.act(hub)
 
     try:
-        return Gathering(hub, lambda: members, SETUP, {}, "fednlp sites remove runs/trial", log).partition(
-            look
-        )
+        removal = "fednlp sites remove runs/trial"
+        return Gathering(hub, members, SETUP, {}, removal, log).partition(look)
     finally:
         hub.close()
 
@@ -147,13 +146,28 @@ def test_a_line_says_who_is_missing_and_what_to_do(tmp_path: Path, monkeypatch: 
 
 def test_an_answer_that_is_none_is_a_refusal(tmp_path: Path) -> None:
     lines: list[str] = []
-    site = Site(0, "no", None)
-    answer: dict[str, Any] = {"train": 0, "test": 0}
-    site.script[0] = None
-    READY.update(answer)
+    site = Site(0, None)
+    site.ready = {"train": 0, "test": 0}
+    with pytest.raises(Stopped):
+        gather(tmp_path, [site], lines.append, stop_after=3)
+    assert "site0 does not take part: the answer does not fit: train" in lines[0]
+
+
+@pytest.mark.parametrize("stop_after", [2, 3, 4, 5, 10**6])
+def test_who_was_told_another_number_of_sites_is_told_again(tmp_path: Path, stop_after: int) -> None:
+    """A site is invited while another one is ready; the server may be stopped at any moment."""
+    sites = [Site(0, None, None), Site(1)]
+
+    class Inviting(Site):
+        def act(self, hub: Hub) -> None:
+            super().act(hub)
+            if self.asked and len(sites) == 2:
+                sites.append(Site(2, None))
+
+    sites[1] = Inviting(1, None, None)
     try:
-        with pytest.raises(Stopped):
-            gather(tmp_path, [site], lines.append, stop_after=3)
-    finally:
-        READY.update({"train": 7, "test": 2})
-    assert "does not take part: the answer does not fit: train" in lines[0]
+        partition = gather(tmp_path, sites, lambda line: None, stop_after)
+    except Stopped:
+        partition = gather(tmp_path, sites, lambda line: None)
+    assert partition.num_clients == 3
+    assert [site.asked[-1] for site in sites[:2]] == ["0.0.setup-2", "0.1.setup-2"]

@@ -17,7 +17,7 @@ from fednlp.errors import RunError
 from fednlp.partition import Partition
 from fednlp.simulation.components import Log
 
-_MOST_REFUSALS = 1000
+_MOST_SETUPS = 1000
 """Of one site: it is asked no more after them, so that what its refusals leave behind is bounded."""
 
 
@@ -79,6 +79,7 @@ class Gathering:
         while True:
             on_look()
             members = [member for member in self.members() if member.state != "removed"]
+            self._ask_of_another_number(members)
             missing = [member for member in members if member.client not in self._ready]
             if members and not missing:
                 return sites_partition(self._ready, [member.name for member in self.members()])
@@ -96,6 +97,23 @@ class Gathering:
         self._asked[client] = attempt
         own = self.setup.model_copy(update={"client": client, "clients": len(self.members())})
         self.hub.ask(client, Call(_call_id(client, attempt), own.model_dump(), self._objects))
+
+    def _ask_of_another_number(self, members: Sequence[Member]) -> None:
+        """Ask sites again that were told another number of sites: one was invited after them."""
+        number = len(self.members())
+        for client in [member.client for member in members if member.client in self._ready]:
+            if self._ready[client].clients != number:
+                del self._ready[client]
+                self._ask_again(client)
+
+    def _ask_again(self, client: int) -> bool:
+        """Ask a site once more by a call of another name, and return whether it was not asked too often."""
+        attempt = self._asked[client]
+        if attempt < _MOST_SETUPS:
+            self._ask(client, attempt + 1)
+            if attempt > 1:
+                self.hub.withdraw(_call_id(client, attempt - 1))
+        return attempt < _MOST_SETUPS
 
     def _last_attempt(self, client: int) -> int:
         """Return the number of the last setup that a site has answered; 1 where it has answered none."""
@@ -118,16 +136,11 @@ class Gathering:
             self.log(f"site {name} is ready ({len(self._ready)} of {members})")
 
     def _refuse(self, client: int, name: str, reason: str) -> None:
-        """Ask a site that refuses again, as soon as it is back."""
-        attempt = self._asked[client]
+        """Ask a site that refuses again: it hears that as soon as it is back."""
         self._refused.add(client)
         remedy = f"it may mend its file and join again, or: {self.removal} {name}"
-        if attempt < _MOST_REFUSALS:
-            self._ask(client, attempt + 1)
-            if attempt > 1:
-                self.hub.withdraw(_call_id(client, attempt - 1))
-        else:
-            remedy = f"that was refusal {attempt:,}, and it is asked no more: {self.removal} {name}"
+        if not self._ask_again(client):
+            remedy = f"it was asked {_MOST_SETUPS:,} times, and is asked no more: {self.removal} {name}"
         self.log(f"site {name} does not take part: {reason}; {remedy}")
 
     def _waiting(self, missing: Sequence[Member]) -> str:

@@ -50,10 +50,12 @@ class Ready(_Checked):
     Attributes:
         train: How many training examples it has; 1 where it does not tell.
         test: How many test examples of its own.
+        clients: How many sites it was told that there are.
     """
 
     train: int = Field(ge=1, le=2**40)
     test: int = Field(ge=0, le=2**40)
+    clients: int = Field(default=1, ge=1, repr=False)
 
 
 def setup_attempt(name: str) -> int | None:

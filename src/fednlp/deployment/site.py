@@ -120,7 +120,7 @@ class Site:
             file.write(setup.model_dump_json().encode())
         own = self._worker.partition
         train, test = (len(part(setup.client)) for part in (own.train, own.test))
-        return told_sizes(self.policy.allow, train, test).model_dump()
+        return told_sizes(self.policy.allow, train, test).model_dump() | {"clients": setup.clients}
 
     def _require_unchanged(self, setup: Setup) -> None:
         """Check that a site that is set up again has the experiment that it has agreed to."""
