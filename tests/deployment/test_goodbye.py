@@ -61,5 +61,17 @@ def test_it_goes_after_a_while_and_says_how_to_end_the_others(tmp_path: Path) ->
     assert "press Ctrl-C there, or start this server again" in lines[-1]
 
 
+def test_it_goes_at_once_when_somebody_presses_ctrl_c(tmp_path: Path) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    lines, clock = list[str](), Clock((3.0, interrupt))
+    members = [Member("nord", 0)]
+    hub = ended(tmp_path)
+    assert let_go(hub, lambda: members, lines.append, now=lambda: clock.now, sleep=clock.sleep) == ["nord"]
+    assert clock.now < 4
+    assert lines[-1].startswith("nord did not hear")
+
+
 def test_it_stays_longer_than_a_site_pauses() -> None:
     assert PATIENCE > 1.5 * grpc._LONGEST_WAIT

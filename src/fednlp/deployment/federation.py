@@ -7,12 +7,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.deployment.components import server_components
 from fednlp.deployment.enrolment import FOLDER
 from fednlp.deployment.gathering import Gathering, Members
 from fednlp.deployment.hub import Hub
+from fednlp.deployment.newcomers import Newcomers, PopulationChanged, fixed_population
 from fednlp.deployment.remote import Sites
 from fednlp.deployment.secure_server import Asking, SecureSessions
 from fednlp.deployment.servable import require_servable
@@ -21,9 +24,9 @@ from fednlp.deployment.waiting import Patience
 from fednlp.disk import atomic, write_private
 from fednlp.errors import RunError, TooFewClients
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
-from fednlp.partition import Partition
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.components import RunComponents
+from fednlp.simulation.configured_algorithm import build_algorithm
 from fednlp.simulation.facts import write_facts
 from fednlp.simulation.rounds import FederatedTraining
 from fednlp.simulation.run_dir import RunDir, create, saving
@@ -105,6 +108,7 @@ class Federation:
         self.directory, self.hub, self.members, self.callback = directory, hub, members, callback
         self.experiment = directory.experiment()
         self._removed: set[int] = set()
+        self._newcomers: Newcomers | None = None
 
     def run(self) -> RunDir:
         """Set the sites up, do the rounds that are left, and write the model and the summary.
@@ -121,16 +125,24 @@ class Federation:
         components = server_components(experiment, log)
         model = start_model(experiment, components.source, components.task)
         start = start_fingerprints(experiment, model, components.tokenizer)
-        begun = directory.partition.is_file()
-        if begun:
+        if directory.partition.is_file():
             check_start(directory, experiment, directory.read_json("environment.json"), start, log)
-            partition = Partition.load(directory.partition)
         else:
             partition = self._gathering(components).partition(self._refuse_removed)
             with saving(directory.folder):
                 (directory.folder / "checkpoint").mkdir(exist_ok=True)
                 write_facts(directory, components, partition, start)
                 partition.save(directory.partition)
+        self._newcomers = self._open_newcomers(components)
+        while not self._train(components, model):
+            model = start_model(experiment, components.source, components.task)
+        self.hub.finish(_ENDED)
+        return directory
+
+    def _train(self, components: RunComponents, model: nn.Module) -> bool:
+        """Do the rounds that are left; return whether that is all, or more sites take part from the next round on."""
+        directory, experiment, newcomers = self.directory, self.experiment, self._newcomers
+        assert newcomers is not None
         engine = Sites(
             self.hub,
             directory.folder / FOLDER,
@@ -139,24 +151,58 @@ class Federation:
             experiment.runtime.threads,
             experiment.clients_per_round if experiment.rounds.over_selection > 1 else None,
         )
-        arguments = directory, experiment, components, partition, model, engine, self.callback, None
         with engine:
-            run = open_run(*arguments, self._secure_sessions().open)
+            run = open_run(
+                directory,
+                experiment,
+                components,
+                newcomers.partition,
+                model,
+                engine,
+                self.callback,
+                None,
+                self._secure_sessions().open,
+            )
             self._keep_noise_secret(run)
+            self._settle_populations(run, newcomers)
             self.on_open(run)
             try:
                 train(run)
+            except PopulationChanged:
+                return False
             except TooFewClients:
                 engine.come_to_nothing()
-                log(
+                self.callback.log(
                     "start the server again to ask those that failed once more; who has delivered does not work twice"
                 )
                 raise
-        self.hub.finish(_ENDED)
-        return directory
+        return True
 
-    def _gathering(self, components: RunComponents) -> Gathering:
-        """Return what sets the sites up."""
+    def _open_newcomers(self, components: RunComponents) -> Newcomers:
+        """Return what sees to sites that join while the rounds go on."""
+        directory, experiment = self.directory, self.experiment
+        return Newcomers(
+            directory.folder / FOLDER / "population.json",
+            directory.partition,
+            self.members,
+            lambda: self._gathering(components, experiment.num_rounds + 1),
+            fixed_population(experiment, build_algorithm(experiment)),
+            self.callback.log,
+        )
+
+    def _settle_populations(self, run: OpenRun, newcomers: Newcomers) -> None:
+        """Have the population of each round settled before its cohort is drawn."""
+        prepare = run.training.prepare
+
+        def settled() -> Callable[[], Any]:
+            newcomers.look()
+            newcomers.settle(run.context.state.round + 1)
+            return prepare()
+
+        run.training.prepare = settled  # type: ignore[method-assign]
+
+    def _gathering(self, components: RunComponents, number: int = 0) -> Gathering:
+        """Return what sets sites up, by calls that carry the number of a round."""
         setup = Setup(
             experiment=self.experiment.model_dump(exclude_none=True),
             task=components.task_spec,
@@ -167,7 +213,7 @@ class Federation:
             run=self.hub.run,
         )
         files = model_files(Path(components.source))
-        return Gathering(self.hub, self.members, setup, files, self._removal, self.callback.log)
+        return Gathering(self.hub, self.members, setup, files, self._removal, self.callback.log, number)
 
     def _keep_noise_secret(self, run: OpenRun) -> None:
         """Draw the server's noise by a secret in place of the experiment's seed, which all sites know.
@@ -193,6 +239,8 @@ class Federation:
             elif not removed and member.client in self._removed:  # it was invited again
                 self._removed.discard(member.client)
                 self.hub.readmit(member.client)
+        if self._newcomers is not None:
+            self._newcomers.look()
         return self._removed
 
     @property

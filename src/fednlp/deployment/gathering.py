@@ -8,7 +8,6 @@ from typing import Protocol
 import numpy as np
 
 from fednlp.deployment.hub import Hub, StoredReply
-from fednlp.deployment.inbox import client_of
 from fednlp.deployment.messages import Call, ObjectRef
 from fednlp.deployment.round_log import attempt_name
 from fednlp.deployment.setup import Ready, Setup, read_ready, setup_attempt
@@ -52,6 +51,10 @@ class Gathering:
         files: The files of the starting model, by the names of their objects.
         removal: The command that removes a site, without its name.
         log: Called with what happens.
+        number: Of the round, in the numbers of the calls: replies of the rounds before the one under way are forgotten.
+
+    Attributes:
+        ready: What each site has answered, by its number.
     """
 
     def __init__(
@@ -62,10 +65,12 @@ class Gathering:
         files: Mapping[str, Path],
         removal: str,
         log: Log,
+        number: int = 0,
     ) -> None:
         self.hub, self.members, self.setup, self.removal, self.log = hub, members, setup, removal, log
+        self.ready: dict[int, Ready] = {}
+        self._number = number
         self._objects: dict[str, ObjectRef] = {name: hub.add_object(path) for name, path in files.items()}
-        self._ready: dict[int, Ready] = {}
         self._asked: dict[int, int] = {}
         self._refused: set[int] = set()
 
@@ -80,30 +85,41 @@ class Gathering:
             on_look()
             members = [member for member in self.members() if member.state != "removed"]
             self._ask_of_another_number(members)
-            missing = [member for member in members if member.client not in self._ready]
+            missing = [member for member in members if member.client not in self.ready]
             if members and not missing:
-                return sites_partition(self._ready, [member.name for member in self.members()])
-            for member in missing:
-                if member.state == "enrolled" and member.client not in self._asked:
-                    self._ask(member.client, self._last_attempt(member.client))
-            reply = self.hub.take(LOOK)
-            if reply is not None:
-                self._take(reply, len(members))
-            elif time.monotonic() - told >= TOLD:
+                return sites_partition(self.ready, [member.name for member in self.members()])
+            self.look(missing, f" ({{}} of {len(members)})")
+            if self.hub.take(LOOK) is None and time.monotonic() - told >= TOLD:
                 told = time.monotonic()
                 self.log(self._waiting(missing))
+
+    def look(self, missing: Sequence[Member], so_far: str = "") -> None:
+        """Ask sites that were not asked yet, and take note of what has arrived.
+
+        Args:
+            missing: The sites that are not ready.
+            so_far: What is said of a site that is ready, with how many are.
+        """
+        for member in missing:
+            if member.state != "enrolled":
+                continue
+            if member.client not in self._asked:
+                self._ask(member.client, self._last_attempt(member.client))
+            reply = self.hub.reply(self._call_id(member.client, self._asked[member.client]))
+            if reply is not None:
+                self._take(member, reply, so_far)
 
     def _ask(self, client: int, attempt: int) -> None:
         self._asked[client] = attempt
         own = self.setup.model_copy(update={"client": client, "clients": len(self.members())})
-        self.hub.ask(client, Call(_call_id(client, attempt), own.model_dump(), self._objects))
+        self.hub.ask(client, Call(self._call_id(client, attempt), own.model_dump(), self._objects))
 
     def _ask_of_another_number(self, members: Sequence[Member]) -> None:
         """Ask sites again that were told another number of sites: one was invited after them."""
         number = len(self.members())
-        for client in [member.client for member in members if member.client in self._ready]:
-            if self._ready[client].clients != number:
-                del self._ready[client]
+        for client in [member.client for member in members if member.client in self.ready]:
+            if self.ready[client].clients != number:
+                del self.ready[client]
                 self._ask_again(client)
 
     def _ask_again(self, client: int) -> bool:
@@ -112,28 +128,28 @@ class Gathering:
         if attempt < _MOST_SETUPS:
             self._ask(client, attempt + 1)
             if attempt > 1:
-                self.hub.withdraw(_call_id(client, attempt - 1))
+                self.hub.withdraw(self._call_id(client, attempt - 1))
         return attempt < _MOST_SETUPS
 
     def _last_attempt(self, client: int) -> int:
         """Return the number of the last setup that a site has answered; 1 where it has answered none."""
-        own = (call_id for call_id in self.hub.stored() if client_of(call_id) == client)
-        return max((setup_attempt(call_id.rpartition(".")[2]) or 1 for call_id in own), default=1)
+        own = f"{self._number}.{client}."
+        names = (call_id.removeprefix(own) for call_id in self.hub.stored() if call_id.startswith(own))
+        return max((setup_attempt(name) or 1 for name in names), default=1)
 
-    def _take(self, reply: StoredReply, members: int) -> None:
-        client = reply.client
-        if reply.id != _call_id(client, self._asked.get(client, 0)):
-            return
-        name = self.members()[client].name
+    def _call_id(self, client: int, attempt: int) -> str:
+        return f"{self._number}.{client}.{attempt_name('setup', attempt)}"
+
+    def _take(self, member: Member, reply: StoredReply, so_far: str) -> None:
         try:
             if reply.error is not None:
                 raise RunError(reply.error)
-            self._ready[client] = read_ready(reply.answer)
+            self.ready[member.client] = read_ready(reply.answer)
         except RunError as error:
-            self._refuse(client, name, str(error))
+            self._refuse(member.client, member.name, str(error))
         else:
-            self._refused.discard(client)
-            self.log(f"site {name} is ready ({len(self._ready)} of {members})")
+            self._refused.discard(member.client)
+            self.log(f"site {member.name} is ready{so_far.format(len(self.ready))}")
 
     def _refuse(self, client: int, name: str, reason: str) -> None:
         """Ask a site that refuses again: it hears that as soon as it is back."""
@@ -156,10 +172,6 @@ class Gathering:
                 state = "at work" if member.client in connected else "not connected"
             names.append(f"{member.name} ({state})")
         return f"waiting for {', '.join(names)}: join there, or go on without a site by: {self.removal} NAME"
-
-
-def _call_id(client: int, attempt: int) -> str:
-    return f"0.{client}.{attempt_name('setup', attempt)}"
 
 
 def sites_partition(ready: Mapping[int, Ready], names: Sequence[str]) -> Partition:

@@ -38,15 +38,19 @@ def let_go(
         if not missing:
             return []
         if waited >= seconds:
-            log(
-                f"{', '.join(missing)} did not hear that the federation has ended, and may go on trying: press Ctrl-C "
-                "there, or start this server again while they try"
-            )
-            return missing
+            break
         if waited >= _TOLD and not told:
             told = True
             log(
                 f"the federation has ended: waiting for {', '.join(missing)} to hear it, for {seconds:.0f} s at most; "
                 "Ctrl-C ends the waiting"
             )
-        sleep(_LOOK)
+        try:
+            sleep(_LOOK)
+        except KeyboardInterrupt:  # all is saved: there is nothing to go on with
+            break
+    log(
+        f"{', '.join(missing)} did not hear that the federation has ended, and may go on trying: press Ctrl-C there, "
+        "or start this server again while they try"
+    )
+    return missing

@@ -217,7 +217,15 @@ class Hub:
                 if left is not None and left <= 0:
                     return None
                 self._news.wait(left)
-            reply = self.inbox.read(self._ready.popleft())
+            return self._stored(self._ready.popleft())
+
+    def reply(self, call_id: str) -> StoredReply | None:
+        """Return the reply to a call, whether it was taken or not; None if it is not stored."""
+        with self.lock:
+            return self._stored(call_id) if call_id in self.inbox else None
+
+    def _stored(self, call_id: str) -> StoredReply:
+        reply = self.inbox.read(call_id)
         path = None if reply.digest is None else self.inbox.body(reply.id, reply.digest)
         return StoredReply(reply.id, client_of(reply.id), reply.answer, path, reply.size, reply.error)
 
