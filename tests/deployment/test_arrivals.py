@@ -22,7 +22,7 @@ import fednlp
 from fednlp import fedbuff
 from fednlp.config import Experiment
 from fednlp.deployment import arrivals
-from fednlp.deployment.arrivals import Arrivals, Events, Waiting
+from fednlp.deployment.arrivals import Arrivals, Events
 from fednlp.deployment.federation import FOLDER, Federation, open_directory, run_name
 from fednlp.deployment.hub import Hub, StoredReply
 from fednlp.deployment.links.memory import MemoryLink
@@ -30,6 +30,7 @@ from fednlp.deployment.participate import Participant
 from fednlp.deployment.remote import call_id
 from fednlp.deployment.servable import require_servable
 from fednlp.deployment.shards import Shards, split_out
+from fednlp.deployment.waiting import Patience
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.cohort import Population
@@ -267,14 +268,16 @@ class Script:
     """An engine, its hub and a clock, in one: who answers depends on a seed, and on how much has happened."""
 
     def __init__(self, seed: int, path: Path, silent: int | None = None) -> None:
-        self.seed, self.path, self.silent, self.hub = seed, path, silent, self
+        self.seed, self.path, self.silent = seed, path, silent
+        self.hub = self.publisher = self
         self.opened: dict[str, int] = {}
         self.given_up: dict[str, str] = {}
         self.now = 0.0
 
-    def open(self, request: TrainRequest, offers: list[int]) -> None:
+    def open(self, name: str, request: TrainRequest, offers: list[int]) -> None:
         assert offers == [request.round - 1], "a call has the model of its round"
-        self.opened.setdefault(call_id(request), request.client)
+        assert name == call_id(request)
+        self.opened.setdefault(name, request.client)
 
     def take(self, timeout: float) -> Any:
         self.now += timeout
@@ -307,8 +310,8 @@ def scripted(
     script: Script, clients: int, places: int, size: int, state: Any, wait: float | None
 ) -> Arrivals:
     """Return flushes of sites that answer by a script."""
-    algorithm, waiting = fedbuff(places, buffer_size=size), Waiting(wait)
-    return Arrivals(script, state, algorithm, clients, 0, 12, Events(script.path), waiting)  # type: ignore[arg-type]
+    algorithm, patience = fedbuff(places, buffer_size=size), Patience(wait)
+    return Arrivals(script, state, algorithm, clients, 0, 12, Events(script.path), patience)  # type: ignore[arg-type]
 
 
 @settings(max_examples=10)

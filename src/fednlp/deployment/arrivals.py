@@ -8,13 +8,14 @@ a server that is killed goes on with the same flush, and asks no site again that
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 from fednlp.deployment.hub import StoredReply
 from fednlp.deployment.objects import sync_folder
-from fednlp.deployment.remote import Offer, Sites, call_id
+from fednlp.deployment.publishing import Offer
+from fednlp.deployment.remote import Sites, call_id
+from fednlp.deployment.waiting import LOOK, TOLD, Patience
 from fednlp.disk import writing
 from fednlp.errors import RunError, TooFewClients
 from fednlp.federated.algorithm import Algorithm
@@ -29,8 +30,6 @@ from fednlp.federated.transforms import RngKey
 from fednlp.simulation.rounds import FederatedTraining
 from fednlp.simulation.train import OpenRun
 
-_LOOK = 1.0
-_TOLD = 10 * _LOOK
 _REMEDY = "then start it again; nothing that was acknowledged is lost"
 _KINDS = ("arrived", "removed", "returned")
 
@@ -76,21 +75,6 @@ class Events:
         return kind, client
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """How the server waits for updates.
-
-    Attributes:
-        seconds: How long a call may be open; None for as long as it takes.
-        on_waiting: Told the clients that train, now and then, and since when none has answered, in seconds.
-        gone: Returns the clients that no longer take part.
-    """
-
-    seconds: float | None = None
-    on_waiting: Callable[[Sequence[int], float], None] = lambda clients, seconds: None
-    gone: Callable[[], Collection[int]] = frozenset
-
-
 class Arrivals:
     """The flushes as they happen (a :class:`fednlp.federated.flushes.Schedule`).
 
@@ -102,7 +86,7 @@ class Arrivals:
         seed: The experiment's.
         rounds: Flushes of the run.
         events: What has happened.
-        waiting: How the server waits.
+        patience: How long a call may be open, whom the server tells, and who no longer takes part.
 
     Raises:
         ConfigError: There are fewer clients than a buffer holds.
@@ -118,10 +102,10 @@ class Arrivals:
         seed: int,
         rounds: int,
         events: Events,
-        waiting: Waiting,
+        patience: Patience,
     ) -> None:
         self.sites, self.state, self.algorithm = sites, state, algorithm
-        self.seed, self.rounds, self.events, self.waiting = seed, rounds, events, waiting
+        self.seed, self.rounds, self.events, self.patience = seed, rounds, events, patience
         clock = algorithm.sample.schedule  # type: ignore[attr-defined]
         assert isinstance(clock, FlushSchedule)
         self.size = clock.buffer_size
@@ -181,13 +165,13 @@ class Arrivals:
         training = self.places.training
         needed = {began[client] for client in training}
         for version in [version for version in self._models if version not in needed]:
-            self.sites.drop(self._models.pop(version))
+            self.sites.publisher.drop(self._models.pop(version))
         for client in training:
             self._open(client)
 
     def _draw(self) -> list[int]:
         """Draw a client for every free place; return those that were drawn."""
-        gone = {*self.waiting.gone()}
+        gone = {*self.patience.gone()}
         for client in sorted(gone ^ self.places.gone):
             self.events.add("removed" if client in gone else "returned", client)
         self.places.gone = gone
@@ -211,20 +195,20 @@ class Arrivals:
         names: Mapping[str, int] = {name: client for client, (name, _) in self._opened.items()}
         self._give_up(begun)
         while True:
-            reply: StoredReply | None = self.sites.hub.take(_LOOK)
+            reply: StoredReply | None = self.sites.hub.take(LOOK)
             if reply is not None:
                 if reply.id in names:
                     return names[reply.id]
                 continue
             now = time.monotonic()
             self._give_up(now)
-            if now - told >= _TOLD:
+            if now - told >= TOLD:
                 told = now
-                self.waiting.on_waiting(sorted(names.values()), now - begun)
+                self.patience.on_waiting(sorted(names.values()), now - begun)
 
     def _give_up(self, now: float) -> None:
         """Wait no longer for sites that were removed, or whose calls were open for too long."""
-        gone, most = self.waiting.gone(), self.waiting.seconds
+        gone, most = self.patience.gone(), self.patience.seconds
         for client, (name, opened) in self._opened.items():
             if client in gone:
                 self.sites.hub.give_up(name, "the site was removed from the federation")
@@ -233,7 +217,7 @@ class Arrivals:
 
     def _open(self, client: int) -> None:
         request = self._request(client)
-        self.sites.open(request, [self._model(request.round - 1)])
+        self.sites.open(call_id(request), request, [self._model(request.round - 1)])
         self._opened.setdefault(client, (call_id(request), time.monotonic()))
 
     def _request(self, client: int) -> TrainRequest:
@@ -246,18 +230,18 @@ class Arrivals:
             state, algorithm = self.state, self.algorithm
             x = algorithm.server.model(state, state.round - version)
             sent = broadcast(algorithm.downlink, state.layout, x, RngKey(self.seed, version + 1, -1))
-            self._models[version] = self.sites.offer(MODEL, sent.model, sent.message)
+            self._models[version] = self.sites.publisher.offer(MODEL, sent.model, sent.message)
         return self._models[version]
 
 
-def by_arrivals(run: OpenRun, sites: Sites, path: Path, waiting: Waiting) -> None:
+def by_arrivals(run: OpenRun, sites: Sites, path: Path, patience: Patience) -> None:
     """Have the flushes of FedBuff be those that happen; a run of another method is left as it is.
 
     Args:
         run: About to begin.
         sites: Its engine.
         path: For what happens.
-        waiting: How the server waits.
+        patience: How long a call may be open, whom the server tells, and who no longer takes part.
 
     Raises:
         ConfigError: There are fewer sites than a buffer holds.
@@ -276,7 +260,7 @@ def by_arrivals(run: OpenRun, sites: Sites, path: Path, waiting: Waiting) -> Non
         experiment.seed,
         experiment.num_rounds,
         Events(path),
-        waiting,
+        patience,
     )
     sites.busy, sites.forgets = arrivals.training, False
     training.algorithm = on_schedule(training.algorithm, arrivals)
