@@ -31,7 +31,7 @@ from fednlp.deployment.remote import call_id
 from fednlp.deployment.servable import require_servable
 from fednlp.deployment.shards import Shards, split_out
 from fednlp.deployment.waiting import Patience
-from fednlp.errors import RunError
+from fednlp.errors import RunError, TooFewClients
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.cohort import Population
 from fednlp.federated.flushes import Flush, FlushSchedule, Places
@@ -54,6 +54,7 @@ class Gate:
     def __init__(self) -> None:
         self.over = False
         self.worked: list[tuple[int, int]] = []
+        self.fails: tuple[int, int] | None = None
 
     def is_open(self, call: tuple[int, int]) -> bool:
         """Return whether the site may answer."""
@@ -66,6 +67,8 @@ class Gate:
             if self.over:
                 raise SystemExit
             time.sleep(0.005)
+        if call == self.fails:
+            raise RunError("the site's disk is full")
 
 
 class Gated(OneAtATime):
@@ -224,6 +227,25 @@ def test_sites_that_answer_by_the_simulated_clock_end_in_its_weights(
     assert weights(deployed) == weights(simulated)
     assert not any("dropped" in line for line in expected), "late updates are used"
     assert [one["arrived"] for one in events(tmp_path)] == [client for _, client in clock.order]
+
+
+def test_a_flush_that_came_to_nothing_is_begun_again(
+    buffered: Make, populations: list[Population], tmp_path: Path
+) -> None:
+    """Its sites that failed are asked once more, with the models from which they started."""
+    made = buffered({"min_clients": K, "evaluation.personal": False})
+    simulated = fednlp.run(made, tmp_path / "simulated")
+    shards, clock = split_out(made.resolved(), tmp_path / "shards", quiet), Clock(populations[0], tmp_path)
+    number, late = next((n, f.cohort) for n, f in enumerate(clock.flushes, 1) if max(f.cohort.staleness))
+    client, staleness = max(zip(late.clients, late.staleness, strict=True), key=lambda one: one[1])
+    clock.fails = number - staleness, client
+    with pytest.raises(TooFewClients, match="disk is full"):
+        serve(shards, tmp_path, clock)
+    again = Clock(populations[0], tmp_path)
+    deployed = serve(shards, tmp_path, again)
+    assert untimed(deployed) == untimed(simulated)
+    assert weights(deployed) == weights(simulated)
+    assert not {*clock.order[: number * K]} & {*again.worked}
 
 
 def test_a_server_of_sites_needs_no_simulated_clock(buffered: Make) -> None:
