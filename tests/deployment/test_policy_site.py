@@ -128,6 +128,13 @@ def test_a_policy_that_was_tightened_stops_a_site_that_was_set_up(
         _ = Site(tmp_path / "site", "nord", policy, lambda text: None).worker
 
 
+def test_a_site_keeps_to_the_experiment_that_it_has_agreed_to(ask: Ask) -> None:
+    ask()
+    assert ask()["train"] == 150
+    with pytest.raises(RunError, match=r"changed the experiment of this run: num_rounds: 4 -> 9"):
+        ask(num_rounds=9)
+
+
 def test_code_that_a_server_names_is_not_imported(
     ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,13 +18,16 @@ import fednlp
 from fednlp.config import Experiment
 from fednlp.deployment import remote, waiting
 from fednlp.deployment.federation import FOLDER, Federation, run_name
-from fednlp.deployment.hub import Hub
+from fednlp.deployment.hub import Hub, StoredReply
 from fednlp.deployment.links.memory import MemoryLink
-from fednlp.deployment.messages import Call
+from fednlp.deployment.messages import Call, Reply
 from fednlp.deployment.participate import Participant
+from fednlp.deployment.remote import Sites
 from fednlp.deployment.round_log import RoundLog
 from fednlp.deployment.shards import Shards, split_out
+from fednlp.deployment.waiting import Patience
 from fednlp.errors import RunError, TooFewClients
+from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.cohort import Cohort
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.configured_algorithm import build_algorithm
@@ -104,6 +107,35 @@ def test_a_round_that_came_to_nothing_is_begun_again(
     assert trained == Counter((number, client) for number in (1, 2) for client in range(4))
     assert weights(deployed) == weights(simulated)
     assert rounds(deployed) == rounds(simulated)
+
+
+def test_only_who_failed_is_asked_under_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a site had done that was late is still wanted: it lies in its outbox under the name of its call."""
+    monkeypatch.setattr(remote, "upload_bytes", lambda *arguments, **options: 0)
+    monkeypatch.setattr(waiting, "LOOK", 0.0)
+    asked: list[str] = []
+
+    class Mail(Hub):
+        def ask(self, client: int, call: Call, most_bytes: int = 0) -> None:
+            asked.append(call.id)
+            super().ask(client, call, most_bytes)
+            reasons = {0: None, 1: "its disk is full"}
+            if client in reasons and call.id in self.open_calls(client):
+                self.store(Reply(call.id, None, error=reasons[client]), None)
+
+    def received(self: Sites, request: TrainRequest, reply: StoredReply) -> ClientResult:
+        return ClientResult(request.client, 1.0, error=reply.error)
+
+    monkeypatch.setattr(Sites, "_received", received)
+    requests = [TrainRequest(client, 1, 1.0) for client in range(3)]
+    for expected in ["1.1.train"], ["1.1.train-2"], ["1.1.train-3"]:
+        sites = Sites(Mail(tmp_path, "run"), tmp_path, Patience(0.0))
+        sites.worker = SimpleNamespace(algorithm=None, layout=None)
+        assert [result.error is None for result in sites.do(requests)] == [True, False, False]
+        assert asked == ["1.0.train", *expected, "1.2.train"]
+        asked.clear()
+        sites.come_to_nothing()
+        sites.close()
 
 
 def test_a_site_that_refuses_ends_with_the_reason_and_is_asked_again(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from fednlp.deployment.hub import Hub, StoredReply
 from fednlp.deployment.messages import Call
 from fednlp.deployment.objects import mapped
 from fednlp.deployment.publishing import Offer, Publisher
-from fednlp.deployment.round_log import RoundLog, attempt_name
+from fednlp.deployment.round_log import RoundLog, next_attempt
 from fednlp.deployment.secure_server import with_masked_weight
 from fednlp.deployment.waiting import Patience
 from fednlp.errors import FednlpError, RunError
@@ -68,7 +68,7 @@ class Sites:
         self._messages: dict[str, bytes | None] = {}
         self._offers: dict[str, Offer] = {}
         self._changed: set[str] = set()
-        self._delivered: tuple[int, dict[int, str]] = 0, {}
+        self._calls: tuple[int, dict[int, str]] = 0, {}
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(threads)
 
@@ -130,14 +130,14 @@ class Sites:
             self.hub.withdraw(name)
             answers[calls[name]] = missing(requests[calls[name]])
         for name, place in calls.items():
-            self._note(name, requests[place], answers[place])
+            self._note(name, requests[place], answers[place], name not in awaited)
         return [answers[place] for place in range(len(requests))]
 
     def come_to_nothing(self) -> None:
         """Take note that the round has to be begun again: clients that failed in it are then asked once more."""
-        number, delivered = self._delivered
+        number, calls = self._calls
         if number:
-            self.log.come_to_nothing(number, delivered)
+            self.log.come_to_nothing(number, calls)
 
     def close(self) -> None:
         """Leave the sites as they are, as the next start goes on with them, and give torch its threads back."""
@@ -154,14 +154,8 @@ class Sites:
 
     def _call_id(self, request: TrainRequest | ClientModelRequest) -> str:
         """Return the number of a request's call; that of a client that failed in an earlier attempt is a new one."""
-        decided = self.log.of(request.round)
-        if not isinstance(request, TrainRequest) or decided.attempt == 1:
-            return call_id(request)
-        if request.client in decided.delivered:
-            return decided.delivered[request.client]
-        for attempt in range(1, decided.attempt):
-            self.hub.withdraw(call_id(request, attempt))
-        return call_id(request, decided.attempt)
+        own = call_id(request)
+        return self.log.of(request.round).calls.get(request.client, own) if _trains(request) else own
 
     def _ask(self, requests: Mapping[str, Any]) -> None:
         """Open a call for each request, with the vectors as they are published."""
@@ -208,7 +202,7 @@ class Sites:
         """Return whether enough clients have delivered; which ones these are is then on the disk."""
         if self.target is None:
             return False
-        trained = {place: one for place, one in enumerate(requests) if isinstance(one, TrainRequest)}
+        trained = {place: one for place, one in enumerate(requests) if _trains(one)}
         delivered = [
             trained[place] for place in trained.keys() & answers.keys() if answers[place].error is None
         ]
@@ -260,27 +254,24 @@ class Sites:
         except FednlpError as error:
             return _failed(request, str(error))
 
-    def _note(self, name: str, request: Any, answer: Any) -> None:
-        if not isinstance(request, TrainRequest):
+    def _note(self, name: str, request: Any, answer: Any, arrived: bool) -> None:
+        if not _trains(request):
             return
-        if self._delivered[0] != request.round:
-            self._delivered = request.round, {}
-        if answer.error is None:
+        if self._calls[0] != request.round:
+            self._calls = request.round, {}
+        came_through = answer.error is None
+        self._calls[1][request.client] = next_attempt(name) if arrived and not came_through else name
+        if came_through:
             self.counted[request.client] = request.round
-            self._delivered[1][request.client] = name
 
 
-def call_id(request: TrainRequest | ClientModelRequest, attempt: int = 1) -> str:
+def call_id(request: TrainRequest | ClientModelRequest) -> str:
     """Return the number of the call that carries a request.
-
-    Args:
-        request: What is asked.
-        attempt: At its round.
 
     >>> call_id(TrainRequest(client=3, round=12, weight=1.0))
     '12.3.train'
     """
-    name = attempt_name(_KINDS[type(request)], attempt)
+    name = _KINDS[type(request)]
     if isinstance(request, TrainRequest):
         return f"{request.began}.{request.client}.{name}"
     if request.finetune_steps:
@@ -300,6 +291,10 @@ def told(request: Any) -> Any:
     if not isinstance(request, TrainRequest):
         return request
     return replace(request, round=request.began, staleness=0, weight=1.0)
+
+
+def _trains(request: Any) -> bool:
+    return isinstance(request, TrainRequest)
 
 
 def _require_own(request: Any, answer: Any) -> None:

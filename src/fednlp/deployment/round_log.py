@@ -15,8 +15,6 @@ from fednlp.disk import atomic, sync_folder, writing
 from fednlp.errors import RunError
 
 _REMEDY = "then start it again; nothing that was acknowledged is lost"
-MOST_ATTEMPTS = 999_999
-"""At one round: the number is part of the names of calls."""
 
 
 class Decided(BaseModel):
@@ -24,16 +22,14 @@ class Decided(BaseModel):
 
     Attributes:
         round: Its number; 0 before the first one.
-        attempt: How often it was begun, this time included.
-        delivered: For a further attempt: the calls whose updates had arrived in an earlier one, by client.
+        calls: Where it was begun before: the number of each client's call, by client.
         counted: The clients whose updates count; None while that is open.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     round: int = Field(default=0, ge=0)
-    attempt: int = Field(default=1, ge=1, le=MOST_ATTEMPTS)
-    delivered: dict[int, str] = {}
+    calls: dict[int, str] = {}
     counted: list[int] | None = None
 
 
@@ -60,15 +56,15 @@ class RoundLog:
         """Take note of the clients whose updates count; when this returns, it is on the disk."""
         self._put(self.of(round_number), counted=sorted(clients))
 
-    def come_to_nothing(self, round_number: int, delivered: Mapping[int, str]) -> None:
+    def come_to_nothing(self, round_number: int, calls: Mapping[int, str]) -> None:
         """Take note that a round has to be begun again; when this returns, it is on the disk.
 
         Args:
             round_number: The round.
-            delivered: The calls whose updates arrived, by client: these are not asked for again.
+            calls: The number of each client's next call: of a client that failed it is that of a further attempt, of
+                one that has delivered, or has not answered, that of its last.
         """
-        known = self.of(round_number)
-        self._put(known, attempt=min(known.attempt + 1, MOST_ATTEMPTS), delivered=dict(delivered))
+        self._put(self.of(round_number), calls=dict(calls))
 
     def _put(self, known: Decided, **changes: Any) -> None:
         self._decided = known.model_copy(update=changes)
@@ -76,6 +72,16 @@ class RoundLog:
             file.write(self._decided.model_dump_json().encode())
         with writing(self.path.parent, _REMEDY):
             sync_folder(self.path.parent)
+
+
+def next_attempt(call_id: str) -> str:
+    """Return the number of the call that asks for the same once more.
+
+    >>> next_attempt("3.1.train"), next_attempt("3.1.train-2")
+    ('3.1.train-2', '3.1.train-3')
+    """
+    first, _, number = call_id.partition("-")
+    return attempt_name(first, int(number or 1) + 1)
 
 
 def attempt_name(name: str, attempt: int) -> str:
