@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fednlp.deployment.hub import StoredReply
+from fednlp.deployment.inbox import round_of
 from fednlp.deployment.objects import sync_folder
 from fednlp.deployment.publishing import Offer
 from fednlp.deployment.remote import Sites, call_id
@@ -19,7 +20,7 @@ from fednlp.deployment.waiting import LOOK, TOLD, Patience
 from fednlp.disk import writing
 from fednlp.errors import RunError, TooFewClients
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.algorithms.fedbuff import FedBuffServer, on_schedule
+from fednlp.federated.algorithms.fedbuff import FedBuffServer, FlushCohorts, on_schedule
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.cohort import Population
 from fednlp.federated.communication import broadcast
@@ -47,10 +48,10 @@ class Events:
     def __init__(self, path: Path) -> None:
         self.path = path
         with writing(path.parent, _REMEDY):
-            whole = path.read_bytes() if path.is_file() else b""
+            path.touch()
+            whole = path.read_bytes()
             lines = whole[: whole.rfind(b"\n") + 1]
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            os.ftruncate(self._file, len(lines))
+            os.truncate(path, len(lines))
             sync_folder(path.parent)
         self.known = [self._event(line) for line in lines.splitlines()]
 
@@ -61,9 +62,10 @@ class Events:
             kind: ``"arrived"``, for an update or the error in its place; ``"removed"`` or ``"returned"``, for a site.
             client: Whose.
         """
-        with writing(self.path.parent, _REMEDY):
-            os.write(self._file, json.dumps({kind: client}).encode() + b"\n")
-            os.fsync(self._file)
+        with writing(self.path.parent, _REMEDY), self.path.open("ab") as file:
+            file.write(json.dumps({kind: client}).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def _event(self, line: bytes) -> tuple[str, int]:
         try:
@@ -106,9 +108,10 @@ class Arrivals:
     ) -> None:
         self.sites, self.state, self.algorithm = sites, state, algorithm
         self.seed, self.rounds, self.events, self.patience = seed, rounds, events, patience
-        clock = algorithm.sample.schedule  # type: ignore[attr-defined]
+        assert isinstance(algorithm.sample, FlushCohorts)
+        clock = algorithm.sample.schedule
         assert isinstance(clock, FlushSchedule)
-        self.size = clock.buffer_size
+        self.clients, self.size = clients, clock.buffer_size
         self.places = Places(seed, clients, clock.concurrency, self.size)
         for kind, client in events.known:
             self._replay(kind, client)
@@ -159,7 +162,7 @@ class Arrivals:
         self._draw()
         wanted = {call_id(self._request(client)) for client in began}
         for name in hub.stored():
-            if name not in wanted:
+            if name not in wanted and round_of(name) <= self.state.round + 1:
                 hub.withdraw(name)
         hub.forget(min(began.values(), default=self.state.round))
         training = self.places.training
@@ -171,7 +174,7 @@ class Arrivals:
 
     def _draw(self) -> list[int]:
         """Draw a client for every free place; return those that were drawn."""
-        gone = {*self.patience.gone()}
+        gone = {client for client in self.patience.gone() if client < self.clients}
         for client in sorted(gone ^ self.places.gone):
             self.events.add("removed" if client in gone else "returned", client)
         self.places.gone = gone

@@ -107,7 +107,7 @@ class Sites:
                 continue
             if self._is_late(request):
                 answers[place] = self._late(request)
-            elif isinstance(request, ClientModelRequest) and request.client in busy:
+            elif not _trains(request) and request.client in busy:
                 answers[place] = _failed(request, "the site trains")
             else:
                 calls[self._call_id(request)] = place
