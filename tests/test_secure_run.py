@@ -320,7 +320,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         },
         "1024.0 at most",
     ),
-    "reference": ({"secure.protocol": "secagg", "algorithm.name": "local"}, "has no part in local"),
+    "reference": ({"secure.protocol": "secagg", "algorithm.name": "local"}, "is not supported by local"),
     "weights": ({"privacy": {"clip": 1.0, "noise": 1.0}}, 'algorithm.weighting = "uniform"'),
     "both": ({"privacy": {"clip": 1.0, "noise": 1.0, "epsilon": 1.0}}, "say either noise"),
     "feedback": (

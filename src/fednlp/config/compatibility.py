@@ -153,7 +153,7 @@ def _aggregator(algorithm: Algorithm, aggregator: Aggregator, experiment: Experi
         reasons = {other: sums[other] for other in reasons}
         if experiment.pull.rule != "all":
             reasons["pull"] = (
-                f"sends other tensors for every client, and {rule} compares the same ones of all"
+                f"sends different tensors for each client, and {rule} compares the same ones of all"
             )
         if averaging_of(experiment.model.peft) == "exact":
             found.append(
