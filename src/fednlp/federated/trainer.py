@@ -108,8 +108,8 @@ def federate(
 
     Raises:
         ConfigError: ``algorithm`` is none, or has what no trainer follows (compression, a learning rate that
-            changes over the rounds); a client's data has no length, ``seconds`` are not one for each client, no value is
-            floating-point, or a method meets a trainer that lacks what it needs.
+            changes over the rounds); a client's data has no length, ``seconds`` are not one for each client, no value
+            is floating-point, or a method meets a trainer that lacks what it needs.
         TooFewClients: Fewer than ``algorithm.min_clients`` clients came through a round.
 
     >>> class Mean:
