@@ -155,6 +155,11 @@ def _aggregator(algorithm: Algorithm, aggregator: Aggregator, experiment: Experi
             reasons["pull"] = (
                 f"sends different tensors for each client, and {rule} compares the same ones of all"
             )
+        if section is not None and algorithm.reports:
+            found.append(
+                f"the clients of {algorithm.name} report {', '.join(algorithm.reports)}, whose mean a single attacker "
+                f"moves at will, whatever {rule} leaves out: leave [aggregator] out"
+            )
         if averaging_of(experiment.model.peft) == "exact":
             found.append(
                 f'[model.peft] averaging = "exact" averages the products of the clients\' factors, and {rule} is no '
