@@ -116,7 +116,7 @@ def _personal_model(algorithm: Algorithm, experiment: ExperimentFields) -> list[
         )
     if experiment.client.keep_optimizer:
         found.append(
-            f"client.keep_optimizer keeps the memory of one optimiser, and a client of {name} trains two models: "
+            f"client.keep_optimizer keeps the state of one optimiser, and a client of {name} trains two models: "
             "leave it out"
         )
     return found
