@@ -277,7 +277,7 @@ def canonical(experiment: Experiment) -> dict[str, Any]:
     document = experiment.model_dump(exclude_none=True)
     for key in ("name", "report", "rounds", "variant", "variants"):
         document.pop(key, None)
-    for key in ("engine", "workers"):
+    for key in ("engine", "address", "workers"):
         document["runtime"].pop(key)
     document["evaluation"].pop("keep_client_models")
     return document
