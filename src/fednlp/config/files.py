@@ -278,7 +278,7 @@ def canonical(experiment: Experiment) -> dict[str, Any]:
     for key in ("name", "report", "rounds", "variant", "variants"):
         document.pop(key, None)
     for key in ("engine", "address", "workers"):
-        document["runtime"].pop(key)
+        document["runtime"].pop(key, None)
     document["evaluation"].pop("keep_client_models")
     return document
 
