@@ -424,12 +424,14 @@ class Costs(Section):
 
 
 class Runtime(Section):
-    """Where the work is done. ``engine`` and ``workers`` change the speed, never the result.
+    """Where the work is done. ``engine``, ``address`` and ``workers`` change the speed, never the result.
 
+    ``address`` is that of a cluster of Ray.
     ``cache_activations`` keeps what frozen bottom layers make of each text on disk, in place of running them again.
     """
 
     engine: str = "pool"
+    address: str | None = None
     workers: Count = 0
     threads: PositiveInt = 1
     device: str = "auto"
