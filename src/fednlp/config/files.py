@@ -279,8 +279,8 @@ def canonical(experiment: Experiment) -> dict[str, Any]:
         document.pop(key, None)
     if experiment.rounds.over_selection != 1:
         document["rounds"] = {"over_selection": experiment.rounds.over_selection}
-    for key in ("engine", "workers"):
-        document["runtime"].pop(key)
+    for key in ("engine", "address", "workers"):
+        document["runtime"].pop(key, None)
     document["evaluation"].pop("keep_client_models")
     return document
 
