@@ -103,6 +103,7 @@ class Round(Spent):
     train_loss: Number | None = None
     steps: Count = 0
     examples: Count = 0
+    client_metrics: dict[str, Number] = {}
     evaluation: Scores = {}
     dropped: list[Dropped] = []
     secure: SecureFacts = SecureFacts()

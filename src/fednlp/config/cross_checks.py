@@ -50,6 +50,7 @@ def problems(experiment: ExperimentFields, given: AlgorithmValue | None = None) 
         *_privacy_problems(experiment),
         *_fewshot_problems(experiment),
         *_costs_problems(experiment),
+        *_evaluation_problems(experiment),
     ]
 
 
@@ -384,6 +385,20 @@ def _fewshot_problems(experiment: ExperimentFields) -> list[str]:
         found.append(
             "fewshot.detect_label_noise shows the server what single clients label and what the model says to it, "
             "which [secure] is there to hide: leave out one of the two"
+        )
+    return found
+
+
+def _evaluation_problems(experiment: ExperimentFields) -> list[str]:
+    found, name = [], experiment.algorithm.name
+    if not experiment.evaluation.federated:
+        return []
+    if name in BASELINES:
+        found.append(f"evaluation.federated has no part in {name}, where clients send nothing: leave it out")
+    if experiment.privacy is not None:
+        found.append(
+            "evaluation.federated publishes exact sums over the clients' test examples, which the guarantee of "
+            "[privacy] does not cover: leave it out, and test the model on examples of the server (data.test_path)"
         )
     return found
 

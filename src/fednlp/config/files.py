@@ -46,6 +46,7 @@ def with_algorithm(experiment: Experiment, name: str, seed: int) -> Experiment:
     if name in BASELINES:  # nothing is exchanged
         update |= {"exchange": {}, "pull": {}, "secure": {}, "privacy": None, "fewshot": None}
         update |= {"aggregator": None, "attack": None}
+        update["evaluation"] = {**experiment.evaluation.model_dump(), "federated": False}
     if name in WITHOUT_ROUNDS:
         update["client"] = {**experiment.client.model_dump(), **CONSTANT}
     return _checked(_document(experiment) | update, experiment.name)
@@ -280,6 +281,8 @@ def canonical(experiment: Experiment) -> dict[str, Any]:
     for key in ("engine", "workers"):
         document["runtime"].pop(key)
     document["evaluation"].pop("keep_client_models")
+    if not experiment.evaluation.federated:  # runs from before there was the key go by the same name
+        document["evaluation"].pop("federated")
     return document
 
 

@@ -457,12 +457,15 @@ class Rounds(Section):
 class Evaluation(Section):
     """When the model is tried on test examples: every so many rounds, and always at the end.
 
-    With ``cross_client_evaluation`` the clients' own models are tried at the end on every client's test examples. The
-    models after ``client.finetune_steps`` are kept where there are at most ``keep_client_models`` clients.
+    With ``federated`` the clients evaluate the global model on their own test examples, and its metrics are made of
+    sums over all clients. With ``cross_client_evaluation`` the clients' own models are tried at the end on every
+    client's test examples. The models after ``client.finetune_steps`` are kept where there are at most
+    ``keep_client_models`` clients.
     """
 
     every: PositiveInt = 1
     personal: bool = True
+    federated: bool = False
     batch_size: PositiveInt = 64
     local_models: PositiveInt = 10
     cross_client_evaluation: bool = False

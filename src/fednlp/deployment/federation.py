@@ -17,6 +17,7 @@ from fednlp.deployment.enrolment import FOLDER
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.messages import Call, ObjectRef
 from fednlp.deployment.remote import Sites
+from fednlp.deployment.secure_messages import OF_TESTS
 from fednlp.deployment.secure_server import Asking, SecureSessions
 from fednlp.deployment.servable import require_servable
 from fednlp.deployment.setup import Ready, Setup, model_files, read_ready
@@ -156,7 +157,7 @@ class Federation:
         )
         arguments = directory, experiment, components, partition, model, engine, self.callback, None
         with engine:
-            run = open_run(*arguments, self._secure_sessions().open)
+            run = open_run(*arguments, self._secure_sessions().open, self._sum_sessions().open)
             self._keep_noise_secret(run)
             self.on_open(run)
             train(run)
@@ -226,11 +227,16 @@ class Federation:
         )
 
     def _secure_sessions(self) -> SecureSessions:
-        asking = Asking(
+        folder = self.directory.folder / FOLDER / "secure"
+        return SecureSessions(self._asking(), folder, max(1, self.experiment.min_clients))
+
+    def _sum_sessions(self) -> SecureSessions:
+        folder = self.directory.folder / FOLDER / "secure-tests"
+        return SecureSessions(self._asking(), folder, prefix=OF_TESTS)
+
+    def _asking(self) -> Asking:
+        return Asking(
             self.hub, self.experiment.rounds.wait, self._waiting, self._dropped_out, self._refuse_removed
-        )
-        return SecureSessions(
-            asking, self.directory.folder / FOLDER / "secure", max(1, self.experiment.min_clients)
         )
 
     def _dropped_out(self, client: int, reason: str) -> None:

@@ -126,10 +126,11 @@ class SecureSessions:
         folder: For who was there, and for pieces that are on their way.
         fewest: Updates that must have arrived before a sum is opened: a round that is to be done again for lack of
             clients must not have been.
+        prefix: Of the names of calls, and of the run in the terms: of sums of another kind than updates.
     """
 
-    def __init__(self, asking: Asking, folder: Path, fewest: int = 1) -> None:
-        self.asking, self.folder, self.fewest = asking, folder, fewest
+    def __init__(self, asking: Asking, folder: Path, fewest: int = 1, prefix: str = "") -> None:
+        self.asking, self.folder, self.fewest, self.prefix = asking, folder, fewest, prefix
 
     def open(
         self, params: SecAggParams, clients: Sequence[int], channel: Channel, round_number: int, length: int
@@ -144,13 +145,14 @@ class SecureSessions:
             length: Elements of a masked vector, the weight included.
         """
         terms = terms_of(params, clients, round_number)
-        spec = spec_of(params, terms, self.asking.hub.run, length)
+        spec = spec_of(params, terms, self.prefix + self.asking.hub.run, length)
         path = self.folder / f"{round_number}.json"
         with writing(self.folder, _REMEDY):
             for old in self.folder.iterdir():
                 if old != path:
                     old.unlink()
-        return SecureSiteSession(self.asking, spec, terms.model_dump(), channel, Present(path), self.fewest)
+        arguments = self.asking, spec, terms.model_dump(), channel, Present(path), self.fewest, self.prefix
+        return SecureSiteSession(*arguments)
 
 
 class SecureSiteSession:
@@ -163,6 +165,7 @@ class SecureSiteSession:
         channel: Counts the messages' bytes.
         present: Who was there in the steps that are done.
         fewest: Updates that must have arrived.
+        prefix: Of the names of calls.
     """
 
     def __init__(
@@ -173,9 +176,10 @@ class SecureSiteSession:
         channel: Channel,
         present: Present,
         fewest: int,
+        prefix: str = "",
     ) -> None:
         self.asking, self.spec, self.terms, self.channel = asking, spec, terms, channel
-        self.present, self.fewest = present, fewest
+        self.present, self.fewest, self.prefix = present, fewest, prefix
         self.keys, self.shares, self.deliver, self.last = steps_of(spec)
         light = isinstance(spec, LightSecAggRoundSpec)
         self.server: Any = LightSecAggServer(spec) if light else SecAggServer(spec)  # type: ignore[arg-type]
@@ -241,7 +245,8 @@ class SecureSiteSession:
 
     def _call(self, step: Step, client: int, message: Any) -> Call:
         number = self.spec.round_number
-        name, request, objects = f"{number}.{client}.{step.name}", {"round": number}, dict[str, ObjectRef]()
+        name, request = f"{number}.{client}.{self.prefix}{step.name}", {"round": number}
+        objects: dict[str, ObjectRef] = {}
         if step.down is None:
             return Call(name, self.terms)
         if not step.down.large:

@@ -30,7 +30,7 @@ from fednlp.federated.transforms import RngKey
 
 @dataclass(frozen=True)
 class RoundReport:
-    """The numbers of one round; ``train_loss`` is the mean over the examples seen.
+    """The numbers of one round; ``train_loss``, and ``metrics`` of the method's own, are means over the examples seen.
 
     Bytes are summed over the clients; one that was dropped has cost the way down.
     """
@@ -47,6 +47,7 @@ class RoundReport:
     aborted: str | None = None
     seconds: float | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 def run_round(
@@ -195,4 +196,8 @@ def _report(plan: RoundPlan, outcome: Outcome, layout: Layout) -> RoundReport:
         aborted=outcome.aborted,
         seconds=plan.cohort.seconds,
         facts=outcome.facts,
+        metrics={
+            name: sum(result.examples * result.metrics[name] for result in kept) / examples
+            for name in (kept[0].metrics if examples else ())
+        },
     )

@@ -24,7 +24,7 @@ from fednlp.reports.describe import (
 from fednlp.reports.document import Block, Code, Document, Fold, Grid, KeyValues, Picture, ReportSection, Text
 from fednlp.reports.groups import Groups, differing, flatten, group_runs, metric_of, settings, without_seeds
 from fednlp.reports.plots import shown_parts
-from fednlp.reports.read import Run
+from fednlp.reports.read import COUNTS, Run
 from fednlp.reports.render import cell_text, grid, leaders
 from fednlp.reports.sections.clients import client_blocks
 from fednlp.reports.sections.communication import communication_blocks
@@ -43,7 +43,12 @@ _TILES = {
     "seconds": "Time",
     "rounds": "Rounds",
 }
-_PARTS = {"global": "Global test", "personal": "Personal test", "finetuned": "Personal test after own steps,"}
+_PARTS = {
+    "global": "Global test",
+    "federated": "Summed test",
+    "personal": "Personal test",
+    "finetuned": "Personal test after own steps,",
+}
 
 
 def build(runs: Sequence[Run], target: float | None = None) -> Document:
@@ -122,7 +127,7 @@ def _all_metrics(runs: Sequence[Run]) -> Iterator[Block]:
     for part, title in _PARTS.items():
         for key in dict.fromkeys(key for run in runs for key in run.scores(part)):
             values = [run.scores(part).get(key) for run in runs]
-            shown = [str(v) if key == "clients" else metric_value(key, v) for v in values]
+            shown = [str(v) if key in COUNTS else metric_value(key, v) for v in values]
             rows.append([f"{title} {metric_title(key)}", *shown])
     best = [(run.summary or {}).get("best") or {} for run in runs]
     if any(best):
@@ -152,10 +157,19 @@ def _learning(groups: Groups) -> Iterator[Block]:
         for part, where in shown_parts(groups, name).items()
     ]
     loss = ("train_loss", "curve-loss", "Mean training loss of the clients of each round.")
-    for metric, file, caption in (*charts, loss):
+    for metric, file, caption in (*charts, loss, *_own_metrics(groups)):
         chart = plots.learning_curves(groups, metric)
         if chart is not None:
             yield Picture(file, caption + how, draw(chart), chart)
+
+
+def _own_metrics(groups: Groups) -> Iterator[tuple[str, str, str]]:
+    """Yield the numbers that a method's clients report: key, file and caption of each."""
+    lines = [line for runs in groups.values() for run in runs for line in run.rounds]
+    names = dict.fromkeys(name for line in lines for name in line.get("client_metrics", {}))
+    for number, name in enumerate(names, 1):
+        caption = f"What the clients of each round report as {name}, mean over their examples."
+        yield f"client_metrics.{name}", f"curve-client-{number}", caption
 
 
 def _configuration(groups: Groups) -> Iterator[Block]:

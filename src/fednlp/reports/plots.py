@@ -177,7 +177,12 @@ def _line(x: NDArray[np.float64], points: Band, scale: float, label: str, look: 
 
 def _title(metric: str) -> str:
     part, _, name = metric.rpartition(".")
-    titles = {"global": "Global test", "personal": "Personal test"}
+    titles = {
+        "global": "Global test",
+        "federated": "Summed test",
+        "personal": "Personal test",
+        "client_metrics": "Reported",
+    }
     if not part:
         return capital(metric_title(metric).replace("train ", "training "))
     return f"{titles.get(part, part)} {metric_title(name)}{_percent(name)}"

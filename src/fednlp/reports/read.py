@@ -16,6 +16,8 @@ from fednlp.config.sections import BASELINES
 from fednlp.errors import ConfigError, RunError
 from fednlp.formatting.safe_text import text_of_csv
 
+COUNTS = frozenset({"clients", "examples", "bytes"})
+"""Entries of an evaluation that are counts, and no scores."""
 _CLIENT_COLUMNS = ("client", "name", "train_examples", "test_examples")
 
 
@@ -188,12 +190,13 @@ def curve(run: Run, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]
 
     Args:
         run: A run.
-        metric: ``"train_loss"``, ``"seconds"``, ``"bytes_up"`` ... of every round, or
+        metric: ``"train_loss"``, ``"seconds"``, ``"client_metrics.drift"`` ... of every round, or
             ``"global.accuracy"``, ``"personal.accuracy"`` ... of the rounds that evaluate.
 
     Both are empty where nothing was measured.
     """
-    key = f"evaluation.{metric}" if metric.split(".")[0] in ("global", "personal") else metric
+    evaluated = metric.split(".")[0] in ("global", "federated", "personal")
+    key = f"evaluation.{metric}" if evaluated else metric
     points = [(line["round"], lookup(line, key)) for line in run.rounds]
     known = [(number, value) for number, value in points if isinstance(value, int | float)]
     return (

@@ -70,6 +70,7 @@ class Table:
 
 
 _MEMORY = "Memory: what a client requires at its peak, predicted."
+_FEDERATED = "Summed test: the global model on the clients' own test examples, from sums over the clients."
 _FINETUNED = (
     "After own steps: the personal test when each client has taken finetune_steps more steps by itself."
 )
@@ -89,6 +90,7 @@ def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
     everyone = [run for group in runs.values() for run in group]
     absent = {
         "simulated_seconds": not any(run.counted("simulated_seconds") for run in everyone),
+        "federated": not any(run.scores("federated") for run in everyone),
         "finetuned": not any(run.scores("finetuned") for run in everyone),
         "memory": not _shows_memory(everyone),
     }
@@ -104,6 +106,7 @@ def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
     ]
     caption = [
         _caption(metric),
+        *([] if absent["federated"] else [_FEDERATED]),
         *([] if absent["finetuned"] else [_FINETUNED]),
         *([] if absent["memory"] else [_MEMORY]),
     ]
@@ -130,6 +133,7 @@ def _measures(metric: str) -> list[tuple[TableColumn, Callable[[Run], Any]]]:
 
     return [
         (TableColumn("global", "Global test", kind), evaluated("global", metric)),
+        (TableColumn("federated", "Summed test", kind), evaluated("federated", metric)),
         (TableColumn("personal", "Personal test", kind), evaluated("personal", metric)),
         (
             TableColumn("personal_worst_decile", "Worst decile", kind),
