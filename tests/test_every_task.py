@@ -186,7 +186,7 @@ def test_a_task_is_found_by_its_columns_and_runs(name: str, run_of: Callable[[st
     assert (summary["task"], summary["metric"]) == (case.task, case.metric)
     assert case.metric in summary["evaluation"]["global"]
     assert f"{case.metric}_worst_decile" in summary["evaluation"]["personal"]
-    assert case.metric in summary["baseline"]
+    assert case.metric in summary["trivial_baseline"]
     assert summary["evaluation"]["global"]["loss"] > 0
     lines = run.round_lines()
     assert lines[1]["train_loss"] < lines[0]["train_loss"]
@@ -233,7 +233,7 @@ def test_a_missing_score_is_said_and_nothing_fails(
     summary = run.read_json("summary.json")
     assert (
         summary["evaluation"]["global"]["pearson"]
-        is summary["baseline"]["pearson"]
+        is summary["trivial_baseline"]["pearson"]
         is summary["best"]
         is None
     )

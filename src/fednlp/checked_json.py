@@ -115,7 +115,7 @@ class SavedRound(Round):
     cohort: list[int]
 
 
-class Baseline(Shape):
+class TrivialBaseline(Shape):
     """The prediction without a model."""
 
     name: str
@@ -129,7 +129,9 @@ class Summary(Spent):
     clients: Count | None = None
     evaluation: Scores | None = None
     best: dict[str, Number | None] | None = None
-    baseline: Baseline | None = None
+    trivial_baseline: TrivialBaseline | None = None
+    baseline: TrivialBaseline | None = None
+    """What runs of earlier versions called it."""
     reference: str | None = None
 
 

@@ -13,7 +13,7 @@ from fednlp.cli.tables import add_scores, clients_table, decile_text, four_digit
 from fednlp.config import Experiment
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import human_bytes, human_seconds, metric_title, plural
-from fednlp.reports.read import read_run
+from fednlp.reports.read import read_run, trivial_baseline
 from fednlp.reports.render import to_rich, to_text
 from fednlp.reports.table import Table as ComparisonTable
 from fednlp.simulation.run_dir import RunDir
@@ -202,7 +202,7 @@ def closing_table(summary: dict[str, Any]) -> Table:
     if summed.get(summary["metric"]) is not None:
         own = f"{summed['examples']:,} examples of {plural(summed['clients'], 'client')}"
         table.add_row("clients' tests, summed", f"{four_digits(summed[summary['metric']])} ({own})")
-    baseline = summary["baseline"]
+    baseline = trivial_baseline(summary)
     if baseline:
         table.add_row("baseline", f"{four_digits(baseline[summary['metric']])} ({baseline['name']})")
     metric = summary["metric"]

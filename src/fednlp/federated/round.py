@@ -8,7 +8,7 @@ Nothing here knows of text, tasks, models or transports: those stand behind :cla
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -196,8 +196,17 @@ def _report(plan: RoundPlan, outcome: Outcome, layout: Layout) -> RoundReport:
         aborted=outcome.aborted,
         seconds=plan.cohort.seconds,
         facts=outcome.facts,
-        metrics={
-            name: sum(result.examples * result.metrics[name] for result in kept) / examples
-            for name in (kept[0].metrics if examples else ())
-        },
+        metrics=mean_over_examples(kept),
     )
+
+
+def mean_over_examples(results: Sequence[ClientResult]) -> dict[str, float]:
+    """Return the means of what clients report, weighted by the examples that each has seen; nothing without any.
+
+    >>> one, other = (ClientResult(i, 0.5, examples=n, metrics={"tau": 4.0 * (i + 1)}) for i, n in enumerate((1, 3)))
+    >>> mean_over_examples([one, other])
+    {'tau': 7.0}
+    """
+    examples = sum(result.examples for result in results)
+    names = results[0].metrics if examples else {}
+    return {name: sum(one.examples * one.metrics[name] for one in results) / examples for name in names}

@@ -24,7 +24,7 @@ from fednlp.reports.describe import (
 from fednlp.reports.document import Block, Code, Document, Fold, Grid, KeyValues, Picture, ReportSection, Text
 from fednlp.reports.groups import Groups, differing, flatten, group_runs, metric_of, settings, without_seeds
 from fednlp.reports.plots import shown_parts
-from fednlp.reports.read import COUNTS, Run
+from fednlp.reports.read import COUNTS, Run, trivial_baseline
 from fednlp.reports.render import cell_text, grid, leaders
 from fednlp.reports.sections.clients import client_blocks
 from fednlp.reports.sections.communication import communication_blocks
@@ -138,7 +138,7 @@ def _all_metrics(runs: Sequence[Run]) -> Iterator[Block]:
         own = own_models(runs[0]) or (runs[0].summary or {}).get("personalised")
         of = "personal" if own else "global"
         rows.append([f"Best {of} test {metric_title(runs[0].metric)} of all rounds", *cells])
-    baselines = [(run.summary or {}).get("baseline") or {} for run in runs]
+    baselines = [trivial_baseline(run.summary) for run in runs]
     if any(baselines):
         cells = [metric_value(run.metric, b.get(run.metric)) for run, b in zip(runs, baselines, strict=True)]
         baseline = next(b["name"] for b in baselines if b)

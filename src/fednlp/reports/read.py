@@ -185,6 +185,19 @@ def lookup(data: Mapping[str, Any], key: str, default: Any = None) -> Any:
     return value
 
 
+def trivial_baseline(summary: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the scores of a prediction without a model, and what it does as ``name``; empty without any.
+
+    Args:
+        summary: ``summary.json``; earlier versions called the entry ``baseline``.
+
+    >>> trivial_baseline({"baseline": {"name": "the mean score", "mse": 0.5}})["mse"]
+    0.5
+    """
+    found = summary or {}
+    return found.get("trivial_baseline") or found.get("baseline") or {}
+
+
 def curve(run: Run, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the rounds on which a metric was measured, and its values.
 

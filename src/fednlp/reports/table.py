@@ -10,7 +10,7 @@ import numpy as np
 from fednlp.formatting.units import capital, is_share, metric_title, plural
 from fednlp.reports.describe import describe_partition, own_models
 from fednlp.reports.groups import Groups, group_baseline, metric_of
-from fednlp.reports.read import Run, lookup
+from fednlp.reports.read import Run, lookup, trivial_baseline
 
 ColumnKind = Literal["share", "plain", "points", "bytes", "seconds", "count"]
 
@@ -194,7 +194,7 @@ def _run_notes(run: Run) -> Iterator[str]:
 
 
 EvaluationPart = Literal["global", "personal", "finetuned"]
-BASELINE = "baseline"
+TRIVIAL = "trivial_baseline"
 
 
 def across_table(experiments: Mapping[str, Groups], part: EvaluationPart = "global") -> Table:
@@ -212,14 +212,20 @@ def across_table(experiments: Mapping[str, Groups], part: EvaluationPart = "glob
     for name, groups in experiments.items():
         metric = metric_of(groups)
         scale = 100.0 if is_share(metric) else 1.0
-        cells = {title: _scaled(groups.get(title), f"evaluation.{part}.{metric}", scale) for title in titles}
+        key = f"evaluation.{part}.{metric}"
+        cells = {
+            title: _scaled(groups.get(title), lambda run, key=key: lookup(run.summary or {}, key), scale)
+            for title in titles
+        }
         if part == "global":
             everyone = [run for runs in groups.values() for run in runs]
-            cells[BASELINE] = _scaled(everyone[:1], f"baseline.{metric}", scale)
+            cells[TRIVIAL] = _scaled(
+                everyone[:1], lambda run, metric=metric: trivial_baseline(run.summary).get(metric), scale
+            )
         seeds = max(len(runs) for runs in groups.values())
         rows.append(TableRow(f"{name}, {metric_title(metric)}", None, seeds, cells))
     if part == "global":
-        columns.append(TableColumn(BASELINE, "Without a model", "points"))
+        columns.append(TableColumn(TRIVIAL, "Without a model", "points"))
     notes = tuple(_described(name, next(iter(groups.values()))[0]) for name, groups in experiments.items())
     own = "Clients' own test sets, mean by test examples"
     what = {
@@ -231,14 +237,14 @@ def across_table(experiments: Mapping[str, Groups], part: EvaluationPart = "glob
     return Table(tuple(columns), tuple(rows), caption, notes, head="Experiment")
 
 
-def _scaled(runs: Sequence[Run] | None, key: str, scale: float) -> Stat | None:
-    found = stat_of(runs, lambda run: lookup(run.summary or {}, key)) if runs else None
+def _scaled(runs: Sequence[Run] | None, measure: Callable[[Run], Any], scale: float) -> Stat | None:
+    found = stat_of(runs, measure) if runs else None
     return found and Stat(tuple(scale * value for value in found.values))
 
 
 def _described(name: str, run: Run) -> str:
     summary = run.summary or {}
-    baseline = lookup(summary, "baseline.name")
+    baseline = trivial_baseline(summary).get("name")
     data = lookup(summary, "data.name", "unknown data")
     text = f"{name}: {summary.get('task', 'text-classification')} on {data}, {summary.get('model')}"
     text += f"; {describe_partition(run.config)}; {plural(len(run.rounds), 'round')}"

@@ -45,7 +45,7 @@ def summary_of(context: RunContext, data: dict[str, Any], stopped: str | None) -
         "dropped": sum(len(line.get("dropped", [])) for line in lines),
         "stopped": stopped,
         "reference": experiment.algorithm.name if experiment.algorithm.name in BASELINES else None,
-        "baseline": _baseline(context),
+        "trivial_baseline": _trivial_baseline(context),
         "note": context.note,
         **{
             key: lines[-1][key]
@@ -89,7 +89,7 @@ def _secure_total(experiment: Experiment, lines: list[dict[str, Any]]) -> dict[s
     }
 
 
-def _baseline(context: RunContext) -> dict[str, Any] | None:
+def _trivial_baseline(context: RunContext) -> dict[str, Any] | None:
     """Return the task's metrics of a prediction without a model on the whole test set; None where none can be made."""
     if context.experiment.data.at_sites:  # it is made of the training examples
         return None
