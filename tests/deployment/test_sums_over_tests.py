@@ -13,14 +13,17 @@ import fednlp
 from fednlp.config import Experiment
 from fednlp.deployment.disclosure import require_sums_told, tells_sums, told_sizes
 from fednlp.deployment.policy import Allow, SitePolicy
+from fednlp.deployment.refusals import _told
 from fednlp.deployment.secure_agreed import agreed_on_tests
 from fednlp.deployment.secure_site import SecureSite
 from fednlp.deployment.secure_terms import terms_of
 from fednlp.deployment.setup import Ready
 from fednlp.errors import ConfigError, RunError, SecureAbort
+from fednlp.federated.client import TrainRequest
 from fednlp.runtime.messages import ClientSums, ClientSumsRequest
 from fednlp.simulation.federated_evaluation import evaluate_by_sums, sums_params
 from fednlp.tasks.text_classification import TextClassification
+from fednlp.training.client import ClientTrainer
 from fednlp.training.scores import num_sums
 from fednlp.training.worker import ClientWorker
 
@@ -245,3 +248,49 @@ def test_a_site_that_sends_nonsense_is_left_out(experiment: Make) -> None:
         "examples": 2,
         "clients": 1,
     }
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_losses_are_summed_under_the_masks_of_the_updates(
+    protocol: str, experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a site is killed once it has trained; no digit of a site's loss is in what the server hears."""
+    planted: list[bytes] = []
+    encode = ClientTrainer.encode
+
+    def kept(self: ClientTrainer, request: TrainRequest, *arguments: Any) -> Any:
+        found = encode(self, request, *arguments)
+        masked = found.upload.masked
+        reports = masked[self.replica.layout.numel : -1]
+        planted.extend([written(reports.tolist()), reports.astype("<u4").tobytes()])
+        return found
+
+    made = experiment(
+        FEDERATED | {"secure": {"protocol": protocol, "sum_reports": True}, "evaluation.federated": False}
+    )
+    simulated = fednlp.run(made, tmp_path / "simulated")
+    monkeypatch.setattr(ClientTrainer, "encode", kept)
+    machines = Machines(
+        shards_of(made, tmp_path / "shards"),
+        tmp_path,
+        server_deaths=[(1, "train", 2)],
+        site_deaths=[(2, "train", True)],
+    )
+    deployed = machines.run()
+    assert rounds(deployed) == rounds(simulated)
+    assert weights(deployed) == weights(simulated)
+    assert rounds(deployed)[-1]["train_loss"] > 0
+    heard = b"".join(machines.frames)
+    assert len(planted) == 16
+    assert not any(numbers in heard for numbers in planted)
+
+
+def test_a_site_whose_losses_may_be_in_no_sum_refuses(experiment: Make) -> None:
+    made = experiment(SETTINGS | {"secure": {"protocol": "secagg", "sum_reports": True}})
+    facts: Any = SimpleNamespace(tells_size=False, asks_labels=False)
+    assert not list(_told(Allow(tell_scores=False), made, facts))
+    (refusal,) = _told(Allow(tell_scores=False, sum_scores=False), made, facts)
+    assert (
+        str(refusal)
+        == "allow.sum_scores = false, the experiment sums losses of training (secure.sum_reports)"
+    )

@@ -265,6 +265,11 @@ def _secure_problems(experiment: ExperimentFields) -> list[str]:
             f"exchange.up = {exchange.up} cannot be summed unopened ({why}): leave it out; secure.bits says how "
             "finely updates are rounded, and model.train or model.peft sends fewer parameters"
         )
+    if secure.sum_reports and experiment.costs.device is not None:
+        found.append(
+            "costs.device counts the examples that each client has seen, which secure.sum_reports does not show: leave "
+            "one of the two out"
+        )
     if exchange.error_feedback:
         found.append("exchange.error_feedback has nothing to feed back under [secure]: leave it out")
     if experiment.pull.rule != "all":
@@ -337,6 +342,11 @@ def _private_sum_problems(privacy: Privacy, secure: Secure) -> list[str]:
     if secure.clip != Secure().clip:
         found.append(
             "secure.clip has no part beside [privacy], whose clip bounds updates already: leave it out"
+        )
+    if secure.sum_reports:
+        found.append(
+            "secure.sum_reports publishes exact sums of the clients' losses, which the guarantee of [privacy] does not "
+            "cover: leave it out"
         )
     if privacy.clip > LARGEST_CLIP:
         found.append(

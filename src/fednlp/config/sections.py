@@ -332,7 +332,8 @@ class Secure(Section):
     ``dropout`` and ``max_colluding`` are the largest shares of a cohort that may vanish, or work together with the
     server; the protocol's thresholds follow from them. An update's elements are cut at ``clip`` and rounded to
     ``bits`` bits. ``malicious_server`` is for a server that may lie: clients sign what they were shown.
-    ``simulated_dropout`` makes each client vanish with that probability, in a phase drawn at random.
+    ``simulated_dropout`` makes each client vanish with that probability, in a phase drawn at random. With
+    ``sum_reports`` the training loss, the examples seen and the local steps of each client are summed with its update.
     """
 
     protocol: Literal["none", "secagg", "secagg+", "lightsecagg"] = "none"
@@ -343,6 +344,7 @@ class Secure(Section):
     stochastic: bool = False
     malicious_server: bool = False
     simulated_dropout: Decay = 0.0
+    sum_reports: bool = False
 
 
 class Privacy(Section):

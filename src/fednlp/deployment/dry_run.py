@@ -120,8 +120,16 @@ def _tells(policy: SitePolicy, experiment: Experiment, facts: Facts) -> Iterator
     allow = policy.allow
     size = f"its number of training examples, {facts.examples:,}"
     yield size if allow.tell_size else "not its number of training examples (allow.tell_size = false)"
-    scores = "its losses, and its scores on its own test examples"
-    yield scores if allow.tell_scores else "no losses and no scores (allow.tell_scores = false)"
+    summed = experiment.secure.sum_reports
+    if summed:
+        yield "its training loss, examples seen and local steps, masked: the server sees their sums alone"
+    scores = (
+        "its scores on its own test examples"
+        if summed
+        else "its losses, and its scores on its own test examples"
+    )
+    none = "no scores" if summed else "no losses and no scores"
+    yield scores if allow.tell_scores else f"{none} (allow.tell_scores = false)"
     if experiment.evaluation.federated:
         yield _told_sums(policy, experiment)
     yield "the names of its labels" if facts.asks_labels and allow.tell_labels else "no names of its labels"

@@ -100,8 +100,8 @@ class Allow(Section):
     )
     sum_scores: bool = Field(
         default=True,
-        description="whether scores on the examples here may be part of a secure sum, of which the server learns the "
-        "sum alone; tell_scores = true allows it too",
+        description="whether losses and scores here may be part of a secure sum, of which the server learns the sum "
+        "alone; tell_scores = true allows it too",
     )
     tell_labels: bool = Field(
         default=False, description="whether the server may know the names of the labels"

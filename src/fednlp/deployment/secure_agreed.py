@@ -11,9 +11,9 @@ from fednlp.deployment.secure_messages import OF_TESTS
 from fednlp.deployment.secure_terms import NO_DIRECTORY, RoundSpec, Terms, spec_of, terms_of
 from fednlp.errors import ConfigError, RunError, SecureAbort
 from fednlp.secure.aggregator import SecureMean
+from fednlp.secure.digits import num_digits
 from fednlp.secure.encoding import Encoding
 from fednlp.secure.messages import Survivors
-from fednlp.secure.number_sum import num_digits
 from fednlp.secure.params import SecAggParams
 from fednlp.secure.secagg_rules import SECAGG_PLUS
 from fednlp.simulation.configured_algorithm import build_algorithm
@@ -139,8 +139,8 @@ class Agreed(AgreedTerms):
         return self.rule.params
 
     def length(self, params: SecAggParams) -> int:
-        """Return the number of elements of an update and its weight."""
-        return self.parameters + 1
+        """Return the number of elements of an update, of what is reported with it, and its weight."""
+        return self.parameters + self.rule.masked_extra + 1
 
     def masking(self, terms: Terms) -> dict[str, Any]:
         """Return what the server has to say of masks: nothing but the terms."""
@@ -150,6 +150,7 @@ class Agreed(AgreedTerms):
             "weight": self.weight,
             "seeds": [],
             "clip": self.rule.clip,
+            **({"reports": True} if self.rule.sum_reports else {}),
         }
 
 

@@ -28,7 +28,7 @@ from fednlp.deployment.secure_terms import RoundSpec, spec_of, terms_of
 from fednlp.disk import atomic, sync_folder, writing
 from fednlp.errors import FednlpError, SecureAbort, TooFewClients
 from fednlp.federated.client import ClientResult
-from fednlp.federated.upload import Residues
+from fednlp.federated.upload import Residues, masked_tail
 from fednlp.secure.lightsecagg import LightSecAggServer
 from fednlp.secure.lightsecagg_messages import parts
 from fednlp.secure.lightsecagg_rules import LightSecAggRoundSpec
@@ -267,17 +267,18 @@ class SecureSiteSession:
         return self.present.path.with_name(call_id + _PIECES)
 
 
-def with_masked_weight(result: ClientResult, masked: Residues) -> ClientResult:
+def with_masked_weight(result: ClientResult, masked: Residues, parameters: int | None = None) -> ClientResult:
     """Return a client's report with the masked weight of the upload itself, and no other facts.
 
     Args:
         result: What the client reports.
-        masked: What it sent: its masked update, the masked weight last.
+        masked: What it sent: its masked update, what is reported if that is summed too, the masked weight last.
+        parameters: Elements of the update; all but the last by default.
     """
+    parameters = len(masked) - 1 if parameters is None else parameters
     seconds = result.facts.get("masking_seconds")
-    known = isinstance(seconds, float) and 0 <= seconds < 1e9
-    facts = {"masked_weight": int(masked[-1]), "masking_seconds": seconds if known else 0.0}
-    return replace(result, facts=facts)
+    seconds = seconds if isinstance(seconds, float) and 0 <= seconds < 1e9 else 0.0
+    return replace(result, facts=masked_tail(masked, parameters, seconds))
 
 
 def _read(step: Step, reply: StoredReply) -> Any:

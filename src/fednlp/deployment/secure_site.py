@@ -37,7 +37,7 @@ from fednlp.deployment.secure_messages import BODY, DELIVER, KEYS, SHARES, TESTS
 from fednlp.deployment.secure_terms import MOST_ROUNDS, read_terms
 from fednlp.errors import SecureAbort
 from fednlp.federated.client import ClientResult, TrainRequest
-from fednlp.federated.upload import Trained, pack_masked
+from fednlp.federated.upload import Trained, masked_tail, pack_masked
 from fednlp.privacy.noise import os_generator
 from fednlp.runtime import messages
 from fednlp.runtime.messages import ClientSums, ClientSumsRequest
@@ -119,7 +119,8 @@ class SecureSite:
             add_own_noise(residues, encoding, session.terms.noise_std, os_generator())
         client = self._client(session)
         add_own_masks(residues, client.masks(), encoding.modulus)
-        facts = {**answer.result.facts, "masked_weight": int(residues[-1])}
+        # The facts that came with the answer are of the residues before they were masked.
+        facts = masked_tail(residues, len(residues) - 1, answer.result.facts["masking_seconds"])
         self.kept.write_body(session, _TRAIN, [pack_masked(residues)])
         session.client = client.saved()
         session.done[_TRAIN] = Done(asked="", answer=_json(replace(answer.result, facts=facts)), body=True)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fednlp.errors import ConfigError, TooFewClients
-from fednlp.federated.aggregators.base import Outcome
+from fednlp.federated.aggregators.base import Outcome, Reported
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult
 from fednlp.federated.cohort import Cohort, Population, RoundPlan
@@ -181,15 +181,19 @@ def _require_enough(plan: RoundPlan, outcome: Outcome) -> None:
 
 
 def _report(plan: RoundPlan, outcome: Outcome, layout: Layout) -> RoundReport:
-    kept = [result for result in outcome.results if result.error is None]
-    examples, whole = sum(result.examples for result in kept), layout.message_bytes
+    kept, whole = [result for result in outcome.results if result.error is None], layout.message_bytes
+    reported = outcome.reported or Reported(
+        sum(result.loss for result in kept),
+        sum(result.examples for result in kept),
+        sum(result.steps for result in kept),
+    )
     return RoundReport(
         round=plan.number,
         cohort=list(plan.cohort.clients),
         results=list(outcome.results),
-        train_loss=sum(result.loss for result in kept) / examples if examples else float("nan"),
-        steps=sum(result.steps for result in kept),
-        examples=examples,
+        train_loss=reported.loss / reported.examples if reported.examples else float("nan"),
+        steps=reported.steps,
+        examples=reported.examples,
         bytes_up=sum(whole if r.bytes_up is None else r.bytes_up for r in kept),
         bytes_down=sum(whole if r.bytes_down is None else r.bytes_down for r in outcome.results),
         dropped=[result for result in outcome.results if result.error is not None],

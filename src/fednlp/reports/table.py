@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -212,16 +213,11 @@ def across_table(experiments: Mapping[str, Groups], part: EvaluationPart = "glob
     for name, groups in experiments.items():
         metric = metric_of(groups)
         scale = 100.0 if is_share(metric) else 1.0
-        key = f"evaluation.{part}.{metric}"
-        cells = {
-            title: _scaled(groups.get(title), lambda run, key=key: lookup(run.summary or {}, key), scale)
-            for title in titles
-        }
+        score = partial(_in_summary, f"evaluation.{part}.{metric}")
+        cells = {title: _scaled(groups.get(title), score, scale) for title in titles}
         if part == "global":
             everyone = [run for runs in groups.values() for run in runs]
-            cells[TRIVIAL] = _scaled(
-                everyone[:1], lambda run, metric=metric: trivial_baseline(run.summary).get(metric), scale
-            )
+            cells[TRIVIAL] = _scaled(everyone[:1], partial(_trivial, metric), scale)
         seeds = max(len(runs) for runs in groups.values())
         rows.append(TableRow(f"{name}, {metric_title(metric)}", None, seeds, cells))
     if part == "global":
@@ -235,6 +231,14 @@ def across_table(experiments: Mapping[str, Groups], part: EvaluationPart = "glob
     }[part]
     caption = f"{what}, after the last round, mean ± standard deviation over seeds; shares in %."
     return Table(tuple(columns), tuple(rows), caption, notes, head="Experiment")
+
+
+def _in_summary(key: str, run: Run) -> Any:
+    return lookup(run.summary or {}, key)
+
+
+def _trivial(metric: str, run: Run) -> Any:
+    return trivial_baseline(run.summary).get(metric)
 
 
 def _scaled(runs: Sequence[Run] | None, measure: Callable[[Run], Any], scale: float) -> Stat | None:
