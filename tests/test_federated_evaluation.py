@@ -1,6 +1,7 @@
 """The global model evaluated on the clients' own tests by sums: the scores of the union of their tests."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -122,3 +123,22 @@ def test_too_few_clients_with_tests_have_no_secure_sum(experiment: Make) -> None
         ConfigError, match=r"evaluation\.federated: 2 clients have test examples of their own"
     ):
         check_federated_evaluation(made, task, np.array([0, 1, 1, 2, 2]))
+
+
+def test_a_report_of_a_run_without_a_test_set_of_the_server_s_shows_the_sums(
+    plain: RunDir, tmp_path: Path
+) -> None:
+    """As that of a federation between machines, where no single site tells its score."""
+    folder = tmp_path / "run"
+    shutil.copytree(plain.folder, folder)
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    summary = json.loads((folder / "summary.json").read_text())
+    for evaluation in (*(line["evaluation"] for line in lines), summary["evaluation"]):
+        evaluation["global"] = {}
+        del evaluation["personal"]
+    (folder / "rounds.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (folder / "summary.json").write_text(json.dumps(summary))
+    write_report([folder], tmp_path / "report")
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "Accuracy after each round, on the clients&#x27; own tests, from sums over the clients." in page
+    assert "Summed test accuracy" in page

@@ -37,6 +37,7 @@ from fednlp.reports.table import Stat, Table, TableColumn, TableRow, compare_tab
 
 _TILES = {
     "global": "Global test {metric}",
+    "federated": "Summed test {metric}",
     "personal": "Personal test {metric}",
     "personal_worst_decile": "Worst decile of the clients{unit}",
     "bytes": "Sent, up and down",
@@ -209,7 +210,7 @@ def _value(value: Any) -> str:
     return ", ".join(map(human_number, value)) or DASH if isinstance(value, list) else human_number(value)
 
 
-_HIGHEST = ("global", "personal", "personal_worst_decile", "finetuned")
+_HIGHEST = ("global", "federated", "personal", "personal_worst_decile", "finetuned")
 _LEAST = ("bytes", "simulated_seconds")
 
 
@@ -219,7 +220,8 @@ def best_row(groups: Groups, table: Table) -> tuple[TableRow, str]:
     Baselines count only where nothing else was measured. Clients' own models are compared on their own tests.
     """
     personal = any(own_models(run) for runs in groups.values() for run in runs)
-    part = "personal" if personal and any(row.cells["personal"] for row in table.rows) else "global"
+    parts = ("personal", "global", "federated") if personal else ("global", "federated")
+    part = next((part for part in parts if any(row.cells.get(part) for row in table.rows)), "global")
     scored = [row for row in table.rows if row.cells[part]]
     rivals = [row for row in scored if not row.baseline] or scored or list(table.rows)
     best = max(rivals, key=lambda row: _mean(row, part))
