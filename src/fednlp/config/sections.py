@@ -329,10 +329,10 @@ class Pull(Section):
 class Secure(Section):
     """Secure aggregation: the server learns the sum of the clients' weighted updates, and no one's.
 
-    ``dropout`` and ``max_colluding`` are the largest shares of a cohort that may vanish, or work together with the
+    ``dropout`` and ``max_colluding`` are the largest fractions of a cohort that may drop out, or collude with the
     server; the protocol's thresholds follow from them. An update's elements are cut at ``clip`` and rounded to
     ``bits`` bits. ``malicious_server`` is for a server that may lie: clients sign what they were shown.
-    ``simulated_dropout`` makes each client vanish with that probability, in a phase drawn at random. With
+    ``simulated_dropout`` makes each client drop out with that probability, in a phase drawn at random. With
     ``sum_reports`` the training loss, the examples seen and the local steps of each client are summed with its update.
     """
 

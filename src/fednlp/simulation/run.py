@@ -110,7 +110,7 @@ def resume(
     experiment = directory.experiment()
     if expected is not None and (changed := config.differences(experiment, expected.resolved())):
         raise RunError(
-            f"{folder} is a run of other settings ({'; '.join(changed[:5])}): resume it without them, or start anew"
+            f"{folder} is a run of other settings ({'; '.join(changed[:5])}): resume it without them, or start again"
         )
     if expected is None:
         _require_named_by_user(folder, experiment, task)
@@ -138,7 +138,7 @@ def resume(
         components = build_components(experiment, callback.log)
         if known is not None and components.data.fingerprint != known.get("data", {}).get("fingerprint"):
             raise RunError(
-                f"the data of {folder} have changed since it was begun: start anew with another --out"
+                f"the data of {folder} have changed since it was begun: start again with another --out"
             )
         model = start_model(experiment, components.source, components.task)
         start = start_fingerprints(experiment, model, components.tokenizer)
