@@ -27,6 +27,7 @@ from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.transform_spec import additive, check_exchange, parse_chain
 from fednlp.partition.make import check_options
 from fednlp.plugins import is_own, load
+from fednlp.runtime import ENGINES
 
 _SCHEDULE = ("round_schedule", "warmup_rounds", "minimum_rate")
 
@@ -51,6 +52,7 @@ def problems(experiment: ExperimentFields, given: AlgorithmValue | None = None) 
         *_fewshot_problems(experiment),
         *_costs_problems(experiment),
         *_evaluation_problems(experiment),
+        *_runtime_problems(experiment),
     ]
 
 
@@ -425,6 +427,13 @@ def _costs_problems(experiment: ExperimentFields) -> list[str]:
             load_profile(name)
     except ConfigError as error:
         return [f"costs.device: {error}"]
+    return []
+
+
+def _runtime_problems(experiment: ExperimentFields) -> list[str]:
+    runtime = experiment.runtime
+    if runtime.address is not None and runtime.engine in ENGINES and runtime.engine != "ray":
+        return ['runtime.address is that of a cluster of Ray: say runtime.engine = "ray", or leave it out']
     return []
 
 

@@ -278,8 +278,8 @@ def canonical(experiment: Experiment) -> dict[str, Any]:
     document = experiment.model_dump(exclude_none=True)
     for key in ("name", "report", "rounds", "variant", "variants"):
         document.pop(key, None)
-    for key in ("engine", "workers"):
-        document["runtime"].pop(key)
+    for key in ("engine", "address", "workers", "workers_per_gpu", "gpu_mapping"):
+        document["runtime"].pop(key, None)
     document["evaluation"].pop("keep_client_models")
     if not experiment.evaluation.federated:  # runs from before there was the key go by the same name
         document["evaluation"].pop("federated")
