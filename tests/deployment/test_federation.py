@@ -30,6 +30,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedprox": {"algorithm": {"name": "fedprox", "mu": 0.1}},
     "fedadam": {"algorithm": {"name": "fedadam"}},
     "scaffold": {"algorithm": {"name": "scaffold"}, "client.optimizer": "sgd"},
+    "fednova": {"algorithm": {"name": "fednova"}, "client.optimizer": "sgd"},
     "ditto": {"algorithm": {"name": "ditto"}},
     "8 bits": {"exchange.up": ["int8"], "exchange.down": ["bfloat16"], "exchange.error_feedback": True},
     "pull": {"pull": {"rule": "high", "share": 0.4}},

@@ -18,6 +18,7 @@ from fednlp.deployment.gathering import Gathering, Members
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.newcomers import Newcomers, PopulationChanged, fixed_population
 from fednlp.deployment.remote import Sites
+from fednlp.deployment.secure_messages import OF_TESTS
 from fednlp.deployment.secure_server import Asking, SecureSessions
 from fednlp.deployment.servable import require_servable
 from fednlp.deployment.setup import Setup, model_files
@@ -163,6 +164,7 @@ class Federation:
                 self.callback,
                 None,
                 self._secure_sessions().open,
+                self._sum_sessions().open,
             )
             self._keep_noise_secret(run)
             patience = Patience(experiment.rounds.wait, self._waiting, self._refuse_removed)
@@ -266,11 +268,16 @@ class Federation:
         )
 
     def _secure_sessions(self) -> SecureSessions:
-        asking = Asking(
+        folder = self.directory.folder / FOLDER / "secure"
+        return SecureSessions(self._asking(), folder, max(1, self.experiment.min_clients))
+
+    def _sum_sessions(self) -> SecureSessions:
+        folder = self.directory.folder / FOLDER / "secure-tests"
+        return SecureSessions(self._asking(), folder, prefix=OF_TESTS)
+
+    def _asking(self) -> Asking:
+        return Asking(
             self.hub, self.experiment.rounds.wait, self._waiting, self._dropped_out, self._refuse_removed
-        )
-        return SecureSessions(
-            asking, self.directory.folder / FOLDER / "secure", max(1, self.experiment.min_clients)
         )
 
     def _dropped_out(self, client: int, reason: str) -> None:

@@ -81,7 +81,7 @@ def check(policy: SitePolicy, experiment: Experiment, facts: Facts) -> list[Refu
         *_task_and_model(allow, experiment, facts),
         *_tensors(allow, facts),
         *_privacy(allow, experiment, facts),
-        *_told(allow, facts),
+        *_told(allow, experiment, facts),
         *_resources(policy, facts),
     ]
 
@@ -145,10 +145,13 @@ def _privacy(allow: Allow, experiment: Experiment, facts: Facts) -> Iterator[Ref
         yield _refusal("allow.largest_epsilon", most, f"spends {spent} in {rounds}", *settings)
 
 
-def _told(allow: Allow, facts: Facts) -> Iterator[Refusal]:
+def _told(allow: Allow, experiment: Experiment, facts: Facts) -> Iterator[Refusal]:
     if facts.tells_size and not allow.tell_size:
         does = "weighs sites by their numbers of examples"
         yield _refusal("allow.tell_size", False, does, "algorithm.weighting")
+    if experiment.secure.sum_reports and not (allow.tell_scores or allow.sum_scores):
+        does = "sums losses of training"
+        yield _refusal("allow.sum_scores", False, does, "secure.sum_reports")
     if facts.asks_labels and not allow.tell_labels:
         yield _refusal("allow.tell_labels", False, "asks sites for the names of their labels", "data.labels")
 
