@@ -95,7 +95,7 @@ class Client:
             on_ready=self._work,
             on_state=self.lines.append,
         )
-        self._arguments = (address, credentials, self.session.begin)
+        self._arguments = (address, lambda: credentials, self.session.begin)
         self._settings = {"on_state": self.lines.append, "server_name": SERVER} | settings
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
@@ -214,7 +214,7 @@ def test_a_frame_that_is_not_valid_ends_the_connection_with_the_reason(
         task = asyncio.create_task(
             link.connecting(
                 server.address,
-                authority.site("0"),
+                lambda: authority.site("0"),
                 lambda wake: Rude(),
                 on_state=lines.append,
                 server_name=SERVER,
@@ -261,7 +261,9 @@ def test_two_hundred_clients_wait_at_once(server: Server, authority: Authority, 
     async def all_of_them() -> None:
         await asyncio.gather(
             *(
-                link.connecting(server.address, authority.site(str(n)), one.begin, server_name=SERVER)
+                link.connecting(
+                    server.address, lambda n=n: authority.site(str(n)), one.begin, server_name=SERVER
+                )
                 for n, one in enumerate(sessions)
             )
         )

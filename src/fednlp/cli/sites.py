@@ -49,10 +49,14 @@ def invited(
     days: Annotated[float, typer.Option(help="How long the token is good.")] = 7,
 ) -> None:
     """Invite a site: print the command that it types, once; an earlier token of this site is void."""
-    from fednlp.deployment.enrolment import federation_folder, invite
+    from fednlp.deployment.enrolment import expect, federation_folder, invite, uses_organisation
     from fednlp.deployment.tokens import date_text
 
-    token = invite(federation_folder(run), name, days)
+    folder = federation_folder(run)
+    if uses_organisation(folder):
+        print(f"fednlp join {expect(folder, name)}")
+        return
+    token = invite(folder, name, days)
     print(
         f"for {token.site}, until {date_text(token.expires)}; the token is a secret, send it on a way that you trust:",
         file=sys.stderr,

@@ -30,7 +30,7 @@ from fednlp.deployment.names import server_address, site_name
 from fednlp.deployment.sites import Register, Site
 from fednlp.deployment.tokens import JoinToken
 from fednlp.disk import write_private
-from fednlp.errors import IdentityError, RunError
+from fednlp.errors import ConfigError, IdentityError, RunError
 
 VERSION = 1
 """Of the messages of enrolment."""
@@ -42,7 +42,13 @@ _SERVER_FILE = "server.json"
 
 
 class Admission(Protocol):
-    """Whom a server lets in. All methods are thread-safe."""
+    """Whom a server lets in. All methods are thread-safe.
+
+    Attributes:
+        register: Who was invited.
+    """
+
+    register: Register
 
     def material(self) -> Material:
         """Return what the server shows and trusts now; to be asked for at every handshake."""
@@ -162,6 +168,7 @@ class _ServerFile(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     address: str
+    organisation: bool = False
 
 
 def federation_folder(run: Path) -> Path:
@@ -176,30 +183,63 @@ def federation_folder(run: Path) -> Path:
     return folder
 
 
-def store_address(folder: Path, address: str) -> None:
-    """Store the address that join tokens name.
+def store_address(folder: Path, address: str, organisation: bool = False) -> None:
+    """Store how the sites reach the server.
 
     Args:
         folder: The federation's folder.
-        address: Host and port as the sites reach the server.
+        address: Host and port.
+        organisation: Whether an organisation's certificates are used.
 
     Raises:
         IdentityError: It is no address.
         RunError: It cannot be stored.
     """
-    content = json.dumps({"address": server_address(address)}, indent=1)
-    write_private(folder / _SERVER_FILE, content.encode(), REMEDY)
+    stored = _ServerFile(address=server_address(address), organisation=organisation)
+    write_private(folder / _SERVER_FILE, stored.model_dump_json(indent=1).encode(), REMEDY)
+
+
+def require_same_kind(folder: Path, organisation: bool) -> None:
+    """Refuse to go on with other certificates than a federation began with: no site could join any more.
+
+    Args:
+        folder: The federation's folder.
+        organisation: Whether an organisation's certificates are used now.
+
+    Raises:
+        ConfigError: They are others.
+        RunError: The file that says so is damaged.
+    """
+    if not (folder / _SERVER_FILE).is_file() or _server(folder).organisation == organisation:
+        return
+    how = "began without --ca, --cert and --key" if organisation else "began with --ca, --cert and --key"
+    raise ConfigError(f"{folder.parent} {how}: start it so again, or choose another --out")
 
 
 def stored_address(folder: Path) -> str:
-    """Return the address that join tokens name.
+    """Return the address by which the sites reach the server.
 
     Raises:
         RunError: None is stored, or the file is damaged.
     """
+    return _server(folder).address
+
+
+def uses_organisation(folder: Path) -> bool:
+    """Return whether a federation uses an organisation's certificates.
+
+    Raises:
+        RunError: The server has never run, or the file is damaged.
+    """
+    return _server(folder).organisation
+
+
+def _server(folder: Path) -> _ServerFile:
     path = folder / _SERVER_FILE
     try:
-        return server_address(_ServerFile.model_validate_json(path.read_bytes()).address)
+        found = _ServerFile.model_validate_json(path.read_bytes())
+        server_address(found.address)
+        return found
     except FileNotFoundError:
         raise RunError(f"{folder.parent} has no address for sites yet: start fednlp serve once") from None
     except (ValidationError, IdentityError):
@@ -223,3 +263,18 @@ def invite(folder: Path, name: str, days: float = 7, now: Clock = time.time) -> 
     authority = Authority.open(folder, now).der
     secret, expires = Register(folder, now).invite(name, days)
     return JoinToken(site_name(name), address, authority, secret, expires)
+
+
+def expect(folder: Path, name: str) -> str:
+    """Let a site of an organisation take part, and return what it types after ``fednlp join``.
+
+    Args:
+        folder: The federation's folder.
+        name: The site's name, as its certificate says it.
+
+    Raises:
+        IdentityError: The name is not valid.
+        RunError: The server has never run, or the folder cannot be written.
+    """
+    site = Register(folder).expect(name)
+    return f"{stored_address(folder)} --ca CA.pem --cert {site.name}.pem --key {site.name}.key"

@@ -15,6 +15,8 @@ from fednlp.config import Experiment
 from fednlp.deployment.components import server_components
 from fednlp.deployment.enrolment import FOLDER
 from fednlp.deployment.hub import Hub
+from fednlp.deployment.label_agreement import FILE as AGREED
+from fednlp.deployment.label_agreement import agree, lacks_labels, with_agreed
 from fednlp.deployment.messages import Call, ObjectRef
 from fednlp.deployment.remote import Sites
 from fednlp.deployment.secure_server import Asking, SecureSessions
@@ -69,7 +71,9 @@ def open_directory(experiment: Experiment, out: Path) -> RunDir:
         for path in out.glob(".resolved.toml.*"):  # of a start that was killed
             path.unlink()
         directory = create(experiment, out)
-    changed = config.differences(directory.experiment(), experiment)
+    changed = config.differences(
+        *(with_agreed(one, out / FOLDER) for one in (directory.experiment(), experiment))
+    )
     if changed:
         raise RunError(
             f"{out} is a federation of other settings ({'; '.join(changed[:5])}): start it with these, or choose "
@@ -131,7 +135,11 @@ class Federation:
         Raises:
             FednlpError: As for a simulation; the rounds before are saved.
         """
-        directory, experiment, log = self.directory, self.experiment, self.callback.log
+        directory, log = self.directory, self.callback.log
+        if lacks_labels(self.experiment):
+            folder = directory.folder / FOLDER
+            self.experiment = agree(directory, folder, self.hub, self.members, self._refuse_removed, log)
+        experiment = self.experiment
         components = server_components(experiment, log)
         model = start_model(experiment, components.source, components.task)
         start = start_fingerprints(experiment, model, components.tokenizer)
@@ -249,6 +257,7 @@ class Federation:
             client=client,
             clients=sites,
             run=self.hub.run,
+            asked_labels=(self.directory.folder / FOLDER / AGREED).is_file(),
         )
         return Call(f"0.{client}.setup", setup.model_dump(), objects)
 

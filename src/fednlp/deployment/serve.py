@@ -9,12 +9,22 @@ from pathlib import Path
 
 from fednlp.config import Experiment
 from fednlp.deployment.credentials import server_credentials
-from fednlp.deployment.enrolment import FOLDER, FederationAdmission, invite, store_address
+from fednlp.deployment.enrolment import (
+    FOLDER,
+    Admission,
+    FederationAdmission,
+    expect,
+    invite,
+    require_same_kind,
+    store_address,
+)
 from fednlp.deployment.federation import Federation, open_directory, run_name
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links import Session, Wake
 from fednlp.deployment.links.grpc import PeerIdentity, RunningServer
 from fednlp.deployment.links.grpc import serve as listen_with
+from fednlp.deployment.organisation import Files, OrganisationAdmission
+from fednlp.deployment.sites import Register
 from fednlp.deployment.status_writer import StatusWriter
 from fednlp.errors import ConfigError
 from fednlp.simulation.callback import Callback
@@ -32,11 +42,13 @@ class Listening:
         listen: ``host:port`` to listen at; port 0 for any that is free.
         address: ``host:port`` as the sites reach it; that of ``listen`` if left out.
         hosts: Further names and addresses of the server, for its certificate.
+        files: Certificates of an organisation, in place of those that the federation makes itself.
     """
 
     listen: str = "0.0.0.0:8443"
     address: str | None = None
     hosts: tuple[str, ...] = ()
+    files: Files | None = None
 
 
 def serve(
@@ -58,7 +70,7 @@ def serve(
         sites: Names of the sites to invite; none for those that were invited before.
         where: How the server is reached.
         callback: Reports progress.
-        on_token: Told the name and the join token of each site that is newly invited.
+        on_token: Told the name of each site that is newly invited, and what it types after ``fednlp join``.
         on_listening: Called once the server listens, and new sites are invited.
         on_look: Called about once a second while sites are awaited; an error that it raises stops the server.
         page: ``host:port`` of a page that shows the run, for a browser; no page if left out.
@@ -68,16 +80,19 @@ def serve(
     """
     directory = open_directory(experiment.resolved(), out)
     folder = directory.folder / FOLDER
+    _require_distinct(sites)
+    require_same_kind(folder, where.files is not None)
     with directory.alone(), _shown(page, out, callback.log):
-        admission = FederationAdmission(folder, where.hosts)
+        admission = _admission(folder, where, callback.log)
         hub = Hub(folder, run_name(directory))
         running = _listen(where, admission, hub, callback)
         try:
-            store_address(folder, where.address or _reached(where.listen, running.port))
+            address = where.address or _reached(where.listen, running.port)
+            store_address(folder, address, where.files is not None)
             known = {site.name for site in admission.register.sites()}
             for name in sites:
                 if name not in known:
-                    on_token(name, str(invite(folder, name)))
+                    on_token(name, str(invite(folder, name)) if where.files is None else expect(folder, name))
             if not admission.register.sites():
                 raise ConfigError(
                     "no site is invited: name them, for example --sites nord,west, or say how many: --sites 3"
@@ -103,7 +118,20 @@ def _shown(page: str | None, out: Path, log: Callable[[str], None]) -> AbstractC
     return PageServer(out, page, log)
 
 
-def _listen(where: Listening, admission: FederationAdmission, hub: Hub, callback: Callback) -> RunningServer:
+def _require_distinct(sites: Sequence[str]) -> None:
+    twice = next((name for place, name in enumerate(sites) if name in sites[:place]), None)
+    if twice is not None:
+        raise ConfigError(f"--sites names {twice} twice: give each site a name of its own")
+
+
+def _admission(folder: Path, where: Listening, log: Callable[[str], None]) -> Admission:
+    """Return who lets sites in: the federation's own authority, or that of an organisation."""
+    if where.files is None:
+        return FederationAdmission(folder, where.hosts)
+    return OrganisationAdmission(where.files, Register(folder), log)
+
+
+def _listen(where: Listening, admission: Admission, hub: Hub, callback: Callback) -> RunningServer:
     def session(peer: PeerIdentity, wake: Wake) -> Session:
         site = admission.authorise(peer.certificate)
         return hub.session(site.client, wake, time.time)

@@ -17,6 +17,8 @@ from fednlp.deployment.asked import asked_of
 from fednlp.deployment.disclosure import told_result, told_score, told_sizes
 from fednlp.deployment.dry_run import dry_run
 from fednlp.deployment.facts import Download, Facts, facts_of
+from fednlp.deployment.label_agreement import LABELS, tell_labels
+from fednlp.deployment.memory import check_memory
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.refusals import Refusal, check, check_settings, refused_by
 from fednlp.deployment.secure_agreed import agreed
@@ -76,6 +78,8 @@ class Site:
         Raises:
             FednlpError: The site cannot or may not do it.
         """
+        if name == LABELS:
+            return tell_labels(self.policy, self.name, request), None
         if name == "setup":
             return self._set_up(read_setup(request), objects), None
         if name in STEPS:
@@ -150,6 +154,7 @@ class Site:
         experiment = experiment_of(setup)
         self._require_none(check_settings(self.policy, experiment))
         place_model(objects, self.folder / "start")
+        self._require_none(check_memory(self.policy, setup, experiment, self.folder / "start"))
         worker = self._open(setup)
         facts = facts_of(
             experiment,
@@ -159,6 +164,7 @@ class Site:
             examples=len(worker.partition.train(setup.client)),
             longest=setup.longest,
             downloads=[Download(name, path.stat().st_size, path.name) for name, path in objects.items()],
+            asks_labels=setup.asked_labels,
         )
         return worker, facts, check(self.policy, experiment, facts)
 

@@ -164,10 +164,11 @@ def serve(
 
 def connect(
     address: str,
-    credentials: Any,
+    credentials: Callable[[], Any],
     session_factory: Callable[[Wake], Session],
     *,
     on_state: Callable[[str], None] = lambda line: None,
+    on_failed: Callable[[int], None] = lambda failures: None,
     server_name: str | None = None,
     keepalive: float = KEEPALIVE,
 ) -> None:
@@ -175,9 +176,10 @@ def connect(
 
     Args:
         address: ``host:port`` of the server.
-        credentials: A ``grpc.ChannelCredentials``.
+        credentials: Returns the ``grpc.ChannelCredentials`` of the next connection; an error that it raises ends this.
         session_factory: Begins a connection of the session.
         on_state: Takes a line for people.
+        on_failed: Told when a connection came to nothing, and how many have in a row.
         server_name: Name in the server's certificate, if it is not the address's.
         keepalive: Seconds, see :data:`KEEPALIVE`.
 
@@ -190,6 +192,7 @@ def connect(
             credentials,
             session_factory,
             on_state=on_state,
+            on_failed=on_failed,
             server_name=server_name,
             keepalive=keepalive,
         )
@@ -198,10 +201,11 @@ def connect(
 
 async def connecting(
     address: str,
-    credentials: Any,
+    credentials: Callable[[], Any],
     session_factory: Callable[[Wake], Session],
     *,
     on_state: Callable[[str], None] = lambda line: None,
+    on_failed: Callable[[int], None] = lambda failures: None,
     server_name: str | None = None,
     keepalive: float = KEEPALIVE,
 ) -> None:
@@ -218,7 +222,7 @@ async def connecting(
 
         try:
             async with grpc.aio.secure_channel(
-                address, credentials, options=_channel_options(address, server_name, keepalive)
+                address, credentials(), options=_channel_options(address, server_name, keepalive)
             ) as channel:
                 call = channel.stream_stream(f"/{SERVICE}/{SESSION}")()
                 with suppress(*_LOST):  # the status says more
@@ -238,6 +242,8 @@ async def connecting(
         failures = 0 if heard else failures + 1
         wait = min(_FIRST_WAIT * 2**failures, _LONGEST_WAIT) * (0.5 + secrets.randbelow(1000) / 1000)
         on_state(f"no connection to {address} ({reason[:_MOST_DETAILS]}): next try in {wait:.0f} s")
+        if failures:
+            on_failed(failures)
         if await _ends_within(wait, session, event):
             return
 
