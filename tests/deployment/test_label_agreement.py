@@ -73,7 +73,10 @@ def test_a_site_tells_nothing_unless_it_says_so(shards: Shards, tmp_path: Path) 
     text = str(caught.value)
     assert "does not tell the names of its labels: site client-" in text
     assert "allow.tell_labels = false, the experiment asks sites for the names of their labels" in text
-    assert "name all labels in data.labels and start in a new --out, or have the site allow it" in text
+    assert (
+        "name all labels in data.labels, or have the site allow it (allow.tell_labels = true), and start in a new --out"
+        in text
+    )
     assert "\n" not in text
     assert not (tmp_path / "server" / FOLDER / "labels.json").exists()
 

@@ -38,6 +38,8 @@ NOT_TOLD = "its labels are too many or too long to be told"
 FILE = "labels.json"
 """In the federation's folder on the server: what was agreed."""
 _LOOK, _SAY = 1.0, 10.0
+_WHEN_ALLOWED = "fednlp join tells them, and a dry run then shows the rest"
+_WHEN_REFUSED = "change the site's file, or have the experiment name its labels (data.labels)"
 
 
 def _label(text: str) -> str:
@@ -103,7 +105,7 @@ def examine_labels(policy: SitePolicy, site: str, request: Mapping[str, Any], fe
         f"{federation} asks for the names of this site's labels, before it sends the experiment {experiment.name}",
         f"tells       {clean(told)}",
         f"refused     {'; '.join(map(str, refusals)) or 'nothing: the file of this site allows it'}",
-        f"nothing was sent; fednlp join {'answers' if not refusals else 'refuses'}, and --dry-run then shows the rest",
+        f"nothing was sent; {_WHEN_REFUSED if refusals else _WHEN_ALLOWED}",
     ]
 
 
@@ -236,7 +238,7 @@ def _read(site: str, answer: Any, error: str | None) -> list[str]:
         RunError: It does not.
     """
     allow = "have the site allow it (allow.tell_labels = true)"
-    remedy = f"name all labels in data.labels and start in a new --out, or {allow}"
+    remedy = f"name all labels in data.labels, or {allow}, and start in a new --out"
     if error is not None:
         raise RunError(f"site {site} does not tell the names of its labels: {error}: {remedy}")
     try:

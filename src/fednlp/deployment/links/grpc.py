@@ -5,8 +5,10 @@ clients, and holds of each stream what gRPC's flow control lets in (:data:`LOOKA
 """
 
 import asyncio
+import os
 import resource
 import secrets
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +20,7 @@ from fednlp.deployment.links.proxy import proxy_for
 from fednlp.deployment.links.streams import GOODBYE, drive, waker
 from fednlp.errors import FednlpError, MissingDependency, ProtocolError, RunError
 
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it logs is raised too
 try:
     import grpc
     import grpc.aio
@@ -75,6 +78,18 @@ def options(keepalive: float) -> list[tuple[str, Any]]:
         ("grpc.so_reuseport", 0),  # a second server at the same port is an error
         ("grpc.use_local_subchannel_pool", 1),  # a connection of its own for each client
     ]
+
+
+def _why_not(address: str) -> str | None:
+    """Return the system's reason why an address cannot be listened at, where gRPC tells none; None if it has none."""
+    host, _, port = address.rpartition(":")
+    try:
+        family, *_, place = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family) as listener:
+            listener.bind(place)
+    except (OSError, ValueError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return None
 
 
 class RunningServer:
@@ -140,7 +155,8 @@ def serve(
     except RuntimeError as error:
         loop.close()
         raise RunError(
-            f"cannot listen at {address} ({error}): stop what uses the port, or choose another one with --listen"
+            f"cannot listen at {address} ({_why_not(address) or error}): stop what uses the port, or choose another "
+            "one with --listen"
         ) from None
 
     async def end() -> None:
