@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from fednlp.deployment import label_agreement
 from fednlp.deployment.federation import FOLDER, open_directory
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.inbox import client_of
-from fednlp.deployment.label_agreement import LONGEST_LABEL, MOST_LABELS, agree, examine_labels, tell_labels
+from fednlp.deployment.label_agreement import agree
+from fednlp.deployment.label_telling import LONGEST_LABEL, MOST_LABELS, examine_labels, tell_labels
 from fednlp.deployment.messages import Call
 from fednlp.deployment.policy import parse_policy
 from fednlp.deployment.shards import Shards, split_out
@@ -66,21 +68,6 @@ def test_agreed_labels_are_given_labels(shards: Shards, tmp_path: Path) -> None:
     assert again.experiment() == shards.experiment
 
 
-def test_a_site_tells_nothing_unless_it_says_so(shards: Shards, tmp_path: Path) -> None:
-    asked = without_labels(shards.experiment)
-    with pytest.raises(RunError) as caught:
-        deploy(replace(shards, experiment=asked), tmp_path)
-    text = str(caught.value)
-    assert "does not tell the names of its labels: site client-" in text
-    assert "allow.tell_labels = false, the experiment asks sites for the names of their labels" in text
-    assert (
-        "name all labels in data.labels, or have the site allow it (allow.tell_labels = true), and start in a new --out"
-        in text
-    )
-    assert "\n" not in text
-    assert not (tmp_path / "server" / FOLDER / "labels.json").exists()
-
-
 def site(path: Path, **sections: Any) -> Any:
     return parse_policy({"data": {"path": str(path), "test_fraction": 0.0}, "allow": TELLS} | sections)
 
@@ -120,12 +107,12 @@ def test_what_a_site_refuses_it_does_not_tell(
 
 def test_a_column_of_texts_is_not_told(asked: Experiment, tmp_path: Path) -> None:
     """Somebody named the wrong column: the server would have got the texts."""
-    for number, text in ((MOST_LABELS + 1, "note {}"), (2, "note {} " + "x" * LONGEST_LABEL)):
+    for number, text in ((MOST_LABELS + 1, "note {}"), (2, "{}" + "x" * LONGEST_LABEL), (3, "a\u200b{}")):
         file = tmp_path / f"{number}.csv"
         file.write_text("text,label\n" + "".join(f"a,{text.format(row)}\n" for row in range(number)))
         with pytest.raises(UnfitSiteData, match=r"name the column of the labels \(data.label\)") as caught:
             tell_labels(site(file), "nord", request_of(asked))
-        assert caught.value.for_server == "its labels are too many or too long to be told"
+        assert caught.value.for_server == "its labels are not such as can be told"
 
 
 def test_composed_and_decomposed_names_are_one_label(tmp_path: Path) -> None:
@@ -144,22 +131,45 @@ def test_composed_and_decomposed_names_are_one_label(tmp_path: Path) -> None:
 def answering(
     experiment: Experiment, folder: Path, told: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Experiment, list[str]]:
-    """Agree with sites that answer so, without a network; an error is a text."""
+    """Agree with sites that answer so, without a network; an error is a text, and a site whose answer is several tries.
+
+    A site that refused comes back at once; the server ends where one has no further answer.
+    """
     directory = open_directory(experiment, folder)
     hub, lines = Hub(folder / "hub", "run"), list[str]()
     replies: list[Any] = []
+    tries: dict[int, int] = {}
 
     class Stored:
         def __init__(self, call: Call) -> None:
             self.id, self.client = call.id, client_of(call.id)
+            number = tries[self.client] = tries.get(self.client, 0) + 1
+            assert call.id == f"0.{self.client}.labels" + (f"-{number}" if number > 1 else "")
             found = told[self.client]
+            if isinstance(found, tuple):
+                found = found[number - 1]
+            elif number > 1:
+                raise Ended
             self.answer, self.error = (None, found) if isinstance(found, str) else ({"labels": found}, None)
 
+    def connected() -> dict[int, Any]:
+        return {
+            client: SimpleNamespace(since=tries.get(client, 0) + len(replies)) for client in range(len(told))
+        }
+
+    monkeypatch.setattr(hub, "connected", connected)
     monkeypatch.setattr(hub, "ask", lambda client, call: replies.append(Stored(call)))
     monkeypatch.setattr(hub, "take", lambda timeout: replies.pop(0) if replies else None)
     members = [Member(f"s{client}", client) for client in range(len(told))]
-    found = agree(directory, directory.folder / FOLDER, hub, lambda: members, set, lines.append)
+    try:
+        found = agree(directory, directory.folder / FOLDER, hub, lambda: members, set, lines.append)
+    except Ended:
+        raise RunError(lines[-1]) from None
     return found, lines
+
+
+class Ended(Exception):
+    """A site has no further answer."""
 
 
 NAMES = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=9)
@@ -201,6 +211,18 @@ def test_hostile_answers(
     with pytest.raises(RunError, match=reason) as caught:
         answering(asked, tmp_path / "server", told, monkeypatch)
     assert "data.labels" in str(caught.value)
+
+
+def test_a_site_that_refuses_is_asked_again_when_it_is_back(
+    asked: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = "site s0 refuses: allow.tell_labels = false"
+    found, lines = answering(asked, tmp_path / "server", [(refusal, "no disk", ["b"]), ["a"]], monkeypatch)
+    assert found.data.labels == ["a", "b"]
+    said = [line for line in lines if "does not tell" in line]
+    assert len(said) == 2
+    assert said[0].startswith(f"site s0 does not tell the names of its labels: {refusal}: ")
+    assert "allow.tell_labels = true in the site's file, and fednlp join again; or remove it" in said[0]
 
 
 def test_labels_that_differ_in_case_are_named(

@@ -16,7 +16,7 @@ from fednlp.deployment.explain import Explainer, likely
 from fednlp.deployment.homes import home, joined_folder
 from fednlp.deployment.identity import SiteIdentity
 from fednlp.deployment.invitations import invitation_name
-from fednlp.deployment.label_agreement import LABELS, examine_labels
+from fednlp.deployment.label_telling import asks_labels, examine_labels
 from fednlp.deployment.links.grpc import connect, enrol
 from fednlp.deployment.names import server_address
 from fednlp.deployment.organisation import Files
@@ -159,7 +159,7 @@ def examine(folder: Path, policy: SitePolicy, log: Log) -> list[str]:
         call = participant.next_call()
         if call is None:
             return []
-        if call.id.endswith(f".{LABELS}"):
+        if asks_labels(call.id):
             return examine_labels(policy, participant.site.name, call.request, address)
         if not call.id.endswith(".setup"):
             raise RunError(f"this site takes part already: stop it, and look at {folder / 'site.toml'}")

@@ -1,27 +1,20 @@
-"""Labels agreed from the sites' own: without ``data.labels`` the server asks each site that allows it for their names.
-
-Names alone are told, no counts, and they are bounded in number and length: a column of texts that was taken for the
-labels is refused at the site.
-"""
+"""Labels agreed from the sites' own: without ``data.labels`` the server asks each site for the names of its labels."""
 
 import time
-import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fednlp import config
+from fednlp.checked_json import damaged
 from fednlp.config import Experiment
 from fednlp.data.labels import has_labels
 from fednlp.data.textdata import in_order
 from fednlp.deployment.hub import Hub
+from fednlp.deployment.label_telling import LABELS, MOST_LABELS, AskedLabels, ToldLabels
 from fednlp.deployment.messages import Call
-from fednlp.deployment.policy import SitePolicy
-from fednlp.deployment.refusals import check_labels, refused_by
-from fednlp.deployment.setup import read_experiment
-from fednlp.deployment.site_data import UnfitSiteData, open_site_data
 from fednlp.disk import atomic
 from fednlp.errors import RunError
 from fednlp.formatting.safe_text import clean
@@ -31,113 +24,15 @@ from fednlp.simulation.run_dir import RunDir, remedy, saving
 if TYPE_CHECKING:
     from fednlp.deployment.federation import Members
 
-LABELS = "labels"
-"""Name of the call."""
-MOST_LABELS, LONGEST_LABEL = 1000, 100
-NOT_TOLD = "its labels are too many or too long to be told"
 FILE = "labels.json"
 """In the federation's folder on the server: what was agreed."""
 _LOOK, _SAY = 1.0, 10.0
-_WHEN_ALLOWED = "fednlp join tells them, and a dry run then shows the rest"
-_WHEN_REFUSED = "change the site's file, or have the experiment name its labels (data.labels)"
 
 
-def _label(text: str) -> str:
-    name = unicodedata.normalize("NFC", text)
-    if not name.isprintable() or not name.strip() or len(name) > LONGEST_LABEL:
-        raise ValueError(f"a label has 1 to {LONGEST_LABEL} characters that can be printed")
-    return name
+class _Agreed(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-
-class _Checked(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class _Asked(_Checked):
-    experiment: dict[str, JsonValue]
-
-
-class _Told(_Checked):
-    labels: list[Annotated[str, Field(max_length=4 * LONGEST_LABEL), AfterValidator(_label)]] = Field(
-        max_length=MOST_LABELS
-    )
-
-
-class _Agreed(_Checked):
     labels: list[str]
-
-
-# The site's half.
-
-
-def tell_labels(policy: SitePolicy, site: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer to a server that asks for the names of a site's labels.
-
-    Args:
-        policy: The site's.
-        site: Its name.
-        request: What the server asks.
-
-    Raises:
-        RunError: The policy does not allow it, or the request is not valid.
-        UnfitSiteData: The data do not fit the task, or their labels are too many or too long.
-    """
-    experiment = _experiment(request)
-    refusals = check_labels(policy, experiment)
-    if refusals:
-        raise RunError("; ".join(refused_by(site, refusals)))
-    return _Told(labels=own_labels(policy, experiment)).model_dump()
-
-
-def examine_labels(policy: SitePolicy, site: str, request: Mapping[str, Any], federation: str) -> list[str]:
-    """Return the lines that tell what a server would be told of labels; it is told nothing.
-
-    Args:
-        policy: The site's.
-        site: Its name.
-        request: What the server asks.
-        federation: The server's address, for people.
-    """
-    experiment = _experiment(request)
-    refusals = check_labels(policy, experiment)
-    told = ", ".join(own_labels(policy, experiment)) if not refusals else "nothing"
-    return [
-        f"{federation} asks for the names of this site's labels, before it sends the experiment {experiment.name}",
-        f"tells       {clean(told)}",
-        f"refused     {'; '.join(map(str, refusals)) or 'nothing: the file of this site allows it'}",
-        f"nothing was sent; {_WHEN_REFUSED if refusals else _WHEN_ALLOWED}",
-    ]
-
-
-def own_labels(policy: SitePolicy, experiment: Experiment) -> list[str]:
-    """Return the names of a site's labels, as the experiment calls them.
-
-    Raises:
-        UnfitSiteData: The data do not fit the task, or their labels are too many or too long.
-    """
-    data = open_site_data(policy, experiment.task.configured or "", None)
-    names = data.label_names
-    longest = max(map(len, names), default=0)
-    if len(names) > MOST_LABELS or longest > LONGEST_LABEL:
-        raise UnfitSiteData(
-            f"{data.name} has {len(names):,} labels of up to {longest:,} characters, and at most {MOST_LABELS:,} of "
-            f"{LONGEST_LABEL} are told: name the column of the labels (data.label)",
-            NOT_TOLD,
-        )
-    return list(names)
-
-
-def _experiment(request: Mapping[str, Any]) -> Experiment:
-    try:
-        asked = _Asked.model_validate(request)
-    except ValidationError:
-        raise RunError(
-            "the server asks for labels in a way that this version of fednlp does not know"
-        ) from None
-    return read_experiment(asked.experiment)
-
-
-# The server's half.
 
 
 def with_agreed(experiment: Experiment, folder: Path) -> Experiment:
@@ -146,11 +41,18 @@ def with_agreed(experiment: Experiment, folder: Path) -> Experiment:
     Args:
         experiment: Resolved.
         folder: Of the federation, on the server.
+
+    Raises:
+        RunError: The file that names them is damaged.
     """
     path = folder / FILE
     if experiment.data.labels is not None or not path.is_file():
         return experiment
-    return _with_labels(experiment, _Agreed.model_validate_json(path.read_bytes()).labels)
+    try:
+        agreed = _Agreed.model_validate_json(path.read_bytes())
+    except ValidationError:
+        raise damaged(path, ValueError("it names no labels"), "start in a new --out") from None
+    return _with_labels(experiment, agreed.labels)
 
 
 def lacks_labels(experiment: Experiment) -> bool:
@@ -180,7 +82,7 @@ def agree(
         log: Called with what happens.
 
     Raises:
-        RunError: A site does not tell its labels, or there are too many or fewer than two.
+        RunError: There are too many labels, or fewer than two.
     """
     experiment = directory.experiment()
     found = with_agreed(experiment, folder)
@@ -206,29 +108,52 @@ def _collect(
     look: Callable[[], Collection[int]],
     log: Callable[[str], None],
 ) -> dict[int, list[str]]:
-    """Return what each site tells, by its number."""
-    request = _Asked(experiment=experiment.model_dump(exclude_none=True)).model_dump()
+    """Return what each site tells, by its number; one that refuses is asked again once it is back."""
+    request = AskedLabels(experiment=experiment.model_dump(exclude_none=True)).model_dump()
     told: dict[int, list[str]] = {}
-    asked: set[int] = set()
+    asked: dict[int, int] = {}
+    refused: dict[int, float | None] = {}
     said = time.monotonic()
     while True:
-        removed = look()
+        removed, connected = look(), hub.connected()
         present = [one for one in members() if one.client not in removed]
-        missing = [one.name for one in present if one.client not in told]
+        missing = [one for one in present if one.client not in told]
         if present and not missing:
             return {client: labels for client, labels in told.items() if client not in removed}
-        for one in present:
-            if one.state == "enrolled" and one.client not in asked:
-                hub.ask(one.client, Call(f"0.{one.client}.{LABELS}", request, {}))
-                asked.add(one.client)
+        for one in missing:
+            client = one.client
+            back = client in refused and client in connected and connected[client].since != refused[client]
+            if back or (one.state == "enrolled" and client not in asked):
+                refused.pop(client, None)
+                asked[client] = asked[client] + 1 if back else _answered(hub, client)
+                hub.ask(client, Call(_call_id(client, asked[client]), request, {}))
         reply = hub.take(_LOOK)
-        if reply is not None and reply.id.endswith(f".{LABELS}"):
-            name = next(one.name for one in members() if one.client == reply.client)
-            told[reply.client] = _read(name, reply.answer, reply.error)
-            log(f"site {name} has told its labels ({len(told)} of {len(present)})")
+        if reply is not None and reply.id == _call_id(reply.client, asked.get(reply.client, 0)):
+            name = next(one.name for one in present if one.client == reply.client)
+            try:
+                told[reply.client] = _read(name, reply.answer, reply.error)
+                log(f"site {name} has told its labels ({len(told)} of {len(present)})")
+            except RunError as error:
+                there = connected.get(reply.client)
+                refused[reply.client] = None if there is None else there.since
+                log(str(error))
         elif time.monotonic() - said > _SAY:
             said = time.monotonic()
-            log(f"waiting for {', '.join(missing)} to join and to tell the names of their labels")
+            log(
+                f"waiting for {', '.join(one.name for one in missing)} to join and to tell the names of their labels"
+            )
+
+
+def _call_id(client: int, attempt: int) -> str:
+    return f"0.{client}.{LABELS}" + (f"-{attempt}" if attempt > 1 else "")
+
+
+def _answered(hub: Hub, client: int) -> int:
+    """Return the number of the call that a site has answered last, before this server was started; 1 for none."""
+    attempt = 1
+    while _call_id(client, attempt + 1) in hub.inbox:
+        attempt += 1
+    return attempt
 
 
 def _read(site: str, answer: Any, error: str | None) -> list[str]:
@@ -237,12 +162,12 @@ def _read(site: str, answer: Any, error: str | None) -> list[str]:
     Raises:
         RunError: It does not.
     """
-    allow = "have the site allow it (allow.tell_labels = true)"
-    remedy = f"name all labels in data.labels, or {allow}, and start in a new --out"
+    allow = "allow.tell_labels = true in the site's file, and fednlp join again"
+    remedy = f"{allow}; or remove it (fednlp sites remove); or name all labels in data.labels, in a new --out"
     if error is not None:
         raise RunError(f"site {site} does not tell the names of its labels: {error}: {remedy}")
     try:
-        return _Told.model_validate(answer).labels
+        return ToldLabels.model_validate(answer).labels
     except ValidationError:
         raise RunError(f"what site {site} tells is no list of labels: {remedy}") from None
 

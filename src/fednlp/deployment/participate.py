@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fednlp.deployment.client_session import ClientSession, ReadyCall
 from fednlp.deployment.disclosure import told_error
-from fednlp.deployment.label_agreement import LABELS
+from fednlp.deployment.label_telling import asks_labels
 from fednlp.deployment.messages import software
 from fednlp.deployment.objects import ObjectCache
 from fednlp.deployment.outbox import Outbox
@@ -56,7 +56,7 @@ class Participant:
     def work(self) -> str:
         """Answer calls until the federation ends, and return why it ended."""
         while (call := self.next_call()) is not None:
-            if not call.id.endswith((".setup", f".{LABELS}")):
+            if not call.id.endswith(".setup") and not asks_labels(call.id):
                 self._wait_for_hours(call.id)
             if call.id not in self._withdrawn and not self.session.finished:
                 self._answer(call)

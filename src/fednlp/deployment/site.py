@@ -17,7 +17,7 @@ from fednlp.deployment.asked import asked_of
 from fednlp.deployment.disclosure import told_result, told_score, told_sizes
 from fednlp.deployment.dry_run import dry_run
 from fednlp.deployment.facts import Download, Facts, facts_of
-from fednlp.deployment.label_agreement import LABELS, tell_labels
+from fednlp.deployment.label_telling import asks_labels, tell_labels
 from fednlp.deployment.memory import check_memory
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.refusals import Refusal, check, check_settings, refused_by
@@ -78,7 +78,7 @@ class Site:
         Raises:
             FednlpError: The site cannot or may not do it.
         """
-        if name == LABELS:
+        if asks_labels(name):
             return tell_labels(self.policy, self.name, request), None
         if name == "setup":
             return self._set_up(read_setup(request), objects), None

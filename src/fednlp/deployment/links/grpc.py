@@ -6,18 +6,19 @@ clients, and holds of each stream what gRPC's flow control lets in (:data:`LOOKA
 
 import asyncio
 import os
-import resource
 import secrets
-import socket
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from fednlp.deployment.links import Session, Wake
-from fednlp.deployment.links.proxy import proxy_for
+from fednlp.deployment.links.proxy import CUTS, cut_regularly, proxy_for
 from fednlp.deployment.links.streams import GOODBYE, drive, waker
+from fednlp.deployment.links.system import allow_many_files, keep_freed_memory, why_not_listening
 from fednlp.errors import FednlpError, MissingDependency, ProtocolError, RunError
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it logs is raised too
@@ -80,18 +81,6 @@ def options(keepalive: float) -> list[tuple[str, Any]]:
     ]
 
 
-def _why_not(address: str) -> str | None:
-    """Return the system's reason why an address cannot be listened at, where gRPC tells none; None if it has none."""
-    host, _, port = address.rpartition(":")
-    try:
-        family, *_, place = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family) as listener:
-            listener.bind(place)
-    except (OSError, ValueError) as error:
-        return getattr(error, "strerror", None) or str(error)
-    return None
-
-
 class RunningServer:
     """A server in a thread of its own; made by :func:`serve`.
 
@@ -139,8 +128,8 @@ def serve(
     Raises:
         RunError: The address cannot be listened at.
     """
-    _allow_many_files()
-    _keep_freed_memory()
+    allow_many_files()
+    keep_freed_memory()
     loop = asyncio.new_event_loop()
     started: list[Any] = []
 
@@ -154,9 +143,9 @@ def serve(
         loop.run_until_complete(start())
     except RuntimeError as error:
         loop.close()
+        why = why_not_listening(address) or error
         raise RunError(
-            f"cannot listen at {address} ({_why_not(address) or error}): stop what uses the port, or choose another "
-            "one with --listen"
+            f"cannot listen at {address} ({why}): stop what uses the port, or choose another one with --listen"
         ) from None
 
     async def end() -> None:
@@ -226,11 +215,11 @@ async def connecting(
     keepalive: float = KEEPALIVE,
 ) -> None:
     """Do as :func:`connect`, in an event loop that may have other sessions."""
-    _keep_freed_memory()
+    keep_freed_memory()
     event, wake = waker()
-    failures = 0
+    failures, lasted = 0, deque[float](maxlen=CUTS)
     while True:
-        session, heard, code = session_factory(wake), False, None
+        session, heard, code, begun = session_factory(wake), False, None, time.monotonic()
 
         def arrived() -> None:
             nonlocal heard
@@ -260,6 +249,13 @@ async def connecting(
         on_state(f"no connection to {address} ({reason[:_MOST_DETAILS]}): next try in {wait:.0f} s")
         if failures:
             on_failed(failures)
+        else:
+            lasted.append(time.monotonic() - begun)
+            if cut_regularly(lasted):
+                on_state(
+                    f"the last {CUTS} connections were each cut after {lasted[-1]:.0f} s, which a proxy or firewall "
+                    f"does: have connections to {address} exempted from its time limit"
+                )
         if await _ends_within(wait, session, event):
             return
 
@@ -372,20 +368,3 @@ async def _abort(
 def _peer(context: Any) -> PeerIdentity:
     certificates = list(context.auth_context().get("x509_pem_cert", ()))
     return PeerIdentity(str(context.peer()), certificates[0] if certificates else None)
-
-
-def _keep_freed_memory() -> None:
-    """Have the C library keep freed memory for the next message, in place of giving its pages back each time.
-
-    Once a block of this size has been freed, glibc takes smaller ones from its heap, and keeps up to twice as much of
-    it (mallopt(3), M_MMAP_THRESHOLD). It halves the processor time of receiving.
-    """
-    bytes((32 << 20) - (1 << 14))
-
-
-def _allow_many_files() -> None:
-    """Raise the limit of open files to what the system allows: each client needs one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
