@@ -1,4 +1,4 @@
-"""fednlp serve and fednlp join with an organisation's certificates, over real gRPC on loopback."""
+"""fednlp serve and fednlp join over real gRPC on loopback: with tokens, and with an organisation's certificates."""
 
 import re
 import shlex
@@ -14,8 +14,10 @@ from cryptography import x509
 
 import fednlp
 from fednlp.config import Experiment
+from fednlp.deployment import renewal
 from fednlp.deployment.certificates import new_key
 from fednlp.deployment.enrolment import FOLDER, federation_folder
+from fednlp.deployment.identity import SiteIdentity
 from fednlp.deployment.organisation import Files
 from fednlp.deployment.shards import Shards, split_out
 from fednlp.deployment.sites import Register
@@ -105,6 +107,50 @@ def test_a_federation_of_an_organisation_s_certificates(
     assert [one.state for one in Register(federation_folder(out)).sites()] == ["enrolled", "enrolled"]
     with pytest.raises(ConfigError, match="began with --ca, --cert and --key: start it so again"):
         serve(shards.experiment, out, [], Listening("127.0.0.1:0"), callback, print)
+
+
+def test_sites_with_tokens_renew_while_they_take_part(
+    made: Experiment, shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each looks often, and finds its certificate due until it has renewed it twice: the rounds go on meanwhile."""
+    renewals: dict[str, int] = {}
+
+    def due(identity: SiteIdentity, now: float) -> bool:
+        member = identity.membership
+        assert member is not None
+        renewals[member.site] = renewals.get(member.site, 0) + 1
+        return renewals[member.site] <= 2
+
+    monkeypatch.setattr(renewal, "EVERY", 0.05)
+    monkeypatch.setattr(SiteIdentity, "renewal_due", due)
+    monkeypatch.setattr(joining, "Site", OneAtATime)
+    simulated = fednlp.run(made, tmp_path / "simulated")
+    tokens: dict[str, str] = {}
+    threads: list[threading.Thread] = []
+    lines: list[str] = []
+
+    def site(name: str) -> None:
+        folder = joining.enrolled_folder(tokens[name], lines.append, tmp_path / name)
+        joining.join(folder, allows(*shards.files(name)), lines.append)
+
+    def begin() -> None:
+        for name in shards.names:
+            threads.append(threading.Thread(target=site, args=(name,)))
+            threads[-1].start()
+
+    def look() -> None:
+        assert all(thread.is_alive() for thread in threads), lines
+
+    out, where = tmp_path / "server", Listening("127.0.0.1:0")
+    deployed = serve(shards.experiment, out, shards.names, where, Lines(), tokens.__setitem__, begin, look)
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert rounds(deployed) == rounds(simulated)
+    assert lines.count("the certificate is renewed") == 4
+    assert len([line for line in lines if line.startswith("connected")]) == 2, (
+        "a connection for each, and no more"
+    )
 
 
 class Asleep(Exception):
