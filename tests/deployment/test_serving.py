@@ -105,7 +105,7 @@ def test_a_federation_of_an_organisation_s_certificates(
     assert rounds(deployed) == rounds(simulated)
     assert not (out / FOLDER / "authority.pem").exists()
     assert [one.state for one in Register(federation_folder(out)).sites()] == ["enrolled", "enrolled"]
-    with pytest.raises(ConfigError, match="began with --ca, --cert and --key: start it so again"):
+    with pytest.raises(ConfigError, match="began with --ca, --cert and --key, and not without"):
         serve(shards.experiment, out, [], Listening("127.0.0.1:0"), callback, print)
 
 

@@ -26,6 +26,10 @@ _PAGE = Annotated[
 ]
 _CA = Annotated[Path | None, typer.Option(help="Certificates of your organisation's authorities, PEM.")]
 _CERT = Annotated[Path | None, typer.Option(help="This machine's certificate of your organisation, PEM.")]
+_PROXY = Annotated[
+    bool,
+    typer.Option("--behind-proxy", help="A load balancer before the server ends TLS: read the docs first."),
+]
 _KEY = Annotated[Path | None, typer.Option(help="Its private key, PEM, without a password.")]
 
 
@@ -44,6 +48,7 @@ def serve(
     ca: _CA = None,
     cert: _CERT = None,
     key: _KEY = None,
+    behind_proxy: _PROXY = False,
     page: _PAGE = None,
     changes: _SET = None,
 ) -> None:
@@ -56,7 +61,7 @@ def serve(
     settings = config.load(experiment, changes or [])
     hosts = tuple({one.rpartition(":")[0] for one in (listen, address) if one} - {"0.0.0.0", "[::]", ""})
     with Console(again=f"go on with: {_same_command()}") as console:
-        where = Listening(listen, address, hosts, _files(ca, cert, key))
+        where = Listening(listen, address, hosts, _files(ca, cert, key), behind_proxy)
         serve_federation(settings, out, _names(sites), where, console, _show_token, page=page)
 
 
@@ -88,8 +93,10 @@ def join(
     ca: _CA = None,
     cert: _CERT = None,
     key: _KEY = None,
+    behind_proxy: _PROXY = False,
 ) -> None:
     """Join a federation with your own data, which never leave this machine."""
+    from fednlp.deployment.access import Balancer
     from fednlp.deployment.join import enrolled_folder, examine, site_file
     from fednlp.deployment.join import join as join_federation
     from fednlp.deployment.policy import load_policy
@@ -115,7 +122,9 @@ def join(
         raise ConfigError(
             "--policy names the data already: leave --data and its options out, or change that file"
         )
-    folder = enrolled_folder(target, _log, files=_files(ca, cert, key))
+    balancer = Balancer(ca) if behind_proxy else None
+    files = None if behind_proxy and cert is None and key is None else _files(ca, cert, key)
+    folder = enrolled_folder(target, _log, files=files, balancer=balancer)
     found = load_policy(site_file(folder, policy, options))
     if dry_run:
         for line in examine(folder, found, _log):

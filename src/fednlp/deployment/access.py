@@ -12,12 +12,31 @@ from fednlp.deployment.ca import REMEDY, SERVER_NAME, Clock
 from fednlp.deployment.certificates import Material
 from fednlp.deployment.identity import SiteIdentity
 from fednlp.deployment.names import server_address
-from fednlp.deployment.organisation import Files, Replaceable
+from fednlp.deployment.organisation import Files, Replaceable, read_certificates
 from fednlp.disk import write_private
 
 IDENTITY = "identity"
 """In a federation's folder at a site: the key and the certificate."""
-_ORGANISATION = "organisation.json"
+_ORGANISATION, _BALANCER = "organisation.json", "balancer.json"
+
+
+@dataclass(frozen=True)
+class Balancer:
+    """A load balancer before the server, which ends TLS.
+
+    Attributes:
+        ca: File of the authorities of its certificate, PEM; None for those that gRPC trusts.
+    """
+
+    ca: Path | None = None
+
+    def roots(self) -> bytes | None:
+        """Return the authorities' certificates, PEM; None for those that gRPC trusts.
+
+        Raises:
+            IdentityError: The file cannot be read, or holds no certificates.
+        """
+        return None if self.ca is None else read_certificates(self.ca)
 
 
 @dataclass(frozen=True)
@@ -30,6 +49,7 @@ class Access:
         server_name: Name in the server's certificate; None for that of the address.
         material: Returns what the next connection shows and trusts; raises IdentityError where that has expired.
         identity: What the site enrolled with; None with an organisation's files, which nobody renews here.
+        balancer: The load balancer that ends TLS; None without one.
     """
 
     site: str
@@ -37,6 +57,13 @@ class Access:
     server_name: str | None
     material: Callable[[], Material]
     identity: SiteIdentity | None = None
+    balancer: Balancer | None = None
+
+
+class _Balancer(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    ca: str | None
 
 
 class _Organisation(BaseModel):
@@ -103,4 +130,42 @@ def access_of(
         identity.require_current()
         return identity.material()
 
-    return Access(member.site, member.address, SERVER_NAME, current, identity)
+    balancer = stored_balancer(folder)
+    name = SERVER_NAME if balancer is None else None
+    return Access(member.site, member.address, name, current, identity, balancer)
+
+
+def store_balancer(folder: Path, balancer: Balancer | None) -> None:
+    """Store that a site reaches its server through a load balancer which ends TLS, or that it does not.
+
+    Args:
+        folder: Of the federation at this site.
+        balancer: The balancer; None without one.
+
+    Raises:
+        IdentityError: The file of authorities cannot be read, or holds no certificates.
+        RunError: The folder cannot be written.
+    """
+    if balancer is None:
+        (folder / _BALANCER).unlink(missing_ok=True)
+        return
+    balancer.roots()
+    stored = _Balancer(ca=None if balancer.ca is None else str(balancer.ca.absolute()))
+    write_private(folder / _BALANCER, stored.model_dump_json(indent=1).encode(), REMEDY)
+
+
+def stored_balancer(folder: Path) -> Balancer | None:
+    """Return the load balancer that a site reaches its server through; None without one.
+
+    Raises:
+        RunError: The file that names it is damaged.
+    """
+    path = folder / _BALANCER
+    if not path.is_file():
+        return None
+    try:
+        stored = _Balancer.model_validate_json(path.read_bytes())
+    except ValidationError:
+        error = ValueError("it does not say how the server is reached")
+        raise damaged(path, error, "delete it and join again with --behind-proxy") from None
+    return Balancer(None if stored.ca is None else Path(stored.ca))

@@ -67,6 +67,8 @@ def target_of(text: str) -> Target:
     access = access_of(Path(text) if has_joined(Path(text)) else joined_folder(text))
     if access is None:
         raise RunError(f"{text} was stopped before it had joined: fednlp join and the token again")
+    if access.balancer is not None:
+        return Target(access.address, server_name=None)
     material = access.material() if access.identity is None else access.identity.material()
     return Target(access.address, material, member=True, server_name=access.server_name)
 

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -39,6 +39,13 @@ MOST_MESSAGE_BYTES = 16 * 1024
 FOLDER = "federation"
 """In the server's run directory: the authority, the register of sites, and what arrived from them."""
 _SERVER_FILE = "server.json"
+Kind = Literal["tokens", "organisation", "balancer"]
+"""How sites show who they are: by TLS with the federation's certificates or with an organisation's, or by a proof."""
+_OPTIONS: dict[Kind, str] = {
+    "tokens": "without --ca, --cert, --key and --behind-proxy",
+    "organisation": "with --ca, --cert and --key",
+    "balancer": "with --behind-proxy",
+}
 
 
 class Admission(Protocol):
@@ -168,7 +175,7 @@ class _ServerFile(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     address: str
-    organisation: bool = False
+    kind: Kind = "tokens"
 
 
 def federation_folder(run: Path) -> Path:
@@ -183,37 +190,37 @@ def federation_folder(run: Path) -> Path:
     return folder
 
 
-def store_address(folder: Path, address: str, organisation: bool = False) -> None:
+def store_address(folder: Path, address: str, kind: Kind = "tokens") -> None:
     """Store how the sites reach the server.
 
     Args:
         folder: The federation's folder.
         address: Host and port.
-        organisation: Whether an organisation's certificates are used.
+        kind: How sites show who they are.
 
     Raises:
         IdentityError: It is no address.
         RunError: It cannot be stored.
     """
-    stored = _ServerFile(address=server_address(address), organisation=organisation)
+    stored = _ServerFile(address=server_address(address), kind=kind)
     write_private(folder / _SERVER_FILE, stored.model_dump_json(indent=1).encode(), REMEDY)
 
 
-def require_same_kind(folder: Path, organisation: bool) -> None:
-    """Refuse to go on with other certificates than a federation began with: no site could join any more.
+def require_same_kind(folder: Path, kind: Kind) -> None:
+    """Refuse to go on in another way than a federation began with: no site could come back.
 
     Args:
         folder: The federation's folder.
-        organisation: Whether an organisation's certificates are used now.
+        kind: How sites show who they are now.
 
     Raises:
-        ConfigError: They are others.
+        ConfigError: It is another way.
         RunError: The file that says so is damaged.
     """
-    if not (folder / _SERVER_FILE).is_file() or _server(folder).organisation == organisation:
-        return
-    how = "began without --ca, --cert and --key" if organisation else "began with --ca, --cert and --key"
-    raise ConfigError(f"{folder.parent} {how}: start it so again, or choose another --out")
+    began = _server(folder).kind if (folder / _SERVER_FILE).is_file() else kind
+    if began != kind:
+        ways = f"began {_OPTIONS[began]}, and not {_OPTIONS[kind]}"
+        raise ConfigError(f"{folder.parent} {ways}: start it as it began, or choose another --out")
 
 
 def stored_address(folder: Path) -> str:
@@ -225,13 +232,13 @@ def stored_address(folder: Path) -> str:
     return _server(folder).address
 
 
-def uses_organisation(folder: Path) -> bool:
-    """Return whether a federation uses an organisation's certificates.
+def kind_of(folder: Path) -> Kind:
+    """Return how the sites of a federation show who they are.
 
     Raises:
         RunError: The server has never run, or the file is damaged.
     """
-    return _server(folder).organisation
+    return _server(folder).kind
 
 
 def _server(folder: Path) -> _ServerFile:
@@ -265,16 +272,19 @@ def invite(folder: Path, name: str, days: float = 7, now: Clock = time.time) -> 
     return JoinToken(site_name(name), address, authority, secret, expires)
 
 
-def expect(folder: Path, name: str) -> str:
-    """Let a site of an organisation take part, and return what it types after ``fednlp join``.
+def typed_by(folder: Path, name: str) -> str:
+    """Let a site take part, and return what it types after ``fednlp join``: a token, or how it reaches the server.
 
     Args:
         folder: The federation's folder.
-        name: The site's name, as its certificate says it.
+        name: The site's name, as an organisation's certificate says it.
 
     Raises:
         IdentityError: The name is not valid.
         RunError: The server has never run, or the folder cannot be written.
     """
+    kind = kind_of(folder)
+    if kind != "organisation":
+        return f"{invite(folder, name)}{' --behind-proxy' if kind == 'balancer' else ''}"
     site = Register(folder).expect(name)
     return f"{stored_address(folder)} --ca CA.pem --cert {site.name}.pem --key {site.name}.key"

@@ -15,19 +15,20 @@ from fednlp.errors import IdentityError
 
 
 def likely(
-    address: str, material: Material, server_name: str | None = SERVER_NAME, now: float | None = None
+    address: str, material: Material | None, server_name: str | None = SERVER_NAME, now: float | None = None
 ) -> str | None:
     """Return what is wrong on the way to a server and what to do, as one line; None where nothing is found.
 
     Args:
         address: ``host:port``.
-        material: What the site shows and trusts.
+        material: What the site shows and trusts; None behind a load balancer, whose certificate is not checked here.
         server_name: Name in the server's certificate; None for that of the address.
         now: Seconds since 1970; the present if left out.
     """
     now = time.time() if now is None else now
-    own = certificate_dates("this site's", x509.load_pem_x509_certificates(material.chain)[0], now)
-    for found in (own, *dial(address, material, now, server_name)):
+    own = [] if material is None else x509.load_pem_x509_certificates(material.chain)[:1]
+    dates = [certificate_dates("this site's", one, now) for one in own]
+    for found in (*dates, *dial(address, material, now, server_name)):
         if found.state == WRONG:
             return f"{found.text}: {found.remedy}"
     return None
@@ -61,7 +62,8 @@ class Explainer:
     def _look(self) -> None:
         access = self._access
         try:
-            found = likely(access.address, access.material(), access.server_name, self._now())
+            material = access.material() if access.balancer is None else None
+            found = likely(access.address, material, access.server_name, self._now())
             if found is not None and found != self._said:
                 self._said = found
                 self._log(found)

@@ -8,20 +8,30 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fednlp.deployment.access import IDENTITY, Access, access_of, has_joined, store_organisation
+from fednlp.deployment.access import (
+    IDENTITY,
+    Access,
+    Balancer,
+    access_of,
+    has_joined,
+    store_balancer,
+    store_organisation,
+    stored_balancer,
+)
 from fednlp.deployment.ca import SERVER_NAME
-from fednlp.deployment.certificates import Material
-from fednlp.deployment.credentials import channel_credentials
+from fednlp.deployment.credentials import balancer_credentials, channel_credentials
 from fednlp.deployment.explain import Explainer, likely
 from fednlp.deployment.homes import home, joined_folder
 from fednlp.deployment.identity import SiteIdentity
 from fednlp.deployment.invitations import invitation_name
 from fednlp.deployment.label_telling import asks_labels, examine_labels
 from fednlp.deployment.links.grpc import connect, enrol
+from fednlp.deployment.links.proving import Prove
 from fednlp.deployment.names import server_address
 from fednlp.deployment.organisation import Files
 from fednlp.deployment.participate import Participant
 from fednlp.deployment.policy import SitePolicy, load_policy
+from fednlp.deployment.proofs import prove
 from fednlp.deployment.renewal import keep_renewed, renew_if_due
 from fednlp.deployment.setup import read_setup
 from fednlp.deployment.site import Site
@@ -39,7 +49,13 @@ _LONGEST_NAME = 128
 """Characters of a federation's folder at most: what is longer was meant to be a token."""
 
 
-def enrolled_folder(target: str, log: Log, root: Path | None = None, files: Files | None = None) -> Path:
+def enrolled_folder(
+    target: str,
+    log: Log,
+    root: Path | None = None,
+    files: Files | None = None,
+    balancer: Balancer | None = None,
+) -> Path:
     """Return the folder of a federation; with a token, this site enrols in it first.
 
     Args:
@@ -47,15 +63,18 @@ def enrolled_folder(target: str, log: Log, root: Path | None = None, files: File
         log: Called with what happens.
         root: Of all federations; :func:`fednlp.deployment.homes.home` if left out.
         files: Certificates of an organisation, in place of a token.
+        balancer: The load balancer that ends TLS, for a token; None without one.
 
     Raises:
         FednlpError: The token is not valid, the server is not there or refuses, or there is no such federation.
     """
     root = home() if root is None else root
+    if files is not None and balancer is not None:
+        raise ConfigError("--behind-proxy takes a token, and of --ca, --cert and --key none but --ca")
     if files is not None:
         return _organisation_folder(target, files, root, log)
     if _TOKEN.match(target) or len(target) > _LONGEST_NAME:
-        return _redeemed_folder(JoinToken.parse(target), root, log)
+        return _redeemed_folder(JoinToken.parse(target), root, log, balancer)
     if ":" in target:
         raise ConfigError(
             f"{target} is neither a join token, which begins with fednlp1:, nor the name of a federation that was "
@@ -64,20 +83,25 @@ def enrolled_folder(target: str, log: Log, root: Path | None = None, files: File
     return joined_folder(target, root)
 
 
-def _redeemed_folder(token: JoinToken, root: Path, log: Log) -> Path:
+def _redeemed_folder(token: JoinToken, root: Path, log: Log, balancer: Balancer | None) -> Path:
     """Enrol with a token, unless this site has done so with the same one before."""
     folder = root / f"{token.federation[:8]}-{token.site}"
     folder.mkdir(parents=True, exist_ok=True)
     identity = SiteIdentity(folder / IDENTITY)
     member = identity.membership
+    known = stored_balancer(folder)
+    store_balancer(folder, balancer)
     if member is not None and member.invitation == invitation_name(token.secret):
         return folder
     material = identity.enrolment_material(token)
+    name = SERVER_NAME if balancer is None else None
+    access = Access(token.site, token.address, name, lambda: material, identity, balancer)
     try:
-        identity.enrol(token, _asking(token.address, lambda: material))
+        identity.enrol(token, _asking(access))
     except FednlpError as error:
         if member is None:
             raise
+        store_balancer(folder, known)
         log(f"{error}; this site goes on with the certificate that it has")
     else:
         log(f"joined as {token.site}; from now on: fednlp join {folder.name}")
@@ -180,7 +204,7 @@ def _connected(folder: Path, policy: SitePolicy, log: Log) -> Iterator[tuple[Par
     ):
         over = threading.Event()
         if access.identity is not None:
-            ask = _asking(access.address, access.material)
+            ask = _asking(access)
             renew_if_due(access.identity, ask, time.time(), log)
             renewing = (access.identity, ask, over.wait, time.time, log)
             threading.Thread(target=keep_renewed, args=renewing, daemon=True).start()
@@ -207,26 +231,41 @@ def _link(access: Access, site: Participant, failure: list[FednlpError], log: Lo
     try:
         connect(
             access.address,
-            lambda: channel_credentials(access.material()),
+            lambda: _credentials(access),
             site.session.begin,
             on_state=log,
             on_failed=Explainer(access, log).failed,
             server_name=access.server_name,
+            prove=_prove(access),
         )
     except FednlpError as error:
         failure.append(error)
         site.session.leave(str(error))
 
 
-def _asking(address: str, material: Callable[[], Material]) -> Callable[[bytes], bytes]:
+def _credentials(access: Access) -> Any:
+    """Return the credentials of the next connection."""
+    if access.balancer is None:
+        return channel_credentials(access.material())
+    return balancer_credentials(access.balancer.roots())
+
+
+def _prove(access: Access) -> Prove | None:
+    """Return what proves who this site is where TLS does not show it."""
+    if access.balancer is None:
+        return None
+    return lambda method, challenge, body: prove(access.material(), method, challenge, body)
+
+
+def _asking(access: Access) -> Callable[[bytes], bytes]:
     """Return what sends a message of enrolment; where that fails, its error says what is likely to be wrong."""
 
     def ask(message: bytes) -> bytes:
-        shown = material()
+        address, name = access.address, access.server_name
         try:
-            return enrol(address, channel_credentials(shown), message, server_name=SERVER_NAME)
+            return enrol(address, _credentials(access), message, server_name=name, prove=_prove(access))
         except RunError:
-            found = likely(address, shown)
+            found = likely(address, access.material() if access.balancer is None else None, name)
             if found is None:
                 raise
             raise RunError(f"cannot enrol at {address}: {found}") from None

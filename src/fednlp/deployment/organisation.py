@@ -48,8 +48,7 @@ class Files:
         Raises:
             IdentityError: A file cannot be read, is not PEM, or key and certificate do not belong together.
         """
-        roots, chain, private = _read(self.ca), _read(self.cert), _read(self.key)
-        _certificates(roots, self.ca)
+        roots, chain, private = read_certificates(self.ca), _read(self.cert), _read(self.key)
         first = _certificates(chain, self.cert)[0]
         try:
             public = load_pem_private_key(private, None).public_key()
@@ -171,6 +170,17 @@ class OrganisationAdmission:
         """Refuse: there is nothing to enrol."""
         reason = "this federation uses an organisation's certificates: join with --ca, --cert and --key"
         return json.dumps({"refused": reason}).encode()
+
+
+def read_certificates(path: Path) -> bytes:
+    """Return a file of certificates, PEM.
+
+    Raises:
+        IdentityError: It cannot be read, or holds none.
+    """
+    pem = _read(path)
+    _certificates(pem, path)
+    return pem
 
 
 def _read(path: Path) -> bytes:
