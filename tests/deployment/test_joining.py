@@ -126,6 +126,7 @@ def test_a_token_of_another_federation_is_refused(served: Served, tmp_path: Path
         (lambda text: text[:80] + "_" + text[81:], "the join token has been altered on the way"),
         (lambda text: text.removeprefix("fednlp1:"), "this is not a join token: one begins with fednlp1:"),
         (lambda text: "fednlp2" + text[7:], "install the version of fednlp that the server runs"),
+        (lambda text: " ", "no join token arrived: type the whole line that the server printed"),
         (lambda text: "127.0.0.1:8443", "a server's address takes --ca, --cert and --key too"),
         (lambda text: "08e39571-nord", "this machine has not joined a federation called 08e39571-nord"),
     ],

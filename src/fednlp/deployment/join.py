@@ -69,6 +69,8 @@ def enrolled_folder(
         FednlpError: The token is not valid, the server is not there or refuses, or there is no such federation.
     """
     root = home() if root is None else root
+    if not target.strip():
+        raise ConfigError("no join token arrived: type the whole line that the server printed")
     if files is not None and balancer is not None:
         raise ConfigError("--behind-proxy takes a token, and of --ca, --cert and --key none but --ca")
     if files is not None:
