@@ -18,7 +18,7 @@ from typing import Any
 from fednlp.deployment.links import Session, Wake
 from fednlp.deployment.links.proving import CHALLENGE, Prove, metadata, proven_certificate, stream_metadata
 from fednlp.deployment.links.proxy import CUTS, cut_regularly, proxy_for
-from fednlp.deployment.links.streams import GOODBYE, drive, waker
+from fednlp.deployment.links.streams import GOODBYE, drive, ends_within, waker
 from fednlp.deployment.links.system import allow_many_files, keep_freed_memory, why_not_listening
 from fednlp.deployment.proofs import Challenges
 from fednlp.errors import FednlpError, MissingDependency, ProtocolError, RunError
@@ -268,7 +268,7 @@ async def connecting(
                     f"the last {CUTS} connections were each cut after {lasted[-1]:.0f} s, which a proxy or firewall "
                     f"does: have connections to {address} exempted from its time limit"
                 )
-        if await _ends_within(wait, session, event):
+        if await ends_within(wait, session, event):
             return
 
 
@@ -370,17 +370,6 @@ def _handlers(
     if challenges is not None:
         methods[CHALLENGE] = grpc.unary_unary_rpc_method_handler(challenge_handler)
     return grpc.method_handlers_generic_handler(SERVICE, methods)
-
-
-async def _ends_within(seconds: float, session: Session, event: asyncio.Event) -> bool:
-    """Wait, and return whether the session was finished meanwhile."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + seconds
-    while not session.finished and (left := until - loop.time()) > 0:
-        event.clear()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(event.wait(), left)
-    return session.finished
 
 
 async def _status(call: Any) -> tuple[Any, str]:
