@@ -271,3 +271,14 @@ def test_a_disk_that_is_full_when_a_reply_is_stored_ends_the_connection(
     session = joined(hub)
     session.receive(pack(Reply("1.0.keys", {})))
     assert drain(session) == [Stored("1.0.keys")]
+
+
+def test_a_client_that_was_removed_may_be_let_in_again(tmp_path: Path) -> None:
+    hub = Hub(tmp_path, "run")
+    hub.remove(0, "it was removed")
+    for expected in (Refused, Welcome):
+        session = hub.session(0, lambda: None, lambda: 0.0)
+        session.receive(greeting())
+        assert isinstance(drain(session)[0], expected)
+        session.close()
+        hub.readmit(0)

@@ -89,6 +89,7 @@ class _Client:
     calls: dict[str, OpenCall] = field(default_factory=dict)
     withdrawn: set[str] = field(default_factory=set)
     removed: str | None = None
+    heard_the_end: bool = False
     session: ServerSession | None = None
 
 
@@ -198,6 +199,11 @@ class Hub:
                 known.session.withdraw(call_id)
                 self._wake(known)
 
+    def stored(self) -> list[str]:
+        """Return the numbers of the calls whose replies are stored."""
+        with self.lock:
+            return list(self.inbox)
+
     def take(self, timeout: float | None = None) -> StoredReply | None:
         """Return the next reply that is stored, of any client, or None if none came in time.
 
@@ -211,7 +217,15 @@ class Hub:
                 if left is not None and left <= 0:
                     return None
                 self._news.wait(left)
-            reply = self.inbox.read(self._ready.popleft())
+            return self._stored(self._ready.popleft())
+
+    def reply(self, call_id: str) -> StoredReply | None:
+        """Return the reply to a call, whether it was taken or not; None if it is not stored."""
+        with self.lock:
+            return self._stored(call_id) if call_id in self.inbox else None
+
+    def _stored(self, call_id: str) -> StoredReply:
+        reply = self.inbox.read(call_id)
         path = None if reply.digest is None else self.inbox.body(reply.id, reply.digest)
         return StoredReply(reply.id, client_of(reply.id), reply.answer, path, reply.size, reply.error)
 
@@ -248,6 +262,11 @@ class Hub:
                     known.session.finish(self.ended)
                 self._wake(known)
 
+    def heard_the_end(self) -> set[int]:
+        """Return the clients that were told that the run is over."""
+        with self.lock:
+            return {client for client, known in self._clients.items() if known.heard_the_end}
+
     def remove(self, client: int, reason: str) -> None:
         """Refuse a client from now on, and end its session."""
         with self.lock:
@@ -256,6 +275,11 @@ class Hub:
             if known.session:
                 known.session.refuse(known.removed)
             self._wake(known)
+
+    def readmit(self, client: int) -> None:
+        """Refuse a client no longer that was removed."""
+        with self.lock:
+            self._client(client).removed = None
 
     def close(self) -> None:
         """Let go of all files."""
@@ -292,6 +316,10 @@ class Hub:
         known = self._client(session.client)
         if known.session is session:
             known.session = None
+
+    def told_the_end(self, client: int) -> None:
+        """Take note that a client was told that the run is over."""
+        self._client(client).heard_the_end = True
 
     def removed(self, client: int) -> str | None:
         """Return why a client is refused, or None if it is not."""

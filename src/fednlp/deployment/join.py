@@ -33,7 +33,7 @@ from fednlp.deployment.participate import Participant
 from fednlp.deployment.policy import SitePolicy, load_policy
 from fednlp.deployment.proofs import prove
 from fednlp.deployment.renewal import keep_renewed, renew_if_due
-from fednlp.deployment.setup import read_setup
+from fednlp.deployment.setup import is_setup, read_setup
 from fednlp.deployment.site import Site
 from fednlp.deployment.site_template import write_template
 from fednlp.deployment.tokens import JoinToken
@@ -187,7 +187,7 @@ def examine(folder: Path, policy: SitePolicy, log: Log) -> list[str]:
             return []
         if asks_labels(call.id):
             return examine_labels(policy, participant.site.name, call.request, address)
-        if not call.id.endswith(".setup"):
+        if not is_setup(call.id):
             raise RunError(f"this site takes part already: stop it, and look at {folder / 'site.toml'}")
         return participant.site.examine(read_setup(call.request), call.objects, address)
 

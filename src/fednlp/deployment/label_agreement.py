@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -12,6 +12,7 @@ from fednlp.checked_json import damaged
 from fednlp.config import Experiment
 from fednlp.data.labels import has_labels
 from fednlp.data.textdata import in_order
+from fednlp.deployment.gathering import Members
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.label_telling import LABELS, MOST_LABELS, AskedLabels, ToldLabels
 from fednlp.deployment.messages import Call
@@ -20,9 +21,6 @@ from fednlp.errors import RunError
 from fednlp.formatting.safe_text import clean
 from fednlp.formulations import TASKS
 from fednlp.simulation.run_dir import RunDir, remedy, saving
-
-if TYPE_CHECKING:
-    from fednlp.deployment.federation import Members
 
 FILE = "labels.json"
 """In the federation's folder on the server: what was agreed."""
@@ -65,7 +63,7 @@ def agree(
     directory: RunDir,
     folder: Path,
     hub: Hub,
-    members: "Members",
+    members: Members,
     look: Callable[[], Collection[int]],
     log: Callable[[str], None],
 ) -> Experiment:
@@ -104,7 +102,7 @@ def agree(
 def _collect(
     experiment: Experiment,
     hub: Hub,
-    members: "Members",
+    members: Members,
     look: Callable[[], Collection[int]],
     log: Callable[[str], None],
 ) -> dict[int, list[str]]:

@@ -6,8 +6,7 @@ not arrived, and ends in the same weights.
 """
 
 import mmap
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -18,10 +17,13 @@ from torch import Tensor
 
 from fednlp.deployment.hub import Hub, StoredReply
 from fednlp.deployment.messages import Call, ObjectRef
+from fednlp.deployment.round_log import RoundLog, next_attempt
 from fednlp.deployment.secure_server import with_masked_weight
+from fednlp.deployment.waiting import Patience
 from fednlp.errors import FednlpError, RunError
 from fednlp.federated.client import ClientResult, TrainRequest, failed
 from fednlp.federated.message import write_message
+from fednlp.federated.round import late
 from fednlp.federated.upload import Trained, unpack_upload, upload_bytes
 from fednlp.runtime.engine import vectors_in
 from fednlp.runtime.messages import ClientModelRequest, ClientModelResult, from_json, to_json
@@ -29,8 +31,6 @@ from fednlp.runtime.shared import PrivateRoom
 
 _KINDS: Mapping[type, str] = {TrainRequest: "train", ClientModelRequest: "evaluate"}
 """What goes to sites, and what it is called in the numbers of calls."""
-_LOOK = 1.0
-"""Seconds between two looks at who is missing."""
 
 
 class Sites:
@@ -38,32 +38,31 @@ class Sites:
 
     Args:
         hub: What is asked of whom, and what arrived.
-        folder: For the models that are on their way.
-        wait: Seconds that a round waits for who is missing; None for as long as it takes.
+        folder: For the models that are on their way, and for what is decided about the round.
+        patience: How it waits for who is missing.
         counted: The last round by client in which its update counted.
-        on_waiting: Told the clients that are awaited, now and then, and since when, in seconds.
-        gone: Returns the clients that no longer take part; asked each time that the engine looks at who is missing.
         threads: torch threads of the server's own work.
+        target: A round's training ends once so many clients have delivered; None for all of the cohort.
     """
 
     def __init__(
         self,
         hub: Hub,
         folder: Path,
-        wait: float | None = None,
+        patience: Patience,
         counted: Mapping[int, int] | None = None,
-        on_waiting: Callable[[Sequence[int], float], None] = lambda clients, seconds: None,
-        gone: Callable[[], Collection[int]] = frozenset,
         threads: int = 1,
+        target: int | None = None,
     ) -> None:
-        self.hub, self.folder, self.wait = hub, folder, wait
-        self.on_waiting, self.gone = on_waiting, gone
+        self.hub, self.folder, self.patience, self.target = hub, folder, patience, target
+        self.log = RoundLog(folder / "round.json")
         self.counted = dict(counted or {})
         self.vectors: dict[str, Tensor] = {}
         self.total: Any = None
         self._messages: dict[str, bytes | None] = {}
         self._objects: dict[str, ObjectRef] = {}
         self._changed: set[str] = set()
+        self._calls: tuple[int, dict[int, str]] = 0, {}
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(threads)
 
@@ -94,27 +93,40 @@ class Sites:
     ) -> list[Any]:
         """Have requests answered; return the results in their order."""
         answers: dict[int, Any] = {}
-        asked: dict[str, int] = {}
+        calls: dict[str, int] = {}
         for place, request in enumerate(requests):
             if type(request) in _KINDS:
-                asked[call_id(request)] = place
-        if asked:
-            self._ask([requests[place] for place in asked.values()])
+                if self._is_late(request):
+                    answers[place] = self._late(request)
+                else:
+                    calls[self._call_id(request)] = place
+        if calls:
+            self._ask({name: requests[place] for name, place in calls.items()})
         for place, request in enumerate(requests):
             if type(request) not in _KINDS:
                 answer = self.worker.handlers[type(request)](request, self.vectors)
                 answers[place] = self.worker.receive(request, answer, self.vectors, self.total)
                 on_progress(len(answers))
-        for reply in self._arriving(asked, requests):
-            place = asked.pop(reply.id)
+        awaited, missing = {*calls}, self._missing
+        for reply in self.patience.replies(self.hub, awaited):
+            place = calls[reply.id]
             answers[place] = self._received(requests[place], reply)
             on_progress(len(answers))
-        for name, place in asked.items():
+            if awaited and self._closes(requests, answers):
+                missing = self._late
+                break
+        for name in sorted(awaited):
             self.hub.withdraw(name)
-            answers[place] = _missing(requests[place], self._why_missing(requests[place].client))
-        for place in sorted(answers):
-            self._note(requests[place], answers[place])
+            answers[calls[name]] = missing(requests[calls[name]])
+        for name, place in calls.items():
+            self._note(name, requests[place], answers[place], name not in awaited)
         return [answers[place] for place in range(len(requests))]
+
+    def come_to_nothing(self) -> None:
+        """Take note that the round has to be begun again: clients that failed in it are then asked once more."""
+        number, calls = self._calls
+        if number:
+            self.log.come_to_nothing(number, calls)
 
     def close(self) -> None:
         """Leave the sites as they are, as the next start goes on with them, and give torch its threads back."""
@@ -129,11 +141,16 @@ class Sites:
     ) -> None:
         self.close()
 
-    def _ask(self, requests: Sequence[Any]) -> None:
+    def _call_id(self, request: TrainRequest | ClientModelRequest) -> str:
+        """Return the number of a request's call; that of a client that failed in an earlier attempt is a new one."""
+        own = call_id(request)
+        return self.log.of(request.round).calls.get(request.client, own) if _trains(request) else own
+
+    def _ask(self, requests: Mapping[str, Any]) -> None:
         """Open a call for each request, with the vectors as they are published."""
         objects = self._offered()
         encoded = sorted(name for name, message in self._messages.items() if message is not None)
-        for request in requests:
+        for name, request in requests.items():
             most = 0
             if isinstance(request, TrainRequest):
                 self.hub.forget(request.round - 1)
@@ -145,7 +162,7 @@ class Sites:
                 "counted": self.counted.get(request.client, 0),
                 "encoded": encoded,
             }
-            self.hub.ask(request.client, Call(call_id(request), body, objects), most)
+            self.hub.ask(request.client, Call(name, body, objects), most)
 
     def _offered(self) -> dict[str, ObjectRef]:
         """Return what is published as objects, written anew where it was published anew."""
@@ -164,33 +181,43 @@ class Sites:
         self._changed.clear()
         return dict(self._objects)
 
-    def _arriving(self, asked: Mapping[str, int], requests: Sequence[Any]) -> Iterator[StoredReply]:
-        """Yield the replies as they arrive, until all are there or the time is over."""
-        begun = told = time.monotonic()
-        while asked:
-            reply = self.hub.take(_LOOK)
-            now = time.monotonic()
-            gone = self.gone()
-            if reply is not None:
-                if reply.id in asked:
-                    yield reply
-                continue
-            late = self.wait is not None and now - begun > self.wait
-            if late or all(requests[place].client in gone for place in asked.values()):
-                return
-            if now - told >= 10 * _LOOK:
-                told = now
-                self.on_waiting(sorted(requests[place].client for place in asked.values()), now - begun)
+    def _closes(self, requests: Sequence[Any], answers: Mapping[int, Any]) -> bool:
+        """Return whether enough clients have delivered; which ones these are is then on the disk."""
+        if self.target is None:
+            return False
+        trained = {place: one for place, one in enumerate(requests) if _trains(one)}
+        delivered = [
+            trained[place] for place in trained.keys() & answers.keys() if answers[place].error is None
+        ]
+        if len(delivered) < self.target:
+            return False
+        self.log.close(delivered[0].round, [request.client for request in delivered])
+        return True
 
-    def _why_missing(self, client: int) -> str:
-        if client in self.gone() or self.wait is None:
-            return "the site was removed from the federation"
-        return f"no answer within {self.wait:g} seconds (rounds.wait)"
+    def _is_late(self, request: Any) -> bool:
+        """Return whether it was settled before this server was started that a client's update does not count."""
+        if not isinstance(request, TrainRequest):
+            return False
+        counted = self.log.of(request.round).counted
+        if counted is None or request.client in counted:
+            return False
+        self.hub.withdraw(self._call_id(request))
+        return True
+
+    def _late(self, request: TrainRequest) -> ClientResult:
+        assert self.target is not None
+        return late(self.worker.algorithm, self.worker.layout, request, self.target)
+
+    def _missing(self, request: Any) -> Any:
+        wait = self.patience.seconds
+        if request.client in self.patience.gone() or wait is None:
+            return _failed(request, "the site was removed from the federation")
+        return _failed(request, f"no answer within {wait:g} seconds (rounds.wait)")
 
     def _received(self, request: Any, reply: StoredReply) -> Any:
         """Return what a site answered, with its update in the total; a site that fails is reported."""
         if reply.error is not None:
-            return _missing(request, reply.error)
+            return _failed(request, reply.error)
         try:
             answer = from_json(reply.answer)
             _require_own(request, answer)
@@ -203,10 +230,16 @@ class Sites:
                 answer = with_masked_weight(answer, upload.masked)
             return self.worker.receive(request, Trained(answer, upload), self.vectors, self.total)
         except FednlpError as error:
-            return _missing(request, str(error))
+            return _failed(request, str(error))
 
-    def _note(self, request: Any, answer: Any) -> None:
-        if isinstance(request, TrainRequest) and answer.error is None:
+    def _note(self, name: str, request: Any, answer: Any, arrived: bool) -> None:
+        if not _trains(request):
+            return
+        if self._calls[0] != request.round:
+            self._calls = request.round, {}
+        came_through = answer.error is None
+        self._calls[1][request.client] = next_attempt(name) if arrived and not came_through else name
+        if came_through:
             self.counted[request.client] = request.round
 
 
@@ -222,6 +255,10 @@ def call_id(request: TrainRequest | ClientModelRequest) -> str:
     return f"{request.round}.{request.client}.{name}"
 
 
+def _trains(request: Any) -> bool:
+    return isinstance(request, TrainRequest)
+
+
 def _require_own(request: Any, answer: Any) -> None:
     """Check that an answer is to the request: a site speaks for itself alone."""
     wanted = ClientResult if isinstance(request, TrainRequest) else ClientModelResult
@@ -231,7 +268,7 @@ def _require_own(request: Any, answer: Any) -> None:
         raise RunError("the site answered with another weight than it was told")
 
 
-def _missing(request: Any, reason: str) -> Any:
+def _failed(request: Any, reason: str) -> Any:
     if isinstance(request, TrainRequest):
         return failed(request, RunError(reason), 0, 0)
     return ClientModelResult(request.client, reason)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fednlp.config import Experiment
+from fednlp.config import Experiment, differences
 from fednlp.deployment.asked import asked_of
 from fednlp.deployment.disclosure import told_result, told_score, told_sizes
 from fednlp.deployment.dry_run import dry_run
@@ -21,11 +21,12 @@ from fednlp.deployment.label_telling import asks_labels, tell_labels
 from fednlp.deployment.memory import check_memory
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.refusals import Refusal, check, check_settings, refused_by
+from fednlp.deployment.repeated import LastTrained
 from fednlp.deployment.secure_agreed import agreed
 from fednlp.deployment.secure_kept import KeptSessions
 from fednlp.deployment.secure_messages import STEPS
 from fednlp.deployment.secure_site import SecureSite
-from fednlp.deployment.setup import Setup, experiment_of, place_model, read_setup
+from fednlp.deployment.setup import Setup, experiment_of, is_setup, place_model, read_setup
 from fednlp.deployment.site_data import open_site_data
 from fednlp.disk import atomic
 from fednlp.errors import RunError
@@ -42,7 +43,7 @@ from fednlp.simulation.workers import client_algorithm, worker_spec
 from fednlp.training.worker import ClientWorker
 from fednlp.training.worker_spec import load_model
 
-_SETUP, _SECURE = "setup.json", "secure"
+_SETUP, _SECURE, _LAST = "setup.json", "secure", "trained.json"
 
 
 class Site:
@@ -61,6 +62,7 @@ class Site:
         self._agreed: Experiment | None = None
         self._sums: SecureSite | None = None
         self._published: dict[str, tuple[str, Tensor]] = {}
+        self._last, self._run = LastTrained(folder / _LAST), ""
 
     def answer(
         self, name: str, request: Mapping[str, Any], objects: Mapping[str, Path]
@@ -80,7 +82,7 @@ class Site:
         """
         if asks_labels(name):
             return tell_labels(self.policy, self.name, request), None
-        if name == "setup":
+        if is_setup(name):
             return self._set_up(read_setup(request), objects), None
         if name in STEPS:
             sums = self.sums
@@ -115,13 +117,21 @@ class Site:
         return self._sums if self.worker is not None else None
 
     def _set_up(self, setup: Setup, objects: Mapping[str, Path]) -> dict[str, Any]:
+        self._require_unchanged(setup)
         self._worker = self._examined(setup, objects)
         self._sums = self._secure_sums(setup, self._worker)
         with atomic(self.folder / _SETUP) as file:
             file.write(setup.model_dump_json().encode())
         own = self._worker.partition
         train, test = (len(part(setup.client)) for part in (own.train, own.test))
-        return told_sizes(self.policy.allow, train, test).model_dump()
+        return told_sizes(self.policy.allow, train, test).model_dump() | {"clients": setup.clients}
+
+    def _require_unchanged(self, setup: Setup) -> None:
+        """Check that a site that is set up again has the experiment that it has agreed to."""
+        path = self.folder / _SETUP
+        known = read_setup(json.loads(path.read_text())) if path.is_file() else setup
+        if known.run == setup.run and (changed := differences(experiment_of(known), experiment_of(setup))):
+            raise RunError(f"the server has changed the experiment of this run: {'; '.join(changed[:5])}")
 
     def _examined(self, setup: Setup, objects: Mapping[str, Path]) -> ClientWorker:
         """Return the worker of an experiment that the site's policy allows.
@@ -194,7 +204,7 @@ class Site:
             self.folder / "record.bin",
         )
         own = OneClient(setup.client, setup.clients, data.train_numbers, data.test_numbers)
-        self._agreed = experiment_of(setup)
+        self._agreed, self._run = experiment_of(setup), setup.run
         return ClientWorker(spec, load_model(spec), client_algorithm(experiment, setup.clients), own)
 
     def _secure_sums(self, setup: Setup, worker: ClientWorker) -> SecureSite | None:
@@ -247,6 +257,8 @@ class Site:
             sums.over(wanted.round if isinstance(wanted, TrainRequest) else wanted.round + 1)
             if isinstance(wanted, TrainRequest):
                 return sums.train(wanted, do)
+        if isinstance(wanted, TrainRequest):
+            self._last.require_same(self._run, wanted.round, name, request, objects)
         answer = do(wanted)
         if not isinstance(answer, Trained):
             return _json(to_json(answer)), None
