@@ -279,7 +279,7 @@ def canonical(experiment: Experiment) -> dict[str, Any]:
         document.pop(key, None)
     if experiment.rounds.over_selection != 1:
         document["rounds"] = {"over_selection": experiment.rounds.over_selection}
-    for key in ("engine", "address", "workers"):
+    for key in ("engine", "address", "workers", "workers_per_gpu", "gpu_mapping"):
         document["runtime"].pop(key, None)
     document["evaluation"].pop("keep_client_models")
     return document

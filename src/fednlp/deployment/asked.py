@@ -9,6 +9,8 @@ from fednlp.federated.client import TrainRequest
 from fednlp.partition import OneClient
 from fednlp.runtime.messages import ClientModelRequest, from_json
 
+DERIVED = "derived"
+"""The object with the tensors that the server computes, beside a model whose other tensors are transformed."""
 _TRAIN = re.compile(r"train(-[1-9][0-9]{0,5})?")
 """Names of calls to train; a number is that of a further attempt at a round."""
 _EVALUATE = ("evaluate", "finetune")

@@ -11,6 +11,7 @@ from torch import nn
 
 from fednlp import config
 from fednlp.config import Experiment
+from fednlp.deployment.arrivals import by_arrivals
 from fednlp.deployment.components import server_components
 from fednlp.deployment.enrolment import FOLDER
 from fednlp.deployment.gathering import Gathering, Members
@@ -172,6 +173,8 @@ class Federation:
                 self._secure_sessions().open,
             )
             self._keep_noise_secret(run)
+            patience = Patience(experiment.rounds.wait, self._waiting, self._refuse_removed)
+            by_arrivals(run, engine, directory.folder / FOLDER / "arrivals.jsonl", patience)
             self._settle_populations(run, newcomers)
             self.on_open(run)
             try:

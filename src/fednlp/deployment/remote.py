@@ -5,9 +5,8 @@ is acknowledged, and is added to the exact sum in any order. So a server that is
 not arrived, and ends in the same weights.
 """
 
-import mmap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,13 +15,14 @@ import torch
 from torch import Tensor
 
 from fednlp.deployment.hub import Hub, StoredReply
-from fednlp.deployment.messages import Call, ObjectRef
+from fednlp.deployment.messages import Call
+from fednlp.deployment.objects import mapped
+from fednlp.deployment.publishing import Offer, Publisher
 from fednlp.deployment.round_log import RoundLog, next_attempt
 from fednlp.deployment.secure_server import with_masked_weight
 from fednlp.deployment.waiting import Patience
 from fednlp.errors import FednlpError, RunError
 from fednlp.federated.client import ClientResult, TrainRequest, failed
-from fednlp.federated.message import write_message
 from fednlp.federated.round import late
 from fednlp.federated.upload import Trained, unpack_upload, upload_bytes
 from fednlp.runtime.engine import vectors_in
@@ -43,6 +43,10 @@ class Sites:
         counted: The last round by client in which its update counted.
         threads: torch threads of the server's own work.
         target: A round's training ends once so many clients have delivered; None for all of the cohort.
+
+    Attributes:
+        busy: Returns the clients that train across rounds: they are not asked for evaluations.
+        forgets: Whether the calls of the rounds before are over when a client is asked to train.
     """
 
     def __init__(
@@ -59,8 +63,10 @@ class Sites:
         self.counted = dict(counted or {})
         self.vectors: dict[str, Tensor] = {}
         self.total: Any = None
+        self.busy: Callable[[], Collection[int]] = frozenset
+        self.forgets = True
         self._messages: dict[str, bytes | None] = {}
-        self._objects: dict[str, ObjectRef] = {}
+        self._offers: dict[str, Offer] = {}
         self._changed: set[str] = set()
         self._calls: tuple[int, dict[int, str]] = 0, {}
         self._threads_before = torch.get_num_threads()
@@ -78,6 +84,7 @@ class Sites:
             arguments: Not needed here: the sites build their own.
         """
         self.worker = worker
+        self.publisher = Publisher(self.hub, self.folder, worker.layout)
         self.total = worker.new_total(PrivateRoom())
         self.vectors = vectors_in(worker, PrivateRoom())
 
@@ -94,12 +101,16 @@ class Sites:
         """Have requests answered; return the results in their order."""
         answers: dict[int, Any] = {}
         calls: dict[str, int] = {}
+        busy = self.busy()
         for place, request in enumerate(requests):
-            if type(request) in _KINDS:
-                if self._is_late(request):
-                    answers[place] = self._late(request)
-                else:
-                    calls[self._call_id(request)] = place
+            if type(request) not in _KINDS:
+                continue
+            if self._is_late(request):
+                answers[place] = self._late(request)
+            elif not _trains(request) and request.client in busy:
+                answers[place] = _failed(request, "the site trains")
+            else:
+                calls[self._call_id(request)] = place
         if calls:
             self._ask({name: requests[place] for name, place in calls.items()})
         for place, request in enumerate(requests):
@@ -148,38 +159,44 @@ class Sites:
 
     def _ask(self, requests: Mapping[str, Any]) -> None:
         """Open a call for each request, with the vectors as they are published."""
-        objects = self._offered()
-        encoded = sorted(name for name, message in self._messages.items() if message is not None)
+        stored = {*self.hub.stored()}
         for name, request in requests.items():
-            most = 0
-            if isinstance(request, TrainRequest):
+            if name in stored:  # it is answered without anything being offered
+                self.hub.ask(request.client, Call(name, {}))
+                continue
+            if isinstance(request, TrainRequest) and self.forgets:
                 self.hub.forget(request.round - 1)
-                masked = request.masking is not None
-                algorithm, layout = self.worker.algorithm, self.worker.layout
-                most = upload_bytes(algorithm, layout, None, masked=masked)
-            body = {
-                "request": to_json(request),
-                "counted": self.counted.get(request.client, 0),
-                "encoded": encoded,
-            }
-            self.hub.ask(request.client, Call(name, body, objects), most)
+            self.open(name, request, self._offered())
 
-    def _offered(self) -> dict[str, ObjectRef]:
-        """Return what is published as objects, written anew where it was published anew."""
+    def open(self, name: str, request: Any, offers: Sequence[Offer]) -> None:
+        """Open the call that carries a request; nothing happens if it is open or answered.
+
+        Args:
+            name: Its number.
+            request: What is asked.
+            offers: The vectors that the site needs for it.
+        """
+        most = 0
+        if isinstance(request, TrainRequest):
+            masked = request.masking is not None
+            most = upload_bytes(self.worker.algorithm, self.worker.layout, None, masked=masked)
+        body = {
+            "request": to_json(told(request)),
+            "counted": self.counted.get(request.client, 0),
+            "encoded": sorted(offer.name for offer in offers if offer.encoded),
+        }
+        objects = {name: ref for offer in offers for name, ref in offer.objects.items()}
+        self.hub.ask(request.client, Call(name, body, objects), most)
+
+    def _offered(self) -> list[Offer]:
+        """Return what is published, offered anew where it was published anew."""
         for name in sorted(self._changed):
-            path = self.folder / f"{name}.new"
-            message = self._messages[name]
-            with path.open("wb") as file:
-                if message is None:
-                    write_message(file, self.worker.layout.views(self.vectors[name]))
-                else:
-                    file.write(message)
-            old, self._objects[name] = self._objects.get(name), self.hub.add_object(path)
-            path.unlink()  # the hub has it open: its bytes go once it is no longer offered
-            if old is not None and old not in self._objects.values():
-                self.hub.drop_object(old.digest)
+            old = self._offers.get(name)
+            self._offers[name] = self.publisher.offer(name, self.vectors[name], self._messages[name])
+            if old is not None:
+                self.publisher.drop(old)
         self._changed.clear()
-        return dict(self._objects)
+        return list(self._offers.values())
 
     def _closes(self, requests: Sequence[Any], answers: Mapping[int, Any]) -> bool:
         """Return whether enough clients have delivered; which ones these are is then on the disk."""
@@ -220,10 +237,15 @@ class Sites:
             return _failed(request, reply.error)
         try:
             answer = from_json(reply.answer)
-            _require_own(request, answer)
-            if not isinstance(request, TrainRequest) or answer.error is not None:
+            _require_own(told(request), answer)
+            if not isinstance(request, TrainRequest):
                 return answer
-            with _mapped(reply.path) as data:
+            answer = replace(answer, weight=request.weight)
+            if answer.error is not None:
+                return answer
+            if reply.path is None:
+                raise RunError("the site sent no update")
+            with mapped(reply.path) as data:
                 masked = request.masking is not None
                 upload = unpack_upload(data, self.worker.algorithm, self.worker.layout, answer, masked=masked)
             if upload.masked is not None:
@@ -250,9 +272,25 @@ def call_id(request: TrainRequest | ClientModelRequest) -> str:
     '12.3.train'
     """
     name = _KINDS[type(request)]
-    if isinstance(request, ClientModelRequest) and request.finetune_steps:
+    if isinstance(request, TrainRequest):
+        return f"{request.began}.{request.client}.{name}"
+    if request.finetune_steps:
         name = "finetune"
     return f"{request.round}.{request.client}.{name}"
+
+
+def told(request: Any) -> Any:
+    """Return a request as its site gets it.
+
+    A site is told the round in which it begins, and no weight. The server weighs an update when it adds it: how late
+    the update is, and how much others weigh, may not be known before.
+
+    >>> told(TrainRequest(client=3, round=12, weight=0.25, staleness=2))
+    TrainRequest(client=3, round=10, weight=1.0, staleness=0, rate=1.0, masking=None, examples=None, labels=None)
+    """
+    if not isinstance(request, TrainRequest):
+        return request
+    return replace(request, round=request.began, staleness=0, weight=1.0)
 
 
 def _trains(request: Any) -> bool:
@@ -272,16 +310,3 @@ def _failed(request: Any, reason: str) -> Any:
     if isinstance(request, TrainRequest):
         return failed(request, RunError(reason), 0, 0)
     return ClientModelResult(request.client, reason)
-
-
-@contextmanager
-def _mapped(path: Path | None) -> Iterator[memoryview]:
-    """Map the file of an upload for the time of a block."""
-    if path is None:
-        raise RunError("the site sent no update")
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        view = memoryview(mapped)
-        try:
-            yield view
-        finally:
-            view.release()

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fednlp.errors import ConfigError
+from fednlp.federated.schedules import RateSchedule
 from fednlp.seeds import generator
 
 LATE = "late"
@@ -73,7 +74,7 @@ class RoundPlan:
         unit: The power of two that weights are divided by on their way (:func:`fednlp.federated.sums.weight_unit`).
         population: All clients.
         weight: p_i of a client, from its number of examples.
-        rate: The clients' learning rate is multiplied by this.
+        rate: The clients' learning rate over the rounds, as a factor.
         min_clients: The round counts if so many clients come through.
     """
 
@@ -83,7 +84,7 @@ class RoundPlan:
     unit: float
     population: Population
     weight: WeightFunction
-    rate: float = 1.0
+    rate: RateSchedule = RateSchedule()
     min_clients: int = 1
 
     @cached_property

@@ -116,7 +116,7 @@ def plan_round(algorithm: Algorithm, number: int, population: Population) -> Rou
         weight_unit(sum(weights.values())),
         population,
         algorithm.weight,
-        algorithm.client_rate.factor(number),
+        algorithm.client_rate,
         algorithm.min_clients,
     )
 
