@@ -177,7 +177,7 @@ class Console:
             what = (
                 f"stopped; the rounds that are done are saved; {again}"
                 if begun
-                else "stopped; nothing was begun"
+                else f"stopped; nothing was begun{again and f'; {again}'}"
             )
             print(f"\n{what}", file=sys.stderr)
             raise SystemExit(130)

@@ -16,6 +16,8 @@ from fednlp.deployment.components import server_components
 from fednlp.deployment.enrolment import FOLDER
 from fednlp.deployment.gathering import Gathering, Members
 from fednlp.deployment.hub import Hub
+from fednlp.deployment.label_agreement import FILE as AGREED
+from fednlp.deployment.label_agreement import agree, lacks_labels, with_agreed
 from fednlp.deployment.newcomers import Newcomers, PopulationChanged, fixed_population
 from fednlp.deployment.remote import Sites
 from fednlp.deployment.secure_messages import OF_TESTS
@@ -55,7 +57,9 @@ def open_directory(experiment: Experiment, out: Path) -> RunDir:
         for path in out.glob(".resolved.toml.*"):  # of a start that was killed
             path.unlink()
         directory = create(experiment, out)
-    changed = config.differences(directory.experiment(), experiment)
+    changed = config.differences(
+        *(with_agreed(one, out / FOLDER) for one in (directory.experiment(), experiment))
+    )
     if changed:
         raise RunError(
             f"{out} is a federation of other settings ({'; '.join(changed[:5])}): start it with these, or choose "
@@ -118,12 +122,16 @@ class Federation:
         Raises:
             FednlpError: As for a simulation; the rounds before are saved.
         """
-        directory, experiment, log = self.directory, self.experiment, self.callback.log
+        directory, log = self.directory, self.callback.log
         if directory.finished:
             log(f"{directory.folder} is at its end: sites that come are told so")
             self.callback.finished(directory, directory.read_json("summary.json"))
             self.hub.finish(_ENDED)
             return directory
+        if lacks_labels(self.experiment):
+            folder = directory.folder / FOLDER
+            self.experiment = agree(directory, folder, self.hub, self.members, self._refuse_removed, log)
+        experiment = self.experiment
         components = server_components(experiment, log)
         model = start_model(experiment, components.source, components.task)
         start = start_fingerprints(experiment, model, components.tokenizer)
@@ -216,6 +224,7 @@ class Federation:
             client=0,
             clients=1,
             run=self.hub.run,
+            asked_labels=(self.directory.folder / FOLDER / AGREED).is_file(),
         )
         files = model_files(Path(components.source))
         return Gathering(self.hub, self.members, setup, files, self._removal, self.callback.log, number)

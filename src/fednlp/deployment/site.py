@@ -15,6 +15,8 @@ from fednlp.deployment.asked import DERIVED, asked_of
 from fednlp.deployment.disclosure import require_sums_told, tells_sums, told_result, told_score, told_sizes
 from fednlp.deployment.dry_run import dry_run
 from fednlp.deployment.facts import Download, Facts, facts_of
+from fednlp.deployment.label_telling import asks_labels, tell_labels
+from fednlp.deployment.memory import check_memory
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.published import Published
 from fednlp.deployment.refusals import Refusal, check, check_settings, refused_by
@@ -75,6 +77,8 @@ class Site:
         Raises:
             FednlpError: The site cannot or may not do it.
         """
+        if asks_labels(name):
+            return tell_labels(self.policy, self.name, request), None
         if is_setup(name):
             return self._set_up(read_setup(request), objects), None
         step = name.removeprefix(OF_TESTS)
@@ -167,6 +171,7 @@ class Site:
         experiment = experiment_of(setup)
         self._require_none(check_settings(self.policy, experiment))
         place_model(objects, self.folder / "start")
+        self._require_none(check_memory(self.policy, setup, experiment, self.folder / "start"))
         worker = self._open(setup)
         facts = facts_of(
             experiment,
@@ -176,6 +181,7 @@ class Site:
             examples=len(worker.partition.train(setup.client)),
             longest=setup.longest,
             downloads=[Download(name, path.stat().st_size, path.name) for name, path in objects.items()],
+            asks_labels=setup.asked_labels,
         )
         return worker, facts, check(self.policy, experiment, facts)
 
