@@ -8,7 +8,6 @@ not arrived, and ends in the same weights.
 import mmap
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,6 +21,7 @@ from fednlp.deployment.secure_server import with_masked_weight
 from fednlp.errors import FednlpError, RunError
 from fednlp.federated.client import ClientResult, TrainRequest, failed
 from fednlp.federated.message import write_message
+from fednlp.federated.pages import DiskRoom, LeanRoom, set_aside
 from fednlp.federated.upload import Trained, unpack_upload, upload_bytes
 from fednlp.runtime.engine import vectors_in
 from fednlp.runtime.messages import ClientModelRequest, ClientModelResult, from_json, to_json
@@ -29,6 +29,8 @@ from fednlp.runtime.shared import PrivateRoom
 
 _KINDS: Mapping[type, str] = {TrainRequest: "train", ClientModelRequest: "evaluate"}
 """What goes to sites, and what it is called in the numbers of calls."""
+_LARGE = 64 << 20
+"""Bytes of a model from which the server's memory is given back whenever it is not needed."""
 _LOOK = 1.0
 """Seconds between two looks at who is missing."""
 
@@ -79,8 +81,9 @@ class Sites:
             arguments: Not needed here: the sites build their own.
         """
         self.worker = worker
-        self.total = worker.new_total(PrivateRoom())
-        self.vectors = vectors_in(worker, PrivateRoom())
+        large = worker.layout.numel * 4 >= _LARGE
+        self.total = worker.new_total(LeanRoom() if large else PrivateRoom())
+        self.vectors = vectors_in(worker, DiskRoom(self.folder) if large else PrivateRoom())
 
     def publish(self, name: str, vector: Tensor, message: bytes | None = None) -> None:
         """Let the clients have a flat vector under a name; it is offered to them once a client is asked."""
@@ -132,6 +135,8 @@ class Sites:
     def _ask(self, requests: Sequence[Any]) -> None:
         """Open a call for each request, with the vectors as they are published."""
         objects = self._offered()
+        for vector in self.vectors.values():  # nobody looks at them while updates arrive
+            set_aside(vector)
         encoded = sorted(name for name, message in self._messages.items() if message is not None)
         for request in requests:
             most = 0
@@ -196,9 +201,8 @@ class Sites:
             _require_own(request, answer)
             if not isinstance(request, TrainRequest) or answer.error is not None:
                 return answer
-            with _mapped(reply.path) as data:
-                masked = request.masking is not None
-                upload = unpack_upload(data, self.worker.algorithm, self.worker.layout, answer, masked=masked)
+            masked, data = request.masking is not None, _mapped(reply.path)
+            upload = unpack_upload(data, self.worker.algorithm, self.worker.layout, answer, masked=masked)
             if upload.masked is not None:
                 answer = with_masked_weight(answer, upload.masked)
             return self.worker.receive(request, Trained(answer, upload), self.vectors, self.total)
@@ -237,14 +241,9 @@ def _missing(request: Any, reason: str) -> Any:
     return ClientModelResult(request.client, reason)
 
 
-@contextmanager
-def _mapped(path: Path | None) -> Iterator[memoryview]:
-    """Map the file of an upload for the time of a block."""
+def _mapped(path: Path | None) -> memoryview:
+    """Map the file of an upload, privately, while what is returned is held."""
     if path is None:
         raise RunError("the site sent no update")
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        view = memoryview(mapped)
-        try:
-            yield view
-        finally:
-            view.release()
+    with path.open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fednlp.errors import RunError
@@ -82,20 +83,36 @@ def unpack(data: bytes | memoryview, expected: Shapes) -> dict[str, Tensor]:
     Raises:
         RunError: The message is not valid safetensors, or differs from ``expected``.
     """
+    tensors = {}
+    for name, raw in raw_tensors(data, expected).items():
+        shape, dtype = expected[name]
+        flat = torch.empty(torch.Size(shape).numel(), dtype=dtype)
+        flat.view(torch.uint8).numpy()[:] = raw
+        tensors[name] = flat.view(shape)
+    return tensors
+
+
+def raw_tensors(data: bytes | memoryview, expected: Shapes) -> dict[str, NDArray[np.uint8]]:
+    """Return the bytes of a message's tensors, where they lie, in the order of ``expected``.
+
+    Args:
+        data: An untrusted message.
+        expected: The exact names, shapes and dtypes of its tensors.
+
+    Raises:
+        RunError: The message is not valid safetensors, or differs from ``expected``.
+    """
     header, payload = _header(expected)
     start, found = _read_header(data, len(_text(header)) + METADATA_LIMIT)
     found.pop(_METADATA, None)
     _compare(found, header)
     if len(data) - start != payload:
         raise RunError(f"the message has {len(data) - start} bytes of tensors where {payload} are expected")
-    tensors = {}
-    for name, (shape, dtype) in expected.items():
+    raw = {}
+    for name in expected:
         first, last = header[name]["data_offsets"]
-        flat = torch.empty(torch.Size(shape).numel(), dtype=dtype)
-        raw = np.frombuffer(data, dtype=np.uint8, count=last - first, offset=start + first)
-        flat.view(torch.uint8).numpy()[:] = raw
-        tensors[name] = flat.view(shape)
-    return tensors
+        raw[name] = np.frombuffer(data, dtype=np.uint8, count=last - first, offset=start + first)
+    return raw
 
 
 def read_metadata(data: bytes, expected: Shapes) -> dict[str, str]:
