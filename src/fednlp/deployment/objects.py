@@ -11,7 +11,7 @@ from fednlp.deployment.messages import ObjectRef
 from fednlp.disk import writing
 from fednlp.errors import ProtocolError
 
-REMEDY = "the transfer goes on from where it stands"
+REMEDY = "then the transfer goes on from where it stands"
 
 
 def sync_folder(folder: Path) -> None:

@@ -113,7 +113,7 @@ class Site:
     def _set_up(self, setup: Setup, objects: Mapping[str, Path]) -> dict[str, Any]:
         self._worker = self._examined(setup, objects)
         self._sums = self._secure_sums(setup, self._worker)
-        with atomic(self.folder / _SETUP) as file:
+        with atomic(self.folder / _SETUP, "then run fednlp join again") as file:
             file.write(setup.model_dump_json().encode())
         own = self._worker.partition
         train, test = (len(part(setup.client)) for part in (own.train, own.test))
