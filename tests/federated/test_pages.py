@@ -42,11 +42,12 @@ def stored(update: Tensor, folder: Path) -> StoredUpdate:
 
 def test_zeros_take_memory_where_they_are_written_and_until_they_are_given_back() -> None:
     zeros = lazy_zeros(8 << 20)
-    assert resident(zeros) < 1 << 20
+    before = resident(zeros)  # of its neighbours, too, which the kernel counts as one
     zeros[: 4 << 20] = 1.0
-    assert resident(zeros) >= 16 << 20
+    written = resident(zeros)
+    assert before + (14 << 20) < written < before + (20 << 20)
     give_back(zeros[: 2 << 20])
-    assert 16 << 20 > resident(zeros) >= 8 << 20
+    assert resident(zeros) < written - (7 << 20)
     assert not zeros[: 2 << 20].any()
     assert zeros[2 << 20 : 4 << 20].all()
     assert lazy_zeros(0).numel() == 0
