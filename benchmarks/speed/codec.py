@@ -2,7 +2,7 @@
 
 ``frames`` is an upload in frames of 1 MiB: each is made from the file's bytes and read again, as the sender and the
 receiver do. ``message`` is a model's tensors made into a message, and read into a flat vector; it has to copy them once
-each way, and its bound is two copies. The copy is of chunks of the same size into memory of its own.
+each way, and its bound is two copies into new memory. The copy of ``frames`` is into memory that was written before.
 """
 
 import statistics
@@ -41,9 +41,11 @@ def codec(megabytes: float, repeats: int) -> dict[str, Any]:
         for start in range(0, len(data), CHUNK):
             from_client(frame(UploadChunk("1.0.train", start), data[start : start + CHUNK]))
 
+    other = bytearray(data)
+
     def copy() -> None:
         for start in range(0, len(data), CHUNK):
-            bytes(data[start : start + CHUNK])
+            other[start : start + CHUNK] = data[start : start + CHUNK]
 
     def message() -> None:
         flat_of(pack(layout.views(flat)), layout)

@@ -6,7 +6,7 @@ of its header is ever used. Format: https://huggingface.co/docs/safetensors, *Fo
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -56,21 +56,29 @@ def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = Non
         tensors: float32, int32, bfloat16, float16, int8 or uint8.
         metadata: Short texts by name, if any, read again by :func:`read_metadata`.
     """
+    if not metadata:
+        return b"".join(_pieces(tensors))
     from safetensors.torch import save
 
     # One entry, because safetensors writes several in no order.
-    extra = {_OWN: json.dumps(dict(metadata), sort_keys=True)} if metadata else None
+    extra = {_OWN: json.dumps(dict(metadata), sort_keys=True)}
     return save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, extra)
 
 
 def write_message(file: BinaryIO, tensors: Mapping[str, Tensor]) -> None:
     """Write named tensors as :func:`pack` returns them, tensor by tensor: no second copy is made of all of them."""
+    for piece in _pieces(tensors):
+        file.write(piece)
+
+
+def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """Yield the header of a message, and the bytes of its tensors, where they lie."""
     header, _ = _header(shapes_of(tensors))
     text = _text(header)
     length = -(-len(text) // 8) * 8
-    file.write(length.to_bytes(8, "little") + text.ljust(length))
+    yield length.to_bytes(8, "little") + text.ljust(length)
     for name in header:
-        file.write(tensors[name].detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+        yield tensors[name].detach().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
 def unpack(data: bytes | memoryview, expected: Shapes) -> dict[str, Tensor]:
