@@ -77,6 +77,7 @@ class Experiment(ExperimentFields):
                 "data": self.data.model_copy(update=_anchored(self.data, "path", "test_path")),
                 "model": self.model.model_copy(update=_anchored_model(self.model)),
                 "costs": self.costs.model_copy(update=_anchored_device(self.costs)),
+                "runtime": self.runtime.model_copy(update=_anchored(self.runtime, "gpu_mapping")),
             }
         )
 

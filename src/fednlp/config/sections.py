@@ -426,7 +426,7 @@ class Costs(Section):
 class Runtime(Section):
     """Where the work is done. ``engine``, ``address`` and ``workers`` change the speed, never the result.
 
-    ``address`` is that of a cluster of Ray.
+    ``address`` is that of a cluster of Ray. ``workers_per_gpu`` and ``gpu_mapping``, a file, lay the workers over GPUs.
     ``cache_activations`` keeps what frozen bottom layers make of each text on disk, in place of running them again.
     """
 
@@ -435,6 +435,8 @@ class Runtime(Section):
     workers: Count = 0
     threads: PositiveInt = 1
     device: str = "auto"
+    workers_per_gpu: PositiveInt = 1
+    gpu_mapping: str | None = None
     cache_activations: bool = True
 
     @field_validator("engine")
@@ -448,12 +450,15 @@ class Runtime(Section):
 
 
 class Rounds(Section):
-    """When a round of a deployment goes on without a site. In a simulation nobody is late.
+    """When a round goes on without a client.
 
-    ``wait`` is in seconds; without it a round waits for as long as it takes.
+    ``wait`` is in seconds, and is for deployments; without it a round waits for as long as it takes. With
+    ``over_selection`` a round draws so many times ``clients_per_round``, and the first ``clients_per_round`` of them to
+    deliver count; in a simulation they are the fastest by the simulated clock.
     """
 
     wait: PositiveFloat | None = None
+    over_selection: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
 
 
 class Evaluation(Section):

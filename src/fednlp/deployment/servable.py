@@ -7,7 +7,6 @@ from fednlp.config.sections import BASELINES
 from fednlp.deployment.secure_terms import NO_DIRECTORY
 from fednlp.errors import ConfigError
 from fednlp.formulations import TASKS
-from fednlp.models.peft_options import averaging_of
 from fednlp.models.registry import FROM_SCRATCH_NAMES
 
 
@@ -54,16 +53,10 @@ def _unsupported(experiment: Experiment) -> Iterator[str]:
     name = experiment.algorithm.name
     if name in BASELINES:
         yield f"{name} is a baseline of simulations: say another algorithm.name"
-    if name == "fedbuff":
-        yield "fedbuff goes by the simulated clock of [costs], and sites have their own: say another algorithm.name"
     if experiment.fewshot is not None:
         yield "[fewshot] draws gold labels from all examples, which no server of a federation has: leave it out"
     if experiment.attack is not None:
         yield "[attack] is for simulations: leave it out"
-    if averaging_of(experiment.model.peft) == "exact":
-        yield '[model.peft] averaging = "exact" is for simulations yet: say averaging = "ffa" or "plain"'
-    if experiment.pull.push != "all":
-        yield 'pull.push = "selected" is for simulations yet: say pull.push = "all"'
     if experiment.secure.malicious_server:
         yield NO_DIRECTORY
     if experiment.evaluation.cross_client_evaluation:

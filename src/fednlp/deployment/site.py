@@ -1,7 +1,6 @@
 """A site's work: it answers the server's calls with its own examples, which never leave it."""
 
 import json
-import mmap
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
@@ -10,28 +9,26 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from fednlp.config import Experiment
-from fednlp.deployment.asked import asked_of
+from fednlp.config import Experiment, differences
+from fednlp.deployment.asked import DERIVED, asked_of
 from fednlp.deployment.disclosure import told_result, told_score, told_sizes
 from fednlp.deployment.dry_run import dry_run
 from fednlp.deployment.facts import Download, Facts, facts_of
 from fednlp.deployment.policy import SitePolicy
+from fednlp.deployment.published import Published
 from fednlp.deployment.refusals import Refusal, check, check_settings, refused_by
+from fednlp.deployment.repeated import LastTrained
 from fednlp.deployment.secure_agreed import agreed
 from fednlp.deployment.secure_kept import KeptSessions
 from fednlp.deployment.secure_messages import STEPS
 from fednlp.deployment.secure_site import SecureSite
-from fednlp.deployment.setup import Setup, experiment_of, place_model, read_setup
+from fednlp.deployment.setup import Setup, experiment_of, is_setup, place_model, read_setup
 from fednlp.deployment.site_data import open_site_data
 from fednlp.disk import atomic
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
-from fednlp.federated.communication import decode_broadcast, entry_shapes
-from fednlp.federated.message import unpack
 from fednlp.federated.runtime import MODEL
-from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import Trained, pack_upload
 from fednlp.partition import OneClient
 from fednlp.runtime.messages import ClientModelRequest, ClientModelResult, to_json
@@ -40,7 +37,7 @@ from fednlp.simulation.workers import client_algorithm, worker_spec
 from fednlp.training.worker import ClientWorker
 from fednlp.training.worker_spec import load_model
 
-_SETUP, _SECURE = "setup.json", "secure"
+_SETUP, _SECURE, _LAST = "setup.json", "secure", "trained.json"
 
 
 class Site:
@@ -58,7 +55,8 @@ class Site:
         self._worker: ClientWorker | None = None
         self._agreed: Experiment | None = None
         self._sums: SecureSite | None = None
-        self._published: dict[str, tuple[str, Tensor]] = {}
+        self._published = Published()
+        self._last, self._run = LastTrained(folder / _LAST), ""
 
     def answer(
         self, name: str, request: Mapping[str, Any], objects: Mapping[str, Path]
@@ -76,7 +74,7 @@ class Site:
         Raises:
             FednlpError: The site cannot or may not do it.
         """
-        if name == "setup":
+        if is_setup(name):
             return self._set_up(read_setup(request), objects), None
         if name in STEPS:
             sums = self.sums
@@ -111,13 +109,21 @@ class Site:
         return self._sums if self.worker is not None else None
 
     def _set_up(self, setup: Setup, objects: Mapping[str, Path]) -> dict[str, Any]:
+        self._require_unchanged(setup)
         self._worker = self._examined(setup, objects)
         self._sums = self._secure_sums(setup, self._worker)
         with atomic(self.folder / _SETUP, "then run fednlp join again") as file:
             file.write(setup.model_dump_json().encode())
         own = self._worker.partition
         train, test = (len(part(setup.client)) for part in (own.train, own.test))
-        return told_sizes(self.policy.allow, train, test).model_dump()
+        return told_sizes(self.policy.allow, train, test).model_dump() | {"clients": setup.clients}
+
+    def _require_unchanged(self, setup: Setup) -> None:
+        """Check that a site that is set up again has the experiment that it has agreed to."""
+        path = self.folder / _SETUP
+        known = read_setup(json.loads(path.read_text())) if path.is_file() else setup
+        if known.run == setup.run and (changed := differences(experiment_of(known), experiment_of(setup))):
+            raise RunError(f"the server has changed the experiment of this run: {'; '.join(changed[:5])}")
 
     def _examined(self, setup: Setup, objects: Mapping[str, Path]) -> ClientWorker:
         """Return the worker of an experiment that the site's policy allows.
@@ -188,7 +194,7 @@ class Site:
             self.folder / "record.bin",
         )
         own = OneClient(setup.client, setup.clients, data.train_numbers, data.test_numbers)
-        self._agreed = experiment_of(setup)
+        self._agreed, self._run = experiment_of(setup), setup.run
         return ClientWorker(spec, load_model(spec), client_algorithm(experiment, setup.clients), own)
 
     def _secure_sums(self, setup: Setup, worker: ClientWorker) -> SecureSite | None:
@@ -241,6 +247,8 @@ class Site:
             sums.over(wanted.round if isinstance(wanted, TrainRequest) else wanted.round + 1)
             if isinstance(wanted, TrainRequest):
                 return sums.train(wanted, do)
+        if isinstance(wanted, TrainRequest):
+            self._last.require_same(self._run, wanted.round, name, request, objects)
         answer = do(wanted)
         if not isinstance(answer, Trained):
             return _json(to_json(answer)), None
@@ -259,13 +267,13 @@ class Site:
         worker = self.worker
         encoded = set(request.get("encoded") or ())
         vectors = {
-            name: self._vector(name, path, wanted.round if name in encoded else None)
-            for name, path in objects.items()
+            name: self._published.vector(worker, name, objects, wanted.round if name in encoded else None)
+            for name in objects.keys() - {DERIVED}
         }
         missing = {MODEL, *worker.receives} - vectors.keys()
         if missing:
             raise RunError(f"the server did not send {', '.join(sorted(missing))}")
-        self._forget_after(request.get("counted"), wanted)
+        wanted = self._as_counted(request.get("counted"), wanted)
         answer = worker.handlers[type(wanted)](wanted, vectors)
         worker.trainer.sync()
         if isinstance(answer, ClientModelResult):
@@ -274,33 +282,20 @@ class Site:
             return replace(answer, result=told_result(self.policy.allow, answer.result))
         return answer
 
-    def _forget_after(self, counted: Any, request: TrainRequest | ClientModelRequest) -> None:
-        """Take back what was kept in rounds that came to nothing: the last that counted is the server's to say."""
-        store = self.worker.trainer.store
-        if store is not None and isinstance(counted, int) and 0 <= counted < request.round:
-            store.forget(request.client, counted + 1)
+    def _as_counted(
+        self, counted: Any, request: TrainRequest | ClientModelRequest
+    ) -> TrainRequest | ClientModelRequest:
+        """Leave out what was kept in rounds that came to nothing: the last that counted is the server's to say.
 
-    def _vector(self, name: str, path: Path, encoded_in: int | None) -> Tensor:
-        """Return what the server published under a name, flat; the last of each name is kept."""
-        key = f"{path.name} {encoded_in}"
-        known = self._published.get(name)
-        if known is not None and known[0] == key:
-            return known[1]
-        worker = self.worker
-        layout, downlink = worker.layout, worker.algorithm.downlink
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            view = memoryview(mapped)
-            try:
-                if encoded_in is None:
-                    tensors: Mapping[str, Tensor] = unpack(view, entry_shapes(layout.entries))
-                else:
-                    rng = RngKey(worker.spec.seed, encoded_in, -1)
-                    tensors = decode_broadcast(downlink, layout, view, rng)
-            finally:
-                view.release()
-        flat = layout.flatten(tensors)
-        self._published[name] = (key, flat)
-        return flat
+        A model is evaluated as it was after that round, as an update that has not been used yet may still count.
+        """
+        store = self.worker.trainer.store
+        if store is None or not isinstance(counted, int) or not 0 <= counted < request.round:
+            return request
+        if isinstance(request, ClientModelRequest) and not request.finetune_steps:
+            return replace(request, round=counted)
+        store.forget(request.client, counted + 1)
+        return request
 
 
 def _json(message: dict[str, Any] | None) -> dict[str, Any]:

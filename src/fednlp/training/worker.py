@@ -85,7 +85,8 @@ class ClientWorker:
         derived = [pair.base for pair in adapters]
         decaying = self.options.weight_decay > 0
         groups = groups_of(model) if algorithm.uplink.pull.rule != "all" else {}
-        self.replica = Replica(model, pick_device(spec.device), by_rows, personal, derived, decaying)
+        device = pick_device(spec.device, spec.workers_per_gpu, spec.gpu_mapping)
+        self.replica = Replica(model, device, by_rows, personal, derived, decaying)
         self.layout: Layout = self.replica.layout
         if self.replica.frozen_prefix is not None and not getattr(self.task, "draws_inputs", False):
             folder = (
@@ -174,7 +175,7 @@ class ClientWorker:
         record = trainer.record(request.client, request.round - 1)
         with self._labelled(request.client, request.examples, request.labels) as examples:
             init = init_of(record, algorithm, self.layout, x)
-            local = trainer.local(request.client, examples, request.round, x, init)
+            local = trainer.local(request.client, examples, request.began, x, init)
             local.rate, local.staleness = request.rate, request.staleness
             local.all_words = algorithm.uplink.pull.rule != "all"
             try:
@@ -204,7 +205,7 @@ class ClientWorker:
             return None
         if not isinstance(answer, Trained):
             return answer
-        key, result = RngKey(self.spec.seed, request.round, request.client), answer.result
+        key, result = RngKey(self.spec.seed, request.began, request.client), answer.result
         try:
             require_reported(result, self.algorithm)
             update = received(answer.upload, self.algorithm, self.layout, vectors[MODEL], key)
