@@ -86,12 +86,13 @@ class LightClient:
         )
 
     def _work(self, call: Any) -> None:
-        from fednlp.deployment.setup import Ready
+        from fednlp.deployment.setup import Ready, is_setup, read_setup
         from fednlp.federated.client import ClientResult, TrainRequest
         from fednlp.runtime.messages import from_json, to_json
 
-        if call.id.endswith(".setup"):
-            self.session.answer(call.id, Ready(train=8, test=0).model_dump(), None)
+        if is_setup(call.id):
+            clients = read_setup(call.request).clients
+            self.session.answer(call.id, Ready(train=8, test=0, clients=clients).model_dump(), None)
         else:
             request = from_json(call.request["request"])
             assert isinstance(request, TrainRequest)
@@ -174,9 +175,8 @@ def federation(experiment: Any, folder: Path, clients: int) -> tuple[list[dict[s
 
     async def connected() -> None:
         async def one(light: LightClient) -> None:
-            await link.connecting(
-                address, authority.site(str(light.number)), light.session.begin, server_name="fednlp-server"
-            )
+            own = authority.site(str(light.number))
+            await link.connecting(address, lambda: own, light.session.begin, server_name="fednlp-server")
 
         await asyncio.gather(*map(one, lights))
 

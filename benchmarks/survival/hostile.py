@@ -146,7 +146,7 @@ class _Honest:
         )
         threading.Thread(
             target=link.connect,
-            args=(address, credentials, self.session.begin),
+            args=(address, lambda: credentials, self.session.begin),
             kwargs={"server_name": "fednlp-server"},
             daemon=True,
         ).start()

@@ -4,10 +4,11 @@ import re
 from typing import Any
 
 from fednlp.config import Experiment
+from fednlp.deployment.secure_messages import TESTS
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.partition import OneClient
-from fednlp.runtime.messages import ClientModelRequest, from_json
+from fednlp.runtime.messages import ClientModelRequest, ClientSumsRequest, from_json
 
 DERIVED = "derived"
 """The object with the tensors that the server computes, beside a model whose other tensors are transformed."""
@@ -18,7 +19,7 @@ _EVALUATE = ("evaluate", "finetune")
 
 def asked_of(
     value: Any, name: str, experiment: Experiment, own: OneClient
-) -> TrainRequest | ClientModelRequest:
+) -> TrainRequest | ClientModelRequest | ClientSumsRequest:
     """Return the request that a call carries, if the experiment has it done.
 
     A server that asks for more, such as training on one example alone, would learn more than the site agreed to.
@@ -33,12 +34,15 @@ def asked_of(
         RunError: It is no such request.
     """
     wanted = from_json(value)
-    if not isinstance(wanted, (TrainRequest, ClientModelRequest)):
+    if not isinstance(wanted, (TrainRequest, ClientModelRequest, ClientSumsRequest)):
         raise RunError(f"a site does not answer a {type(wanted).__name__}")
     if wanted.client != own.client:
         raise RunError(f"the server asks for client {wanted.client}, and this site is client {own.client}")
     if not 1 <= wanted.round <= experiment.num_rounds:
         raise RunError(f"the server asks for round {wanted.round} of {experiment.num_rounds}")
+    if isinstance(wanted, ClientSumsRequest):
+        _require_sums(wanted, name, experiment)
+        return wanted
     if wanted.examples is not None or wanted.labels is not None:
         raise RunError("the server names examples or labels, which are the site's own")
     if isinstance(wanted, TrainRequest):
@@ -60,6 +64,18 @@ def _require_training(wanted: TrainRequest, name: str, experiment: Experiment) -
         )
     if not (0 <= wanted.weight <= 1 and 0 <= wanted.rate <= 1) or wanted.staleness:
         raise RunError("the server asks for another weight, learning rate or model than the experiment has")
+
+
+def _require_sums(wanted: ClientSumsRequest, name: str, experiment: Experiment) -> None:
+    if name != TESTS or not experiment.evaluation.federated:
+        raise RunError("the server asks for sums over tests, and the experiment has no evaluation.federated")
+    secure = experiment.secure.protocol != "none"
+    if secure is (wanted.masking is None):
+        raise RunError(
+            "the server asks for sums that are not masked, and the experiment has secure sums"
+            if secure
+            else "the server asks for masked sums, and the experiment has no secure sums"
+        )
 
 
 def _require_evaluation(wanted: ClientModelRequest, name: str, experiment: Experiment) -> None:

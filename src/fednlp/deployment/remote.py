@@ -20,6 +20,7 @@ from fednlp.deployment.objects import mapped_privately
 from fednlp.deployment.publishing import Offer, Publisher
 from fednlp.deployment.rooms import rooms
 from fednlp.deployment.round_log import RoundLog, next_attempt
+from fednlp.deployment.secure_messages import TESTS
 from fednlp.deployment.secure_server import with_masked_weight
 from fednlp.deployment.waiting import Patience
 from fednlp.errors import FednlpError, RunError
@@ -28,10 +29,26 @@ from fednlp.federated.pages import set_aside
 from fednlp.federated.round import late
 from fednlp.federated.upload import Trained, unpack_upload, upload_bytes
 from fednlp.runtime.engine import vectors_in
-from fednlp.runtime.messages import ClientModelRequest, ClientModelResult, from_json, to_json
+from fednlp.runtime.messages import (
+    ClientModelRequest,
+    ClientModelResult,
+    ClientSums,
+    ClientSumsRequest,
+    from_json,
+    to_json,
+)
 
-_KINDS: Mapping[type, str] = {TrainRequest: "train", ClientModelRequest: "evaluate"}
+_KINDS: Mapping[type, str] = {
+    TrainRequest: "train",
+    ClientModelRequest: "evaluate",
+    ClientSumsRequest: TESTS,
+}
 """What goes to sites, and what it is called in the numbers of calls."""
+_ANSWERS: Mapping[type, Any] = {
+    TrainRequest: ClientResult,
+    ClientModelRequest: ClientModelResult,
+    ClientSumsRequest: ClientSums,
+}
 
 
 class Sites:
@@ -252,7 +269,7 @@ class Sites:
             masked, data = request.masking is not None, mapped_privately(reply.path)
             upload = unpack_upload(data, self.worker.algorithm, self.worker.layout, answer, masked=masked)
             if upload.masked is not None:
-                answer = with_masked_weight(answer, upload.masked)
+                answer = with_masked_weight(answer, upload.masked, self.worker.layout.numel)
             return self.worker.receive(request, Trained(answer, upload), self.vectors, self.total)
         except FednlpError as error:
             return _failed(request, str(error))
@@ -268,7 +285,7 @@ class Sites:
             self.counted[request.client] = request.round
 
 
-def call_id(request: TrainRequest | ClientModelRequest) -> str:
+def call_id(request: TrainRequest | ClientModelRequest | ClientSumsRequest) -> str:
     """Return the number of the call that carries a request.
 
     >>> call_id(TrainRequest(client=3, round=12, weight=1.0))
@@ -277,7 +294,7 @@ def call_id(request: TrainRequest | ClientModelRequest) -> str:
     name = _KINDS[type(request)]
     if isinstance(request, TrainRequest):
         return f"{request.began}.{request.client}.{name}"
-    if request.finetune_steps:
+    if isinstance(request, ClientModelRequest) and request.finetune_steps:
         name = "finetune"
     return f"{request.round}.{request.client}.{name}"
 
@@ -302,8 +319,7 @@ def _trains(request: Any) -> bool:
 
 def _require_own(request: Any, answer: Any) -> None:
     """Check that an answer is to the request: a site speaks for itself alone."""
-    wanted = ClientResult if isinstance(request, TrainRequest) else ClientModelResult
-    if not isinstance(answer, wanted) or answer.client != request.client:
+    if not isinstance(answer, _ANSWERS[type(request)]) or answer.client != request.client:
         raise RunError("the site answered something else than it was asked")
     if isinstance(answer, ClientResult) and answer.weight != request.weight:
         raise RunError("the site answered with another weight than it was told")
@@ -312,4 +328,4 @@ def _require_own(request: Any, answer: Any) -> None:
 def _failed(request: Any, reason: str) -> Any:
     if isinstance(request, TrainRequest):
         return failed(request, RunError(reason), 0, 0)
-    return ClientModelResult(request.client, reason)
+    return _ANSWERS[type(request)](request.client, error=reason)

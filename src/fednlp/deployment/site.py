@@ -12,16 +12,18 @@ import torch
 
 from fednlp.config import Experiment, differences
 from fednlp.deployment.asked import DERIVED, asked_of
-from fednlp.deployment.disclosure import told_result, told_score, told_sizes
+from fednlp.deployment.disclosure import require_sums_told, tells_sums, told_result, told_score, told_sizes
 from fednlp.deployment.dry_run import dry_run
 from fednlp.deployment.facts import Download, Facts, facts_of
+from fednlp.deployment.label_telling import asks_labels, tell_labels
+from fednlp.deployment.memory import check_memory
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.published import Published
 from fednlp.deployment.refusals import Refusal, check, check_settings, refused_by
 from fednlp.deployment.repeated import LastTrained
-from fednlp.deployment.secure_agreed import agreed
+from fednlp.deployment.secure_agreed import agreed, agreed_on_tests
 from fednlp.deployment.secure_kept import KeptSessions
-from fednlp.deployment.secure_messages import STEPS
+from fednlp.deployment.secure_messages import OF_TESTS, STEPS
 from fednlp.deployment.secure_site import SecureSite
 from fednlp.deployment.setup import Setup, experiment_of, is_setup, place_model, read_setup
 from fednlp.deployment.site_data import open_site_data
@@ -31,13 +33,13 @@ from fednlp.federated.client import TrainRequest
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.upload import Trained, pack_upload
 from fednlp.partition import OneClient
-from fednlp.runtime.messages import ClientModelRequest, ClientModelResult, to_json
+from fednlp.runtime.messages import ClientModelRequest, ClientModelResult, ClientSumsRequest, to_json
 from fednlp.simulation.components import Log, RunComponents, build_components
 from fednlp.simulation.workers import client_algorithm, worker_spec
 from fednlp.training.worker import ClientWorker
 from fednlp.training.worker_spec import load_model
 
-_SETUP, _SECURE, _LAST = "setup.json", "secure", "trained.json"
+_SETUP, _SECURE, _SECURE_TESTS, _LAST = "setup.json", "secure", "secure-tests", "trained.json"
 
 
 class Site:
@@ -55,6 +57,7 @@ class Site:
         self._worker: ClientWorker | None = None
         self._agreed: Experiment | None = None
         self._sums: SecureSite | None = None
+        self._test_sums: SecureSite | None = None
         self._published = Published()
         self._last, self._run = LastTrained(folder / _LAST), ""
 
@@ -74,20 +77,25 @@ class Site:
         Raises:
             FednlpError: The site cannot or may not do it.
         """
+        if asks_labels(name):
+            return tell_labels(self.policy, self.name, request), None
         if is_setup(name):
             return self._set_up(read_setup(request), objects), None
-        if name in STEPS:
-            sums = self.sums
+        step = name.removeprefix(OF_TESTS)
+        if step in STEPS:
+            sums = self.sums if step == name else self.test_sums
             if sums is None:
                 raise RunError("the server asks for a secure sum, and the experiment has none")
-            return sums.answer(name, request, objects)
+            return sums.answer(step, request, objects)
         return self._work(name, request, objects)
 
     def end(self) -> None:
         """Remove what is kept for secure sums: the run is over."""
         setup = self.folder / _SETUP
-        if (self.folder / _SECURE).is_dir() and setup.is_file():
-            KeptSessions(self.folder / _SECURE, read_setup(json.loads(setup.read_text())).run).end()
+        for name, prefix in ((_SECURE, ""), (_SECURE_TESTS, OF_TESTS)):
+            if (self.folder / name).is_dir() and setup.is_file():
+                run = prefix + read_setup(json.loads(setup.read_text())).run
+                KeptSessions(self.folder / name, run).end()
 
     @property
     def worker(self) -> ClientWorker:
@@ -100,7 +108,7 @@ class Site:
                 )
             setup = read_setup(json.loads(path.read_text()))
             self._worker = self._open(setup)
-            self._sums = self._secure_sums(setup, self._worker)
+            self._open_sums(setup, self._worker)
         return self._worker
 
     @property
@@ -108,15 +116,22 @@ class Site:
         """This site's part in secure sums; None where the experiment has none."""
         return self._sums if self.worker is not None else None
 
+    @property
+    def test_sums(self) -> SecureSite | None:
+        """This site's part in secure sums over the sites' tests; None where the experiment has none."""
+        return self._test_sums if self.worker is not None else None
+
     def _set_up(self, setup: Setup, objects: Mapping[str, Path]) -> dict[str, Any]:
         self._require_unchanged(setup)
         self._worker = self._examined(setup, objects)
-        self._sums = self._secure_sums(setup, self._worker)
+        self._open_sums(setup, self._worker)
         with atomic(self.folder / _SETUP, "then run fednlp join again") as file:
             file.write(setup.model_dump_json().encode())
         own = self._worker.partition
         train, test = (len(part(setup.client)) for part in (own.train, own.test))
-        return told_sizes(self.policy.allow, train, test).model_dump() | {"clients": setup.clients}
+        sums = tells_sums(self.policy.allow, experiment_of(setup))
+        sizes = told_sizes(self.policy.allow, train, test, sums=sums)
+        return sizes.model_dump() | {"clients": setup.clients}
 
     def _require_unchanged(self, setup: Setup) -> None:
         """Check that a site that is set up again has the experiment that it has agreed to."""
@@ -156,6 +171,7 @@ class Site:
         experiment = experiment_of(setup)
         self._require_none(check_settings(self.policy, experiment))
         place_model(objects, self.folder / "start")
+        self._require_none(check_memory(self.policy, setup, experiment, self.folder / "start"))
         worker = self._open(setup)
         facts = facts_of(
             experiment,
@@ -165,6 +181,7 @@ class Site:
             examples=len(worker.partition.train(setup.client)),
             longest=setup.longest,
             downloads=[Download(name, path.stat().st_size, path.name) for name, path in objects.items()],
+            asks_labels=setup.asked_labels,
         )
         return worker, facts, check(self.policy, experiment, facts)
 
@@ -197,12 +214,12 @@ class Site:
         self._agreed, self._run = experiment_of(setup), setup.run
         return ClientWorker(spec, load_model(spec), client_algorithm(experiment, setup.clients), own)
 
-    def _secure_sums(self, setup: Setup, worker: ClientWorker) -> SecureSite | None:
-        """Return what answers the calls of secure sums; None where the experiment has none."""
-        own, allow = worker.partition, self.policy.allow
+    def _open_sums(self, setup: Setup, worker: ClientWorker) -> None:
+        """Open what answers the calls of secure sums, as far as the experiment has any."""
+        own, allow, experiment = worker.partition, self.policy.allow, experiment_of(setup)
         train, test = (len(part(setup.client)) for part in (own.train, own.test))
         expected = agreed(
-            experiment_of(setup),
+            experiment,
             setup.run,
             own=setup.client,
             clients=setup.clients,
@@ -210,7 +227,16 @@ class Site:
             examples=told_sizes(allow, train, test).train,
             smallest=allow.smallest_cohort,
         )
-        return None if expected is None else SecureSite(self.folder / _SECURE, expected)
+        self._sums = None if expected is None else SecureSite(self.folder / _SECURE, expected)
+        terms = agreed_on_tests(
+            experiment,
+            setup.run,
+            worker.task,
+            own=setup.client,
+            clients=setup.clients,
+            smallest=allow.smallest_cohort,
+        )
+        self._test_sums = None if terms is None else SecureSite(self.folder / _SECURE_TESTS, terms)
 
     def _own_experiment(self, setup: Setup) -> Experiment:
         """Return the experiment with this site's own model folder and device."""
@@ -249,6 +275,10 @@ class Site:
                 return sums.train(wanted, do)
         if isinstance(wanted, TrainRequest):
             self._last.require_same(self._run, wanted.round, name, request, objects)
+        if isinstance(wanted, ClientSumsRequest):
+            require_sums_told(self.policy.allow, agreed)
+            if self.test_sums is not None:
+                return self.test_sums.add(wanted, do)
         answer = do(wanted)
         if not isinstance(answer, Trained):
             return _json(to_json(answer)), None
@@ -259,7 +289,7 @@ class Site:
 
     def _do(
         self,
-        wanted: TrainRequest | ClientModelRequest,
+        wanted: TrainRequest | ClientModelRequest | ClientSumsRequest,
         request: Mapping[str, Any],
         objects: Mapping[str, Path],
     ) -> Any:
@@ -283,8 +313,8 @@ class Site:
         return answer
 
     def _as_counted(
-        self, counted: Any, request: TrainRequest | ClientModelRequest
-    ) -> TrainRequest | ClientModelRequest:
+        self, counted: Any, request: TrainRequest | ClientModelRequest | ClientSumsRequest
+    ) -> TrainRequest | ClientModelRequest | ClientSumsRequest:
         """Leave out what was kept in rounds that came to nothing: the last that counted is the server's to say.
 
         A model is evaluated as it was after that round, as an update that has not been used yet may still count.
@@ -292,6 +322,8 @@ class Site:
         store = self.worker.trainer.store
         if store is None or not isinstance(counted, int) or not 0 <= counted < request.round:
             return request
+        if isinstance(request, ClientSumsRequest):
+            return request if self.worker.has_global_model else replace(request, round=counted)
         if isinstance(request, ClientModelRequest) and not request.finetune_steps:
             return replace(request, round=counted)
         store.forget(request.client, counted + 1)

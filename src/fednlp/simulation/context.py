@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -15,6 +15,9 @@ from fednlp.partition import Partition
 from fednlp.runtime.engine import Engine
 from fednlp.tasks.label_scores import LabelScores
 from fednlp.training.worker import ClientWorker
+
+if TYPE_CHECKING:
+    from fednlp.secure.session import SessionFactory
 
 
 @dataclass
@@ -36,6 +39,7 @@ class RunContext:
         gold: Numbers of the gold-labelled examples, and their labels, both int64; None where all examples have labels.
         labelled: Returns the numbers of a client's examples with a label, and their labels, both int64; None where all
             examples have labels.
+        sum_sessions: Opens the sessions of secure sums over the clients' tests; None for sessions in this process.
         client_scores: float64 (clients,), last score of each client; NaN where it has none.
         by_label: Scores by label of the last evaluation.
     """
@@ -53,6 +57,7 @@ class RunContext:
     facts: dict[str, Any] = field(default_factory=dict)
     gold: tuple[np.ndarray, np.ndarray] | None = None
     labelled: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None
+    sum_sessions: "SessionFactory | None" = None
 
     def __post_init__(self) -> None:
         self.client_scores = np.full(self.partition.num_clients, np.nan)

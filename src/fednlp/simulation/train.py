@@ -26,6 +26,7 @@ from fednlp.simulation.components import RunComponents
 from fednlp.simulation.configured_algorithm import attacked, attackers_of, build_algorithm
 from fednlp.simulation.context import RunContext, Training
 from fednlp.simulation.evaluate import write_clients
+from fednlp.simulation.federated_evaluation import check_federated_evaluation
 from fednlp.simulation.final import evaluate_final, is_due
 from fednlp.simulation.loops import training_of
 from fednlp.simulation.protection import protect
@@ -62,6 +63,7 @@ def open_run(
     callback: Callback,
     algorithm: Algorithm | None,
     sessions: "SessionFactory | None" = None,
+    sum_sessions: "SessionFactory | None" = None,
 ) -> OpenRun:
     """Build what the rounds need, from the last checkpoint where there is one.
 
@@ -75,7 +77,10 @@ def open_run(
         callback: Reports progress.
         algorithm: A method as a value, which replaces the one that the experiment names.
         sessions: Opens the sessions of secure aggregation; None for sessions in this process.
+        sum_sessions: The same for secure sums over the clients' tests.
     """
+    for line in check_federated_evaluation(experiment, components.task, partition.test_offsets):
+        callback.log(line)
     method = attacked(build_algorithm(experiment, algorithm), experiment, partition.num_clients)
     with saving(directory.folder):
         np.save(directory.test_numbers, components.data.test_numbers)
@@ -97,7 +102,15 @@ def open_run(
         state.params = pool.vectors[MODEL]
     texts = partial(components.data.input_texts, "train")
     context = RunContext(
-        experiment, partition, pool, worker, state, callback.on_progress, callback.log, texts
+        experiment,
+        partition,
+        pool,
+        worker,
+        state,
+        callback.on_progress,
+        callback.log,
+        texts,
+        sum_sessions=sum_sessions,
     )
     if experiment.attack is not None:
         context.facts["attackers"] = attackers_of(experiment, partition.num_clients)
