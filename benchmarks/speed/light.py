@@ -161,7 +161,7 @@ def federation(experiment: Any, folder: Path, clients: int) -> tuple[list[dict[s
     from fednlp.simulation.run_dir import RunDir
     from tests.deployment.throwaway import Authority
 
-    link._allow_many_files()
+    link.allow_many_files()
     authority, context = Authority(), multiprocessing.get_context("spawn")
     port, go = context.Queue(), context.Event()
     arguments = (port, go, folder, experiment, clients, authority.server_pair(), authority.pem)

@@ -93,7 +93,7 @@ def crowd(folder: Path, connections: int) -> dict[str, Any]:
     from fednlp.deployment.links import grpc as link
     from tests.deployment.throwaway import Authority
 
-    link._allow_many_files()
+    link.allow_many_files()
     authority, context = Authority(), multiprocessing.get_context("spawn")
     port, results = context.Queue(), context.Queue()
     arguments = (port, results, folder, authority.server_pair(), authority.pem)

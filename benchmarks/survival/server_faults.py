@@ -12,6 +12,8 @@ from typing import Any
 from survival.trial import SERVER, prepared
 
 _PIECE = 1 << 16
+_PATIENCE = 20.0
+"""Seconds that a server has to notice a full disk: it may write nothing while it waits for sites."""
 
 
 class Disk:
@@ -71,7 +73,7 @@ def disk(
         folder: New or empty.
         seed: Of the moments.
         times: How often.
-        full: Seconds that the disk is full.
+        full: Seconds that the disk is full after the server has said so.
         limit: Seconds that the federation may take.
     """
     rng, begun = Random(seed), time.monotonic()
@@ -79,7 +81,11 @@ def disk(
     place = Disk(folder / "disk", 512 << 20)
     with place.mounted():
         simulated, trial = prepared(experiment, folder, place=place.folder / SERVER, may_stop=True)
-        inbox = trial.server / "federation" / "inbox"
+        inbox, log = trial.server / "federation" / "inbox", trial.log_of(SERVER)
+
+        def said() -> int:
+            return log.read_text().count("no space left")
+
         with trial.running():
             for number in range(times):
                 after = number * experiment.num_rounds // times
@@ -87,7 +93,9 @@ def disk(
                     lambda after=after: trial.done() >= after and any(inbox.glob(f"{after + 1}.*")), end
                 )
                 trial.lasting(rng.uniform(0, 0.3) if number else 0.0, end)
+                before = said()
                 place.fill()
+                trial.wait(lambda before=before: said() > before, min(end, time.monotonic() + _PATIENCE))
                 trial.lasting(full, end)
                 place.free()
             trial.finish(end)
