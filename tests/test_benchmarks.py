@@ -85,3 +85,20 @@ def test_transfers_are_measured_against_a_plain_copy() -> None:
     assert figures["upload"]["of_plain"]["min"] == pytest.approx(
         figures["plain"]["seconds"]["min"] / figures["upload"]["seconds"]["min"], rel=0.1
     )
+
+
+def test_the_wire_codec_is_measured_against_a_memory_copy() -> None:
+    pytest.importorskip("grpc", reason="a deployment needs grpcio")
+    figures = said_by("deployment.py", "codec", "--megabytes", "8", "--repeats", "1")["codec"]
+    for name in ("frames", "message"):
+        assert figures[name]["ratio"] == pytest.approx(
+            figures[name]["seconds"] / figures[name]["copy"], rel=0.1
+        )
+
+
+def test_the_server_s_memory_is_measured_in_models() -> None:
+    pytest.importorskip("grpc", reason="a deployment needs grpcio")
+    sizes = ("--hidden", "64", "--layers", "2", "--uploads", "2")
+    figures = said_by("deployment.py", "memory", *sizes)["memory"]
+    assert figures["model_bytes"] > 400_000
+    assert figures["peak_bytes"]["all"] > figures["process_before_bytes"]["all"] > 100 << 20

@@ -40,14 +40,24 @@ def cannot_write(folder: Path, reason: str, remedy: str = ELSEWHERE) -> RunError
     Args:
         folder: The folder.
         reason: Why it cannot be written.
-        remedy: Advice for the end of the message.
+        remedy: Advice for the end of the message: what helps, or, from "then", what to do once that is mended.
     """
-    return RunError(f"cannot write in {folder} ({reason}): {remedy}")
+    first = "mend that, " if remedy.startswith("then") else ""
+    return RunError(f"cannot write in {folder} ({reason}): {first}{remedy}")
 
 
 def disk_full(folder: Path, remedy: str = ELSEWHERE) -> RunError:
-    """Return the error for a full disk, with a message of one line that ends with ``remedy``."""
-    return RunError(f"no space left on the disk that holds {folder}: free some, or {remedy}")
+    """Return the error for a full disk, with a message of one line that ends with ``remedy``.
+
+    Args:
+        folder: On that disk.
+        remedy: What else helps, or, from "then", what to do once there is space.
+
+    >>> disk_full(Path("runs"), "then start it again").args[0]
+    'no space left on the disk that holds runs: free some, then start it again'
+    """
+    joint = "" if remedy.startswith("then") else "or "
+    return RunError(f"no space left on the disk that holds {folder}: free some, {joint}{remedy}")
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 import struct
 from pathlib import Path
@@ -33,6 +34,8 @@ from fednlp.errors import ProtocolError
 
 MODEL = Random(1).randbytes(300)
 IDS = ("1.0.train", "1.0.keys", "2.0.train", "1.1.train", "9.0.unknown", "0.0.setup")
+RUN = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
+"""Names that a server may give to its run, whose answers have a folder of that name."""
 ODD = (
     None,
     True,
@@ -225,7 +228,8 @@ class Fuzzer:
         """No file is where none belongs, and none is larger than what was promised."""
         kinds = {"inbox", "outbox", "objects", "hub", "run", "body"}
         for path in place.rglob("*"):
-            assert path.name in kinds or path.name == "done" or path.name[0] in "0123456789abcdef.", path
+            known = path.name in kinds or path.name == "done" or path.name[0] in "0123456789abcdef."
+            assert known or (path.parent.name == "outbox" and RUN.fullmatch(path.name)), path
             assert path.is_dir() or path.stat().st_size <= 2000, path
 
 

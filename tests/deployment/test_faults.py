@@ -1,51 +1,142 @@
-"""A server and its sites are killed while they work, and the federation ends as the simulation does."""
+"""Faults are done to a federation while it runs, and it ends as the simulation does."""
 
-import importlib.util
-import sys
+import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 
 from fednlp.config import Experiment
 
+pytest.importorskip("grpc", reason="a deployment needs grpcio")
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+Make = Callable[..., Experiment]
+
+
+@pytest.fixture(autouse=True)
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts of the benchmark as modules that its processes find, too."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
 @pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The benchmark as a module that its processes find, too."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    spec = importlib.util.spec_from_file_location("faults", BENCHMARKS / "faults.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "faults", module)
-    spec.loader.exec_module(module)
-    return module
+def small(experiment: Make) -> Make:
+    """Experiments that a few processes run in seconds."""
+
+    def make(**changes: Any) -> Experiment:
+        settings = {
+            "num_rounds": 2,
+            "clients_per_round": 2,
+            "partition.clients": 2,
+            "task.name": "text-classification",
+            "client.max_steps": 2,
+        }
+        return experiment(settings | changes)
+
+    return make
 
 
-def test_a_federation_that_is_killed_ends_as_the_simulation(
-    faults: ModuleType, experiment: Callable[..., Experiment], tmp_path: Path
-) -> None:
-    settings = {
-        "num_rounds": 3,
-        "clients_per_round": 2,
-        "partition.clients": 2,
-        "task.name": "text-classification",
-        "algorithm": {"name": "ditto"},
-    }
-    found = faults.try_out(experiment(settings), tmp_path, kills=3, seed=4, patience=5, limit=200)
-    assert found["same_rounds"]
-    assert found["same_weights"]
-    assert found["worked_twice"] == []
+def ended_as_the_simulation(found: dict[str, Any]) -> bool:
+    from survival.trial import held
+
+    return held(found)
+
+
+def test_a_federation_that_is_killed_ends_as_the_simulation(small: Make, tmp_path: Path) -> None:
+    from survival.kills import kills
+
+    made = small(num_rounds=3, algorithm={"name": "ditto"})
+    found = kills(made, tmp_path, kills=3, seed=4, patience=5, limit=200)
+    assert ended_as_the_simulation(found), found
     assert sum(found["restarts"].values()) >= 3
 
 
-def test_kills_are_drawn_from_the_seed(faults: ModuleType) -> None:
-    drawn = faults.plan(3, 20, 10, ("a", "b"))
-    assert drawn == faults.plan(3, 20, 10, ("a", "b")) != faults.plan(4, 20, 10, ("a", "b"))
+def test_kills_are_drawn_from_the_seed() -> None:
+    from survival.kills import plan
+    from survival.trial import SERVER
+
+    drawn = plan(3, 20, 10, ("a", "b"))
+    assert drawn == plan(3, 20, 10, ("a", "b")) != plan(4, 20, 10, ("a", "b"))
     assert [kill.after for kill in drawn] == sorted(kill.after for kill in drawn)
     assert {kill.after for kill in drawn} == set(range(10))
-    assert {name for kill in drawn for name in kill.victims} == {"a", "b", faults.SERVER}
+    assert {name for kill in drawn for name in kill.victims} == {"a", "b", SERVER}
+
+
+def test_an_upload_that_is_cut_at_every_chunk_goes_on_where_it_was(tmp_path: Path) -> None:
+    from made_up import experiment
+    from survival.network import CHUNK, cuts
+
+    found = cuts(experiment(tmp_path / "made", hidden=128, clients=2, rounds=1), tmp_path, limit=200)
+    assert ended_as_the_simulation(found), found
+    assert found["cut_at_every_boundary"]
+    assert found["cuts"] == -(-found["update_bytes"] // CHUNK) == 2
+    assert 0 < found["bytes_beyond_the_updates"] < CHUNK
+
+
+def test_a_bad_network_changes_nothing(small: Make, tmp_path: Path) -> None:
+    from survival.network import Line, network
+
+    found = network(small(), tmp_path, seed=0, line=Line(0.02, 250_000, 0.02), limit=200)
+    assert ended_as_the_simulation(found), found
+    assert found["packets_lost"] > 0
+
+
+def test_a_slow_site_and_one_that_stands_still_are_waited_for(small: Make, tmp_path: Path) -> None:
+    from survival.site_faults import slow
+
+    found = slow(small(), tmp_path, stop=1.0, times=4, limit=200)
+    assert ended_as_the_simulation(found), found
+    assert found["restarts"] == {}
+
+
+def test_a_full_disk_is_said_and_nothing_acknowledged_is_lost(small: Make, tmp_path: Path) -> None:
+    from survival.server_faults import disk
+
+    try:
+        found = disk(small(), tmp_path, seed=0, times=2, full=0.5, limit=200)
+    except PermissionError as error:
+        pytest.skip(str(error))
+    assert ended_as_the_simulation(found), found
+    assert found["said"] > 0
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="a wrong clock needs a C compiler")
+def test_clocks_may_be_wrong_by_a_day(small: Make, tmp_path: Path) -> None:
+    from survival.site_faults import DAY, clock
+
+    found = clock(small(), tmp_path, limit=200)
+    assert ended_as_the_simulation(found), found
+    assert found["clocks_off"] == [-DAY, DAY]
+
+
+def test_sites_that_die_in_a_secure_sum_come_back_into_it(small: Make, tmp_path: Path) -> None:
+    from survival.site_faults import PHASES, secure
+
+    made = small(
+        **{"num_rounds": 1, "clients_per_round": 4, "partition.clients": 4, "secure.protocol": "secagg+"}
+    )
+    found = secure(made, tmp_path, "secagg+", PHASES["secagg+"][1::3], limit=200)
+    assert ended_as_the_simulation(found), found
+    assert found["killed"] == found["planned"]
+
+
+def test_hostile_frames_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    from survival.hostile import hostile
+
+    monkeypatch.setattr(os, "fsync", os.fsync)  # to be put back
+    found = hostile(tmp_path, 2000, 5)
+    assert found["frames"] == found["taken"] + found["refused"] >= 2000
+    assert min(found["taken"], found["refused"]) > 300
+
+
+def test_a_crowd_of_silent_connections_does_not_keep_a_client_out(tmp_path: Path) -> None:
+    from survival.hostile import crowd
+
+    found = crowd(tmp_path, 30)
+    assert found["connections"] == 30
+    assert found["all_closed_after"]
+    assert found["memory_grew_by"] < 64 << 20

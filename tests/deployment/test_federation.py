@@ -13,6 +13,7 @@ import pytest
 
 import fednlp
 from fednlp.config import Experiment
+from fednlp.deployment import rooms as server_rooms
 from fednlp.deployment.federation import FOLDER, Federation, noise_secret, open_directory, run_name
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.memory import MemoryLink
@@ -132,6 +133,34 @@ def test_a_deployment_is_the_simulation(method: str, experiment: Make, tmp_path:
     weights = [(run.folder / "model" / "model.safetensors").read_bytes() for run in (simulated, deployed)]
     assert weights[0] == weights[1]
     assert not [*(deployed.folder / FOLDER).glob("model*")], "models of old rounds stay on the disk"
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        METHODS["scaffold"],
+        METHODS["8 bits"],
+        {"secure.protocol": "secagg"},
+        {"aggregator": {"name": "median"}, "algorithm.weighting": "uniform"},
+    ],
+)
+def test_a_server_that_gives_memory_back_ends_as_the_simulation(
+    method: dict[str, Any], experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it does with a large model: here, with a small one."""
+    monkeypatch.setattr(server_rooms, "_LARGE", 0)
+    settings = {
+        "num_rounds": 2,
+        "clients_per_round": 3,
+        "partition.clients": 3,
+        "task.name": "text-classification",
+    }
+    made = experiment(settings | method)
+    simulated = fednlp.run(made, tmp_path / "simulated")
+    deployed = deploy(split_out(made.resolved(), tmp_path / "shards", quiet), tmp_path)
+    assert rounds(deployed) == rounds(simulated)
+    weights = [(run.folder / "model" / "model.safetensors").read_bytes() for run in (simulated, deployed)]
+    assert weights[0] == weights[1]
 
 
 def test_a_site_works_within_its_hours(tmp_path: Path) -> None:

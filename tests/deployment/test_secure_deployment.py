@@ -60,7 +60,6 @@ def shards_of(made: Experiment, folder: Path) -> Shards:
     return split_out(made.resolved(), folder, quiet)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_deployment_is_the_simulation_and_goes_on_wherever_it_is_killed(
     protocol: str, experiment: Make, tmp_path: Path, trained: Counter[tuple[int, int]]
@@ -103,7 +102,6 @@ def test_a_deployment_is_the_simulation_and_goes_on_wherever_it_is_killed(
     assert trained == Counter((number, client) for number in (1, 2) for client in range(4))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("lost", [{"keys": 0, "train": 1}, {"shares": 2, "last": 3}])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_without_those_that_vanish_the_sum_is_that_of_the_others(

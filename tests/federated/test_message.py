@@ -62,6 +62,7 @@ def test_it_is_what_safetensors_reads_and_as_long_as_foretold(shapes: Any) -> No
     message = pack(tensors)
     assert len(message) == message_bytes(shapes)
     read = safetensors.torch.load(message)
+    assert message == safetensors.torch.save(tensors)
     back = unpack(message, shapes)
     assert list(back) == list(shapes)
     for name, tensor in tensors.items():

@@ -76,7 +76,7 @@ def run_name(directory: RunDir) -> str:
     """Return the name that a federation's messages carry, drawn once."""
     path = directory.folder / FOLDER / "run.json"
     if not path.is_file():
-        with atomic(path) as file:
+        with atomic(path, "then start it again") as file:
             file.write(json.dumps({"run": secrets.token_hex(16)}).encode())
     return str(json.loads(path.read_text())["run"])
 

@@ -15,7 +15,7 @@ from fednlp.deployment.messages import ObjectRef
 from fednlp.disk import writing
 from fednlp.errors import ProtocolError
 
-REMEDY = "the transfer goes on from where it stands"
+REMEDY = "then the transfer goes on from where it stands"
 
 
 def sync_folder(folder: Path) -> None:
@@ -57,6 +57,14 @@ def mapped(path: Path) -> Iterator[memoryview]:
             yield view
         finally:
             view.release()
+
+
+def mapped_privately(path: Path) -> memoryview:
+    """Map a file for as long as what is returned is held; what is written to it there does not reach the file."""
+    if not path.stat().st_size:  # which cannot be mapped
+        return memoryview(b"")
+    with path.open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
 
 
 class _Hash:

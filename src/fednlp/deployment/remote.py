@@ -16,14 +16,16 @@ from torch import Tensor
 
 from fednlp.deployment.hub import Hub, StoredReply
 from fednlp.deployment.messages import Call
-from fednlp.deployment.objects import mapped
+from fednlp.deployment.objects import mapped_privately
 from fednlp.deployment.publishing import Offer, Publisher
+from fednlp.deployment.rooms import rooms
 from fednlp.deployment.round_log import RoundLog, next_attempt
 from fednlp.deployment.secure_messages import TESTS
 from fednlp.deployment.secure_server import with_masked_weight
 from fednlp.deployment.waiting import Patience
 from fednlp.errors import FednlpError, RunError
 from fednlp.federated.client import ClientResult, TrainRequest, failed
+from fednlp.federated.pages import set_aside
 from fednlp.federated.round import late
 from fednlp.federated.upload import Trained, unpack_upload, upload_bytes
 from fednlp.runtime.engine import vectors_in
@@ -35,7 +37,6 @@ from fednlp.runtime.messages import (
     from_json,
     to_json,
 )
-from fednlp.runtime.shared import PrivateRoom
 
 _KINDS: Mapping[type, str] = {
     TrainRequest: "train",
@@ -102,8 +103,9 @@ class Sites:
         """
         self.worker = worker
         self.publisher = Publisher(self.hub, self.folder, worker.layout)
-        self.total = worker.new_total(PrivateRoom())
-        self.vectors = vectors_in(worker, PrivateRoom())
+        totals, vectors = rooms(worker.layout.numel, self.folder)
+        self.total = worker.new_total(totals)
+        self.vectors = vectors_in(worker, vectors)
 
     def publish(self, name: str, vector: Tensor, message: bytes | None = None) -> None:
         """Let the clients have a flat vector under a name; it is offered to them once a client is asked."""
@@ -184,6 +186,8 @@ class Sites:
             if isinstance(request, TrainRequest) and self.forgets:
                 self.hub.forget(request.round - 1)
             self.open(name, request, self._offered())
+        for vector in self.vectors.values():  # nobody looks at them while updates arrive
+            set_aside(vector)
 
     def open(self, name: str, request: Any, offers: Sequence[Offer]) -> None:
         """Open the call that carries a request; nothing happens if it is open or answered.
@@ -262,9 +266,8 @@ class Sites:
                 return answer
             if reply.path is None:
                 raise RunError("the site sent no update")
-            with mapped(reply.path) as data:
-                masked = request.masking is not None
-                upload = unpack_upload(data, self.worker.algorithm, self.worker.layout, answer, masked=masked)
+            masked, data = request.masking is not None, mapped_privately(reply.path)
+            upload = unpack_upload(data, self.worker.algorithm, self.worker.layout, answer, masked=masked)
             if upload.masked is not None:
                 answer = with_masked_weight(answer, upload.masked, self.worker.layout.numel)
             return self.worker.receive(request, Trained(answer, upload), self.vectors, self.total)

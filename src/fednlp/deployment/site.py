@@ -125,7 +125,7 @@ class Site:
         self._require_unchanged(setup)
         self._worker = self._examined(setup, objects)
         self._open_sums(setup, self._worker)
-        with atomic(self.folder / _SETUP) as file:
+        with atomic(self.folder / _SETUP, "then run fednlp join again") as file:
             file.write(setup.model_dump_json().encode())
         own = self._worker.partition
         train, test = (len(part(setup.client)) for part in (own.train, own.test))

@@ -149,7 +149,7 @@ def write_status(folder: Path, status: Status) -> None:
     Raises:
         RunError: The folder cannot be written.
     """
-    with atomic(folder / FILE) as file:
+    with atomic(folder / FILE, "then it is written again") as file:
         file.write(json.dumps(status.model_dump(), ensure_ascii=False, allow_nan=False).encode())
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fednlp.federated.params import Layout
+    from fednlp.federated.sums import ExactSum
 
 Gradient = Callable[..., "Tensor"]
 """(g, y, *vectors) -> the gradient that the optimiser gets, elementwise.
@@ -32,6 +33,27 @@ Gradient = Callable[..., "Tensor"]
 ``g`` is the loss's gradient at ``y``; both, and the vectors, are the same stretch of the model, one-dimensional or
 (rows, width). ``g`` may be changed in place and returned.
 """
+
+
+class AnyUpdate(Protocol):
+    """An update as an aggregator takes it: in memory (:class:`Update`), or in a file as it travelled."""
+
+    def flat(self, layout: Layout) -> Tensor:
+        """Return it as one flat vector."""
+
+    def check_finite(self) -> None:
+        """Check its numbers.
+
+        Raises:
+            NonFiniteUpdate: It holds NaN, infinity or a huge number.
+        """
+
+    def add_to(self, total: ExactSum, factor: float) -> None:
+        """Add ``factor`` times the update to a sum.
+
+        Raises:
+            NonFiniteUpdate: It holds NaN, infinity or a huge number; nothing was added.
+        """
 
 
 @dataclass(frozen=True)
@@ -73,6 +95,26 @@ class Update:
             else:
                 layout.rows(flat)[self.rows] = self.table
         return flat
+
+    def check_finite(self) -> None:
+        """Check its numbers.
+
+        Raises:
+            NonFiniteUpdate: It holds NaN, infinity or a huge number.
+        """
+        from fednlp.federated.sums import check_finite
+
+        check_finite(self.dense)
+        if self.table is not None:
+            check_finite(self.table)
+
+    def add_to(self, total: ExactSum, factor: float) -> None:
+        """Add ``factor`` times the update to a sum.
+
+        Raises:
+            NonFiniteUpdate: It holds NaN, infinity or a huge number; nothing was added.
+        """
+        total.add(factor, self.dense, self.rows, self.table)
 
 
 class Change(Protocol):

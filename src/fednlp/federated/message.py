@@ -6,11 +6,12 @@ of its header is ever used. Format: https://huggingface.co/docs/safetensors, *Fo
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fednlp.errors import RunError
@@ -55,25 +56,52 @@ def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = Non
         tensors: float32, int32, bfloat16, float16, int8 or uint8.
         metadata: Short texts by name, if any, read again by :func:`read_metadata`.
     """
+    if not metadata:
+        return b"".join(_pieces(tensors))
     from safetensors.torch import save
 
     # One entry, because safetensors writes several in no order.
-    extra = {_OWN: json.dumps(dict(metadata), sort_keys=True)} if metadata else None
+    extra = {_OWN: json.dumps(dict(metadata), sort_keys=True)}
     return save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, extra)
 
 
 def write_message(file: BinaryIO, tensors: Mapping[str, Tensor]) -> None:
     """Write named tensors as :func:`pack` returns them, tensor by tensor: no second copy is made of all of them."""
+    for piece in _pieces(tensors):
+        file.write(piece)
+
+
+def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """Yield the header of a message, and the bytes of its tensors, where they lie."""
     header, _ = _header(shapes_of(tensors))
     text = _text(header)
     length = -(-len(text) // 8) * 8
-    file.write(length.to_bytes(8, "little") + text.ljust(length))
+    yield length.to_bytes(8, "little") + text.ljust(length)
     for name in header:
-        file.write(tensors[name].detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+        yield tensors[name].detach().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
 def unpack(data: bytes | memoryview, expected: Shapes) -> dict[str, Tensor]:
     """Return the tensors of a message, in the order of ``expected``; they own their memory.
+
+    Args:
+        data: An untrusted message.
+        expected: The exact names, shapes and dtypes of its tensors.
+
+    Raises:
+        RunError: The message is not valid safetensors, or differs from ``expected``.
+    """
+    tensors = {}
+    for name, raw in raw_tensors(data, expected).items():
+        shape, dtype = expected[name]
+        flat = torch.empty(torch.Size(shape).numel(), dtype=dtype)
+        flat.view(torch.uint8).numpy()[:] = raw
+        tensors[name] = flat.view(shape)
+    return tensors
+
+
+def raw_tensors(data: bytes | memoryview, expected: Shapes) -> dict[str, NDArray[np.uint8]]:
+    """Return the bytes of a message's tensors, where they lie, in the order of ``expected``.
 
     Args:
         data: An untrusted message.
@@ -88,14 +116,11 @@ def unpack(data: bytes | memoryview, expected: Shapes) -> dict[str, Tensor]:
     _compare(found, header)
     if len(data) - start != payload:
         raise RunError(f"the message has {len(data) - start} bytes of tensors where {payload} are expected")
-    tensors = {}
-    for name, (shape, dtype) in expected.items():
+    raw = {}
+    for name in expected:
         first, last = header[name]["data_offsets"]
-        flat = torch.empty(torch.Size(shape).numel(), dtype=dtype)
-        raw = np.frombuffer(data, dtype=np.uint8, count=last - first, offset=start + first)
-        flat.view(torch.uint8).numpy()[:] = raw
-        tensors[name] = flat.view(shape)
-    return tensors
+        raw[name] = np.frombuffer(data, dtype=np.uint8, count=last - first, offset=start + first)
+    return raw
 
 
 def read_metadata(data: bytes, expected: Shapes) -> dict[str, str]:

@@ -13,13 +13,15 @@ all clients send a tensor, the share is above 1/2. Where clients choose what the
 """
 
 import math
-from collections.abc import Iterator, Sequence
+import mmap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fednlp.federated.pages import give_back, lazy_zeros
 from fednlp.federated.params import Layout
 
 FRACTION_BITS = 40
@@ -27,6 +29,7 @@ LARGEST = 2.0**20
 """No element of an update may be larger: the sum of weighted means then stays below 2^60."""
 DIVERGED = "training ended in NaN, infinity or a number beyond 2^20"
 _CHUNK = 1 << 16
+_PAGE = mmap.PAGESIZE // 8
 
 
 class NonFiniteUpdate(ValueError):
@@ -49,10 +52,18 @@ class ExactSum:
         layout: The layout of the updates.
         storage: int64 (``layout.numel``,), zeros to sum into, for example in shared memory; made if left out.
         touched: bool (table rows,), all False, set for rows that are not zero; made if left out.
+        lean: Whether memory is given back as soon as it is not needed, at the price of taking it anew in the next
+            round; ``storage`` is then from :func:`fednlp.federated.pages.lazy_zeros`.
     """
 
-    def __init__(self, layout: Layout, storage: Tensor | None = None, touched: Tensor | None = None) -> None:
-        self.layout = layout
+    def __init__(
+        self,
+        layout: Layout,
+        storage: Tensor | None = None,
+        touched: Tensor | None = None,
+        lean: bool = False,
+    ) -> None:
+        self.layout, self.lean = layout, lean
         self.storage = torch.zeros(layout.numel, dtype=torch.int64) if storage is None else storage
         self.touched_rows = (
             torch.zeros(layout.table_shape[0], dtype=torch.bool) if touched is None else touched
@@ -80,9 +91,7 @@ class ExactSum:
         if table is not None:
             check_finite(table)
         scale = factor * 2.0**FRACTION_BITS
-        for start in range(0, dense.numel(), _CHUNK):
-            stop = min(start + _CHUNK, dense.numel())
-            self.storage[start:stop] += self._fixed(dense[start:stop], scale)
+        self._add_at(0, dense, scale)
         if table is None:
             return
         sums = self.layout.rows(self.storage)
@@ -95,6 +104,27 @@ class ExactSum:
             else:
                 sums.index_add_(0, rows[start : start + step], fixed)
         self.touched_rows[slice(None) if rows is None else rows] = True
+
+    def add_stretches(self, factor: float, stretches: Callable[[], Iterable[tuple[int, Tensor]]]) -> None:
+        """Add ``factor * update``, of an update of all rows that comes stretch by stretch.
+
+        Args:
+            factor: The client's weight over :func:`weight_unit`, in [0, 1].
+            stretches: Returns (first element, float32 values), flat, of all the layout; it is called twice.
+
+        Raises:
+            NonFiniteUpdate: The update holds NaN, infinity or a number beyond ``LARGEST``; nothing was added.
+        """
+        for _, values in stretches():
+            check_finite(values)
+        for start, values in stretches():
+            self._add_at(start, values, factor * 2.0**FRACTION_BITS)
+        self.touched_rows.fill_(True)
+
+    def _add_at(self, first: int, values: Tensor, scale: float) -> None:
+        for start in range(0, values.numel(), _CHUNK):
+            part = values[start : start + _CHUNK]
+            self.storage[first + start : first + start + len(part)] += self._fixed(part, scale)
 
     def add_residues(self, values: NDArray[np.uint32], start: int = 0) -> None:
         """Add whole numbers as they are, for sums under masks.
@@ -130,16 +160,17 @@ class ExactSum:
 
         Returns:
             A flat float32 buffer (``layout.numel``,), and int64 numbers of the table rows that any client changed;
-            both are valid until the next :meth:`clear`.
+            both are valid until the next :meth:`clear`. A lean sum is used up: only :meth:`clear` may follow.
         """
         if self._mean is None:
-            self._mean = torch.zeros(self.layout.numel)
+            self._mean = lazy_zeros(self.layout.numel) if self.lean else torch.zeros(self.layout.numel)
         for first, last, part in self._stretches(share):
             scale = _scale(part)
             for start in range(first, last, _CHUNK):
                 stop = min(start + _CHUNK, last)
                 scratch = self._scratch[: stop - start]
                 self._mean[start:stop].copy_(scratch.copy_(self.storage[start:stop]).mul_(scale))
+                self._used_up(self.storage[start:stop])
         rows = self.touched_rows.nonzero().squeeze(1)
         if len(rows):
             scale = _scale(share if isinstance(share, (int, float)) else share[-1])
@@ -148,6 +179,7 @@ class ExactSum:
             for start in range(0, len(rows), step):
                 some = rows[start : start + step]
                 means[some] = (sums[some].double() * scale).float()
+                self._used_up(sums[int(some[0]) : int(some[-1]) + 1])
         return self._mean, rows
 
     def _stretches(self, share: float | Sequence[float]) -> Iterator[tuple[int, int, float]]:
@@ -161,6 +193,12 @@ class ExactSum:
 
     def clear(self) -> None:
         """Reset the sum to zero."""
+        if self.lean:
+            give_back(self.storage)
+            self.storage[-_PAGE:].zero_()
+            self.touched_rows.zero_()
+            self._mean = None
+            return
         self.storage[: self.layout.dense].zero_()
         rows = self.touched_rows.nonzero().squeeze(1)
         if len(rows):
@@ -168,6 +206,10 @@ class ExactSum:
             if self._mean is not None:
                 self.layout.rows(self._mean).index_fill_(0, rows, 0)
             self.touched_rows.zero_()
+
+    def _used_up(self, stretch: Tensor) -> None:
+        if self.lean:
+            give_back(stretch)
 
     def _fixed(self, values: Tensor, scale: float) -> Tensor:
         """Return values * scale rounded to whole numbers (half to even), in scratch memory."""

@@ -6,24 +6,27 @@ case.
 """
 
 import math
-from collections.abc import Mapping
+import mmap
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fednlp.errors import RunError
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.client import ClientResult, Update
+from fednlp.federated.client import AnyUpdate, ClientResult, Update
 from fednlp.federated.communication import EncodedUpdate, decode_update, entry_shapes, sent_shapes
 from fednlp.federated.links import Uplink
 from fednlp.federated.lora import lora_products
-from fednlp.federated.message import message_bytes, pack, unpack
+from fednlp.federated.message import message_bytes, pack, raw_tensors
+from fednlp.federated.pages import give_back
 from fednlp.federated.params import Layout
-from fednlp.federated.sums import check_finite
+from fednlp.federated.sums import ExactSum, check_finite
 from fednlp.federated.transforms import RngKey
 
 Residues = NDArray[np.uint32]
@@ -44,10 +47,58 @@ class Upload:
         others: The method's other vectors, flat, by name.
     """
 
-    model: Update | None = None
+    model: AnyUpdate | None = None
     encoded: EncodedUpdate | None = None
     masked: Residues | None = None
     others: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class StoredUpdate:
+    """An update in a file that is mapped, as it travelled: it is read tensor by tensor, without a copy of it all.
+
+    Args:
+        data: The message; of a file that is mapped privately (``mmap.ACCESS_COPY``).
+        layout: Of the update.
+
+    Raises:
+        RunError: The message is not what the layout asks for.
+    """
+
+    def __init__(self, data: memoryview, layout: Layout) -> None:
+        raw = raw_tensors(data, entry_shapes(layout.entries))
+        self._stretches = [
+            (e.start, torch.from_numpy(raw[e.name]).view(torch.float32)) for e in layout.entries
+        ]
+
+    def stretches(self) -> Iterator[tuple[int, Tensor]]:
+        """Yield (first element, values) of all tensors; the memory of each is given back once it was looked at."""
+        for start, values in self._stretches:
+            yield start, values
+            give_back(values)
+
+    def flat(self, layout: Layout) -> Tensor:
+        """Return it as one flat vector."""
+        flat = torch.empty(layout.numel)
+        for start, values in self.stretches():
+            flat[start : start + len(values)] = values
+        return flat
+
+    def check_finite(self) -> None:
+        """Check its numbers.
+
+        Raises:
+            NonFiniteUpdate: It holds NaN, infinity or a huge number.
+        """
+        for _, values in self.stretches():
+            check_finite(values)
+
+    def add_to(self, total: ExactSum, factor: float) -> None:
+        """Add ``factor`` times the update to a sum.
+
+        Raises:
+            NonFiniteUpdate: It holds NaN, infinity or a huge number; nothing was added.
+        """
+        total.add_stretches(factor, self.stretches)
 
 
 @dataclass(frozen=True)
@@ -77,7 +128,7 @@ def require_reported(result: ClientResult, algorithm: Algorithm) -> None:
 
 def received(
     upload: Upload, algorithm: Algorithm, layout: Layout, x: Tensor, key: RngKey
-) -> Mapping[str, Update] | Residues:
+) -> Mapping[str, AnyUpdate] | Residues:
     """Return what the server makes of an upload, as the aggregator adds it.
 
     Args:
@@ -144,7 +195,8 @@ def unpack_upload(
     """Return the upload that bytes hold. Their length is checked before any memory is taken.
 
     Args:
-        data: What arrived, from anybody.
+        data: What arrived, from anybody. From a file that is mapped privately (``mmap.ACCESS_COPY``), a plain update is
+            not copied.
         algorithm: The method.
         layout: Of the vectors.
         result: What the client reports: the numbers of the entries that it sent.
@@ -161,14 +213,16 @@ def unpack_upload(
     length = model_bytes(algorithm.uplink, layout, result.entries)
     whole, names = layout.message_bytes, algorithm.sends[1:]
     _require(len(data) == length + whole * len(names), len(data), length + whole * len(names))
-    model = bytes(data[:length])
     others = {}
     for number, name in enumerate(names):
         start = length + number * whole
-        others[name] = _flat(data[start : start + whole], layout)
-    if algorithm.uplink.plain:
-        return Upload(model=Update.of(_flat(model, layout), layout), others=others)
-    return Upload(encoded=EncodedUpdate(model, result.entries, None), others=others)
+        others[name] = flat_of(data[start : start + whole], layout)
+    model = data[:length]
+    if not algorithm.uplink.plain:
+        return Upload(encoded=EncodedUpdate(bytes(model), result.entries, None), others=others)
+    if isinstance(model, memoryview) and isinstance(model.obj, mmap.mmap) and not model.readonly:
+        return Upload(model=StoredUpdate(model, layout), others=others)
+    return Upload(model=Update.of(flat_of(model, layout), layout), others=others)
 
 
 def upload_bytes(algorithm: Algorithm, layout: Layout, entries: list[int] | None, *, masked: bool) -> int:
@@ -208,8 +262,16 @@ def _require_entries(entries: list[int] | None, layout: Layout) -> None:
         )
 
 
-def _flat(data: bytes | memoryview, layout: Layout) -> Tensor:
-    return layout.flatten(unpack(data, entry_shapes(layout.entries)))
+def flat_of(data: bytes | memoryview, layout: Layout) -> Tensor:
+    """Return the tensors of an untrusted message as one flat float32 vector of a layout.
+
+    Raises:
+        RunError: The message is not what the layout asks for.
+    """
+    raw, flat = raw_tensors(data, entry_shapes(layout.entries)), torch.empty(layout.numel)
+    for entry in layout.entries:
+        flat[entry.start : entry.stop].view(torch.uint8).numpy()[:] = raw[entry.name]
+    return flat
 
 
 def _residues(data: bytes | memoryview, count: int) -> Residues:

@@ -51,6 +51,8 @@ def saving(folder: Path) -> AbstractContextManager[None]:
 
 def remedy(folder: Path) -> str:
     """Return the advice for a run that cannot be written."""
+    if (folder / "federation").is_dir():
+        return "then start fednlp serve again by the same command"
     return f"choose another place with --out, or go on with: fednlp run --resume {folder}"
 
 

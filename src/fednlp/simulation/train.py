@@ -13,6 +13,7 @@ from torch import nn
 from fednlp.config import Experiment
 from fednlp.errors import TooFewClients
 from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.pages import set_aside
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.state import State
 from fednlp.models.pretrained import save_model
@@ -214,6 +215,7 @@ def _finish(
             directory.write_json("cross_client_evaluation.json", context.lines[-1]["cross_client_evaluation"])
         if context.experiment.algorithm.name != "local":
             context.worker.replica.load_for_evaluation(context.state.params)
+            set_aside(context.state.params)
             card = model_card(summary, context.experiment.model_dump(exclude_none=True), known)
             save_model(
                 context.worker.replica.model, components.tokenizer, directory.model, card, components.longest

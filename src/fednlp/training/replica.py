@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from fednlp.federated.client import Gradient, Update
 from fednlp.federated.gradients import changed_gradient
+from fednlp.federated.pages import lazy_zeros
 from fednlp.federated.sums import count_nonfinite
 from fednlp.training.activation_cache import ActivationCache
 from fednlp.training.frozen_prefix import find_frozen_prefix
@@ -94,8 +95,8 @@ class Replica:
         if self._embedding is not None:
             self._embedding.register_forward_pre_hook(self._translate)
         self._rows: Tensor | None = None
-        self._live = torch.zeros(self.layout.dense + self.personal.numel, device=device)
-        self._gradient = torch.zeros_like(self._live)
+        live = self.layout.dense + self.personal.numel
+        self._live, self._gradient = _zeros(live, device), _zeros(live, device)
         self._shared, self._own = self._live[: self.layout.dense], self._live[self.layout.dense :]
         self._start = self._shared
         self._table_start: Tensor | None = None
@@ -104,6 +105,8 @@ class Replica:
         self._pulled: set[int] = set()
         self.first_own = self._adopt(decaying)
         """The personal tensors of a client that has none yet: as the model was built with them, flat."""
+        if self._embedding is not None:  # a view of the file of all weights would keep all of them in memory
+            self._embedding.weight.data = self._embedding.weight.detach().clone()
 
     def _adopt(self, decaying: bool) -> Tensor:
         """Make every tensor of the model a view of the flat buffers; return the personal ones as they were."""
@@ -340,3 +343,8 @@ class Replica:
         x[: self.layout.dense].copy_(self._shared)
         if self._embedding is not None:
             self.layout.rows(x).copy_(self._embedding.weight.detach())
+
+
+def _zeros(numel: int, device: torch.device) -> Tensor:
+    """Return zeros; on a CPU they take no memory until they are written: a server that does not train needs none."""
+    return lazy_zeros(numel) if device.type == "cpu" else torch.zeros(numel, device=device)

@@ -14,7 +14,7 @@ from fednlp.seeds import generator
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fednlp.federated.client import Update
+    from fednlp.federated.client import AnyUpdate
     from fednlp.federated.cohort import RoundPlan
     from fednlp.federated.sums import ExactSum
 
@@ -39,7 +39,9 @@ class NoisyMean(WeightedMean):
 
     needs_clients: ClassVar[bool] = False
 
-    def add(self, total: Mapping[str, ExactSum], request: TrainRequest, update: Mapping[str, Update]) -> None:
+    def add(
+        self, total: Mapping[str, ExactSum], request: TrainRequest, update: Mapping[str, AnyUpdate]
+    ) -> None:
         """Add a client's update, cut to the norm.
 
         Raises:

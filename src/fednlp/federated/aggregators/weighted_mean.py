@@ -9,7 +9,7 @@ from fednlp.federated.aggregators.base import AggregatedUpdate, Aggregator, Mean
 from fednlp.federated.client import ClientResult, TrainRequest
 
 if TYPE_CHECKING:
-    from fednlp.federated.client import Update
+    from fednlp.federated.client import AnyUpdate
     from fednlp.federated.cohort import RoundPlan
     from fednlp.federated.params import Layout
     from fednlp.federated.sums import ExactSum
@@ -25,6 +25,7 @@ class WeightedMean(Aggregator):
         """Return an empty sum for each vector: 12 bytes a parameter."""
         import torch
 
+        from fednlp.federated.pages import LeanRoom
         from fednlp.federated.sums import ExactSum
 
         rows = layout.table_shape[0]
@@ -33,26 +34,25 @@ class WeightedMean(Aggregator):
                 layout,
                 room.tensor(f"sum-{name}", layout.numel, torch.int64),
                 room.tensor(f"rows-{name}", rows, torch.bool),
+                isinstance(room, LeanRoom),
             )
             for name in sends
         }
 
-    def add(self, total: Mapping[str, ExactSum], request: TrainRequest, update: Mapping[str, Update]) -> None:
+    def add(
+        self, total: Mapping[str, ExactSum], request: TrainRequest, update: Mapping[str, AnyUpdate]
+    ) -> None:
         """Add a client's weighted update.
 
         Raises:
             NonFiniteUpdate: It holds NaN, infinity or a huge number; nothing was added.
         """
-        from fednlp.federated.sums import check_finite
-
         for part in list(update.values())[
             1:
         ]:  # each sum checks its own vector: here, that none is added alone
-            check_finite(part.dense)
-            if part.table is not None:
-                check_finite(part.table)
+            part.check_finite()
         for name, part in update.items():
-            total[name].add(request.weight, part.dense, part.rows, part.table)
+            part.add_to(total[name], request.weight)
 
     def merge(self, total: Mapping[str, ExactSum], other: Mapping[str, ExactSum]) -> None:
         """Add another worker's sums."""

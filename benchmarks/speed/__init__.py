@@ -1,0 +1,1 @@
+"""The sections of ``benchmarks/deployment.py``: what a deployment costs."""

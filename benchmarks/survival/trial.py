@@ -1,0 +1,297 @@
+"""A federation of processes on this machine that faults are done to, and what has to be true of it in the end."""
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+SERVER = "server"
+_LOOK = 0.002
+_TOKEN = re.compile(r"^(\S+):  fednlp join (fednlp1:\S+) --data FILE\n", re.MULTILINE)
+_MOST_RETRIES = 50
+
+
+def command(arguments: list[str], home: Path, log: Path, fatal: Sequence[tuple[str, bool]] = ()) -> None:
+    """Be a ``fednlp`` command: the work of a process.
+
+    Args:
+        arguments: Of the command line.
+        home: What a site keeps.
+        log: Where it prints to.
+        fatal: (a call, whether its answer is on the disk): the process kills itself there, once.
+    """
+    from fednlp.cli import main
+    from fednlp.deployment.outbox import RunOutbox
+
+    home.joinpath("clock.txt").touch()
+    off = round(
+        time.time() - home.joinpath("clock.txt").stat().st_mtime
+    )  # the disk has the machine's own time
+    home.joinpath("clock.txt").write_text(str(off))
+    handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    put = RunOutbox.put
+
+    def noted(self: RunOutbox, reply: Any, body: Path | None) -> None:
+        for stored in (False, True):
+            if stored:
+                put(self, reply, body)
+                with (home / "worked.txt").open("a") as file:
+                    file.write(f"{reply.id}\n")
+            death = home / f"killed.{reply.id}.{stored}"
+            if (reply.id, stored) in fatal and not death.exists():
+                death.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    RunOutbox.put = noted  # type: ignore[method-assign]
+    os.environ |= {"FEDNLP_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    sys.argv = ["fednlp", *arguments]
+    main()
+
+
+@dataclass
+class Trial:
+    """A federation of processes that faults are done to.
+
+    The processes are forks of one that has imported the library, so that a start takes tenths of a second.
+
+    Args:
+        folder: For everything that it writes.
+        shards: Each site's files, from :func:`fednlp.deployment.shards.split_out`.
+        place: Of the run directory; in ``folder`` if left out.
+        through: Addresses that sites connect to in place of the server's, by name.
+        fatal: Calls at which a site kills itself, by name; see :func:`command`.
+        environment: Further variables of a site, by name; such a process is no fork.
+        may_stop: Whether the server may end with an error by itself, and is then started again.
+    """
+
+    folder: Path
+    shards: Any
+    place: Path | None = None
+    through: Mapping[str, str] = field(default_factory=dict)
+    fatal: Mapping[str, Sequence[tuple[str, bool]]] = field(default_factory=dict)
+    environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    may_stop: bool = False
+    processes: dict[str, Any] = field(default_factory=dict)
+    due: dict[str, float] = field(default_factory=dict)
+    retried: Counter[str] = field(default_factory=Counter)
+    killed: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.server = self.place or self.folder / SERVER
+        self.context: Any = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(
+            [
+                __name__,
+                "fednlp.cli.console",
+                "fednlp.deployment.serve",
+                "fednlp.deployment.join",
+                "fednlp.training.worker",
+                "transformers.models.bert.modeling_bert",
+            ]
+        )
+
+    def done(self) -> int:
+        """Return how many rounds are saved."""
+        path = self.server / "rounds.jsonl"
+        return path.read_bytes().count(b"\n") if path.is_file() else 0
+
+    def log_of(self, name: str) -> Path:
+        """Return the file of what a process has printed."""
+        return self.folder / f"{name}.log"
+
+    def home_of(self, name: str) -> Path:
+        """Return the folder of what a site keeps."""
+        return self.folder / f"{SERVER}-sites" / name / "state"
+
+    def token(self, name: str) -> str | None:
+        """Return a site's token: as the server has printed it, or a new one where it was killed before it could."""
+        from fednlp.deployment.enrolment import invite
+        from fednlp.deployment.sites import Register
+
+        log = self.log_of(SERVER)
+        printed = dict(_TOKEN.findall(log.read_text())) if log.is_file() else {}
+        if name in printed or self.retried[SERVER] == 0:
+            return printed.get(name)
+        folder = self.server / "federation"
+        known = {site.name for site in Register(folder).sites()} if (folder / "server.json").is_file() else ()
+        return str(invite(folder, name)) if name in known else None
+
+    def arguments(self, name: str) -> list[str] | None:
+        """Return what a process is told; None where its token is not there yet."""
+        if name == SERVER:
+            experiment = str(self.shards.folder / "federation.toml")
+            names = ",".join(self.shards.names)
+            where = ["--out", str(self.server), "--sites", names, "--listen", self.address]
+            return ["serve", experiment, *where]
+        token = self.token(name)
+        if token is None:
+            return None
+        train, test = self.shards.files(name)
+        tests = ["--test-data", str(test)] if test else ["--test-fraction", "0"]
+        return ["join", self._through(name, token), "--data", str(train), *tests]
+
+    def _through(self, name: str, token: str) -> str:
+        from fednlp.deployment.tokens import JoinToken
+
+        if name not in self.through:
+            return token
+        return str(replace(JoinToken.parse(token), address=self.through[name]))
+
+    def tend(self) -> bool:
+        """Start what is due to be started, and return whether the server has ended.
+
+        Raises:
+            RuntimeError: A process failed by itself.
+        """
+        for name in (SERVER, *self.shards.names):
+            process = self.processes.get(name)
+            if process is None:
+                arguments = self.arguments(name) if time.monotonic() >= self.due.get(name, 0) else None
+                if arguments is not None:
+                    self._start(name, arguments)
+            elif process.exitcode is not None and process.exitcode != 0:
+                self._ended(name, process.exitcode)
+        server = self.processes.get(SERVER)
+        return server is not None and server.exitcode == 0
+
+    def _start(self, name: str, arguments: list[str]) -> None:
+        home, more = self.home_of(name), self.environment.get(name)
+        home.mkdir(parents=True, exist_ok=True)
+        told = (arguments, home, self.log_of(name), self.fatal.get(name, ()))
+        context = self.context if more is None else multiprocessing.get_context("spawn")
+        before = dict(os.environ)
+        os.environ.update(more or {})
+        try:
+            self.processes[name] = context.Process(target=command, args=told)
+            self.processes[name].start()
+        finally:
+            for key in more or {}:
+                del os.environ[key]
+            os.environ.update(before)
+
+    def _ended(self, name: str, code: int) -> None:
+        """Have a process started again: one that was killed, or a site whose server was."""
+        del self.processes[name]
+        self.retried[name] += 1
+        if name in self.killed or (code == -signal.SIGKILL and name in self.fatal):
+            self.killed.discard(name)
+            return
+        said = self.log_of(name).read_text()[-2000:]
+        stopped = name == SERVER and not self.may_stop
+        if stopped or self.retried[name] > _MOST_RETRIES or "Traceback" in said or code < 0:
+            raise RuntimeError(f"{name} ended with {code}:\n{said}")
+        self.due[name] = time.monotonic() + 0.2
+
+    def kill(self, names: Sequence[str], pause: float) -> None:
+        """Kill processes that live; they start again after a pause, in seconds."""
+        for name in names:
+            process = self.processes.get(name)
+            if process is not None and process.exitcode is None:
+                self.killed.add(name)
+                self.due[name] = time.monotonic() + pause
+                process.kill()
+                process.join()
+                if process.exitcode == 0:  # it had ended before the signal came
+                    self.killed.discard(name)
+
+    def signal(self, name: str, number: int) -> None:
+        """Send a signal to a process that lives."""
+        process = self.processes.get(name)
+        if process is not None and process.exitcode is None:
+            os.kill(process.pid, number)
+
+    def wait(self, condition: Callable[[], bool], until: float) -> bool:
+        """Tend the processes until a condition holds; return False if the server ends or the time is over before."""
+        while not condition():
+            if self.tend() or time.monotonic() > until:
+                return False
+            time.sleep(_LOOK)
+        return True
+
+    def lasting(self, seconds: float, until: float) -> None:
+        """Tend the processes for some seconds."""
+        moment = time.monotonic() + seconds
+        self.wait(lambda: time.monotonic() > moment, until)
+
+    def finish(self, until: float) -> None:
+        """Tend the processes until the server has ended.
+
+        Raises:
+            RuntimeError: It does not.
+        """
+        while not self.tend():
+            if time.monotonic() > until:
+                logs = [f"{path.name}: {path.read_text()[-800:]}" for path in self.folder.glob("*.log")]
+                raise RuntimeError("the federation does not end:\n" + "\n".join(logs))
+            time.sleep(0.02)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """End all processes at the end of a block."""
+        try:
+            yield
+        finally:
+            for process in self.processes.values():
+                process.kill()
+            for process in self.processes.values():
+                process.join()
+
+    def worked(self) -> Counter[str]:
+        """Return how often each call was answered."""
+        paths = (self.folder / f"{SERVER}-sites").glob("*/state/worked.txt")
+        return Counter(line for path in paths for line in path.read_text().split())
+
+    def compared(self, simulated: Path) -> dict[str, Any]:
+        """Return whether it has ended as the simulation did, and which calls were worked on twice."""
+        weights = [(run / "model" / "model.safetensors").read_bytes() for run in (simulated, self.server)]
+        return {
+            "same_weights": weights[0] == weights[1],
+            "same_rounds": timeless(simulated) == timeless(self.server),
+            "worked_twice": sorted(call for call, count in self.worked().items() if count > 1),
+            "restarts": dict(self.retried),
+        }
+
+
+def held(figures: Mapping[str, Any]) -> bool:
+    """Return whether a part came out as it has to."""
+    return bool(figures["same_weights"] and figures["same_rounds"] and not figures["worked_twice"])
+
+
+def timeless(run: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's rounds without the time that they took."""
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["seconds"]
+        line.get("secure", {}).pop("seconds", None)
+    return lines
+
+
+def prepared(experiment: Any, folder: Path, **options: Any) -> tuple[Path, Trial]:
+    """Run an experiment as a simulation, and return its folder and a federation of the same, not yet started.
+
+    Args:
+        experiment: Of a simulation; each client of its partition is a process.
+        folder: New or empty.
+        options: Of the :class:`Trial`.
+    """
+    import fednlp
+    from fednlp.deployment.shards import split_out
+
+    simulated = fednlp.run(experiment, folder / "simulated").folder
+    return simulated, Trial(
+        folder, split_out(experiment.resolved(), folder / "shards", lambda text: None), **options
+    )
