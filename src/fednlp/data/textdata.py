@@ -157,12 +157,16 @@ class TextData:
 def class_names(task: str, columns: Mapping[str, str], tables: Iterable["pa.Table"]) -> tuple[str, ...]:
     """Return the names of a task's classes in the order of their ids, from all tables together.
 
-    Labels are sorted (numbers by value); of tags, ``O`` comes first. Other tasks have none.
+    Labels are sorted (numbers by value); of tags, ``O`` comes first. An empty label is none.
+    Other tasks have none.
     """
     kind = TASKS[task].schema.kind
     if kind == "class":
         return sort_labels(
-            value for table in tables for value in table.column(columns["label"]).unique().to_pylist()
+            value
+            for table in tables
+            for value in table.column(columns["label"]).unique().to_pylist()
+            if value
         )
     if kind != "tags":
         return ()
