@@ -40,13 +40,13 @@ def dry_run(
     model = experiment.model.name_or_path
     sections = {
         "federation": [f"{federation}, {plural(clients, 'site')}"],
-        "this site": [f"{site}, {plural(facts.examples, 'training example')}"],
+        "this site": [f"{site}, {plural(facts.examples, 'training example')}{_with_label(facts)}"],
         "experiment": [
             f"{experiment.name}: {facts.task} with {model}",
             describe_method(config, clients=clients),
         ],
         "downloads": list(_downloads(facts)),
-        "trains": list(_trains(facts)),
+        "trains": list(_trains(experiment, facts)),
         "sends": list(_sends(experiment, facts)),
         "tells": list(_tells(policy, facts)),
         "privacy": [facts.privacy.statement if facts.privacy else "no differential privacy"],
@@ -60,13 +60,17 @@ def dry_run(
     return [*lines, "nothing was sent"]
 
 
+def _with_label(facts: Facts) -> str:
+    return "" if facts.gold is None else f", {facts.gold:,} of them with a label"
+
+
 def _downloads(facts: Facts) -> Iterator[str]:
     for one in facts.downloads:
         yield f"{one.name}: {human_bytes(one.size)}, sha256:{one.digest[:SHORTEST_DIGEST]}"
     yield f"each round: {human_bytes(facts.bytes_down)}"
 
 
-def _trains(facts: Facts) -> Iterator[str]:
+def _trains(experiment: Experiment, facts: Facts) -> Iterator[str]:
     whole = facts.total
     personal = f", {whole.personal:,} of them personal: they stay here" if whole.personal else ""
     yield f"{whole.tunable:,} of {whole.parameters:,} parameters{personal}"
@@ -75,6 +79,8 @@ def _trains(facts: Facts) -> Iterator[str]:
     )
     seconds = "" if facts.seconds is None else f", about {human_seconds(facts.seconds)}"
     yield f"each round: {plural(facts.steps, 'local step')}{seconds}; {memory}"
+    if experiment.fewshot is not None and experiment.fewshot.pacing != "none":
+        yield "labels: texts without a label are given one by the model; these labels stay here"
 
 
 def _sends(experiment: Experiment, facts: Facts) -> Iterator[str]:
@@ -119,6 +125,9 @@ def _tells(policy: SitePolicy, facts: Facts) -> Iterator[str]:
     allow = policy.allow
     size = f"its number of training examples, {facts.examples:,}"
     yield size if allow.tell_size else "not its number of training examples (allow.tell_size = false)"
+    if facts.gold is not None:
+        counts = "how many of its examples have a label, and how many texts it can label and has labelled"
+        yield counts if allow.tell_size else "whether any of its examples have a label, or have been labelled"
     scores = "its losses, and its scores on its own test examples"
     yield scores if allow.tell_scores else "no losses and no scores (allow.tell_scores = false)"
     yield "the names of its labels" if facts.asks_labels and allow.tell_labels else "no names of its labels"

@@ -5,6 +5,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,13 +18,16 @@ from fednlp.deployment.enrolment import FOLDER
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.messages import Call, ObjectRef
 from fednlp.deployment.remote import Sites
+from fednlp.deployment.remote_labels import RemoteLabels, save_counts
 from fednlp.deployment.secure_server import Asking, SecureSessions
 from fednlp.deployment.servable import require_servable
-from fednlp.deployment.setup import Ready, Setup, model_files, read_ready
+from fednlp.deployment.setup import ENCODER_FILES, Ready, Setup, model_files, read_ready
 from fednlp.disk import atomic, write_private
 from fednlp.errors import RunError
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
+from fednlp.models.resolve import resolve_model
 from fednlp.partition import Partition
+from fednlp.partition.embed import ENCODER
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.components import RunComponents
 from fednlp.simulation.facts import write_facts
@@ -156,7 +160,8 @@ class Federation:
         )
         arguments = directory, experiment, components, partition, model, engine, self.callback, None
         with engine:
-            run = open_run(*arguments, self._secure_sessions().open)
+            labels = partial(RemoteLabels, directory.folder / FOLDER)
+            run = open_run(*arguments, self._secure_sessions().open, labels)
             self._keep_noise_secret(run)
             self.on_open(run)
             train(run)
@@ -165,7 +170,9 @@ class Federation:
 
     def _set_up(self, components: RunComponents) -> Partition:
         """Tell every site what the experiment is, and return how many examples each has."""
-        files = model_files(Path(components.source))
+        fewshot, files = self.experiment.fewshot, model_files(Path(components.source))
+        if fewshot is not None and fewshot.filter_ratio is not None:
+            files |= model_files(Path(resolve_model(ENCODER)), ENCODER_FILES)
         objects = {name: self.hub.add_object(path) for name, path in files.items()}
         ready: dict[int, Ready] = {}
         asked: set[int] = set()
@@ -175,6 +182,8 @@ class Federation:
             members = [member for member in self.members() if member.state != "removed"]
             missing = [member.name for member in members if member.client not in ready]
             if members and not missing:
+                if self.experiment.fewshot is not None:
+                    save_counts(self.directory.folder / FOLDER, ready, len(self.members()))
                 return sites_partition(ready, [member.name for member in self.members()])
             for member in members:
                 if member.state == "enrolled" and member.client not in asked:

@@ -16,6 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from fednlp.deployment.asked import SiteRequest
 from fednlp.deployment.hub import Hub, StoredReply
 from fednlp.deployment.messages import Call, ObjectRef
 from fednlp.deployment.secure_server import with_masked_weight
@@ -24,11 +25,27 @@ from fednlp.federated.client import ClientResult, TrainRequest, failed
 from fednlp.federated.message import write_message
 from fednlp.federated.upload import Trained, unpack_upload, upload_bytes
 from fednlp.runtime.engine import vectors_in
-from fednlp.runtime.messages import ClientModelRequest, ClientModelResult, from_json, to_json
+from fednlp.runtime.messages import (
+    ClientModelRequest,
+    ClientModelResult,
+    KeepLabelsRequest,
+    LabelsKept,
+    from_json,
+    to_json,
+)
 from fednlp.runtime.shared import PrivateRoom
 
-_KINDS: Mapping[type, str] = {TrainRequest: "train", ClientModelRequest: "evaluate"}
+_KINDS: Mapping[type, str] = {
+    TrainRequest: "train",
+    ClientModelRequest: "evaluate",
+    KeepLabelsRequest: "label",
+}
 """What goes to sites, and what it is called in the numbers of calls."""
+_ANSWERS: Mapping[type, Any] = {
+    TrainRequest: ClientResult,
+    ClientModelRequest: ClientModelResult,
+    KeepLabelsRequest: LabelsKept,
+}
 _LOOK = 1.0
 """Seconds between two looks at who is missing."""
 
@@ -210,7 +227,7 @@ class Sites:
             self.counted[request.client] = request.round
 
 
-def call_id(request: TrainRequest | ClientModelRequest) -> str:
+def call_id(request: SiteRequest) -> str:
     """Return the number of the call that carries a request.
 
     >>> call_id(TrainRequest(client=3, round=12, weight=1.0))
@@ -224,8 +241,7 @@ def call_id(request: TrainRequest | ClientModelRequest) -> str:
 
 def _require_own(request: Any, answer: Any) -> None:
     """Check that an answer is to the request: a site speaks for itself alone."""
-    wanted = ClientResult if isinstance(request, TrainRequest) else ClientModelResult
-    if not isinstance(answer, wanted) or answer.client != request.client:
+    if not isinstance(answer, _ANSWERS[type(request)]) or answer.client != request.client:
         raise RunError("the site answered something else than it was asked")
     if isinstance(answer, ClientResult) and answer.weight != request.weight:
         raise RunError("the site answered with another weight than it was told")
@@ -234,7 +250,7 @@ def _require_own(request: Any, answer: Any) -> None:
 def _missing(request: Any, reason: str) -> Any:
     if isinstance(request, TrainRequest):
         return failed(request, RunError(reason), 0, 0)
-    return ClientModelResult(request.client, reason)
+    return _ANSWERS[type(request)](request.client, error=reason)
 
 
 @contextmanager

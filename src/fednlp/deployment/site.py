@@ -2,19 +2,17 @@
 
 import json
 import mmap
+import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from fednlp.config import Experiment
-from fednlp.deployment.asked import asked_of
-from fednlp.deployment.disclosure import told_result, told_score, told_sizes
+from fednlp.deployment.asked import SiteRequest, asked_of
+from fednlp.deployment.disclosure import told_kept, told_labels, told_result, told_score, told_sizes
 from fednlp.deployment.dry_run import dry_run
 from fednlp.deployment.facts import Download, Facts, facts_of
 from fednlp.deployment.policy import SitePolicy
@@ -23,8 +21,16 @@ from fednlp.deployment.secure_agreed import agreed
 from fednlp.deployment.secure_kept import KeptSessions
 from fednlp.deployment.secure_messages import STEPS
 from fednlp.deployment.secure_site import SecureSite
-from fednlp.deployment.setup import Setup, experiment_of, place_model, read_setup
-from fednlp.deployment.site_data import open_site_data
+from fednlp.deployment.setup import (
+    ENCODER_FILES,
+    MODEL_FILES,
+    Ready,
+    Setup,
+    experiment_of,
+    place_models,
+    read_setup,
+)
+from fednlp.deployment.site_worker import ENCODER, LABELS, START, SiteWork, open_work
 from fednlp.disk import atomic
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
@@ -33,12 +39,18 @@ from fednlp.federated.message import unpack
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import Trained, pack_upload
+from fednlp.fewshot.pacing import LabelQuota
 from fednlp.partition import OneClient
-from fednlp.runtime.messages import ClientModelRequest, ClientModelResult, to_json
-from fednlp.simulation.components import Log, RunComponents, build_components
-from fednlp.simulation.workers import client_algorithm, worker_spec
+from fednlp.runtime.messages import (
+    ClientModelRequest,
+    ClientModelResult,
+    KeepLabelsRequest,
+    LabelRequest,
+    LabelsKept,
+    to_json,
+)
+from fednlp.simulation.components import Log
 from fednlp.training.worker import ClientWorker
-from fednlp.training.worker_spec import load_model
 
 _SETUP, _SECURE = "setup.json", "secure"
 
@@ -55,8 +67,7 @@ class Site:
 
     def __init__(self, folder: Path, name: str, policy: SitePolicy, log: Log) -> None:
         self.folder, self.name, self.policy, self.log = folder, name, policy, log
-        self._worker: ClientWorker | None = None
-        self._agreed: Experiment | None = None
+        self._opened: SiteWork | None = None
         self._sums: SecureSite | None = None
         self._published: dict[str, tuple[str, Tensor]] = {}
 
@@ -86,48 +97,63 @@ class Site:
         return self._work(name, request, objects)
 
     def end(self) -> None:
-        """Remove what is kept for secure sums: the run is over."""
+        """Remove pseudo labels, and what is kept for secure sums: the run is over."""
+        if (self.folder / LABELS).is_dir():
+            shutil.rmtree(self.folder / LABELS)
         setup = self.folder / _SETUP
         if (self.folder / _SECURE).is_dir() and setup.is_file():
             KeptSessions(self.folder / _SECURE, read_setup(json.loads(setup.read_text())).run).end()
 
     @property
-    def worker(self) -> ClientWorker:
-        """The worker, made again from what was set up where this process has none yet."""
-        if self._worker is None:
+    def opened(self) -> SiteWork:
+        """What the site works with, opened again from what was set up where this process has not yet."""
+        if self._opened is None:
             path = self.folder / _SETUP
             if not path.is_file():
                 raise RunError(
                     "the server asks for work before it has set this site up: start the server again"
                 )
             setup = read_setup(json.loads(path.read_text()))
-            self._worker = self._open(setup)
-            self._sums = self._secure_sums(setup, self._worker)
-        return self._worker
+            self._opened = self._open(setup)
+            self._sums = self._secure_sums(setup, self._opened.worker)
+        return self._opened
+
+    @property
+    def worker(self) -> ClientWorker:
+        """The worker that has this site's examples alone."""
+        return self.opened.worker
 
     @property
     def sums(self) -> SecureSite | None:
         """This site's part in secure sums; None where the experiment has none."""
-        return self._sums if self.worker is not None else None
+        return self._sums if self.opened is not None else None
 
     def _set_up(self, setup: Setup, objects: Mapping[str, Path]) -> dict[str, Any]:
-        self._worker = self._examined(setup, objects)
-        self._sums = self._secure_sums(setup, self._worker)
+        self._opened = work = self._examined(setup, objects)
+        self._sums = self._secure_sums(setup, work.worker)
+        ready = self._ready(setup, work)
         with atomic(self.folder / _SETUP) as file:
             file.write(setup.model_dump_json().encode())
-        own = self._worker.partition
-        train, test = (len(part(setup.client)) for part in (own.train, own.test))
-        return told_sizes(self.policy.allow, train, test).model_dump()
+        return ready.model_dump(exclude_none=True)
 
-    def _examined(self, setup: Setup, objects: Mapping[str, Path]) -> ClientWorker:
-        """Return the worker of an experiment that the site's policy allows.
+    def _ready(self, setup: Setup, work: SiteWork) -> Ready:
+        """Return how many examples the site has, as far as the server may know."""
+        allow, own = self.policy.allow, work.worker.partition
+        train, test = (len(part(setup.client)) for part in (own.train, own.test))
+        ready = told_sizes(allow, train, test)
+        if work.labels is None:
+            return ready
+        return told_labels(allow, ready, len(work.labels.gold[0]), len(work.labels.candidates))
+
+    def _examined(self, setup: Setup, objects: Mapping[str, Path]) -> SiteWork:
+        """Return what an experiment is done with that the site's policy allows.
 
         Raises:
             RunError: It does not; every reason is named.
         """
-        worker, _, refusals = self._look(setup, objects)
+        work, _, refusals = self._look(setup, objects)
         self._require_none(refusals)
-        return worker
+        return work
 
     def examine(self, setup: Setup, objects: Mapping[str, Path], federation: str) -> list[str]:
         """Return the lines that tell what an experiment would fetch, train and send here.
@@ -141,16 +167,17 @@ class Site:
         experiment = experiment_of(setup)
         return dry_run(federation, self.name, self.policy, experiment, facts, refusals, clients=setup.clients)
 
-    def _look(self, setup: Setup, objects: Mapping[str, Path]) -> tuple[ClientWorker, Facts, list[Refusal]]:
-        """Return the worker of an experiment, what it would do, and what the policy refuses of that.
+    def _look(self, setup: Setup, objects: Mapping[str, Path]) -> tuple[SiteWork, Facts, list[Refusal]]:
+        """Return what an experiment is done with, what it would do, and what the policy refuses of that.
 
         Raises:
             RunError: The policy refuses the experiment's text, so that nothing of it is looked at further.
         """
         experiment = experiment_of(setup)
         self._require_none(check_settings(self.policy, experiment))
-        place_model(objects, self.folder / "start")
-        worker = self._open(setup)
+        place_models(objects, {MODEL_FILES: self.folder / START, ENCODER_FILES: self.folder / ENCODER})
+        work = self._open(setup)
+        worker, labels = work.worker, work.labels
         facts = facts_of(
             experiment,
             worker.replica.model,
@@ -159,37 +186,22 @@ class Site:
             examples=len(worker.partition.train(setup.client)),
             longest=setup.longest,
             downloads=[Download(name, path.stat().st_size, path.name) for name, path in objects.items()],
+            gold=None if labels is None else len(labels.gold[0]),
         )
-        return worker, facts, check(self.policy, experiment, facts)
+        return work, facts, check(self.policy, experiment, facts)
 
     def _require_none(self, refusals: list[Refusal]) -> None:
         if refusals:
             raise RunError("; ".join(refused_by(self.name, refusals)))
 
-    def _open(self, setup: Setup) -> ClientWorker:
-        """Build the worker that has this site's examples alone.
+    def _open(self, setup: Setup) -> SiteWork:
+        """Open the site's data and the model.
 
         Raises:
             RunError: The site's policy, as it is now, refuses the experiment.
         """
         self._require_none(check_settings(self.policy, experiment_of(setup)))
-        experiment = self._own_experiment(setup)
-        torch.set_num_threads(experiment.runtime.threads)
-        task = experiment.task.configured
-        data = open_site_data(self.policy, task or setup.task, experiment.data.labels or ())
-        components = build_components(experiment, self.log, data)
-        self._compare(setup, components)
-        np.save(self.folder / "no-tests.npy", np.zeros(0, dtype=np.int64))
-        spec = worker_spec(
-            experiment,
-            components,
-            self.folder / "partition",
-            self.folder / "no-tests.npy",
-            self.folder / "record.bin",
-        )
-        own = OneClient(setup.client, setup.clients, data.train_numbers, data.test_numbers)
-        self._agreed = experiment_of(setup)
-        return ClientWorker(spec, load_model(spec), client_algorithm(experiment, setup.clients), own)
+        return open_work(self.folder, self.policy, setup, self.log)
 
     def _secure_sums(self, setup: Setup, worker: ClientWorker) -> SecureSite | None:
         """Return what answers the calls of secure sums; None where the experiment has none."""
@@ -206,39 +218,16 @@ class Site:
         )
         return None if expected is None else SecureSite(self.folder / _SECURE, expected)
 
-    def _own_experiment(self, setup: Setup) -> Experiment:
-        """Return the experiment with this site's own model folder and device."""
-        experiment = experiment_of(setup)
-        model = experiment.model.model_copy(update={"name_or_path": str((self.folder / "start").resolve())})
-        device = self.policy.device
-        runtime = experiment.runtime.model_copy(
-            update={"device": device.device, "threads": device.threads or experiment.runtime.threads}
-        )
-        return experiment.model_copy(update={"model": model, "runtime": runtime})
-
-    def _compare(self, setup: Setup, components: RunComponents) -> None:
-        """Check that this version makes of the experiment what the server's makes of it."""
-        fields = json.loads(json.dumps(asdict(components.task)))  # type: ignore[call-overload]
-        if (components.task_spec, fields, components.longest) != (
-            setup.task,
-            setup.task_fields,
-            setup.longest,
-        ):
-            raise RunError(
-                "this version of fednlp understands the task otherwise than the server's: install the same version"
-            )
-
     def _work(
         self, name: str, request: Mapping[str, Any], objects: Mapping[str, Path]
     ) -> tuple[dict[str, Any], Path | None]:
         worker = self.worker
-        own, agreed = worker.partition, self._agreed
+        own = worker.partition
         assert isinstance(own, OneClient)
-        assert agreed is not None
-        wanted = asked_of(request.get("request"), name, agreed, own)
+        wanted = asked_of(request.get("request"), name, self.opened.experiment, own)
         sums, do = self.sums, partial(self._do, request=request, objects=objects)
         if sums is not None:
-            sums.over(wanted.round if isinstance(wanted, TrainRequest) else wanted.round + 1)
+            sums.over(wanted.round + isinstance(wanted, ClientModelRequest))
             if isinstance(wanted, TrainRequest):
                 return sums.train(wanted, do)
         answer = do(wanted)
@@ -251,7 +240,7 @@ class Site:
 
     def _do(
         self,
-        wanted: TrainRequest | ClientModelRequest,
+        wanted: SiteRequest,
         request: Mapping[str, Any],
         objects: Mapping[str, Path],
     ) -> Any:
@@ -266,7 +255,11 @@ class Site:
         if missing:
             raise RunError(f"the server did not send {', '.join(sorted(missing))}")
         self._forget_after(request.get("counted"), wanted)
-        answer = worker.handlers[type(wanted)](wanted, vectors)
+        if isinstance(wanted, KeepLabelsRequest):
+            return self._label(wanted, vectors)
+        labels = self.opened.labels
+        labelled = wanted if labels is None else labels.with_labels(wanted)
+        answer = worker.handlers[type(wanted)](labelled, vectors)
         worker.trainer.sync()
         if isinstance(answer, ClientModelResult):
             return told_score(self.policy.allow, answer)
@@ -274,11 +267,21 @@ class Site:
             return replace(answer, result=told_result(self.policy.allow, answer.result))
         return answer
 
-    def _forget_after(self, counted: Any, request: TrainRequest | ClientModelRequest) -> None:
+    def _label(self, wanted: KeepLabelsRequest, vectors: Mapping[str, Tensor]) -> LabelsKept:
+        """Give texts of the site's pseudo labels, keep them, and return what the server is told: their number."""
+        labels = self.opened.labels
+        assert labels is not None
+        texts = labels.candidates.tolist()
+        found = self.worker.label(LabelRequest(wanted.client, wanted.round, texts), vectors)
+        kept = labels.keep(wanted.round, found, LabelQuota(wanted.percentage, wanted.most))
+        return told_kept(self.policy.allow, LabelsKept(wanted.client, kept))
+
+    def _forget_after(self, counted: Any, request: SiteRequest) -> None:
         """Take back what was kept in rounds that came to nothing: the last that counted is the server's to say."""
         store = self.worker.trainer.store
         if store is not None and isinstance(counted, int) and 0 <= counted < request.round:
-            store.forget(request.client, counted + 1)
+            before = request.round if isinstance(request, KeepLabelsRequest) else None  # it may train as well
+            store.forget(request.client, counted + 1, before)
 
     def _vector(self, name: str, path: Path, encoded_in: int | None) -> Tensor:
         """Return what the server published under a name, flat; the last of each name is kept."""
