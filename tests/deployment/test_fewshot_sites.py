@@ -1,7 +1,8 @@
 """Few-shot learning between machines: labels stay at the sites, and the run is the simulation's, bit for bit."""
 
+import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,18 @@ from fednlp.config.sections import Fewshot
 from fednlp.data import load_data
 from fednlp.data.labels import with_labels
 from fednlp.deployment.asked import asked_of
+from fednlp.deployment.components import server_components
 from fednlp.deployment.disclosure import told_kept, told_labels
 from fednlp.deployment.messages import Reply, from_client
 from fednlp.deployment.policy import Allow, parse_policy
 from fednlp.deployment.refusals import check_settings
 from fednlp.deployment.remote_labels import PSEUDO as REMOTE_PSEUDO
 from fednlp.deployment.servable import require_servable
-from fednlp.deployment.setup import Ready
+from fednlp.deployment.setup import ENCODER_FILES, Ready, Setup, model_files
 from fednlp.deployment.shards import TRAIN, split_out
+from fednlp.deployment.site import Site
 from fednlp.deployment.site_labels import SiteLabels
+from fednlp.disk import sha256_of
 from fednlp.errors import ConfigError, RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.fewshot.pacing import LabelQuota
@@ -35,7 +39,7 @@ from fednlp.runtime.messages import ClientModelRequest, KeepLabelsRequest, Label
 from fednlp.simulation.central_labels import PSEUDO
 
 from .machines import Machines
-from .test_federation import deploy, quiet, rounds
+from .test_federation import allows, deploy, quiet, rounds
 
 Make = Callable[..., Experiment]
 
@@ -318,9 +322,46 @@ def test_a_site_trains_by_the_labelling_that_the_server_names(tmp_path: Path) ->
 
 
 def test_labels_are_of_one_run_and_of_the_data_that_were_labelled(tmp_path: Path) -> None:
+    site_labels(tmp_path, texts=12)  # of a dry run: it has labelled nothing
     site_labels(tmp_path).keep(1, Labels([0] * 8, [0.5] * 8), LabelQuota(50.0))
     with pytest.raises(RunError, match="data have changed since it gave texts pseudo labels"):
         site_labels(tmp_path, texts=11)
     assert len(site_labels(tmp_path).labelled(1)[0]) == 6
     with pytest.raises(RunError, match="round 1 are not at this site"):
         site_labels(tmp_path, run="another", texts=11).labelled(1)
+
+
+def test_a_dry_run_says_what_is_told_of_labels(experiment: Make, encoder: None, tmp_path: Path) -> None:
+    """The texts are not filtered for it; and a site that forbids labels refuses the run with the key."""
+    shards = split_out(experiment(SETTINGS | METHODS["filter"]).resolved(), tmp_path / "shards", quiet)
+    components = server_components(shards.experiment, quiet)
+    setup = Setup(
+        experiment=shards.experiment.model_dump(exclude_none=True),
+        task=components.task_spec,
+        task_fields=json.loads(json.dumps(asdict(components.task))),  # type: ignore[call-overload]
+        longest=components.longest,
+        client=0,
+        clients=4,
+        run="run",
+    )
+    files = model_files(Path(components.source)) | model_files(Path(components.source), ENCODER_FILES)
+    objects = {}
+    for name, path in files.items():
+        objects[name] = tmp_path / sha256_of(path)
+        objects[name].write_bytes(path.read_bytes())
+    train, test = shards.files(shards.names[0])
+    _, labels = labelled_rows(train, shards.experiment.data.labels or [])
+    gold = int((labels >= 0).sum())
+    site = Site(tmp_path / "site", "nord", allows(train, test), quiet)
+    lines = [line.strip() for line in site.examine(setup, objects, "here")]
+    assert f"this site   nord, {len(labels)} training examples, {gold} of them with a label" in lines
+    assert "labels: texts without a label are given one by the model; these labels stay here" in lines
+    assert "how many of its examples have a label, and how many texts it can label and has labelled" in lines
+    assert sum("encoder:" in line for line in lines) == len(model_files(Path(components.source)))
+    assert (tmp_path / "site" / "encoder" / "config.json").is_file()
+    only = sha256_of(objects["encoder:config.json"])
+    policy = parse_policy({"data": {"path": str(train)}, "allow": {"models": [f"sha256:{only}"]}})
+    objects["start:config.json"] = tmp_path / "another"
+    objects["start:config.json"].write_bytes(objects["encoder:config.json"].read_bytes() + b"\n")
+    with pytest.raises(RunError, match=r"allow\.models"):
+        Site(tmp_path / "site", "nord", policy, quiet).answer("setup", setup.model_dump(), objects)

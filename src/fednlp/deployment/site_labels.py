@@ -123,10 +123,11 @@ class SiteLabels:
         """Note which data the numbers of texts are of; labels of an earlier run are removed."""
         path, now = self.folder / _DATA, {"run": run, "data": self.data.fingerprint}
         before = json.loads(path.read_text()) if path.is_file() else {}
+        given = [*self.folder.glob("*.npz")]
         if before.get("run") != run:
-            for old in self.folder.glob("*.npz"):
+            for old in given:
                 old.unlink()
-        elif before != now:
+        elif given and before != now:
             raise RunError(
                 "this site's data have changed since it gave texts pseudo labels: put the earlier file back, and join "
                 "again"
