@@ -128,15 +128,16 @@ def prepare(folder: Path, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 class Federation:
-    """The engine as ``fednlp run`` drives it, less evaluation and files."""
+    """An engine as ``fednlp run`` drives it, less evaluation and files."""
 
-    def __init__(self, folder: Path, cohort: int, steps: int, workers: int) -> None:
+    def __init__(self, folder: Path, cohort: int, steps: int, workers: int, engine: str = "pool") -> None:
         from fednlp.config import parse
         from fednlp.federated.runtime import MODEL
         from fednlp.federated.state import State
         from fednlp.models.pretrained import new_model
         from fednlp.partition import Partition
-        from fednlp.runtime.pool import Pool
+        from fednlp.plugins import load
+        from fednlp.runtime import ENGINES
         from fednlp.simulation.configured_algorithm import build_algorithm
         from fednlp.simulation.context import RunContext
         from fednlp.simulation.rounds import FederatedTraining
@@ -151,7 +152,7 @@ class Federation:
             "evaluation": {"every": 10**9},
         }
         settings["num_rounds"] = 10**9
-        self.pool = Pool(workers, "fednlp.simulation.workers:open_worker")
+        self.pool = load(ENGINES[engine], "engine")(workers, "fednlp.simulation.workers:open_worker")
         built, experiment = WorkerSpec(**spec), parse(settings).resolved()
         task = task_from(built.task, built.task_fields)
         model = new_model(built.source, task.model_class, task.settings(), {})

@@ -1,4 +1,4 @@
-"""Federate a task that fednlp does not know: one text, any number of labels (multi-label classification).
+"""Federate a task that fednlp does not know: one text, one or several labels (multi-label classification).
 
     PYTHONPATH=examples fednlp run my_experiment.toml
 

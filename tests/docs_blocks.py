@@ -111,7 +111,9 @@ def _command(line: str) -> Command:
 def check_command(command: Command) -> list[config.Experiment]:
     """Check that a command's options, files, experiments and settings exist; return its experiments."""
     words = command.words
-    if command.is_fednlp:
+    if words[:2] == ["mpirun", "-n"]:
+        words = words[3:]
+    if words[0] == "fednlp":
         return _check_fednlp(words[1:])
     if words[:3] == ["python", "-m", "pytest"]:
         assert command.tests_the_page or all((ROOT / path).exists() for path in words[3:])

@@ -23,6 +23,7 @@ from fednlp.federated.schedules import RateSchedule
 from fednlp.federated.server import ServerOptimizer
 from fednlp.simulation.protection import protect
 
+MEDIAN = {"aggregator": {"name": "median"}}
 SECURE = {"secure": {"protocol": "secagg+"}}
 PRIVACY = {"privacy": {"clip": 1.0, "noise": 1.0}}
 PULL = {"pull": {"rule": "low"}}
@@ -96,6 +97,7 @@ def test_a_value_is_refused_what_its_name_is_refused(name: str, section: str) ->
             "a client of mine trains two models: leave it out",
         ),
         ({"server": ServerOptimizer("adam", 0.1)}, EXACT, "needs a server that averages, which that of mine does not"),
+        ({"reports": ("tau",)}, MEDIAN, "whose mean a single attacker moves at will, whatever median leaves out"),
         ({"aggregator": Median()}, SECURE, "the aggregator of mine (Median) needs each of them: leave [secure] out"),
         ({"aggregator": Median()}, PRIVACY, "and the aggregator of mine (Median) is no sum: leave [privacy] out"),
         ({"aggregator": Median()}, PULL, "(Median) compares the same ones of all: leave [pull] out"),

@@ -355,7 +355,7 @@ def test_a_prompt_asks_only_what_a_head_has_learnt(
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "reference": ({"fewshot": FEW, "algorithm.name": "centralised"}, "has all labels"),
+    "reference": ({"fewshot": FEW, "algorithm.name": "centralised"}, "knows all labels"),
     "privacy": (
         {
             "fewshot": FEW,

@@ -1,15 +1,19 @@
 """Imports run one way: a room knows those below it and none above, and no module reaches itself again.
 
-Rooms are the packages and modules of ``fednlp``. What is imported for type checkers alone does not count.
+Rooms are the packages and modules of ``fednlp``. An import for type checkers alone counts for their order, and makes no
+circle.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import fednlp
 
+ROOT = Path(__file__).parents[1]
 SOURCE = Path(fednlp.__file__).parent
 
 ROOMS = (
@@ -60,29 +64,28 @@ def only_for_checkers(test: ast.expr) -> bool:
 
 
 def statements(
-    body: list[ast.stmt], late: bool = False
+    body: list[ast.stmt], for_checkers: bool = False
 ) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
-    """Yield the imports of a module, and whether they stand within a function."""
+    """Yield the imports of a module, also those within functions, and whether they are for type checkers alone."""
     for node in body:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield node, late
-        elif isinstance(node, ast.If) and only_for_checkers(node.test):
-            yield from statements(node.orelse, late)
-        else:
-            inner = late or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-            for name in ("body", "orelse", "finalbody"):
-                yield from statements(getattr(node, name, []), inner)
-            for handler in [*getattr(node, "handlers", []), *getattr(node, "cases", [])]:
-                yield from statements(handler.body, inner)
+            yield node, for_checkers
+            continue
+        guarded = isinstance(node, ast.If) and only_for_checkers(node.test)
+        yield from statements(getattr(node, "body", []), for_checkers or guarded)
+        for name in ("orelse", "finalbody"):
+            yield from statements(getattr(node, name, []), for_checkers)
+        for part in [*getattr(node, "handlers", []), *getattr(node, "cases", [])]:
+            yield from statements(part.body, for_checkers)
 
 
 @cache
 def imports() -> dict[str, dict[str, bool]]:
-    """Return what each module imports of fednlp, and whether it does so within a function alone."""
+    """Return what each module imports of fednlp, and whether it does so for type checkers alone."""
     known, found = modules(), {}
     for name, path in known.items():
         there: dict[str, bool] = {}
-        for node, late in statements(ast.parse(path.read_text(encoding="utf-8")).body):
+        for node, for_checkers in statements(ast.parse(path.read_text(encoding="utf-8")).body):
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             else:
@@ -92,7 +95,7 @@ def imports() -> dict[str, dict[str, bool]]:
                 names = [one if one in known else module for one in inner]
             for one in names:
                 if one.partition(".")[0] == "fednlp" and one != name:
-                    there[one] = there.get(one, True) and late
+                    there[one] = there.get(one, True) and for_checkers
         found[name] = there
     return found
 
@@ -103,7 +106,7 @@ def room(module: str) -> str:
 
 
 def test_every_module_is_in_a_room() -> None:
-    assert {room(module) for module in imports()} <= set(ROOMS)
+    assert {room(module) for module in imports()} == set(ROOMS)
     assert len(set(ROOMS)) == len(ROOMS)
 
 
@@ -137,7 +140,10 @@ def circles(graph: dict[str, list[str]]) -> list[list[str]]:
 
 def test_no_module_reaches_itself_again() -> None:
     """Not within a room either. A method's file and its folder's __init__ are a plugin and its registry: by name."""
-    graph = {module: list(there) for module, there in imports().items()}
+    graph = {
+        module: [other for other, for_checkers in there.items() if not for_checkers]
+        for module, there in imports().items()
+    }
     wrong = [" -> ".join(circle) for circle in circles(graph)]
     assert not wrong, "\n".join(wrong)
 
@@ -150,5 +156,17 @@ def test_circles_are_found() -> None:
 def test_late_and_conditional_imports_are_seen() -> None:
     checked = "if TYPE_CHECKING:\n    import a\nelse:\n    import b\n"
     body = f"{checked}def f():\n    try:\n        import c\n    finally:\n        import d\n"
-    found = [(node.names[0].name, late) for node, late in statements(ast.parse(body).body)]
-    assert found == [("b", False), ("c", True), ("d", True)]
+    found = [(node.names[0].name, for_checkers) for node, for_checkers in statements(ast.parse(body).body)]
+    assert found == [("a", True), ("b", False), ("c", False), ("d", False)]
+
+
+def test_the_page_draws_the_rooms_in_this_order() -> None:
+    """Each row of the drawing is above the next; rooms of one row are side by side."""
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    drawing = page.partition("```text\n")[2].partition("```")[0]
+    parts = [re.split(r" {2,}| ─ ", line.strip()) for line in drawing.splitlines()]
+    rows = [[ROOMS.index(part) for part in row if part in ROOMS and part] for row in parts]
+    drawn = [row for row in rows if row]
+    assert sorted(place for row in drawn for place in row) == [n for n, name in enumerate(ROOMS) if name]
+    for upper, lower in pairwise(drawn):
+        assert min(upper) > max(lower), [ROOMS[place] for place in (*upper, *lower)]

@@ -231,7 +231,7 @@ def test_options_that_an_own_partition_does_not_take(
         ({"algorithm.name": "my_own.scaled"}, "did you mean my_own:scaled?"),
         ({"partition.method": "my_own.thirds"}, "did you mean 'my_own:thirds'?"),
         (
-            {"algorithm.name": "my_own:scaled", "algorithm.alpha": 1},
+            {"algorithm.name": "my_own:scaled", "algorithm.zeta": 1},
             "my_own:scaled go into [algorithm.options]",
         ),
         ({"partition.big": 1}, "options of your own function go into [partition.options]"),

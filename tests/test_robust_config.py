@@ -147,7 +147,7 @@ def test_what_is_mistyped_is_said(changes: dict[str, Any], said: str) -> None:
             MEDIAN | {"privacy": {"clip": 1.0, "noise": 1.0}},
             "[privacy] bounds how much one client changes a sum",
         ),
-        (MEDIAN | {"pull": {"rule": "low"}}, "[pull] sends other tensors for every client"),
+        (MEDIAN | {"pull": {"rule": "low"}}, "[pull] sends different tensors for each client"),
         (
             MEDIAN | {"model": {"peft": {"method": "lora", "averaging": "exact"}}},
             '[model.peft] averaging = "exact" averages the products',

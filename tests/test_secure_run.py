@@ -294,7 +294,7 @@ def test_both_epsilons_are_written_down_and_shown(experiment: Make, tmp_path: Pa
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "sparse": ({"secure.protocol": "secagg", "exchange.up": ["topk:0.1"]}, "cannot be summed unopened"),
     "sign": ({"secure.protocol": "secagg+", "exchange.up": ["sign"]}, "cannot be summed unopened"),
-    "pulling": ({"secure.protocol": "secagg", "pull.rule": "low"}, "the same of all"),
+    "pulling": ({"secure.protocol": "secagg", "pull.rule": "low"}, "the same ones of all"),
     "exact": (
         {"secure.protocol": "secagg", "model.peft": {"method": "lora", "averaging": "exact"}},
         'say averaging = "ffa"',
@@ -320,7 +320,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         },
         "1024.0 at most",
     ),
-    "reference": ({"secure.protocol": "secagg", "algorithm.name": "local"}, "has no part in local"),
+    "reference": ({"secure.protocol": "secagg", "algorithm.name": "local"}, "is not supported by local"),
     "weights": ({"privacy": {"clip": 1.0, "noise": 1.0}}, 'algorithm.weighting = "uniform"'),
     "both": ({"privacy": {"clip": 1.0, "noise": 1.0, "epsilon": 1.0}}, "say either noise"),
     "feedback": (

@@ -56,3 +56,44 @@ def test_clients_that_get_nothing_but_bytes_end_in_the_same_weights(
 def test_an_engine_that_is_not_there_is_named(experiment: Make) -> None:
     with pytest.raises(fednlp.FednlpError, match='there is no engine "cloud": known are pool'):
         experiment({"runtime.engine": "cloud"})
+
+
+def test_a_machine_without_the_files_makes_them_again(
+    experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "runtime"))
+    settings = {"num_rounds": 2, "runtime.workers": 1}
+    here = fednlp.run(experiment(settings), tmp_path / "here")
+    there = fednlp.run(experiment(settings | {"runtime.engine": "apart:Apart"}), tmp_path / "there")
+    assert rounds(there) == rounds(here)
+
+
+@pytest.mark.parametrize("method", ["ditto", "8 bits", "splitbert"])
+def test_what_clients_keep_needs_a_disk_that_all_machines_share(
+    method: str, experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fednlp.simulation.workers import open_worker
+
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "runtime"))
+    run = fednlp.run(
+        experiment(
+            {"num_rounds": 1, "runtime.workers": 1, "runtime.engine": "noted:Noted"} | METHODS[method]
+        ),
+        tmp_path / "run",
+    )
+    assert run.finished
+    from noted import Noted
+
+    spec = Noted.arguments["spec"] | {"partition": "/nowhere/partition.npz"}
+    with pytest.raises(fednlp.FednlpError, match="give --out a folder on a disk that all machines share"):
+        open_worker(**(Noted.arguments | {"spec": spec}))
+
+
+def test_an_address_is_for_a_cluster_of_ray(experiment: Make) -> None:
+    assert (
+        experiment({"runtime.engine": "ray", "runtime.address": "head:6379"}).runtime.address == "head:6379"
+    )
+    with pytest.raises(
+        fednlp.FednlpError, match=r'address is that of a cluster of Ray: say runtime.engine = "ray"'
+    ):
+        experiment({"runtime.address": "head:6379"}).resolved()

@@ -9,6 +9,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from fednlp.deployment.certificates import Material
+
 SERVER = "fednlp-server"
 
 
@@ -28,6 +30,10 @@ class Authority:
         """Return the credentials of a site, whose certificate has this name."""
         key, certificate = self._pair(name)
         return grpc.ssl_channel_credentials(self.pem, key, certificate)
+
+    def material(self, name: str) -> Material:
+        """Return what an end shows and trusts, whose certificate has this name."""
+        return Material(*self._pair(name), self.pem)
 
     @property
     def pem(self) -> bytes:

@@ -20,10 +20,13 @@ from fednlp.federated.aggregators.base import requests_of
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import Result
 from fednlp.federated.cohort import Cohort, Population, equally, poisson_cohort, uniform_cohort
+from fednlp.federated.links import Downlink, Uplink
 from fednlp.federated.params import Layout
 from fednlp.federated.round import plan_round
 from fednlp.federated.schedules import RateSchedule
 from fednlp.federated.state import State
+from fednlp.federated.transform_spec import parse_chain
+from fednlp.federated.transforms import make_chain
 
 Data = tuple[torch.Tensor, torch.Tensor]
 Adjust = Callable[[dict[str, nn.Parameter]], None]
@@ -234,6 +237,24 @@ def test_a_trainer_has_no_gradient_of_all_its_data_to_give() -> None:
 
     with pytest.raises(ConfigError, match="asks for the gradient of all of a client's data"):
         federate(Linear(), some_clients([2]), replace(fedavg(1), client=client))
+
+
+@pytest.mark.parametrize(
+    ("changes", "remedy"),
+    [
+        ({"client_rate": RateSchedule("linear", rounds=3)}, "leave client_rate out"),
+        ({"uplink": Uplink(error_feedback=True)}, "leave uplink and downlink out"),
+        (
+            {"downlink": Downlink(make_chain(parse_chain(["float16"], "down")))},
+            "leave uplink and downlink out",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_a_trainer_does_not_follow_is_refused(changes: dict[str, Any], remedy: str) -> None:
+    """Its learning rate is its own, and nothing is compressed."""
+    with pytest.raises(ConfigError, match=rf"^fedavg: .*federate\(\).*: {remedy}$"):
+        federate(Linear(), some_clients([2]), replace(fedavg(1), **changes))
 
 
 @pytest.mark.filterwarnings("ignore:steps. whole numbers")

@@ -38,7 +38,10 @@ class Counting:
 
     def merge(self, total: Tensor, other: Tensor) -> None:
         total += other
-        other.zero_()
+        self.clear(other)
+
+    def clear(self, total: Tensor) -> None:
+        total.zero_()
 
     def receive(self, request: Any, answer: Any, vectors: Mapping[str, Tensor], total: Tensor) -> Any:
         if isinstance(request, TrainRequest):

@@ -79,7 +79,7 @@ class Worker(ClientWorker):
 
 
 def test_what_a_record_holds() -> None:
-    """Nothing where nothing is kept; else what is personal, what is owed, the last model, the optimiser's memory."""
+    """Nothing where nothing is kept; else what is personal, what is owed, the last model, the optimiser's state."""
 
     def fields(
         algorithm: Algorithm, options: LocalTraining = SGD, personal: frozenset[str] = frozenset()
@@ -171,7 +171,7 @@ def test_personal_tensors_come_back_and_are_not_sent(tmp_path: Path) -> None:
 
 
 def test_a_client_keeps_what_its_first_steps_made(tmp_path: Path) -> None:
-    """Steps towards another model leave the personal layers and the optimiser's memory of the client as they were."""
+    """Steps towards another model leave the personal layers and the optimiser's state of the client as they were."""
 
     def twice(local: Any, x: torch.Tensor, server: Any, own: Any) -> Result:
         y = local.steps(x)

@@ -228,9 +228,14 @@ def test_begins_from_what_the_client_has() -> None:
     torch.testing.assert_close(change.flat(), torch.ones_like(x), rtol=1e-4, atol=1e-4)
 
 
-def test_a_second_call_begins_elsewhere_with_a_fresh_optimiser_and_streams_of_its_own() -> None:
-    """As Ditto asks for: two models in one round. The first keeps its weights; nothing of it is in the second."""
-    local = trainer(ADAMW, dropout=0.5)
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_second_call_begins_elsewhere_with_a_fresh_optimiser_and_streams_of_its_own(keeps: bool) -> None:
+    """As Ditto asks for: two models in one round. The first keeps its weights; nothing of it is in the second.
+
+    Nor is the optimiser's state, where the client keeps it until its next round.
+    """
+    options = changed(ADAMW, keep_optimizer=keeps)
+    local = trainer(options, dropout=0.5)
     start = local.x + 0.1
     first = local.steps(local.x)
     flat = first.flat()
@@ -243,7 +248,8 @@ def test_a_second_call_begins_elsewhere_with_a_fresh_optimiser_and_streams_of_it
     assert sorted(number for batch in task.batches[len(batches) :] for number in batch) == numbers
     assert (local.num_steps, local.total_steps, local.total_examples) == (6, 12, 2 * TEXTS)
 
-    other = trainer(ADAMW, dropout=0.5, by_rows=False)
+    assert bool(local.memory) is keeps
+    other = trainer(options, dropout=0.5, by_rows=False)
     other.steps(other.x + 7.0)  # another first call: the second is the same all the same
     assert torch.equal(other.steps(start).flat(), second.flat())
     third = other.steps(start).flat()

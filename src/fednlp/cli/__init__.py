@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
 from typing import Annotated
 
@@ -26,6 +27,7 @@ from fednlp.cli import (
 from fednlp.errors import FednlpError
 from fednlp.formatting.safe_text import clean_lines
 from fednlp.plugins import place_of
+from fednlp.runtime.launch import rank_of
 
 _FAULT = 70
 """The exit code of a fault of fednlp itself, as ``EX_SOFTWARE`` of sysexits."""
@@ -74,9 +76,16 @@ def options(version: Annotated[bool, _VERSION] = False) -> None:
 
 def main() -> None:
     """Run the command line; errors are one message, never a traceback unless ``FEDNLP_TRACEBACK=1`` asks for it."""
+    rank, ranks = rank_of()
+    if rank:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 says when to end
+        from fednlp.runtime.mpi import follow
+
+        return follow()
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        app()
+        with _leading() if ranks > 1 else nullcontext():
+            app()
     except FednlpError as error:
         sys.exit(_failed(str(error)))
     except OSError as error:
@@ -94,6 +103,12 @@ def main() -> None:
             sys.exit(_failed(f"{what:.300}: raised by your own code ({place}); {how}"))
         hint = "this is a fault of fednlp, please report it; set FEDNLP_TRACEBACK=1 to see where it happened"
         sys.exit(_failed(f"{what:.300}: {hint}", _FAULT))
+
+
+def _leading() -> AbstractContextManager[None]:
+    from fednlp.runtime.mpi import leading
+
+    return leading()
 
 
 def _failed(message: str, code: int = 1) -> int:

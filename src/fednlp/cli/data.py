@@ -185,7 +185,7 @@ def partition(
     task: Annotated[str | None, _TASK] = None,
     set_: Annotated[list[str] | None, _SET] = None,
 ) -> None:
-    """Share the examples of a data set out over clients, and show how unlike they are."""
+    """Partition the examples of a data set over clients, and show how unlike the clients are."""
     from fednlp import config
     from fednlp.simulation.partitioning import describe, partition_source
 

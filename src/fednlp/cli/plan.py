@@ -43,7 +43,7 @@ def plan(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what is found as JSON.")] = False,
 ) -> None:
-    """Search how deep to train, and how much of that in full: the least simulated time to an accuracy."""
+    """Find a training plan: the layers to train for the least simulated time to an accuracy."""
     from rich.console import Console as RichConsole
 
     from fednlp import config

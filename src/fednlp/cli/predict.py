@@ -32,7 +32,7 @@ def evaluate(
     client: Annotated[str | None, _CLIENT] = None,
     task: Annotated[str | None, TASK] = None,
 ) -> None:
-    """Score the model of a run, in all and label by label, and write its predictions."""
+    """Evaluate the model of a run, as a whole and by label, and write its predictions."""
     from fednlp.cli.tables import label_tables, score_table, show
     from fednlp.inference.score import evaluate_run
 
@@ -89,7 +89,7 @@ def predict(
     client: Annotated[str | None, _CLIENT] = None,
     task: Annotated[str | None, TASK] = None,
 ) -> None:
-    """Ask the model of a run about texts: typed, piped, or the rows of a file."""
+    """Predict with the model of a run: for typed or piped texts, or the rows of a file."""
     if table is not None and texts:
         raise ConfigError("--in and texts do not go together: leave out one of them")
     if table is None and text is not None:

@@ -22,7 +22,7 @@ def run(
     experiment: Annotated[str, _EXPERIMENT] = "experiments/quickstart.toml",
     changes: Annotated[list[str] | None, _SET] = None,
     out: Annotated[Path | None, typer.Option(help="The run directory to make.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with this run directory.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Resume the run of this directory.")] = None,
     model: Annotated[str | None, _MODEL] = None,
     task: Annotated[str | None, TASK] = None,
     full: Annotated[bool, _FULL] = False,
@@ -31,7 +31,7 @@ def run(
         int | None, typer.Option(help="Processes; changes the speed, never the result.")
     ] = None,
 ) -> None:
-    """Run an experiment, or go on with one that was stopped."""
+    """Run an experiment, or resume an interrupted run."""
     from fednlp import config
 
     short = {"model.name_or_path": model, "seed": seed, "runtime.workers": workers}
@@ -97,7 +97,7 @@ def compare(
     model: Annotated[str | None, _MODEL] = None,
     full: Annotated[bool, _FULL] = False,
 ) -> None:
-    """Compare algorithms and baselines over seeds; what is done already is not run again.
+    """Compare algorithms and baselines over seeds; finished runs are not repeated.
 
     Several experiments, of one task or of several, give a table each and one of all.
     """

@@ -116,7 +116,7 @@ def _personal_model(algorithm: Algorithm, experiment: ExperimentFields) -> list[
         )
     if experiment.client.keep_optimizer:
         found.append(
-            f"client.keep_optimizer keeps the memory of one optimiser, and a client of {name} trains two models: "
+            f"client.keep_optimizer keeps the state of one optimiser, and a client of {name} trains two models: "
             "leave it out"
         )
     return found
@@ -153,7 +153,12 @@ def _aggregator(algorithm: Algorithm, aggregator: Aggregator, experiment: Experi
         reasons = {other: sums[other] for other in reasons}
         if experiment.pull.rule != "all":
             reasons["pull"] = (
-                f"sends other tensors for every client, and {rule} compares the same ones of all"
+                f"sends different tensors for each client, and {rule} compares the same ones of all"
+            )
+        if section is not None and algorithm.reports:
+            found.append(
+                f"the clients of {algorithm.name} report {', '.join(algorithm.reports)}, whose mean a single attacker "
+                f"moves at will, whatever {rule} leaves out: leave [aggregator] out"
             )
         if averaging_of(experiment.model.peft) == "exact":
             found.append(

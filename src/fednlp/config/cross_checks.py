@@ -27,6 +27,7 @@ from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.transform_spec import additive, check_exchange, parse_chain
 from fednlp.partition.make import check_options
 from fednlp.plugins import is_own, load
+from fednlp.runtime import ENGINES
 
 _SCHEDULE = ("round_schedule", "warmup_rounds", "minimum_rate")
 
@@ -50,6 +51,7 @@ def problems(experiment: ExperimentFields, given: AlgorithmValue | None = None) 
         *_privacy_problems(experiment),
         *_fewshot_problems(experiment),
         *_costs_problems(experiment),
+        *_runtime_problems(experiment),
     ]
 
 
@@ -232,10 +234,11 @@ def _exchange_problems(experiment: ExperimentFields) -> list[str]:
     found = []
     for section, given in (("exchange", exchange != Exchange()), ("pull", pull != Pull())):
         if given and name in BASELINES:
-            found.append(f"[{section}] has no part in {name}, where nothing is exchanged: leave it out")
+            found.append(f"[{section}] is not supported by {name}, where nothing is exchanged: leave it out")
     if pull.rule == "all" and pull != Pull():
         found.append(
-            '[pull] share, of and push speak of tensors that are chosen: say pull.rule = "low", "high" or "random"'
+            '[pull] share, of and push have no effect with pull.rule = "all": say pull.rule = "low", "high" or '
+            '"random"'
         )
     try:
         check_exchange(exchange.up, exchange.down, exchange.error_feedback)
@@ -253,7 +256,9 @@ def _secure_problems(experiment: ExperimentFields) -> list[str]:
             return ['[secure] has no protocol: say secure.protocol = "secagg+", or leave the section out']
         return []
     if experiment.algorithm.name in BASELINES:
-        return [f"[secure] has no part in {experiment.algorithm.name}, where nothing is summed: leave it out"]
+        return [
+            f"[secure] is not supported by {experiment.algorithm.name}, where nothing is summed: leave it out"
+        ]
     found = []
     try:
         adds, why = additive(parse_chain(exchange.up, "up"))
@@ -268,8 +273,8 @@ def _secure_problems(experiment: ExperimentFields) -> list[str]:
         found.append("exchange.error_feedback has nothing to feed back under [secure]: leave it out")
     if experiment.pull.rule != "all":
         found.append(
-            "[pull] sends other tensors for every client, and a masked sum needs the same of all: leave one of [pull] "
-            "and [secure] out, or choose tensors for good with model.train"
+            "[pull] sends different tensors for each client, and a masked sum needs the same ones of all: leave one "
+            "of [pull] and [secure] out, or select tensors for the whole run with model.train"
         )
     if averaging_of(experiment.model.peft) == "exact":
         found.append(
@@ -304,7 +309,7 @@ def _privacy_problems(experiment: ExperimentFields) -> list[str]:
     if privacy is None:
         return []
     if name in BASELINES:
-        return [f"[privacy] is of clients in rounds, and {name} has none: leave it out"]
+        return [f"[privacy] is not supported by {name}, which has no federated rounds: leave it out"]
     found = []
     if any(word.startswith("clip") for word in experiment.exchange.up):
         found.append("privacy.clip cuts updates already: leave clip out of exchange.up")
@@ -314,7 +319,7 @@ def _privacy_problems(experiment: ExperimentFields) -> list[str]:
         )
     if experiment.pull.rule != "all":
         found.append(
-            "[pull] tells by what a client sends how far its weights moved: leave it out under [privacy]"
+            "[pull] reveals how far a client's tensors moved by which of them it sends: leave [pull] or [privacy] out"
         )
     if averaging_of(experiment.model.peft) == "exact":
         found.append(
@@ -324,7 +329,7 @@ def _privacy_problems(experiment: ExperimentFields) -> list[str]:
         found += _private_sum_problems(privacy, experiment.secure)
     if privacy.sampling == "poisson" and experiment.min_clients > 1:
         found.append(
-            'min_clients has no part in privacy.sampling = "poisson", whose cohorts vary: leave it out'
+            'min_clients is not supported with privacy.sampling = "poisson", whose cohorts vary in size: leave it out'
         )
     return found
 
@@ -335,7 +340,7 @@ def _private_sum_problems(privacy: Privacy, secure: Secure) -> list[str]:
         found.append('[secure] needs cohorts of one size: say privacy.sampling = "fixed"')
     if secure.clip != Secure().clip:
         found.append(
-            "secure.clip has no part beside [privacy], whose clip bounds updates already: leave it out"
+            "secure.clip is not used alongside [privacy], whose clip bounds updates already: leave it out"
         )
     if privacy.clip > LARGEST_CLIP:
         found.append(
@@ -355,7 +360,7 @@ def _fewshot_problems(experiment: ExperimentFields) -> list[str]:
         return []
     found = []
     if name in BASELINES:
-        found.append(f"[fewshot] is of a federation's rounds, and {name} has all labels: leave it out")
+        found.append(f"[fewshot] is not supported by {name}, which knows all labels: leave it out")
     if task not in (None, "text-classification", "prompt-classification"):
         found.append(
             f'[fewshot] labels texts, and {task} has no labels: say task.name = "prompt-classification"'
@@ -397,6 +402,13 @@ def _costs_problems(experiment: ExperimentFields) -> list[str]:
             load_profile(name)
     except ConfigError as error:
         return [f"costs.device: {error}"]
+    return []
+
+
+def _runtime_problems(experiment: ExperimentFields) -> list[str]:
+    runtime = experiment.runtime
+    if runtime.address is not None and runtime.engine in ENGINES and runtime.engine != "ray":
+        return ['runtime.address is that of a cluster of Ray: say runtime.engine = "ray", or leave it out']
     return []
 
 

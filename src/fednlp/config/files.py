@@ -277,8 +277,8 @@ def canonical(experiment: Experiment) -> dict[str, Any]:
     document = experiment.model_dump(exclude_none=True)
     for key in ("name", "report", "rounds", "variant", "variants"):
         document.pop(key, None)
-    for key in ("engine", "workers"):
-        document["runtime"].pop(key)
+    for key in ("engine", "address", "workers"):
+        document["runtime"].pop(key, None)
     document["evaluation"].pop("keep_client_models")
     return document
 

@@ -334,10 +334,10 @@ class Pull(Section):
 class Secure(Section):
     """Secure aggregation: the server learns the sum of the clients' weighted updates, and no one's.
 
-    ``dropout`` and ``max_colluding`` are the largest shares of a cohort that may vanish, or work together with the
+    ``dropout`` and ``max_colluding`` are the largest fractions of a cohort that may drop out, or collude with the
     server; the protocol's thresholds follow from them. An update's elements are cut at ``clip`` and rounded to
     ``bits`` bits. ``malicious_server`` is for a server that may lie: clients sign what they were shown.
-    ``simulated_dropout`` makes each client vanish with that probability, in a phase drawn at random.
+    ``simulated_dropout`` makes each client drop out with that probability, in a phase drawn at random.
     """
 
     protocol: Literal["none", "secagg", "secagg+", "lightsecagg"] = "none"
@@ -429,12 +429,14 @@ class Costs(Section):
 
 
 class Runtime(Section):
-    """Where the work is done. ``engine`` and ``workers`` change the speed, never the result.
+    """Where the work is done. ``engine``, ``address`` and ``workers`` change the speed, never the result.
 
+    ``address`` is that of a cluster of Ray.
     ``cache_activations`` keeps what frozen bottom layers make of each text on disk, in place of running them again.
     """
 
     engine: str = "pool"
+    address: str | None = None
     workers: Count = 0
     threads: PositiveInt = 1
     device: str = "auto"

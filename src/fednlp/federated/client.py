@@ -132,7 +132,7 @@ class Local(Protocol):
         """Take the client's local steps.
 
         The first call in a round takes the steps of the client's own: what it keeps besides the method's vectors, its
-        personal layers and with ``client.keep_optimizer`` its optimiser's memory, comes from these steps. It begins
+        personal layers and with ``client.keep_optimizer`` its optimiser's state, comes from these steps. It begins
         with those that the client kept. A later call trains another model: it begins with the same personal layers as
         the first, and with a fresh optimiser, and what becomes of them is not kept.
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.cohort import Population
+from fednlp.federated.links import Downlink, Uplink
 from fednlp.federated.round import RoundReport, run_round
 from fednlp.federated.state import State
 from fednlp.federated.trainer_runtime import Params, Trainer, TrainerRuntime, named_tensors
@@ -61,6 +62,27 @@ def _start(params: Params) -> dict[str, Tensor]:
     return start
 
 
+def _require_supported(algorithm: Any) -> None:
+    """Check that an algorithm is one, and has nothing that a trainer of one process does not follow.
+
+    Raises:
+        ConfigError: It is none, its learning rate changes over the rounds, or it compresses messages.
+    """
+    if not isinstance(algorithm, Algorithm):
+        raise ConfigError(
+            f"algorithm is {algorithm!r}: build one, for example fednlp.fedavg(clients_per_round=2)"
+        )
+    if not algorithm.client_rate.is_constant:
+        raise ConfigError(
+            f"{algorithm.name}: client_rate changes the clients' learning rate over the rounds, and in federate() that "
+            "rate is your trainer's own: leave client_rate out"
+        )
+    if algorithm.uplink != Uplink() or algorithm.downlink != Downlink():
+        raise ConfigError(
+            f"{algorithm.name}: federate() sends updates and the model as they are: leave uplink and downlink out"
+        )
+
+
 def federate(
     trainer: Trainer,
     clients: Sequence[Any] | Mapping[Any, Any],
@@ -85,8 +107,9 @@ def federate(
         on_round: Called after each round with its report and its metrics.
 
     Raises:
-        ConfigError: ``algorithm`` is none, a client's data has no length, ``seconds`` are not one for each client, no
-            value is floating-point, or a method meets a trainer that lacks what it needs.
+        ConfigError: ``algorithm`` is none, or has what no trainer follows (compression, a learning rate that
+            changes over the rounds); a client's data has no length, ``seconds`` are not one for each client, no value
+            is floating-point, or a method meets a trainer that lacks what it needs.
         TooFewClients: Fewer than ``algorithm.min_clients`` clients came through a round.
 
     >>> class Mean:
@@ -99,10 +122,7 @@ def federate(
     >>> federate(Mean(), [[1.0], [4.0, 4.0, 4.0]], fedavg(2), num_rounds=1, test_data=3.25).tests
     {1: {'error': 0.0}}
     """
-    if not isinstance(algorithm, Algorithm):
-        raise ConfigError(
-            f"algorithm is {algorithm!r}: build one, for example fednlp.fedavg(clients_per_round=2)"
-        )
+    _require_supported(algorithm)
     values = list(clients.values()) if isinstance(clients, Mapping) else list(clients)
     try:
         sizes = [len(data) for data in values]

@@ -50,7 +50,7 @@ def predict_texts(
     client: str | None = None,
     task: str | None = None,
 ) -> list[Any]:
-    """Ask the model of a run about texts.
+    """Predict with the model of a run.
 
     Args:
         folder: The run directory.

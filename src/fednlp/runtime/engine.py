@@ -55,6 +55,9 @@ class Worker(Protocol):
     def merge(self, total: Any, other: Any) -> None:
         """Add another worker's total to one, and empty the other."""
 
+    def clear(self, total: Any) -> None:
+        """Empty a total."""
+
 
 def vectors_in(worker: Worker, room: Room) -> dict[str, Tensor]:
     """Return the tensors in which published vectors lie."""

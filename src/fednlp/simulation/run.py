@@ -15,6 +15,7 @@ from fednlp.plugins import is_own, load, name_of, raised, require_typed
 from fednlp.reports.trackers import require_trackers
 from fednlp.runtime import ENGINES
 from fednlp.runtime.engine import Engine
+from fednlp.runtime.launch import rank_of
 from fednlp.simulation.callback import Callback, default_callback
 from fednlp.simulation.components import RunComponents, build_components
 from fednlp.simulation.data_profile import profile_run_data
@@ -110,7 +111,7 @@ def resume(
     experiment = directory.experiment()
     if expected is not None and (changed := config.differences(experiment, expected.resolved())):
         raise RunError(
-            f"{folder} is a run of other settings ({'; '.join(changed[:5])}): resume it without them, or start anew"
+            f"{folder} is a run of other settings ({'; '.join(changed[:5])}): resume it without them, or start again"
         )
     if expected is None:
         _require_named_by_user(folder, experiment, task)
@@ -138,7 +139,7 @@ def resume(
         components = build_components(experiment, callback.log)
         if known is not None and components.data.fingerprint != known.get("data", {}).get("fingerprint"):
             raise RunError(
-                f"the data of {folder} have changed since it was begun: start anew with another --out"
+                f"the data of {folder} have changed since it was begun: start again with another --out"
             )
         model = start_model(experiment, components.source, components.task)
         start = start_fingerprints(experiment, model, components.tokenizer)
@@ -218,13 +219,16 @@ def _shared_out(experiment: Experiment, components: RunComponents, callback: Cal
 
 def _engine(experiment: Experiment) -> Engine:
     """Start the workers, which import most dependencies of all models beforehand."""
-    name = experiment.runtime.engine
+    name, address = experiment.runtime.engine, experiment.runtime.address
+    if name == "pool" and rank_of()[1] > 1:
+        name = "mpi"
     build = load(ENGINES.get(name, name), "runtime.engine")
     preload = ("transformers.modeling_layers", "transformers.activations")
-    workers = _workers(experiment)
+    workers = _workers(experiment, elsewhere=name in ("mpi", "ray"))
+    further = {} if address is None else {"address": address}
     try:
         made: Engine = build(
-            workers, "fednlp.simulation.workers:open_worker", experiment.runtime.threads, preload
+            workers, "fednlp.simulation.workers:open_worker", experiment.runtime.threads, preload, **further
         )
     except Exception as error:
         if isinstance(error, FednlpError) or not is_own(name):
@@ -238,8 +242,12 @@ def _engine(experiment: Experiment) -> Engine:
     return made
 
 
-def _workers(experiment: Experiment) -> int:
+def _workers(experiment: Experiment, elsewhere: bool) -> int:
     """Return the number of workers: as configured, or one a GPU, or one a core up to the clients of a round.
+
+    Args:
+        experiment: Resolved.
+        elsewhere: Whether no worker, or not every one, is in this process.
 
     Raises:
         ConfigError: Several are configured, and some code exists only in this process.
@@ -247,10 +255,12 @@ def _workers(experiment: Experiment) -> int:
     configured = experiment.runtime.workers
     own = [name for _, name in config.own_code(experiment)]
     if experiment.algorithm.name == GIVEN or any(name.startswith("__main__:") for name in own):
-        if configured > 1:
+        if configured > 1 or elsewhere:
+            setting = f"runtime.workers = {configured}" if configured > 1 else "other processes are to work"
             raise ConfigError(
-                f"runtime.workers = {configured}: what a notebook or a script defines lies in its own process "
-                'alone: write it into a file and name it "module:function", or say runtime.workers = 1'
+                f"{setting}: what a notebook or a script defines lies in its own process "
+                'alone: write it into a file and name it "module:function", or say runtime.workers = 1 with '
+                'runtime.engine = "pool"'
             )
         return 1
     if pick_device(experiment.runtime.device).type != "cpu":

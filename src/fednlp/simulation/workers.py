@@ -1,15 +1,22 @@
 """The workers of a run: how their clients train, what they are told, and the method as they have it."""
 
+import atexit
+import shutil
+import socket
+import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES
+from fednlp.errors import RunError
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
 from fednlp.federated.algorithm import Algorithm
 from fednlp.partition import Partition
-from fednlp.simulation.components import RunComponents
+from fednlp.simulation.components import RunComponents, build_components
 from fednlp.simulation.configured_algorithm import attacked, build_algorithm
 from fednlp.training.local_training import LocalTraining
 from fednlp.training.worker import ClientWorker
@@ -60,9 +67,46 @@ def open_worker(spec: dict[str, Any], experiment: dict[str, Any]) -> ClientWorke
         spec: The fields of :class:`WorkerSpec`.
         experiment: The sections of the resolved experiment.
     """
-    built, made = WorkerSpec(**spec), Experiment(**experiment)
-    clients = Partition.load(Path(built.partition)).num_clients
-    return ClientWorker(built, load_model(built), client_algorithm(made, clients))
+    made = Experiment(**experiment)
+    built, partition = _as_found_here(WorkerSpec(**spec), made)
+    return ClientWorker(built, load_model(built), client_algorithm(made, partition.num_clients), partition)
+
+
+def _as_found_here(spec: WorkerSpec, experiment: Experiment) -> tuple[WorkerSpec, Partition]:
+    """Return the specification and the partition; where their files are not on this machine, they are made again.
+
+    Raises:
+        RunError: What is made here of the experiment is not what the first machine has, or clients keep something.
+    """
+    if Path(spec.partition).is_file() and Path(spec.train_features).is_dir():
+        return spec, Partition.load(Path(spec.partition))
+    from fednlp.simulation.partitioning import build_partition
+
+    algorithm = build_algorithm(experiment)
+    if algorithm.keeps or spec.train != "all" or algorithm.uplink.error_feedback:
+        raise RunError(
+            f"{Path(spec.records).parent} is not on the machine {socket.gethostname()}, and the clients keep their "
+            "records there: give --out a folder on a disk that all machines share"
+        )
+    components = build_components(experiment, _say_nothing)
+    partition = build_partition(experiment, components.data, _say_nothing)
+    folder = Path(tempfile.mkdtemp(prefix="fednlp-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    np.save(folder / "test-numbers.npy", components.data.test_numbers)
+    made = worker_spec(
+        experiment, components, folder / "partition", folder / "test-numbers.npy", folder / "records"
+    )
+    found, wanted = Path(made.train_features).name, Path(spec.train_features).name
+    if found != wanted:
+        raise RunError(
+            f"the data, the tokenizer or fednlp's version on the machine {socket.gethostname()} differ from the first "
+            "machine's: use the same on all"
+        )
+    return made, partition
+
+
+def _say_nothing(line: str) -> None:
+    pass
 
 
 def client_algorithm(experiment: Experiment, clients: int) -> Algorithm:

@@ -6,7 +6,7 @@ What a client keeps between rounds lies in its record (:mod:`fednlp.federated.st
 * ``residual``: what compression lost of its updates so far (error feedback);
 * ``model`` and ``sent``: its own model at the end of its last round and which tensors of it were sent,
   for dynamic pulling;
-* ``optimizer.*``: its optimiser's memory;
+* ``optimizer.*``: its optimiser's state;
 * ``method.*``: the vectors that the algorithm's client keeps.
 """
 

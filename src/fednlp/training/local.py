@@ -43,7 +43,7 @@ class LocalTrainer:
         personal: The client's personal parameters, flat, when :meth:`steps` begins; None for the first ones.
         begin: Where steps from ``x`` begin in its place: the client's version of the shared tensors; None for ``x``.
         trained_personal: The personal parameters after the first call of :meth:`steps`, flat: the client keeps them.
-        memory: The optimiser's, before the first call of :meth:`steps`, and then after it: the client keeps it.
+        memory: The optimiser's state, before the first call of :meth:`steps`, and then after it: the client keeps it.
         all_words: Load the whole word embedding, so that the trained model can be evaluated as it stands.
         rate: The learning rate is multiplied by this.
         staleness: How many rounds ago the server had ``x``.

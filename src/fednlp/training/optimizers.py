@@ -78,7 +78,7 @@ def memory_sizes(options: LocalTraining, groups: list[Group]) -> dict[str, int]:
 
 
 def remember(optimizer: Optimizer) -> dict[str, torch.Tensor]:
-    """Return an optimiser's memory as float32 tensors, by the number of the group and the name."""
+    """Return an optimiser's state as float32 tensors, by the number of the group and the name."""
     return {
         f"{number}.{name}": torch.as_tensor(value, dtype=torch.float32).cpu()
         for number, group in enumerate(optimizer.param_groups)

@@ -150,7 +150,11 @@ class ClientWorker:
     def merge(self, total: Any, other: Any) -> None:
         """Add another worker's total to one, and empty the other."""
         self.algorithm.aggregator.merge(total, other)
-        self.algorithm.aggregator.clear(other)
+        self.clear(other)
+
+    def clear(self, total: Any) -> None:
+        """Empty a total."""
+        self.algorithm.aggregator.clear(total)
 
     def begin(self) -> None:
         """Look at what other workers have cached."""

@@ -219,7 +219,7 @@ UNIFORM = {"data": {"name": "bbc"}, "algorithm": {"weighting": "uniform"}, "clie
             {"privacy": {"clip": 1.0, "noise": 1.0}},
             "[privacy] bounds how much one client changes a sum, and krum",
         ),
-        ({"pull": {"rule": "low"}}, "[pull] sends other tensors for every client, and krum"),
+        ({"pull": {"rule": "low"}}, "[pull] sends different tensors for each client, and krum"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(changes: dict[str, Any], said: str) -> None:

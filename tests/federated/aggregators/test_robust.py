@@ -358,10 +358,11 @@ def test_a_method_with_an_aggregator_of_its_own_keeps_it(experiment: Make, tmp_p
 
 
 @given(st.floats(0, 0.5, exclude_max=True), st.integers(1, 10_000))
-def test_a_trimmed_mean_cuts_no_more_than_its_fraction_and_never_all(fraction: float, clients: int) -> None:
+def test_a_trimmed_mean_cuts_its_fraction_rounded_down_and_never_all(fraction: float, clients: int) -> None:
     cut = cut_of(fraction, clients)
     assert 0 <= 2 * cut < clients
     assert cut <= fraction * clients + 1e-9
+    assert cut + 1 > fraction * clients - 1e-9 or 2 * (cut + 1) >= clients
 
 
 def test_a_trimmed_mean_of_which_dropouts_make_a_mean_is_refused() -> None:

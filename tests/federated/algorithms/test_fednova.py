@@ -235,6 +235,10 @@ def test_statistics_are_no_sum_of_gradients() -> None:
             r"which \[privacy\] does not noise",
         ),
         ({"pull.rule": "low"}, r"leave \[pull\] out"),
+        (
+            {"aggregator": {"name": "median"}, "algorithm.weighting": "uniform"},
+            r"report tau, .* whatever median leaves out: leave \[aggregator\] out",
+        ),
         ({"model.peft": {"method": "lora", "averaging": "exact"}}, "needs a server that averages"),
         ({"algorithm.mu": 0.1}, "algorithm.mu is not supported by fednova"),
     ],

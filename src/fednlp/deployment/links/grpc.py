@@ -15,7 +15,7 @@ from typing import Any
 
 from fednlp.deployment.links import Session, Wake
 from fednlp.deployment.links.proxy import proxy_for
-from fednlp.deployment.links.streams import GOODBYE, drive, waker
+from fednlp.deployment.links.streams import GOODBYE, drive, ends_within, waker
 from fednlp.errors import FednlpError, MissingDependency, ProtocolError, RunError
 
 try:
@@ -238,7 +238,7 @@ async def connecting(
         failures = 0 if heard else failures + 1
         wait = min(_FIRST_WAIT * 2**failures, _LONGEST_WAIT) * (0.5 + secrets.randbelow(1000) / 1000)
         on_state(f"no connection to {address} ({reason[:_MOST_DETAILS]}): next try in {wait:.0f} s")
-        if await _ends_within(wait, session, event):
+        if await ends_within(wait, session, event):
             return
 
 
@@ -313,17 +313,6 @@ def _handlers(new_session: NewSession, enrol: Enrol, log: Callable[[str], None])
             ENROL: grpc.unary_unary_rpc_method_handler(enrol_handler),
         },
     )
-
-
-async def _ends_within(seconds: float, session: Session, event: asyncio.Event) -> bool:
-    """Wait, and return whether the session was finished meanwhile."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + seconds
-    while not session.finished and (left := until - loop.time()) > 0:
-        event.clear()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(event.wait(), left)
-    return session.finished
 
 
 async def _status(call: Any) -> tuple[Any, str]:

@@ -72,3 +72,14 @@ def waker() -> tuple[asyncio.Event, Wake]:
             loop.call_soon_threadsafe(event.set)
 
     return event, wake
+
+
+async def ends_within(seconds: float, session: Session, event: asyncio.Event) -> bool:
+    """Wait, and return whether the session was finished meanwhile."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while not session.finished and (left := until - loop.time()) > 0:
+        event.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), left)
+    return session.finished

@@ -1,0 +1,200 @@
+"""A connection to an MQTT broker, whose messages arrive in an event loop."""
+
+import asyncio
+import os
+import ssl
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from fednlp.errors import IdentityError, MissingDependency, RunError
+
+try:
+    import paho.mqtt.client as paho
+except ImportError:
+    raise MissingDependency(
+        "a federation over MQTT needs paho-mqtt: run pip install 'fednlp[mqtt]'"
+    ) from None
+
+SCHEMES = {"mqtt": 1883, "mqtts": 8883}
+"""Ports by scheme; ``mqtts`` has TLS to the broker as well."""
+KEEPALIVE = 30
+"""Seconds of silence after which the broker takes this end for gone, less than twice."""
+_PENDING = 64
+"""Messages that may wait for the event loop: then the broker has to wait."""
+_PATIENCE = 20.0
+"""Seconds for a connection to the broker."""
+USER, PASSWORD, ROOTS = "FEDNLP_BROKER_USER", "FEDNLP_BROKER_PASSWORD", "FEDNLP_BROKER_CA"
+
+
+@dataclass(frozen=True)
+class BrokerAddress:
+    """Where a broker is."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> "BrokerAddress":
+        """Read ``mqtt://host:port`` or ``mqtts://host:port``.
+
+        Raises:
+            IdentityError: It is no address of a broker.
+
+        >>> BrokerAddress.parse("mqtts://broker.example.org")
+        BrokerAddress(scheme='mqtts', host='broker.example.org', port=8883)
+        """
+        parts = urlsplit(text)
+        with suppress(ValueError):
+            if (
+                parts.scheme in SCHEMES
+                and parts.hostname
+                and not (parts.path or parts.query or parts.username)
+            ):
+                return cls(parts.scheme, parts.hostname, parts.port or SCHEMES[parts.scheme])
+        raise IdentityError(f"{text} is no broker's address: say mqtts://HOST:PORT, or mqtt://HOST:PORT")
+
+
+def is_broker(address: str) -> bool:
+    """Return whether an address is that of a broker."""
+    return address.partition("://")[0] in SCHEMES
+
+
+class Broker:
+    """A connection to a broker; its callbacks run in the event loop that makes it.
+
+    Args:
+        address: Of the broker.
+        topics: To subscribe to.
+        will: Topic, payload and whether it is retained, of what the broker says when this end is gone.
+        on_message: Told the topic and the payload of each message.
+        on_lost: Told why the connection was lost, once.
+        hello: Topic and payload of what is said first, retained.
+    """
+
+    def __init__(
+        self,
+        address: BrokerAddress,
+        topics: list[str],
+        will: tuple[str, bytes, bool],
+        on_message: Callable[[str, bytes], None],
+        on_lost: Callable[[str], None],
+        hello: tuple[str, bytes] | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._address, self._topics, self._hello = address, topics, hello
+        self._on_message, self._on_lost = on_message, on_lost
+        self._pending = threading.Semaphore(_PENDING)
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._over = False
+        self._last: Any = None
+        client = paho.Client(
+            paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv311, reconnect_on_failure=False
+        )
+        client.max_inflight_messages_set(1 << 10)
+        client.max_queued_messages_set(0)
+        topic, payload, retained = will
+        client.will_set(topic, payload, qos=1, retain=retained)
+        if os.environ.get(USER):
+            client.username_pw_set(os.environ[USER], os.environ.get(PASSWORD))
+        if address.scheme == "mqtts":
+            client.tls_set_context(ssl.create_default_context(cafile=os.environ.get(ROOTS)))
+        client.on_connect, client.on_subscribe = self._connected, self._subscribed
+        client.on_message, client.on_disconnect = self._arrived, self._disconnected
+        self._client = client
+
+    async def open(self) -> None:
+        """Connect and subscribe.
+
+        Raises:
+            RunError: The broker is not reached, or refuses.
+        """
+        where = f"{self._address.host}:{self._address.port}"
+        try:
+            await asyncio.to_thread(self._client.connect, self._address.host, self._address.port, KEEPALIVE)
+            self._client.loop_start()
+            await asyncio.wait_for(self._ready, _PATIENCE)
+        except (OSError, TimeoutError, ValueError) as error:
+            self.close()
+            reason = getattr(error, "strerror", None) or str(error) or "it does not answer"
+            raise RunError(f"the broker at {where} is not reached: {reason}") from None
+        except RunError:
+            self.close()
+            raise
+
+    def send(self, topic: str, payload: bytes) -> None:
+        """Send a message: at least once, while the connection holds."""
+        self._last = self._client.publish(topic, payload, qos=1)
+
+    async def flush(self, seconds: float) -> None:
+        """Wait until the broker has what was sent."""
+        if self._last is not None:
+            with suppress(RuntimeError, ValueError):
+                await asyncio.to_thread(self._last.wait_for_publish, seconds)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._over = True
+        for _ in range(_PENDING):  # whoever waits to hand over a message goes on
+            self._pending.release()
+        with suppress(Exception):
+            self._client.disconnect()
+        threading.Thread(target=self._client.loop_stop, daemon=True).start()
+
+    # In the thread of paho.
+
+    def _connected(self, client: Any, data: Any, flags: Any, code: Any, properties: Any) -> None:
+        if code.is_failure:
+            why = RunError(
+                f"the broker at {self._address.host}:{self._address.port} refuses this machine: {code}. Set {USER} and "
+                f"{PASSWORD} if it wants a login"
+            )
+            self._call(lambda: _settle(self._ready, why))
+            return
+        client.subscribe([(topic, 1) for topic in self._topics])
+        if self._hello is not None:
+            client.publish(self._hello[0], self._hello[1], qos=1, retain=True)
+
+    def _subscribed(self, client: Any, data: Any, number: int, codes: Any, properties: Any) -> None:
+        refused = [topic for topic, code in zip(self._topics, codes, strict=False) if code.is_failure]
+        why = RunError(f"the broker does not let this machine read {', '.join(refused)}") if refused else None
+        self._call(lambda: _settle(self._ready, why))
+
+    def _arrived(self, client: Any, data: Any, message: Any) -> None:
+        self._pending.acquire()
+        topic, payload = message.topic, message.payload
+        self._call(lambda: self._deliver(topic, payload))
+
+    def _disconnected(self, client: Any, data: Any, flags: Any, code: Any, properties: Any) -> None:
+        self._call(lambda: self._lose(str(code)))
+
+    def _call(self, job: Callable[[], object]) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(job)
+
+    # In the event loop.
+
+    def _deliver(self, topic: str, payload: bytes) -> None:
+        self._pending.release()
+        if not self._over:
+            self._on_message(topic, payload)
+
+    def _lose(self, reason: str) -> None:
+        if not self._over:
+            self._over = True
+            _settle(self._ready, OSError(reason))
+            self._on_lost(f"the connection to the broker was lost ({reason.lower()})")
+
+
+def _settle(future: "asyncio.Future[None]", error: Exception | None) -> None:
+    """Say how something ended, unless it has ended before."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)

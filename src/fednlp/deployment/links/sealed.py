@@ -1,0 +1,193 @@
+"""TLS between client and server over packets: whoever carries them can only drop or delay them.
+
+The certificates are those of the federation, and both ends show one. Within TLS, a message is its length in four bytes,
+little-endian, and its bytes.
+"""
+
+import asyncio
+import ssl
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from fednlp.deployment.certificates import Material
+from fednlp.deployment.links.packets import MOST_PAYLOAD, Kind, Ordered, Packet
+from fednlp.errors import ProtocolError
+
+_LENGTH = struct.Struct("<I")
+_READ = 1 << 18
+_GAP = 60.0
+"""Seconds after which a packet that is missing is taken for lost."""
+
+
+class Lost(Exception):
+    """The other end is gone, or a packet is."""
+
+
+def context(material: Material, *, server: bool) -> ssl.SSLContext:
+    """Return what one end of TLS shows and trusts; both ends have to show a certificate.
+
+    Args:
+        material: Of this end.
+        server: Whether this is the server's end.
+    """
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    made.minimum_version = ssl.TLSVersion.TLSv1_3
+    made.verify_mode = ssl.CERT_REQUIRED
+    made.load_verify_locations(cadata=material.roots.decode())
+    made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an invitation's certificate is a root by itself
+    with (
+        TemporaryDirectory() as folder
+    ):  # Python reads keys from files alone; only this user may enter the folder
+        key, chain = Path(folder) / "key", Path(folder) / "chain"
+        key.write_bytes(material.key)
+        chain.write_bytes(material.chain)
+        made.load_cert_chain(chain, key)
+    return made
+
+
+class SealedStream:
+    """One end of a connection.
+
+    Args:
+        ordered: Its packets.
+        made: From :func:`context`.
+        send: Hands a packet to whoever carries it.
+        server_name: The name in the server's certificate, at the client's end; None at the server's.
+    """
+
+    def __init__(
+        self,
+        ordered: Ordered,
+        made: ssl.SSLContext,
+        send: Callable[[bytes], None],
+        server_name: str | None = None,
+    ) -> None:
+        self._ordered, self._send = ordered, send
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = made.wrap_bio(self._incoming, self._outgoing, server_name is None, server_name)
+        self._news, self._room = asyncio.Event(), asyncio.Event()
+        self._buffer = bytearray()
+        self._error: Exception | None = None
+        self._writing = asyncio.Lock()
+
+    def arrived(self, packet: Packet) -> None:
+        """Take a packet, in the thread of the event loop."""
+        try:
+            if packet.kind == Kind.END:
+                raise Lost("the other end has ended the connection")
+            self._ordered.receive(packet)
+        except (Lost, ProtocolError) as error:
+            self.break_off(error)
+        self._news.set()
+        self._room.set()
+
+    def break_off(self, error: Exception) -> None:
+        """End the connection with an error that reading and writing then raise."""
+        self._error = self._error or error
+        self._news.set()
+        self._room.set()
+
+    async def handshake(self) -> bytes | None:
+        """Do the handshake; return the other end's certificate, PEM.
+
+        Raises:
+            Lost: The other end is gone.
+            ProtocolError: One end does not accept the other's certificate.
+        """
+        while True:
+            try:
+                self._tls.do_handshake()
+                await self._flush()
+                break
+            except ssl.SSLWantReadError:
+                await self._flush()
+                await self._more()
+            except ssl.SSLError as error:
+                with suppress(Lost):
+                    await self._flush()  # the alert, which tells the other end
+                raise ProtocolError(f"TLS was refused ({_reason(error)})") from None
+        shown = self._tls.getpeercert(binary_form=True)
+        return ssl.DER_cert_to_PEM_cert(shown).encode() if shown else None
+
+    async def read(self, most: int) -> bytes:
+        """Return the next message.
+
+        Args:
+            most: Bytes that it may have.
+
+        Raises:
+            Lost: The other end is gone.
+            ProtocolError: It is longer, or TLS was broken.
+        """
+        (length,) = _LENGTH.unpack(await self._exactly(_LENGTH.size))
+        if length > most:
+            raise ProtocolError(f"a message of {length} bytes is longer than {most}")
+        return await self._exactly(length)
+
+    async def write(self, message: bytes) -> None:
+        """Send a message, as fast as the other end takes it.
+
+        Raises:
+            Lost: The other end is gone.
+        """
+        async with self._writing:
+            try:
+                self._tls.write(_LENGTH.pack(len(message)))
+                if message:
+                    self._tls.write(message)
+            except ssl.SSLError as error:
+                raise ProtocolError(f"TLS was broken ({_reason(error)})") from None
+            await self._flush()
+
+    def end(self) -> None:
+        """Tell the other end that the connection is over."""
+        self._send(self._ordered.end())
+
+    async def _exactly(self, count: int) -> bytes:
+        while len(self._buffer) < count:
+            try:
+                self._buffer += self._tls.read(_READ)
+            except ssl.SSLWantReadError:
+                await self._more()
+            except ssl.SSLError as error:
+                raise ProtocolError(f"TLS was broken ({_reason(error)})") from None
+        found = bytes(memoryview(self._buffer)[:count])
+        del self._buffer[:count]
+        return found
+
+    async def _more(self) -> None:
+        """Wait until packets have arrived, and hand them to TLS."""
+        while True:
+            found = False
+            for payload in self._ordered.take():
+                self._incoming.write(payload)
+                found = True
+            taken = self._ordered.taken()
+            if taken is not None:
+                self._send(taken)
+            if found:
+                return
+            if self._error is not None:
+                raise self._error
+            self._news.clear()
+            try:
+                await asyncio.wait_for(self._news.wait(), _GAP if self._ordered.incomplete else None)
+            except TimeoutError:
+                raise Lost("a packet was lost on the way") from None
+
+    async def _flush(self) -> None:
+        """Send what TLS wants to be sent, in packets, when there is room for them."""
+        while self._outgoing.pending:
+            while self._ordered.room <= 0:
+                if self._error is not None:
+                    raise self._error
+                self._room.clear()
+                await self._room.wait()
+            self._send(self._ordered.data(self._outgoing.read(MOST_PAYLOAD)))
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return (error.reason or "it was cut").lower().replace("_", " ")

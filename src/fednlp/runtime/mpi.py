@@ -1,0 +1,344 @@
+"""Workers as MPI processes, on one machine or on many: ``mpirun -n 5 fednlp run EXPERIMENT``.
+
+Rank 0 runs the experiment and is a worker too; the others answer requests. Rank 0 hands these out, one at a time to
+whoever is free. The model is broadcast. The totals of updates are merged along a binary tree: they are exact sums, so
+that neither the number of ranks nor their speed leaves a trace in the weights. Requests and answers are JSON; nothing
+is pickled.
+
+MPI's own waiting calls keep a core busy. So whoever waits for long asks at intervals, and sleeps in between.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fednlp.errors import MissingDependency, RunError
+from fednlp.plugins import raised
+from fednlp.runtime.engine import Worker, vectors_in
+from fednlp.runtime.launch import rank_of
+from fednlp.runtime.messages import Request, from_json, to_json
+from fednlp.runtime.shared import PrivateRoom
+from fednlp.runtime.travelling import Arriving, Piece, RemoteWorker, TravellingRoom, import_all
+
+_ORDER, _NEXT, _NUMBER, _ANSWERS, _TOTAL = range(1, 6)
+"""Tags of messages."""
+_NAP, _SHORT_NAP = 2e-3, 2e-4
+"""Seconds between two looks for a message: between rounds, and within one."""
+_ENTRY = 3
+"""Numbers in the head of a piece: how many blocks it has, how many values, and the length of its name and type."""
+
+
+@contextmanager
+def leading() -> Iterator[None]:
+    """Let the other ranks go at the end of a block; where it ends within a round, stop them at once."""
+    comm = _world()
+    try:
+        yield
+    finally:
+        if _Busy.now:
+            comm.Abort(1)
+        for rank in range(1, comm.Get_size()):
+            _send(comm, rank, {"end": True})
+
+
+def follow() -> None:
+    """Answer rank 0's requests until it lets this rank go: all that the other ranks do."""
+    comm = _world()
+    worker: RemoteWorker | None = None
+    arriving: Arriving | None = None
+    fault: str | None = None
+    while True:
+        order = _received(comm, 0, _ORDER, _NAP)
+        if "end" in order:
+            return
+        try:
+            if "preload" in order:
+                torch.set_num_threads(order["threads"])
+                import_all(order["preload"])
+            elif "factory" in order:
+                worker = arriving = fault = None
+                worker = RemoteWorker(order["factory"], order["arguments"], order["threads"])
+                arriving = Arriving(worker.worker)
+        except Exception as error:
+            fault = f"rank {comm.Get_rank()}: {raised(error)}"
+        if "requests" in order:
+            if worker is None or arriving is None:
+                _send(comm, 0, {"error": fault or "it has no worker"}, _ANSWERS)
+            else:
+                _take_part(comm, order, worker, arriving)
+
+
+class Mpi:
+    """The engine of rank 0.
+
+    Args:
+        workers: Not needed: as many as there are ranks.
+        factory: ``"module:function"`` that builds a worker in another rank from arguments.
+        threads: torch threads of each worker.
+        preload: Modules that the factory will need.
+
+    Raises:
+        RunError: There is no launcher, or this is not rank 0.
+    """
+
+    def __init__(self, workers: int, factory: str, threads: int = 1, preload: Sequence[str] = ()) -> None:
+        rank, size = rank_of()
+        if rank:
+            raise RunError("only rank 0 runs an experiment: start it as mpirun -n N fednlp run EXPERIMENT")
+        self._comm, self._factory, self._threads, self._size = _world(), factory, threads, size
+        self._threads_before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        self.vectors: dict[str, Tensor] = {}
+        self.total: Any = None
+        self._changed: dict[str, None] = {}
+        self._order({"preload": list(preload), "threads": threads})
+
+    def __len__(self) -> int:
+        return self._size
+
+    def start(self, worker: Worker, arguments: dict[str, Any]) -> None:
+        """Have the other ranks build their workers.
+
+        Args:
+            worker: The one in this process.
+            arguments: JSON values from which the factory builds the same worker elsewhere.
+        """
+        self.worker = worker
+        self.vectors = vectors_in(worker, PrivateRoom())
+        self.total = worker.new_total(PrivateRoom())
+        self._arriving = Arriving(worker)
+        self._order({"factory": self._factory, "arguments": arguments, "threads": self._threads})
+
+    def publish(self, name: str, vector: Tensor, message: bytes | None = None) -> None:
+        """Let all ranks have a vector under a name; it is sent with the next requests."""
+        if vector is not self.vectors[name]:
+            self.vectors[name].copy_(vector)
+        self._changed[name] = None
+
+    def do(
+        self, requests: Sequence[Request], on_progress: Callable[[int], None] = lambda done: None
+    ) -> list[Any]:
+        """Have requests answered by all ranks; return the answers in their order. Updates are in ``self.total``.
+
+        Args:
+            requests: Those that take longest first.
+            on_progress: Told how many are answered.
+
+        Raises:
+            RunError: A rank failed; the message says how.
+        """
+        _Busy.now = True
+        self._order({"requests": [to_json(request) for request in requests], "changed": list(self._changed)})
+        for name in self._changed:
+            self._comm.Bcast(self.vectors[name].numpy(), root=0)
+        self._changed.clear()
+        with _HandingOut(self._comm, len(requests)) as numbers:
+            by_number = self._own(requests, numbers.take, on_progress)
+        for rank in range(1, self._size):
+            answers = _received(self._comm, rank, _ANSWERS, _SHORT_NAP)
+            if "error" in answers:
+                raise RunError(f"a worker failed: {answers['error']}")
+            by_number |= {int(number): from_json(answer) for number, answer in answers.items()}
+        for rank in _children(0, self._size):
+            _receive_total(self._comm, rank, self._arriving.room)
+            self._arriving.merge_into(self.total)
+        _Busy.now = False
+        on_progress(len(requests))
+        return [by_number[number] for number in range(len(requests))]
+
+    def _own(
+        self, requests: Sequence[Request], take: Callable[[], int], on_progress: Callable[[int], None]
+    ) -> dict[int, Any]:
+        """Answer requests here until none is left."""
+        by_number: dict[int, Any] = {}
+        self.worker.begin()
+        while (number := take()) < len(requests):
+            request = requests[number]
+            answer = self.worker.handlers[type(request)](request, self.vectors)
+            by_number[number] = self.worker.receive(request, answer, self.vectors, self.total)
+            on_progress(number + 1)
+        return by_number
+
+    def _order(self, order: dict[str, Any]) -> None:
+        for rank in range(1, self._size):
+            _send(self._comm, rank, order)
+
+    def close(self) -> None:
+        """Give torch its threads back; the ranks wait for the next run."""
+        torch.set_num_threads(self._threads_before)
+        self.total = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Busy:
+    """Whether other ranks are within a round."""
+
+    now = False
+
+
+class _HandingOut:
+    """Gives out the numbers of requests, to this process and, in a thread, to the other ranks."""
+
+    def __init__(self, comm: Any, count: int) -> None:
+        self._comm, self._count, self._given = comm, count, 0
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def take(self) -> int:
+        """Return the number of the next request."""
+        with self._lock:
+            self._given += 1
+            return self._given - 1
+
+    def _serve(self) -> None:
+        from mpi4py import MPI
+
+        waiting, status = self._comm.Get_size() - 1, MPI.Status()
+        while waiting:
+            if not self._comm.Iprobe(tag=_NEXT, status=status):
+                time.sleep(_SHORT_NAP)
+                continue
+            rank = status.Get_source()
+            self._comm.Recv(bytearray(1), rank, _NEXT)
+            number = self.take()
+            waiting -= number >= self._count
+            self._comm.Send(np.array([number]), rank, _NUMBER)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._thread.join()
+
+
+def _take_part(comm: Any, order: dict[str, Any], worker: RemoteWorker, arriving: Arriving) -> None:
+    """Answer requests of a round until none is left, then send the answers and the total."""
+    requests, answers = order["requests"], dict[str, Any]()
+    for name in order["changed"]:
+        comm.Bcast(worker.vectors[name].numpy(), root=0)
+    worker.worker.begin()
+    while (number := _next(comm)) < len(requests):
+        try:
+            if "error" not in answers:
+                answers[str(number)] = worker.answer(requests[number])
+        except Exception as error:
+            answers = {"error": f"rank {comm.Get_rank()}: {raised(error)}"}
+    _send(comm, 0, answers, _ANSWERS)
+    rank = comm.Get_rank()
+    for child in _children(rank, comm.Get_size()):
+        _receive_total(comm, child, arriving.room)
+        arriving.merge_into(worker.total)
+    for piece in worker.hand_over():
+        _send_piece(comm, _parent(rank), piece)
+    _send_piece(comm, _parent(rank), None)
+
+
+def _children(rank: int, size: int) -> list[int]:
+    """Return the ranks whose totals a rank merges into its own, in a binary tree.
+
+    >>> [_children(rank, 6) for rank in range(6)]
+    [[1, 2, 4], [], [3], [], [5], []]
+    """
+    lowest = rank & -rank or size
+    steps = [1 << bit for bit in range(size.bit_length()) if 1 << bit < lowest]
+    return [rank + step for step in steps if rank + step < size]
+
+
+def _parent(rank: int) -> int:
+    """Return the rank that a rank's total goes to.
+
+    >>> [_parent(rank) for rank in range(1, 6)]
+    [0, 0, 2, 0, 4]
+    """
+    return rank & (rank - 1)
+
+
+def _world() -> Any:
+    try:
+        from mpi4py import MPI
+    except ImportError:
+        raise MissingDependency("MPI needs mpi4py: run pip install 'fednlp[mpi]'") from None
+    return MPI.COMM_WORLD
+
+
+def _next(comm: Any) -> int:
+    comm.Send(bytearray(1), 0, _NEXT)
+    _await(comm, 0, _NUMBER, _SHORT_NAP)
+    number = np.empty(1, dtype=np.int64)
+    comm.Recv(number, 0, _NUMBER)
+    return int(number[0])
+
+
+def _send(comm: Any, rank: int, message: dict[str, Any], tag: int = _ORDER) -> None:
+    comm.Send(bytearray(json.dumps(message).encode()), rank, tag)
+
+
+def _received(comm: Any, rank: int, tag: int, nap: float) -> dict[str, Any]:
+    data = bytearray(_await(comm, rank, tag, nap))
+    comm.Recv(data, rank, tag)
+    message: dict[str, Any] = json.loads(data)
+    return message
+
+
+def _await(comm: Any, rank: int, tag: int, nap: float) -> int:
+    """Wait for a message, asleep; return its length in bytes."""
+    from mpi4py import MPI
+
+    status = MPI.Status()
+    while not comm.Iprobe(rank, tag, status):
+        time.sleep(nap)
+    count: int = status.Get_count(MPI.BYTE)
+    return count
+
+
+def _send_piece(comm: Any, rank: int, piece: Piece | None) -> None:
+    """Send a piece of a total; None is the end of it."""
+    if piece is None:
+        comm.Send(np.zeros(_ENTRY, dtype=np.int64), rank, _TOTAL)
+        return
+    label = bytearray(f"{piece.values.dtype.str} {piece.name}".encode())
+    comm.Send(np.array([len(piece.blocks), len(piece.values), len(label)]), rank, _TOTAL)
+    comm.Send(label, rank, _TOTAL)
+    comm.Send(piece.blocks, rank, _TOTAL)
+    comm.Send(_as_bytes(piece.values), rank, _TOTAL)
+
+
+def _receive_total(comm: Any, rank: int, room: TravellingRoom) -> None:
+    while True:
+        head = np.empty(_ENTRY, dtype=np.int64)
+        _await(comm, rank, _TOTAL, _SHORT_NAP)
+        comm.Recv(head, rank, _TOTAL)
+        blocks, values, label = head.tolist()
+        if not label:
+            return
+        text = bytearray(label)
+        comm.Recv(text, rank, _TOTAL)
+        kind, _, name = text.decode().partition(" ")
+        piece = Piece(name, np.empty(blocks, dtype=np.int64), np.empty(values, dtype=np.dtype(kind)))
+        comm.Recv(piece.blocks, rank, _TOTAL)
+        comm.Recv(_as_bytes(piece.values), rank, _TOTAL)
+        room.put(piece)
+
+
+def _as_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
+    return values.view(np.uint8)

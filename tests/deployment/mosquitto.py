@@ -1,0 +1,53 @@
+"""A broker of a test's own: mosquitto, on a free port of loopback, without memory of what was before."""
+
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Self
+
+MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
+
+
+class Mosquitto:
+    """A broker that runs for the time of a block.
+
+    Args:
+        folder: For its configuration.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.folder = folder
+        self.address = f"mqtt://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start it, and wait until it listens."""
+        assert MOSQUITTO is not None
+        settings = self.folder / "mosquitto.conf"
+        settings.write_text(
+            f"listener {self.port} 127.0.0.1\nallow_anonymous true\npersistence false\nmax_queued_messages 0\n"
+            f"max_inflight_messages 0\nlog_type error\n"
+        )
+        self.process = subprocess.Popen([MOSQUITTO, "-c", str(settings)])
+        for _ in range(200):
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.05)
+        raise AssertionError("mosquitto does not listen")
+
+    def stop(self) -> None:
+        """Kill it."""
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()

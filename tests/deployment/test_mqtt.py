@@ -1,0 +1,282 @@
+"""The MQTT driver by way of a real mosquitto: a broker that is restarted, listens in, alters, repeats or invents."""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fednlp.deployment.client_session import ClientSession, ReadyCall
+from fednlp.deployment.hub import Hub
+from fednlp.deployment.messages import Call
+from fednlp.deployment.objects import ObjectCache
+from fednlp.deployment.outbox import Outbox
+from fednlp.errors import FednlpError, RunError
+
+link = pytest.importorskip("fednlp.deployment.links.mqtt", reason="this needs paho-mqtt")
+
+from fednlp.deployment.links.broker import Broker, BrokerAddress  # noqa: E402
+from fednlp.deployment.links.packets import Kind, Packet, join, new_id  # noqa: E402
+
+from .mosquitto import MOSQUITTO, Mosquitto  # noqa: E402
+from .throwaway import SERVER, Authority, name_of  # noqa: E402
+
+pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
+
+SOON = 60.0
+MODEL = os.urandom((3 << 20) + 17)
+CHANNEL = "0123456789abcdef"
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "_FIRST_WAIT", 0.05)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Mosquitto]:
+    with Mosquitto(tmp_path) as running:
+        yield running
+
+
+class Server:
+    """A hub behind a broker; the name in a client's certificate is its number."""
+
+    def __init__(self, folder: Path, authority: Authority, broker: Mosquitto) -> None:
+        self.hub = Hub(folder / "hub", "run")
+        self.lines: list[str] = []
+        material = authority.material(SERVER)
+        self.running = link.serve(
+            broker.address, CHANNEL, lambda: material, self.new_session, self.enrol, log=self.lines.append
+        )
+
+    def new_session(self, peer: Any, wake: Callable[[], None]) -> Any:
+        name = name_of(peer.certificate)
+        if not name.isdigit():
+            raise RunError(f"there is no site {name}")
+        return self.hub.session(int(name), wake, time.monotonic)
+
+    def enrol(self, peer: Any, data: bytes) -> bytes:
+        if data == b"no":
+            raise RunError("this token was used")
+        return name_of(peer.certificate).encode() + b" " + data
+
+    def stop(self) -> None:
+        self.running.stop()
+        self.hub.close()
+
+
+@pytest.fixture
+def server(tmp_path: Path, authority: Authority, broker: Mosquitto) -> Iterator[Server]:
+    server = Server(tmp_path, authority, broker)
+    yield server
+    server.stop()
+
+
+class Client:
+    """A session that is driven in a thread, and answers by the object that it was given, backwards."""
+
+    def __init__(self, folder: Path, broker: Mosquitto, material: Any) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        self.lines: list[str] = []
+        self.error: FednlpError | None = None
+        self.session = ClientSession(
+            Outbox(folder / "outbox"),
+            ObjectCache(folder / "objects"),
+            run=None,
+            software="1.0",
+            on_ready=self._work,
+            on_state=self.lines.append,
+        )
+        self._arguments = broker.address, CHANNEL, material, self.session.begin
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            link.connect(*self._arguments, on_state=self.lines.append, server_name=SERVER)
+        except FednlpError as error:
+            self.error = error
+
+    def _work(self, call: ReadyCall) -> None:
+        body = self.folder / "body"
+        body.write_bytes(call.objects["model"].read_bytes()[::-1])
+        self.session.answer(call.id, {"done": call.id}, body)
+
+    def leave(self) -> None:
+        self.session.leave("the test is over")
+        self.thread.join(SOON)
+        assert not self.thread.is_alive()
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + SOON
+    while not condition():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.01)
+
+
+def asked(hub: Hub, folder: Path, call_id: str, client: int) -> None:
+    """Ask a client for the model, backwards."""
+    (folder / "model").write_bytes(MODEL)
+    hub.ask(client, Call(call_id, {}, {"model": hub.add_object(folder / "model")}), len(MODEL))
+
+
+def answered(hub: Hub) -> int:
+    """Return who has answered, with the model backwards."""
+    reply = hub.take(SOON)
+    assert reply is not None
+    assert reply.path is not None
+    assert reply.path.read_bytes() == MODEL[::-1]
+    return int(reply.client)
+
+
+class Eavesdropper:
+    """What else a broker lets read and write: a client of its own that sees all topics, in a thread."""
+
+    def __init__(self, broker: Mosquitto) -> None:
+        self.seen: list[tuple[str, bytes]] = []
+        self._loop = asyncio.new_event_loop()
+        self._loop.run_until_complete(self._open(BrokerAddress.parse(broker.address)))
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    async def _open(self, address: BrokerAddress) -> None:
+        self._broker = Broker(
+            address,
+            ["#"],
+            ("x", b"", False),
+            lambda topic, data: self.seen.append((topic, data)),
+            lambda why: None,
+        )
+        await self._broker.open()
+
+    def send(self, topic: str, data: bytes) -> None:
+        self._broker.send(topic, data)
+
+    def close(self) -> None:
+        self._broker.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture
+def eavesdropper(broker: Mosquitto) -> Iterator[Eavesdropper]:
+    one = Eavesdropper(broker)
+    yield one
+    one.close()
+
+
+def test_objects_go_both_ways_and_the_broker_sees_none_of_it(
+    broker: Mosquitto, eavesdropper: Eavesdropper, server: Server, authority: Authority, tmp_path: Path
+) -> None:
+    for number in (0, 1):
+        asked(server.hub, tmp_path, f"1.{number}.train", number)
+    clients = [Client(tmp_path / f"{n}", broker, authority.material(str(n))) for n in (0, 1)]
+    assert {answered(server.hub), answered(server.hub)} == {0, 1}
+    for client in clients:
+        client.leave()
+    carried = b"".join(data for _, data in eavesdropper.seen)
+    assert len(carried) > 4 * len(MODEL)
+    for start in range(0, len(MODEL) - 64, 1 << 16):
+        assert MODEL[start : start + 64] not in carried
+    assert b"1.0.train" not in carried
+
+
+def test_a_broker_that_is_restarted_loses_nothing(
+    broker: Mosquitto, server: Server, authority: Authority, tmp_path: Path
+) -> None:
+    client = Client(tmp_path / "0", broker, authority.material("0"))
+    until(lambda: server.hub.connected())
+    for number in (1, 2, 3):
+        broker.stop()
+        asked(server.hub, tmp_path, f"{number}.0.train", 0)
+        broker.start()
+        assert answered(server.hub) == 0
+    client.leave()
+
+
+def test_a_server_that_is_gone_is_known_to_be(
+    broker: Mosquitto, server: Server, authority: Authority, tmp_path: Path
+) -> None:
+    client = Client(tmp_path / "0", broker, authority.material("0"))
+    until(lambda: server.hub.connected())
+    server.running.stop()
+    until(lambda: any("the server is gone" in line or "not there" in line for line in client.lines))
+    again = Server(tmp_path, authority, broker)
+    asked(again.hub, tmp_path, "1.0.train", 0)
+    assert answered(again.hub) == 0
+    client.leave()
+    again.stop()
+
+
+def test_enrolment_and_its_refusal(broker: Mosquitto, server: Server, authority: Authority) -> None:
+    arguments = broker.address, CHANNEL, authority.material("5")
+    assert link.enrol(*arguments, b"please", server_name=SERVER) == b"5 please"
+    with pytest.raises(RunError, match=r"cannot enrol by way of mqtt://127.0.0.1:\d+: this token was used"):
+        link.enrol(*arguments, b"no", server_name=SERVER)
+    assert any("this token was used" in line for line in server.lines)
+
+
+def test_who_is_not_let_in_is_told(
+    broker: Mosquitto, server: Server, authority: Authority, tmp_path: Path
+) -> None:
+    client = Client(tmp_path / "x", broker, authority.material("stranger"))
+    client.thread.join(SOON)
+    assert client.error is not None
+    assert "refuses this site: there is no site stranger" in str(client.error)
+
+
+@pytest.mark.parametrize("stranger", ["site", "server"])
+def test_a_certificate_of_another_authority_is_refused(
+    stranger: str, broker: Mosquitto, server: Server, authority: Authority, tmp_path: Path
+) -> None:
+    other = Authority().material("0")
+    mixed = type(other)(other.key, other.chain, authority.pem) if stranger == "site" else other
+    client = Client(tmp_path / "0", broker, mixed)
+    until(lambda: client.lines)
+    assert not server.hub.connected()
+    client.leave()
+
+
+def test_what_others_send_disturbs_nobody(
+    broker: Mosquitto, eavesdropper: Eavesdropper, server: Server, authority: Authority, tmp_path: Path
+) -> None:
+    """Noise to the server, repeated packets of others, and connections that never finish their handshake."""
+    client = Client(tmp_path / "0", broker, authority.material("0"))
+    until(lambda: server.hub.connected())
+    heard = list(eavesdropper.seen)
+    for topic, data in heard:
+        if "/up/" in topic:
+            eavesdropper.send(topic, data)
+            eavesdropper.send(topic, data[:-1] + bytes([data[-1] ^ 1]))
+    for _ in range(20):
+        name = new_id()
+        for data in (
+            b"",
+            b"noise",
+            join(Packet(name, Kind.DATA, 0, b"noise")),
+            join(Packet(name, Kind.END, 0)),
+        ):
+            eavesdropper.send(f"fednlp/{CHANNEL}/up/{name.hex()}", data)
+            eavesdropper.send(f"fednlp/{CHANNEL}/up/x", data)
+    asked(server.hub, tmp_path, "1.0.train", 0)
+    assert answered(server.hub) == 0
+    client.leave()
+
+
+def test_a_broker_that_is_not_there_is_named(tmp_path: Path, authority: Authority) -> None:
+    gone = Mosquitto(tmp_path)
+    with pytest.raises(RunError, match=r"the broker at 127.0.0.1:\d+ is not reached: Connection refused"):
+        Server(tmp_path, authority, gone)

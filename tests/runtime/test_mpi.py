@@ -1,0 +1,70 @@
+"""MPI: any number of ranks ends in the weights of one process."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fednlp
+from fednlp.config import Experiment
+
+pytest.importorskip("mpi4py", reason="MPI needs mpi4py: pip install 'fednlp[mpi]'")
+MPIRUN = Path(sys.executable).with_name("mpirun")
+needs_mpirun = pytest.mark.skipif(not MPIRUN.exists(), reason="there is no mpirun beside this Python")
+
+Make = Callable[..., Experiment]
+
+METHODS: dict[str, dict[str, Any]] = {
+    "fedavg": {},
+    "ditto": {"algorithm": {"name": "ditto"}},
+    "median": {"aggregator": {"name": "median"}, "algorithm.weighting": "uniform"},
+    "secagg+": {"secure": {"protocol": "secagg+", "clip": 4.0}},
+}
+
+
+def mpirun(ranks: int, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [str(MPIRUN), "-n", str(ranks), sys.executable, *arguments]
+    return subprocess.run(
+        command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=600, check=False
+    )
+
+
+@needs_mpirun
+def test_the_number_of_ranks_changes_nothing(experiment: Make, tmp_path: Path) -> None:
+    made = {name: experiment({"num_rounds": 2} | settings) for name, settings in METHODS.items()}
+    settings = tmp_path / "experiments.json"
+    settings.write_text(json.dumps({name: one.model_dump(exclude_none=True) for name, one in made.items()}))
+    done = mpirun(3, str(Path(__file__).with_name("ranks.py")), str(settings), str(tmp_path), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for name, one in made.items():
+        here = fednlp.run(one, tmp_path / f"{name}-here")
+        there = (tmp_path / name / "model" / "model.safetensors").read_bytes()
+        assert there == (here.folder / "model" / "model.safetensors").read_bytes(), name
+
+
+@needs_mpirun
+def test_a_mistake_ends_all_ranks_with_its_message(tmp_path: Path) -> None:
+    (tmp_path / "wrong.toml").write_text('num_rounds = "many"\n')
+    done = mpirun(2, "-m", "fednlp.cli", "run", "wrong.toml", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "num_rounds" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@needs_mpirun
+def test_the_command_line_is_used_as_it_is(tmp_path: Path) -> None:
+    done = mpirun(2, "-m", "fednlp.cli", "--version", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"fednlp {fednlp.__version__}\n")
+
+
+def test_a_rank_that_is_not_the_first_runs_nothing(monkeypatch: pytest.MonkeyPatch, experiment: Make) -> None:
+    monkeypatch.setenv("PMI_RANK", "1")
+    monkeypatch.setenv("PMI_SIZE", "2")
+    with pytest.raises(fednlp.FednlpError, match="only rank 0 runs an experiment: start it as mpirun"):
+        fednlp.run(experiment({"runtime.engine": "mpi"}))

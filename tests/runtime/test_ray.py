@@ -1,0 +1,59 @@
+"""Ray: its actors end in the weights of one process, also where one is lost."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fednlp
+from fednlp.config import Experiment
+
+pytest.importorskip("ray", reason="this engine needs Ray: pip install 'fednlp[ray]'")
+
+Make = Callable[..., Experiment]
+
+METHODS: dict[str, dict[str, Any]] = {
+    "ditto": {"algorithm": {"name": "ditto"}},
+    "secagg+": {"secure": {"protocol": "secagg+", "clip": 4.0}},
+}
+
+
+def python(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a script of this folder in a process of its own, which Ray's threads and processes end with."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)}
+    environment["PYTHONPATH"] += os.pathsep + os.environ.get("PYTHONPATH", "")
+    command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
+    return subprocess.run(
+        command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=600, check=False
+    )
+
+
+def test_actors_end_in_the_weights_of_one_process(experiment: Make, tmp_path: Path) -> None:
+    made = {name: experiment({"num_rounds": 2} | settings) for name, settings in METHODS.items()}
+    settings = {
+        name: one.model_dump(exclude_none=True) | {"runtime": {"engine": "ray", "workers": 2}}
+        for name, one in made.items()
+    }
+    (tmp_path / "experiments.json").write_text(json.dumps(settings))
+    done = python("cluster.py", "experiments.json", str(tmp_path), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for name, one in made.items():
+        here = fednlp.run(one, tmp_path / f"{name}-here")
+        there = (tmp_path / name / "model" / "model.safetensors").read_bytes()
+        assert there == (here.folder / "model" / "model.safetensors").read_bytes(), name
+
+
+def test_what_a_lost_actor_had_answered_is_done_again(tmp_path: Path) -> None:
+    done = python("lost_actor.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["clients"] == list(range(40))
+    assert found["total"] == sum(range(40))
+    assert found["processes"] > 1
+    assert "out of cheese" in found["failed"]
+    assert "Traceback" not in found["failed"]
