@@ -12,6 +12,7 @@ from fednlp.federated.aggregators.base import Room
 from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.params import Layout
 from fednlp.runtime.messages import EvaluateRequest, LabelRequest, Labels, ProbabilitiesRequest
+from fednlp.runtime.placement import worker_number
 
 
 class Counting:
@@ -50,7 +51,12 @@ class Counting:
 
     def train(self, request: TrainRequest, vectors: Mapping[str, Tensor]) -> ClientResult:
         metrics = {name: float(vector[0]) for name, vector in vectors.items()}
-        return ClientResult(request.client, request.weight, metrics=metrics, facts={"process": os.getpid()})
+        return ClientResult(
+            request.client,
+            request.weight,
+            metrics=metrics,
+            facts={"process": os.getpid(), "number": worker_number()},
+        )
 
     def label(self, request: LabelRequest, vectors: Mapping[str, Tensor]) -> Labels:
         return Labels(request.texts, [float(request.client)])

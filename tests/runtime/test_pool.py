@@ -48,6 +48,9 @@ def test_answers_come_in_the_order_of_the_requests(workers: int, monkeypatch: py
             answers = made.do(requests, progress.append)
             assert answers.pop(7) == Labels([5, 6], [3.0])
             assert [answer.client for answer in answers] == list(range(MANY))
+            assert {answer.facts["number"] for answer in answers} <= set(range(workers))
+            processes = {(answer.facts["process"], answer.facts["number"]) for answer in answers}
+            assert len(processes) == len({process for process, _ in processes})
             assert int(made.total) == again * sum(range(MANY))
             assert progress == sorted(progress)
             assert progress[-1] == MANY + 1

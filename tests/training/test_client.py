@@ -356,3 +356,14 @@ def test_a_request_s_examples_and_labels_hold_for_one_request() -> None:
     plain = Worker(None)
     plain.partition = SimpleNamespace(train=lambda client: EXAMPLES[:4])
     assert torch.equal(total["model"].mean(1.0)[0], plain.update())
+
+
+def test_a_client_without_memory_for_a_batch_is_told_what_to_lower() -> None:
+    def client(*arguments: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    worker = Worker(None, replace(PLAIN, client=client))
+    found = worker.train(TrainRequest(1, 1, 1.0), {"model": worker.x})
+    assert isinstance(found, ClientResult)
+    assert found.error is not None
+    assert "cpu has no memory left for a batch: lower client.per_device_train_batch_size" in found.error

@@ -277,7 +277,7 @@ def canonical(experiment: Experiment) -> dict[str, Any]:
     document = experiment.model_dump(exclude_none=True)
     for key in ("name", "report", "rounds", "variant", "variants"):
         document.pop(key, None)
-    for key in ("engine", "address", "workers"):
+    for key in ("engine", "address", "workers", "workers_per_gpu", "gpu_mapping"):
         document["runtime"].pop(key, None)
     document["evaluation"].pop("keep_client_models")
     return document

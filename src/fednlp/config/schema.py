@@ -79,6 +79,7 @@ class Experiment(ExperimentFields):
                 ),
                 "model": self.model.model_copy(update=_anchored_model(self.model)),
                 "costs": self.costs.model_copy(update=_anchored_device(self.costs)),
+                "runtime": self.runtime.model_copy(update=_anchored(self.runtime, "gpu_mapping")),
             }
         )
 

@@ -431,7 +431,7 @@ class Costs(Section):
 class Runtime(Section):
     """Where the work is done. ``engine``, ``address`` and ``workers`` change the speed, never the result.
 
-    ``address`` is that of a cluster of Ray.
+    ``address`` is that of a cluster of Ray. ``workers_per_gpu`` and ``gpu_mapping``, a file, lay the workers over GPUs.
     ``cache_activations`` keeps what frozen bottom layers make of each text on disk, in place of running them again.
     """
 
@@ -440,6 +440,8 @@ class Runtime(Section):
     workers: Count = 0
     threads: PositiveInt = 1
     device: str = "auto"
+    workers_per_gpu: PositiveInt = 1
+    gpu_mapping: str | None = None
     cache_activations: bool = True
 
     @field_validator("engine")

@@ -24,6 +24,7 @@ from torch import Tensor
 from fednlp.errors import RunError
 from fednlp.runtime.engine import Worker, vectors_in
 from fednlp.runtime.messages import Request, from_json, to_json
+from fednlp.runtime.placement import WORKER
 from fednlp.runtime.shared import Counter, PrivateRoom, SharedRoom, remove_scratch, scratch_folder
 
 
@@ -42,7 +43,7 @@ class Pool:
     def __init__(self, workers: int, factory: str, threads: int = 1, preload: Sequence[str] = ()) -> None:
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(threads)
-        self._children = [_Child(factory, threads, preload) for _ in range(workers - 1)]
+        self._children = [_Child(number, factory, threads, preload) for number in range(1, workers)]
         self._scratch: Path | None = None
         self._counter: Counter | None = None
         self._totals: list[Any] = []
@@ -152,8 +153,9 @@ class Pool:
 class _Child:
     """One worker process, spoken to in JSON lines."""
 
-    def __init__(self, factory: str, threads: int, preload: Sequence[str]) -> None:
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    def __init__(self, number: int, factory: str, threads: int, preload: Sequence[str]) -> None:
+        own = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), WORKER: str(number)}
+        environment = os.environ | own
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "fednlp.runtime.worker", factory, str(threads), *preload],

@@ -61,7 +61,10 @@ class Ray:
             _begin(workers * threads, address)
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(threads)
-        remote = ray.remote(num_cpus=threads, max_restarts=0, max_concurrency=1)(_Actor)
+        gpus = min(
+            1.0, ray.cluster_resources().get("GPU", 0.0) / workers
+        )  # Ray hides the others from an actor
+        remote = ray.remote(num_cpus=threads, num_gpus=gpus, max_restarts=0, max_concurrency=1)(_Actor)
         self._new: Callable[[], Any] = lambda: remote.remote(factory, threads, list(preload))
         self._actors = [self._new() for _ in range(workers)]
         self._arguments = ""

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.config.sections import GIVEN
@@ -16,6 +18,7 @@ from fednlp.reports.trackers import require_trackers
 from fednlp.runtime import ENGINES
 from fednlp.runtime.engine import Engine
 from fednlp.runtime.launch import rank_of
+from fednlp.runtime.placement import workers_by_gpu
 from fednlp.simulation.callback import Callback, default_callback
 from fednlp.simulation.components import RunComponents, build_components
 from fednlp.simulation.data_profile import profile_run_data
@@ -263,8 +266,14 @@ def _workers(experiment: Experiment, elsewhere: bool) -> int:
                 'runtime.engine = "pool"'
             )
         return 1
-    if pick_device(experiment.runtime.device).type != "cpu":
-        return configured or 1
+    runtime = experiment.runtime
+    device = pick_device(runtime.device, runtime.workers_per_gpu, runtime.gpu_mapping)
+    if device.type == "cuda" and runtime.device in ("auto", "cuda"):
+        gpus = torch.cuda.device_count()
+        places = sum(workers_by_gpu(gpus, runtime.workers_per_gpu, runtime.gpu_mapping))
+        return configured or min(places, experiment.clients_per_round)
+    if device.type != "cpu":
+        return configured or runtime.workers_per_gpu
     if experiment.algorithm.name == "centralised" and experiment.evaluation.every >= experiment.num_rounds:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

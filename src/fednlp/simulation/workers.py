@@ -54,6 +54,8 @@ def worker_spec(
         unlabelled=experiment.fewshot is not None,
         seed=experiment.seed,
         device=experiment.runtime.device,
+        workers_per_gpu=experiment.runtime.workers_per_gpu,
+        gpu_mapping=experiment.runtime.gpu_mapping,
         cache_activations=experiment.runtime.cache_activations,
         evaluation_batch=experiment.evaluation.batch_size,
         longest=components.longest,

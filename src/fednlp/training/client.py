@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fednlp.data.features import Features
-from fednlp.errors import ConfigError
+from fednlp.errors import ConfigError, RunError
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult, Result, TrainRequest, Update, failed
 from fednlp.federated.communication import bytes_down, encode_update
@@ -304,6 +304,13 @@ class ClientTrainer:
             error: Why.
             record: What it had kept.
         """
+        if isinstance(error, torch.OutOfMemoryError):
+            torch.cuda.empty_cache()
+            error = RunError(
+                f"{self.replica.device} has no memory left for a batch: lower client.per_device_train_batch_size and "
+                "raise client.gradient_accumulation_steps by the same factor, or lower model.max_length or "
+                "runtime.workers_per_gpu"
+            )
         return failed(request, error, *self.down(record))
 
     def result(

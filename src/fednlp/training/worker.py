@@ -85,7 +85,8 @@ class ClientWorker:
         derived = [pair.base for pair in adapters]
         decaying = self.options.weight_decay > 0
         groups = groups_of(model) if algorithm.uplink.pull.rule != "all" else {}
-        self.replica = Replica(model, pick_device(spec.device), by_rows, personal, derived, decaying)
+        device = pick_device(spec.device, spec.workers_per_gpu, spec.gpu_mapping)
+        self.replica = Replica(model, device, by_rows, personal, derived, decaying)
         self.layout: Layout = self.replica.layout
         if self.replica.frozen_prefix is not None and not getattr(self.task, "draws_inputs", False):
             folder = (

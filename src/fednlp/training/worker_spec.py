@@ -15,6 +15,7 @@ from fednlp.models.peft_options import averaging_of
 from fednlp.models.pretrained import new_model, pretrained_model
 from fednlp.models.selection import apply_selection
 from fednlp.models.selection_spec import parse_selection
+from fednlp.runtime.placement import gpu_of, worker_number, workers_by_gpu
 from fednlp.tasks import task_from
 from fednlp.training.lora_pairs import lora_pairs
 from fednlp.training.replica import Replica
@@ -47,6 +48,8 @@ class WorkerSpec:
         cache_activations: Whether what frozen layers compute is kept on disk.
         evaluation_batch: Test examples a batch.
         longest: Tokens that the model reads of a text at most; 0 where it is not known.
+        workers_per_gpu: Workers of each GPU.
+        gpu_mapping: A file that says so by machine; None for the same everywhere.
     """
 
     source: str
@@ -68,16 +71,27 @@ class WorkerSpec:
     cache_activations: bool
     evaluation_batch: int
     longest: int = 0
+    workers_per_gpu: int = 1
+    gpu_mapping: str | None = None
 
 
-def pick_device(name: str) -> torch.device:
-    """Return the device by name; ``"auto"`` is the GPU where there is one.
+def pick_device(name: str, workers_per_gpu: int = 1, gpu_mapping: str | None = None) -> torch.device:
+    """Return this worker's device by name; ``"auto"`` and ``"cuda"`` are a GPU of those that the workers are laid over.
+
+    Args:
+        name: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ...; ``"auto"`` is the CPU where there is no GPU.
+        workers_per_gpu: Workers of each GPU.
+        gpu_mapping: A file that says so by machine (:func:`fednlp.runtime.placement.workers_by_gpu`).
 
     Raises:
+        ConfigError: The file does not fit this machine.
         RunError: There is no such device.
     """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "auto" and not torch.cuda.is_available():
+        return torch.device("cpu")
+    if name in ("auto", "cuda") and torch.cuda.is_available():
+        laid = workers_by_gpu(torch.cuda.device_count(), workers_per_gpu, gpu_mapping)
+        return torch.device("cuda", gpu_of(worker_number(), laid))
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
