@@ -23,6 +23,11 @@ METHODS: dict[str, dict[str, Any]] = {
     "8 bits": {"exchange.up": ["int8"], "exchange.down": ["bfloat16"], "exchange.error_feedback": True},
     "pull": {"pull": {"rule": "high", "share": 0.4, "push": "selected"}},
     "exact lora": {"model.peft": {"method": "lora", "r": 2, "averaging": "exact"}},
+    "fedbuff": {
+        "algorithm": {"name": "fedbuff", "buffer_size": 2},
+        "costs": {"device": {"jetson-tx2": 0.5, "raspberry-pi-4b": 0.5}},
+        "num_rounds": 4,
+    },
     "splitbert": {"model.train": {"personal": ["head"]}},
     "secagg+": {"secure": {"protocol": "secagg+", "clip": 4.0}},
     "lightsecagg": {"secure": {"protocol": "lightsecagg", "clip": 4.0}},

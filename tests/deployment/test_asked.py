@@ -31,6 +31,7 @@ def test_what_the_experiment_has_done_may_be_asked(experiment: Make) -> None:
     assert ask(made, EVALUATE, "evaluate") == EVALUATE
     tuned = replace(EVALUATE, finetune_steps=5)
     assert ask(made, tuned, "finetune") == tuned
+    assert ask(made, TRAIN, "train-2") == TRAIN
     secure = experiment({"secure": {"protocol": "secagg+", "clip": 1.0}})
     masked = replace(TRAIN, masking={})
     assert [ask(secure, masked, name) for name in ("train", "train-2")] == [masked] * 2
@@ -44,7 +45,7 @@ def test_what_the_experiment_has_done_may_be_asked(experiment: Make) -> None:
         (replace(TRAIN, round=5), "train", "round 5 of 4"),
         (replace(TRAIN, examples=[7]), "train", "names examples or labels"),
         (replace(TRAIN, examples=[7], labels=[1]), "train", "names examples or labels"),
-        (TRAIN, "train-2", "not called train-2"),
+        (TRAIN, "train-02", "not called train-02"),
         (TRAIN, "evaluate", "not called evaluate"),
         (replace(TRAIN, masking={}), "train", "has no secure sums"),
         (replace(TRAIN, weight=2.0), "train", "another weight"),

@@ -183,7 +183,9 @@ def test_no_text_and_no_label_leaves_a_site(experiment: Make, tmp_path: Path) ->
             said.setdefault(message.id.rpartition(".")[2], []).append(message.answer)
     assert len(said["label"]) == labelled > 0
     assert all(answer.keys() == to_json(LabelsKept(0)).keys() for answer in said["label"])  # type: ignore[union-attr]
-    assert all(answer.keys() == {"train", "test", "gold", "candidates"} for answer in said["setup"])
+    assert all(
+        answer.keys() == {"train", "test", "gold", "candidates", "clients"} for answer in said["setup"]
+    )
     sent = b"".join(machines.frames)
     for name in machines.names:
         texts, _ = labelled_rows(
@@ -291,6 +293,20 @@ def test_what_a_server_without_labels_cannot_do_is_refused(
     require_servable(experiment(made).resolved())
     with pytest.raises(ConfigError, match=message):
         require_servable(experiment(made | {"fewshot": few}).resolved())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rounds.over_selection": 1.5}, "others still label: leave rounds.over_selection out"),
+        ({"secure.protocol": "secagg+"}, r"leave \[secure\] or \[fewshot\] out"),
+    ],
+)
+def test_what_does_not_go_with_labels_at_sites_is_refused(
+    experiment: Make, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        split_out(experiment({"fewshot": FEW} | changes).resolved(), tmp_path / "shards", quiet)
 
 
 def site_labels(folder: Path, run: str = "run", texts: int = 10) -> SiteLabels:

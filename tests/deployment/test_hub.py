@@ -138,6 +138,9 @@ def test_an_object_is_for_those_who_were_asked_to_have_it(hub: Hub, tmp_path: Pa
     assert drain(session) == [ObjectChunk(ref.digest, 2)]
     with pytest.raises(ProtocolError, match="which no call has"):
         other.receive(pack(Get(ref.digest, 2)))
+    hub.drop_object(ref.digest)  # it was added twice
+    session.receive(pack(Get(ref.digest, 3)))
+    assert drain(session) == [ObjectChunk(ref.digest, 3)]
     with pytest.raises(RunError, match=r"the open call 1.0.train needs"):
         hub.drop_object(ref.digest)
     hub.withdraw("1.0.train")
@@ -145,6 +148,22 @@ def test_an_object_is_for_those_who_were_asked_to_have_it(hub: Hub, tmp_path: Pa
     assert drain(session) == [Withdrawn("1.0.train")]
     hub.drop_object(ref.digest)
     hub.drop_object(ref.digest)
+
+
+def test_what_is_given_up_is_answered_by_an_error(hub: Hub) -> None:
+    hub.ask(0, Call("1.0.train", {}))
+    session = joined(hub)
+    session.next_frame()
+    hub.give_up("1.0.train", "it took too long")
+    assert drain(session) == [Withdrawn("1.0.train")]
+    session.receive(pack(Reply("1.0.train", {})))
+    assert drain(session) == [Stored("1.0.train")], "the site has nothing more to do"
+    reply = hub.take(0)
+    assert reply is not None
+    assert (reply.id, reply.answer, reply.error) == ("1.0.train", None, "it took too long")
+    hub.give_up("1.0.train", "again")
+    hub.ask(0, Call("1.0.train", {}))
+    assert hub.take(0) == reply
 
 
 def test_a_newer_connection_takes_over(hub: Hub) -> None:
@@ -271,3 +290,14 @@ def test_a_disk_that_is_full_when_a_reply_is_stored_ends_the_connection(
     session = joined(hub)
     session.receive(pack(Reply("1.0.keys", {})))
     assert drain(session) == [Stored("1.0.keys")]
+
+
+def test_a_client_that_was_removed_may_be_let_in_again(tmp_path: Path) -> None:
+    hub = Hub(tmp_path, "run")
+    hub.remove(0, "it was removed")
+    for expected in (Refused, Welcome):
+        session = hub.session(0, lambda: None, lambda: 0.0)
+        session.receive(greeting())
+        assert isinstance(drain(session)[0], expected)
+        session.close()
+        hub.readmit(0)

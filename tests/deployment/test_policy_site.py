@@ -72,7 +72,7 @@ def ask(served: Any, texts: Path, tmp_path: Path) -> Ask:
 
 
 def test_a_site_by_default_tells_its_numbers(ask: Ask) -> None:
-    assert ask() == {"train": 150, "test": 50}
+    assert ask() == {"train": 150, "test": 50, "clients": 8}
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,8 @@ def test_a_site_by_default_tells_its_numbers(ask: Ask) -> None:
 )
 def test_what_it_does_not_tell(ask: Ask, allow: dict[str, Any], answer: dict[str, int]) -> None:
     uniform = {"name": "fedavg", "weighting": "uniform"}
-    assert ask({"allow": allow}, algorithm=uniform) == answer
+    told = ask({"allow": allow}, algorithm=uniform)
+    assert {key: told[key] for key in answer} == answer
 
 
 @pytest.mark.parametrize(
@@ -125,6 +126,13 @@ def test_a_policy_that_was_tightened_stops_a_site_that_was_set_up(
     policy = parse_policy({"data": {"path": str(texts)}, "allow": {"algorithms": ["scaffold"]}})
     with pytest.raises(RunError, match=r"site nord refuses: allow\.algorithms"):
         _ = Site(tmp_path / "site", "nord", policy, lambda text: None).worker
+
+
+def test_a_site_keeps_to_the_experiment_that_it_has_agreed_to(ask: Ask) -> None:
+    ask()
+    assert ask()["train"] == 150
+    with pytest.raises(RunError, match=r"changed the experiment of this run: num_rounds: 4 -> 9"):
+        ask(num_rounds=9)
 
 
 def test_code_that_a_server_names_is_not_imported(

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from fednlp.cli.tables import add_scores, clients_table, decile_text, four_digits, show
 from fednlp.config import Experiment
+from fednlp.federated.cohort import failures
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import human_bytes, human_seconds, metric_title, plural
 from fednlp.reports.read import read_run
@@ -128,7 +129,7 @@ class Console:
                 style="yellow",
                 markup=False,
             )
-        for dropped in line.get("dropped", []):
+        for dropped in failures(line):
             self._progress.console.print(
                 clean(f"  warning: client {dropped['client']} was dropped: {dropped['reason']}"),
                 style="yellow",

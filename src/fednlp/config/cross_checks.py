@@ -5,6 +5,7 @@ from typing import Any
 from fednlp.config.compatibility import conflicts
 from fednlp.config.fields import ExperimentFields
 from fednlp.config.method_options import foreign_options, found_or_none, named_functions
+from fednlp.config.over_selection import over_selection_problems
 from fednlp.config.round_schedules import CONSTANT, schedule_problems
 from fednlp.config.sections import (
     BASELINES,
@@ -45,6 +46,7 @@ def problems(experiment: ExperimentFields, given: AlgorithmValue | None = None) 
         *_method_problems(experiment, given),
         *schedule_problems(experiment),
         *_cohort_problems(experiment),
+        *over_selection_problems(experiment),
         *_exchange_problems(experiment),
         *_selection_problems(experiment),
         *_secure_problems(experiment),

@@ -277,6 +277,8 @@ def canonical(experiment: Experiment) -> dict[str, Any]:
     document = experiment.model_dump(exclude_none=True)
     for key in ("name", "report", "rounds", "variant", "variants"):
         document.pop(key, None)
+    if experiment.rounds.over_selection != 1:
+        document["rounds"] = {"over_selection": experiment.rounds.over_selection}
     for key in ("engine", "address", "workers", "workers_per_gpu", "gpu_mapping"):
         document["runtime"].pop(key, None)
     document["evaluation"].pop("keep_client_models")

@@ -455,12 +455,15 @@ class Runtime(Section):
 
 
 class Rounds(Section):
-    """When a round of a deployment goes on without a site. In a simulation nobody is late.
+    """When a round goes on without a client.
 
-    ``wait`` is in seconds; without it a round waits for as long as it takes.
+    ``wait`` is in seconds, and is for deployments; without it a round waits for as long as it takes. With
+    ``over_selection`` a round draws so many times ``clients_per_round``, and the first ``clients_per_round`` of them to
+    deliver count; in a simulation they are the fastest by the simulated clock.
     """
 
     wait: PositiveFloat | None = None
+    over_selection: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
 
 
 class Evaluation(Section):

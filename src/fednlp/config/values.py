@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from fednlp.config.fields import ExperimentFields
+from fednlp.config.over_selection import num_drawn
 from fednlp.config.sections import BASELINES, GIVEN, Client, Server
 from fednlp.config.sections import Attack as AttackSection
 from fednlp.errors import ConfigError
@@ -55,7 +56,7 @@ def algorithm_of(experiment: ExperimentFields) -> Algorithm:
     method = ALGORITHMS.find("fedavg" if section.name in BASELINES else section.name)
     if method.server is not None:
         common["server"] = server_optimizer(experiment)
-    made = method.make(experiment.clients_per_round, common, section.function_options)
+    made = method.make(num_drawn(experiment), common, section.function_options)
     return replace(made, client_rate=common["client_rate"])  # whether the method takes it or not
 
 

@@ -9,8 +9,10 @@ from fednlp.federated.client import TrainRequest
 from fednlp.partition import OneClient
 from fednlp.runtime.messages import ClientModelRequest, KeepLabelsRequest, from_json
 
+DERIVED = "derived"
+"""The object with the tensors that the server computes, beside a model whose other tensors are transformed."""
 _TRAIN = re.compile(r"train(-[1-9][0-9]{0,5})?")
-"""Names of calls to train; a number is that of a further attempt at a secure sum."""
+"""Names of calls to train; a number is that of a further attempt at a round."""
 _EVALUATE = ("evaluate", "finetune")
 
 SiteRequest = TrainRequest | ClientModelRequest | KeepLabelsRequest
@@ -74,7 +76,7 @@ def _require_labels(wanted: TrainRequest | ClientModelRequest, experiment: Exper
 
 def _require_training(wanted: TrainRequest, name: str, experiment: Experiment) -> None:
     secure = experiment.secure.protocol != "none"
-    if not (_TRAIN.fullmatch(name) if secure else name == "train"):
+    if not _TRAIN.fullmatch(name):
         raise RunError(f"a call to train is not called {name}")
     if secure is (wanted.masking is None):
         raise RunError(

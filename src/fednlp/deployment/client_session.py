@@ -227,6 +227,11 @@ class ClientSession:
             self._offers.append(call_id)
             self._wake()
 
+    def owes(self, call_id: str) -> bool:
+        """Return whether an answer lies in the outbox that the server has not stored yet."""
+        with self._lock:
+            return self._box is not None and call_id in self._box
+
     # The messages.
 
     def _receive(self, data: bytes) -> None:

@@ -2,58 +2,43 @@
 
 import json
 import secrets
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
+from torch import nn
 
 from fednlp import config
 from fednlp.config import Experiment
+from fednlp.deployment.arrivals import by_arrivals
 from fednlp.deployment.components import server_components
 from fednlp.deployment.enrolment import FOLDER
+from fednlp.deployment.gathering import Gathering, Members
 from fednlp.deployment.hub import Hub
-from fednlp.deployment.messages import Call, ObjectRef
+from fednlp.deployment.newcomers import Newcomers, PopulationChanged, fixed_population
 from fednlp.deployment.remote import Sites
 from fednlp.deployment.remote_labels import RemoteLabels, save_counts
 from fednlp.deployment.secure_server import Asking, SecureSessions
 from fednlp.deployment.servable import require_servable
-from fednlp.deployment.setup import ENCODER_FILES, Ready, Setup, model_files, read_ready
+from fednlp.deployment.setup import ENCODER_FILES, Setup, model_files
+from fednlp.deployment.waiting import Patience
 from fednlp.disk import atomic, write_private
-from fednlp.errors import RunError
+from fednlp.errors import RunError, TooFewClients
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
 from fednlp.models.resolve import resolve_model
-from fednlp.partition import Partition
 from fednlp.partition.embed import ENCODER
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.components import RunComponents
+from fednlp.simulation.configured_algorithm import build_algorithm
 from fednlp.simulation.facts import write_facts
 from fednlp.simulation.rounds import FederatedTraining
 from fednlp.simulation.run_dir import RunDir, create, saving
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
 from fednlp.simulation.train import OpenRun, open_run, train
 
-_LOOK = 1.0
-
-
-class Member(Protocol):
-    """A site as the register of sites has it (:class:`fednlp.deployment.sites.Site`)."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def client(self) -> int: ...
-
-    @property
-    def state(self) -> str: ...
-
-
-Members = Callable[[], Sequence[Member]]
-"""Returns all sites that were ever invited, in the order of their numbers from 0, removed ones among them."""
+_ENDED = "the federation's last round is done"
 
 
 def open_directory(experiment: Experiment, out: Path) -> RunDir:
@@ -128,6 +113,7 @@ class Federation:
         self.directory, self.hub, self.members, self.callback = directory, hub, members, callback
         self.experiment = directory.experiment()
         self._removed: set[int] = set()
+        self._newcomers: Newcomers | None = None
 
     def run(self) -> RunDir:
         """Set the sites up, do the rounds that are left, and write the model and the summary.
@@ -136,70 +122,111 @@ class Federation:
             FednlpError: As for a simulation; the rounds before are saved.
         """
         directory, experiment, log = self.directory, self.experiment, self.callback.log
+        if directory.finished:
+            log(f"{directory.folder} is at its end: sites that come are told so")
+            self.callback.finished(directory, directory.read_json("summary.json"))
+            self.hub.finish(_ENDED)
+            return directory
         components = server_components(experiment, log)
         model = start_model(experiment, components.source, components.task)
         start = start_fingerprints(experiment, model, components.tokenizer)
-        begun = directory.partition.is_file()
-        if begun:
+        if directory.partition.is_file():
             check_start(directory, experiment, directory.read_json("environment.json"), start, log)
-            partition = Partition.load(directory.partition)
         else:
-            partition = self._set_up(components)
+            gathering = self._gathering(components)
+            partition = gathering.partition(self._refuse_removed)
             with saving(directory.folder):
+                if experiment.fewshot is not None:
+                    save_counts(directory.folder / FOLDER, gathering.ready, partition.num_clients)
                 (directory.folder / "checkpoint").mkdir(exist_ok=True)
                 write_facts(directory, components, partition, start)
                 partition.save(directory.partition)
+        self._newcomers = self._open_newcomers(components)
+        while not self._train(components, model):
+            model = start_model(experiment, components.source, components.task)
+        self.hub.finish(_ENDED)
+        return directory
+
+    def _train(self, components: RunComponents, model: nn.Module) -> bool:
+        """Do the rounds that are left; return whether that is all, or more sites take part from the next round on."""
+        directory, experiment, newcomers = self.directory, self.experiment, self._newcomers
+        assert newcomers is not None
         engine = Sites(
             self.hub,
             directory.folder / FOLDER,
-            wait=experiment.rounds.wait,
-            counted=counted_rounds(directory.round_lines()),
-            on_waiting=self._waiting,
-            gone=self._refuse_removed,
-            threads=experiment.runtime.threads,
+            Patience(experiment.rounds.wait, self._waiting, self._refuse_removed),
+            counted_rounds(directory.round_lines()),
+            experiment.runtime.threads,
+            experiment.clients_per_round if experiment.rounds.over_selection > 1 else None,
         )
-        arguments = directory, experiment, components, partition, model, engine, self.callback, None
         with engine:
-            labels = partial(RemoteLabels, directory.folder / FOLDER)
-            run = open_run(*arguments, self._secure_sessions().open, labels)
+            run = open_run(
+                directory,
+                experiment,
+                components,
+                newcomers.partition,
+                model,
+                engine,
+                self.callback,
+                None,
+                self._secure_sessions().open,
+                partial(RemoteLabels, directory.folder / FOLDER),
+            )
             self._keep_noise_secret(run)
+            patience = Patience(experiment.rounds.wait, self._waiting, self._refuse_removed)
+            by_arrivals(run, engine, directory.folder / FOLDER / "arrivals.jsonl", patience)
+            self._settle_populations(run, newcomers)
             self.on_open(run)
-            train(run)
-        self.hub.finish("the federation's last round is done")
-        return directory
+            try:
+                train(run)
+            except PopulationChanged:
+                return False
+            except TooFewClients:
+                engine.come_to_nothing()
+                self.callback.log(
+                    "start the server again to ask those that failed once more; who has delivered does not work twice"
+                )
+                raise
+        return True
 
-    def _set_up(self, components: RunComponents) -> Partition:
-        """Tell every site what the experiment is, and return how many examples each has."""
+    def _open_newcomers(self, components: RunComponents) -> Newcomers:
+        """Return what sees to sites that join while the rounds go on."""
+        directory, experiment = self.directory, self.experiment
+        return Newcomers(
+            directory.folder / FOLDER / "population.json",
+            directory.partition,
+            self.members,
+            lambda: self._gathering(components, experiment.num_rounds + 1),
+            fixed_population(experiment, build_algorithm(experiment)),
+            self.callback.log,
+        )
+
+    def _settle_populations(self, run: OpenRun, newcomers: Newcomers) -> None:
+        """Have the population of each round settled before its cohort is drawn."""
+        prepare = run.training.prepare
+
+        def settled() -> Callable[[], Any]:
+            newcomers.look()
+            newcomers.settle(run.context.state.round + 1)
+            return prepare()
+
+        run.training.prepare = settled  # type: ignore[method-assign]
+
+    def _gathering(self, components: RunComponents, number: int = 0) -> Gathering:
+        """Return what sets sites up, by calls that carry the number of a round."""
+        setup = Setup(
+            experiment=self.experiment.model_dump(exclude_none=True),
+            task=components.task_spec,
+            task_fields=json.loads(json.dumps(asdict(components.task))),  # type: ignore[call-overload]
+            longest=components.longest,
+            client=0,
+            clients=1,
+            run=self.hub.run,
+        )
         fewshot, files = self.experiment.fewshot, model_files(Path(components.source))
         if fewshot is not None and fewshot.filter_ratio is not None:
             files |= model_files(Path(resolve_model(ENCODER)), ENCODER_FILES)
-        objects = {name: self.hub.add_object(path) for name, path in files.items()}
-        ready: dict[int, Ready] = {}
-        asked: set[int] = set()
-        told = time.monotonic()
-        while True:
-            self._refuse_removed()
-            members = [member for member in self.members() if member.state != "removed"]
-            missing = [member.name for member in members if member.client not in ready]
-            if members and not missing:
-                if self.experiment.fewshot is not None:
-                    save_counts(self.directory.folder / FOLDER, ready, len(self.members()))
-                return sites_partition(ready, [member.name for member in self.members()])
-            for member in members:
-                if member.state == "enrolled" and member.client not in asked:
-                    total = len(self.members())
-                    self.hub.ask(member.client, self._setup_call(components, member.client, total, objects))
-                    asked.add(member.client)
-            reply = self.hub.take(_LOOK)
-            if reply is not None and reply.id.endswith(".setup"):
-                name = self.members()[reply.client].name
-                if reply.error is not None:
-                    raise RunError(f"site {name} does not take part: {reply.error}")
-                ready[reply.client] = read_ready(reply.answer)
-                self.callback.log(f"site {name} is ready ({len(ready)} of {len(members)})")
-            elif time.monotonic() - told > 10 * _LOOK:
-                told = time.monotonic()
-                self.callback.log(f"waiting for {', '.join(missing)} to join")
+        return Gathering(self.hub, self.members, setup, files, self._removal, self.callback.log, number)
 
     def _keep_noise_secret(self, run: OpenRun) -> None:
         """Draw the server's noise by a secret in place of the experiment's seed, which all sites know.
@@ -215,23 +242,37 @@ class Federation:
             training.algorithm = replace(training.algorithm, aggregator=secret)
 
     def _refuse_removed(self) -> Collection[int]:
-        """Refuse the sites that were removed, whatever they are doing; return their numbers."""
+        """Refuse the sites that are removed, whatever they are doing; return their numbers."""
         self.on_look()
         for member in self.members():
-            if member.state == "removed" and member.client not in self._removed:
+            removed = member.state == "removed"
+            if removed and member.client not in self._removed:
                 self._removed.add(member.client)
                 self.hub.remove(member.client, f"the site {member.name} was removed from the federation")
+            elif not removed and member.client in self._removed:  # it was invited again
+                self._removed.discard(member.client)
+                self.hub.readmit(member.client)
+        if self._newcomers is not None:
+            self._newcomers.look()
         return self._removed
 
+    @property
+    def _removal(self) -> str:
+        """The command that removes a site, without its name."""
+        return f"fednlp sites remove {self.directory.folder}"
+
     def _waiting(self, clients: Sequence[int], seconds: float) -> None:
-        names = [member.name for member in self.members() if member.client in clients]
-        until = (
-            "they answer"
-            if self.experiment.rounds.wait is None
-            else f"{self.experiment.rounds.wait:g} s are over"
-        )
+        """Say who is missing, and what would let the round go on."""
+        connected, wait = self.hub.connected(), self.experiment.rounds.wait
+        names = [
+            f"{member.name} ({'at work' if member.client in connected else 'not connected'})"
+            for member in self.members()
+            if member.client in clients
+        ]
+        over = "" if wait is None else f", or {wait:g} s are over (rounds.wait)"
         self.callback.log(
-            f"waiting for {', '.join(names)} ({seconds:.0f} s), until {until} or they are removed"
+            f"waiting for {', '.join(names)} for {seconds:.0f} s: until they answer{over}; go on without a site by: "
+            f"{self._removal} NAME"
         )
 
     def _secure_sessions(self) -> SecureSessions:
@@ -245,37 +286,6 @@ class Federation:
     def _dropped_out(self, client: int, reason: str) -> None:
         name = next(member.name for member in self.members() if member.client == client)
         self.callback.log(f"{name} drops out of the secure sum: {reason}")
-
-    def _setup_call(
-        self, components: RunComponents, client: int, sites: int, objects: dict[str, ObjectRef]
-    ) -> Call:
-        fields = json.loads(json.dumps(asdict(components.task)))  # type: ignore[call-overload]
-        setup = Setup(
-            experiment=self.experiment.model_dump(exclude_none=True),
-            task=components.task_spec,
-            task_fields=fields,
-            longest=components.longest,
-            client=client,
-            clients=sites,
-            run=self.hub.run,
-        )
-        return Call(f"0.{client}.setup", setup.model_dump(), objects)
-
-
-def sites_partition(ready: Mapping[int, Ready], names: Sequence[str]) -> Partition:
-    """Return the partition that the sites make: how many examples each has, and no example of theirs.
-
-    Args:
-        ready: What each site answered, by its number; a site that was removed before has no answer.
-        names: Of all sites, in the order of their numbers.
-    """
-    answers = [ready.get(client, Ready(train=1, test=0)) for client in range(len(names))]
-    train, test = (
-        np.concatenate([[0], np.cumsum([getattr(answer, part) for answer in answers])]).astype(np.int64)
-        for part in ("train", "test")
-    )
-    indices = np.arange(train[-1]), np.arange(test[-1])
-    return Partition(train, indices[0], test, indices[1], np.arange(len(names)), tuple(names))
 
 
 def counted_rounds(lines: Sequence[Mapping[str, Any]]) -> dict[int, int]:

@@ -14,7 +14,7 @@ from typing import Any
 from fednlp.deployment.inbox import Inbox, client_of, round_of
 from fednlp.deployment.links import Wake
 from fednlp.deployment.messages import Call, ObjectRef, Reply, pack, printable
-from fednlp.deployment.objects import ObjectFile, Partial, ref_of
+from fednlp.deployment.objects import ObjectFile, Offers, Partial, ref_of
 from fednlp.deployment.server_session import ServerSession
 from fednlp.errors import RunError
 
@@ -89,6 +89,7 @@ class _Client:
     calls: dict[str, OpenCall] = field(default_factory=dict)
     withdrawn: set[str] = field(default_factory=set)
     removed: str | None = None
+    heard_the_end: bool = False
     session: ServerSession | None = None
 
 
@@ -121,7 +122,7 @@ class Hub:
         self._news = threading.Condition(self.lock)
         self._background = background
         self._clients: dict[int, _Client] = {}
-        self._objects: dict[str, ObjectFile] = {}
+        self._objects = Offers()
         self._ready: deque[str] = deque()
         self._forgotten = -1
 
@@ -130,31 +131,32 @@ class Hub:
     def add_object(self, path: Path, digest: str | None = None) -> ObjectRef:
         """Offer a file, which must not change; it is kept open, so it may be removed.
 
+        The same bytes may be added several times. They are offered until they are dropped as often.
+
         Args:
             path: The file.
             digest: SHA-256 of its bytes; computed if left out.
         """
         ref = ObjectRef(digest, path.stat().st_size) if digest else ref_of(path)
         with self.lock:
-            if ref.digest not in self._objects:
-                self._objects[ref.digest] = ObjectFile(path, ref)
+            self._objects.add(path, ref)
         return ref
 
     def drop_object(self, digest: str) -> None:
-        """Offer a file no longer.
+        """Offer a file no longer, or once less if it was added several times.
 
         Raises:
             RunError: A call that is open needs it.
         """
         with self.lock:
-            for client in self._clients.values():
-                for one in client.calls.values():
-                    if any(ref.digest == digest for ref in one.call.objects.values()):
-                        raise RunError(
-                            f"the open call {one.call.id} needs the object {digest}: withdraw it first"
-                        )
-            if digest in self._objects:
-                self._objects.pop(digest).close()
+            if self._objects.is_last(digest):
+                for client in self._clients.values():
+                    for one in client.calls.values():
+                        if any(ref.digest == digest for ref in one.call.objects.values()):
+                            raise RunError(
+                                f"the open call {one.call.id} needs the object {digest}: withdraw it first"
+                            )
+            self._objects.drop(digest)
 
     def ask(self, client: int, call: Call, most_bytes: int = 0) -> None:
         """Ask a client, now or when it is there; its reply comes from :meth:`take`.
@@ -198,6 +200,32 @@ class Hub:
                 known.session.withdraw(call_id)
                 self._wake(known)
 
+    def give_up(self, call_id: str, error: str) -> None:
+        """Store an error in place of a reply that did not come; :meth:`take` returns it as it would the reply.
+
+        Args:
+            call_id: Of an open call.
+            error: Why it is waited for no longer.
+
+        Raises:
+            RunError: The error cannot be stored.
+        """
+        with self.lock:
+            known = self._client(client_of(call_id))
+            if known.calls.pop(call_id, None) is None:
+                return
+            self.inbox.remove(call_id)
+            if known.session:
+                known.session.withdraw(call_id)
+            self.inbox.commit(Reply(call_id, None, error=printable(error)))
+            self._take_later(call_id)
+            self._wake(known)
+
+    def stored(self) -> list[str]:
+        """Return the numbers of the calls whose replies are stored."""
+        with self.lock:
+            return list(self.inbox)
+
     def take(self, timeout: float | None = None) -> StoredReply | None:
         """Return the next reply that is stored, of any client, or None if none came in time.
 
@@ -211,7 +239,15 @@ class Hub:
                 if left is not None and left <= 0:
                     return None
                 self._news.wait(left)
-            reply = self.inbox.read(self._ready.popleft())
+            return self._stored(self._ready.popleft())
+
+    def reply(self, call_id: str) -> StoredReply | None:
+        """Return the reply to a call, whether it was taken or not; None if it is not stored."""
+        with self.lock:
+            return self._stored(call_id) if call_id in self.inbox else None
+
+    def _stored(self, call_id: str) -> StoredReply:
+        reply = self.inbox.read(call_id)
         path = None if reply.digest is None else self.inbox.body(reply.id, reply.digest)
         return StoredReply(reply.id, client_of(reply.id), reply.answer, path, reply.size, reply.error)
 
@@ -248,6 +284,11 @@ class Hub:
                     known.session.finish(self.ended)
                 self._wake(known)
 
+    def heard_the_end(self) -> set[int]:
+        """Return the clients that were told that the run is over."""
+        with self.lock:
+            return {client for client, known in self._clients.items() if known.heard_the_end}
+
     def remove(self, client: int, reason: str) -> None:
         """Refuse a client from now on, and end its session."""
         with self.lock:
@@ -257,14 +298,18 @@ class Hub:
                 known.session.refuse(known.removed)
             self._wake(known)
 
+    def readmit(self, client: int) -> None:
+        """Refuse a client no longer that was removed."""
+        with self.lock:
+            self._client(client).removed = None
+
     def close(self) -> None:
         """Let go of all files."""
         with self.lock:
             for known in self._clients.values():
                 if known.session:
                     known.session.close()
-            while self._objects:
-                self._objects.popitem()[1].close()
+            self._objects.close()
 
     # The sessions' side; they hold the lock.
 
@@ -293,6 +338,10 @@ class Hub:
         if known.session is session:
             known.session = None
 
+    def told_the_end(self, client: int) -> None:
+        """Take note that a client was told that the run is over."""
+        self._client(client).heard_the_end = True
+
     def removed(self, client: int) -> str | None:
         """Return why a client is refused, or None if it is not."""
         return self._client(client).removed
@@ -309,7 +358,7 @@ class Hub:
         """Return an object if one of these calls that is open for this client needs it."""
         for one in self._client(client).calls.values():
             if one.call.id in calls and any(ref.digest == digest for ref in one.call.objects.values()):
-                return self._objects.get(digest)
+                return self._objects.find(digest)
         return None
 
     def store(self, reply: Reply, partial: Partial | None) -> None:

@@ -15,7 +15,7 @@ from fednlp.deployment.identity import Membership, SiteIdentity
 from fednlp.deployment.links.grpc import connect, enrol
 from fednlp.deployment.participate import Participant
 from fednlp.deployment.policy import SitePolicy, load_policy
-from fednlp.deployment.setup import read_setup
+from fednlp.deployment.setup import is_setup, read_setup
 from fednlp.deployment.site import Site
 from fednlp.deployment.site_template import write_template
 from fednlp.deployment.tokens import JoinToken
@@ -117,7 +117,7 @@ def examine(folder: Path, policy: SitePolicy, log: Log) -> list[str]:
         call = participant.next_call()
         if call is None:
             return []
-        if not call.id.endswith(".setup"):
+        if not is_setup(call.id):
             raise RunError(f"this site takes part already: stop it, and look at {folder / 'site.toml'}")
         return participant.site.examine(read_setup(call.request), call.objects, address)
 

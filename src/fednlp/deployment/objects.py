@@ -1,9 +1,13 @@
 """Large things that travel in chunks: files that grow until their SHA-256 can be checked, and a cache of whole ones."""
 
 import hashlib
+import mmap
 import os
 import threading
+from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from fednlp.deployment.frames import CHUNK
@@ -39,6 +43,20 @@ def ref_of(path: Path) -> ObjectRef:
     """Return the digest and size of a file's bytes."""
     with path.open("rb") as file:
         return ObjectRef(hashlib.file_digest(file, "sha256").hexdigest(), os.fstat(file.fileno()).st_size)
+
+
+@contextmanager
+def mapped(path: Path) -> Iterator[memoryview]:
+    """Map a file for the time of a block."""
+    if not path.stat().st_size:  # which cannot be mapped
+        yield memoryview(b"")
+        return
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as found:
+        view = memoryview(found)
+        try:
+            yield view
+        finally:
+            view.release()
 
 
 class _Hash:
@@ -169,6 +187,43 @@ class ObjectFile:
         if self._handle >= 0:
             os.close(self._handle)
         self._handle = -1
+
+
+class Offers:
+    """The files that a server offers. One that is added several times is offered until it is dropped as often."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, ObjectFile] = {}
+        self._times = Counter[str]()
+
+    def __contains__(self, digest: str) -> bool:
+        return digest in self._files
+
+    def add(self, path: Path, ref: ObjectRef) -> None:
+        """Offer a file."""
+        self._times[ref.digest] += 1
+        if ref.digest not in self._files:
+            self._files[ref.digest] = ObjectFile(path, ref)
+
+    def find(self, digest: str) -> ObjectFile | None:
+        """Return a file that is offered; None if it is not."""
+        return self._files.get(digest)
+
+    def is_last(self, digest: str) -> bool:
+        """Return whether a file is offered no longer once it is dropped."""
+        return self._times[digest] == 1
+
+    def drop(self, digest: str) -> None:
+        """Offer a file once less."""
+        if self.is_last(digest):
+            self._files.pop(digest).close()
+        self._times[digest] = max(0, self._times[digest] - 1)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        while self._files:
+            self._files.popitem()[1].close()
+        self._times.clear()
 
 
 class ObjectCache:

@@ -10,12 +10,15 @@ from fednlp.deployment.disclosure import told_error
 from fednlp.deployment.messages import software
 from fednlp.deployment.objects import ObjectCache
 from fednlp.deployment.outbox import Outbox
+from fednlp.deployment.setup import is_setup
 from fednlp.deployment.site import Site
-from fednlp.errors import FednlpError
+from fednlp.errors import FednlpError, RunError
 from fednlp.plugins import raised
 from fednlp.simulation.components import Log
 
 _LOOK = 0.2
+_PATIENCE = 10.0
+"""Seconds that a refusal gets to reach the server; it is offered again by the next start."""
 _KEPT = 8
 """Objects that a site keeps of those that it has fetched: the next call may need them again."""
 
@@ -53,9 +56,13 @@ class Participant:
         self._calls.put(call)
 
     def work(self) -> str:
-        """Answer calls until the federation ends, and return why it ended."""
+        """Answer calls until the federation ends, and return why it ended.
+
+        Raises:
+            FednlpError: This site does not take part; the server has been told so.
+        """
         while (call := self.next_call()) is not None:
-            if not call.id.endswith(".setup"):
+            if not is_setup(call.id):
                 self._wait_for_hours(call.id)
             if call.id not in self._withdrawn and not self.session.finished:
                 self._answer(call)
@@ -87,14 +94,25 @@ class Participant:
         try:
             answer, body = self.site.answer(name, call.request, call.objects)
         except FednlpError as error:
-            self.log(f"{call.id}: {error}")
-            session.answer(call.id, None, None, told_error(error))
+            self._fail(call.id, error, str(error))
         except Exception as error:  # the site goes on with the next call; the server says whose failed
-            self.log(f"{call.id} failed: {raised(error)}")
-            session.answer(call.id, None, None, told_error(error))
+            self._fail(call.id, error, f"failed: {raised(error)}")
         else:
             session.answer(call.id, answer, body)
         self._drop_old(call)
+
+    def _fail(self, call_id: str, error: Exception, reason: str) -> None:
+        """Answer a call by an error; one to be set up ends this site's part, until it is started again."""
+        self.session.answer(call_id, None, None, told_error(error))
+        if not is_setup(call_id):
+            self.log(f"{call_id}: {reason}")
+            return
+        until = time.monotonic() + _PATIENCE
+        while self.session.owes(call_id) and not self.session.finished and time.monotonic() < until:
+            time.sleep(_LOOK)
+        raise RunError(
+            f"this site does not take part: {reason}; mend what is wrong, and join again"
+        ) from error
 
     def _drop_old(self, call: ReadyCall) -> None:
         """Remove objects that were fetched long ago."""

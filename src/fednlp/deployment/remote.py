@@ -5,10 +5,8 @@ is acknowledged, and is added to the exact sum in any order. So a server that is
 not arrived, and ends in the same weights.
 """
 
-import mmap
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,11 +16,15 @@ from torch import Tensor
 
 from fednlp.deployment.asked import SiteRequest
 from fednlp.deployment.hub import Hub, StoredReply
-from fednlp.deployment.messages import Call, ObjectRef
+from fednlp.deployment.messages import Call
+from fednlp.deployment.objects import mapped
+from fednlp.deployment.publishing import Offer, Publisher
+from fednlp.deployment.round_log import RoundLog, next_attempt
 from fednlp.deployment.secure_server import with_masked_weight
+from fednlp.deployment.waiting import Patience
 from fednlp.errors import FednlpError, RunError
 from fednlp.federated.client import ClientResult, TrainRequest, failed
-from fednlp.federated.message import write_message
+from fednlp.federated.round import late
 from fednlp.federated.upload import Trained, unpack_upload, upload_bytes
 from fednlp.runtime.engine import vectors_in
 from fednlp.runtime.messages import (
@@ -46,8 +48,6 @@ _ANSWERS: Mapping[type, Any] = {
     ClientModelRequest: ClientModelResult,
     KeepLabelsRequest: LabelsKept,
 }
-_LOOK = 1.0
-"""Seconds between two looks at who is missing."""
 
 
 class Sites:
@@ -55,32 +55,37 @@ class Sites:
 
     Args:
         hub: What is asked of whom, and what arrived.
-        folder: For the models that are on their way.
-        wait: Seconds that a round waits for who is missing; None for as long as it takes.
+        folder: For the models that are on their way, and for what is decided about the round.
+        patience: How it waits for who is missing.
         counted: The last round by client in which its update counted.
-        on_waiting: Told the clients that are awaited, now and then, and since when, in seconds.
-        gone: Returns the clients that no longer take part; asked each time that the engine looks at who is missing.
         threads: torch threads of the server's own work.
+        target: A round's training ends once so many clients have delivered; None for all of the cohort.
+
+    Attributes:
+        busy: Returns the clients that train across rounds: they are not asked for evaluations.
+        forgets: Whether the calls of the rounds before are over when a client is asked to train.
     """
 
     def __init__(
         self,
         hub: Hub,
         folder: Path,
-        wait: float | None = None,
+        patience: Patience,
         counted: Mapping[int, int] | None = None,
-        on_waiting: Callable[[Sequence[int], float], None] = lambda clients, seconds: None,
-        gone: Callable[[], Collection[int]] = frozenset,
         threads: int = 1,
+        target: int | None = None,
     ) -> None:
-        self.hub, self.folder, self.wait = hub, folder, wait
-        self.on_waiting, self.gone = on_waiting, gone
+        self.hub, self.folder, self.patience, self.target = hub, folder, patience, target
+        self.log = RoundLog(folder / "round.json")
         self.counted = dict(counted or {})
         self.vectors: dict[str, Tensor] = {}
         self.total: Any = None
+        self.busy: Callable[[], Collection[int]] = frozenset
+        self.forgets = True
         self._messages: dict[str, bytes | None] = {}
-        self._objects: dict[str, ObjectRef] = {}
+        self._offers: dict[str, Offer] = {}
         self._changed: set[str] = set()
+        self._calls: tuple[int, dict[int, str]] = 0, {}
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(threads)
 
@@ -96,6 +101,7 @@ class Sites:
             arguments: Not needed here: the sites build their own.
         """
         self.worker = worker
+        self.publisher = Publisher(self.hub, self.folder, worker.layout)
         self.total = worker.new_total(PrivateRoom())
         self.vectors = vectors_in(worker, PrivateRoom())
 
@@ -111,27 +117,44 @@ class Sites:
     ) -> list[Any]:
         """Have requests answered; return the results in their order."""
         answers: dict[int, Any] = {}
-        asked: dict[str, int] = {}
+        calls: dict[str, int] = {}
+        busy = self.busy()
         for place, request in enumerate(requests):
-            if type(request) in _KINDS:
-                asked[call_id(request)] = place
-        if asked:
-            self._ask([requests[place] for place in asked.values()])
+            if type(request) not in _KINDS:
+                continue
+            if self._is_late(request):
+                answers[place] = self._late(request)
+            elif not _trains(request) and request.client in busy:
+                answers[place] = _failed(request, "the site trains")
+            else:
+                calls[self._call_id(request)] = place
+        if calls:
+            self._ask({name: requests[place] for name, place in calls.items()})
         for place, request in enumerate(requests):
             if type(request) not in _KINDS:
                 answer = self.worker.handlers[type(request)](request, self.vectors)
                 answers[place] = self.worker.receive(request, answer, self.vectors, self.total)
                 on_progress(len(answers))
-        for reply in self._arriving(asked, requests):
-            place = asked.pop(reply.id)
+        awaited, missing = {*calls}, self._missing
+        for reply in self.patience.replies(self.hub, awaited):
+            place = calls[reply.id]
             answers[place] = self._received(requests[place], reply)
             on_progress(len(answers))
-        for name, place in asked.items():
+            if awaited and self._closes(requests, answers):
+                missing = self._late
+                break
+        for name in sorted(awaited):
             self.hub.withdraw(name)
-            answers[place] = _missing(requests[place], self._why_missing(requests[place].client))
-        for place in sorted(answers):
-            self._note(requests[place], answers[place])
+            answers[calls[name]] = missing(requests[calls[name]])
+        for name, place in calls.items():
+            self._note(name, requests[place], answers[place], name not in awaited)
         return [answers[place] for place in range(len(requests))]
+
+    def come_to_nothing(self) -> None:
+        """Take note that the round has to be begun again: clients that failed in it are then asked once more."""
+        number, calls = self._calls
+        if number:
+            self.log.come_to_nothing(number, calls)
 
     def close(self) -> None:
         """Leave the sites as they are, as the next start goes on with them, and give torch its threads back."""
@@ -146,84 +169,116 @@ class Sites:
     ) -> None:
         self.close()
 
-    def _ask(self, requests: Sequence[Any]) -> None:
+    def _call_id(self, request: SiteRequest) -> str:
+        """Return the number of a request's call; that of a client that failed in an earlier attempt is a new one."""
+        own = call_id(request)
+        return self.log.of(request.round).calls.get(request.client, own) if _trains(request) else own
+
+    def _ask(self, requests: Mapping[str, Any]) -> None:
         """Open a call for each request, with the vectors as they are published."""
-        objects = self._offered()
-        encoded = sorted(name for name, message in self._messages.items() if message is not None)
-        for request in requests:
-            most = 0
-            if isinstance(request, TrainRequest):
-                self.hub.forget(request.round - 1)
-                masked = request.masking is not None
-                algorithm, layout = self.worker.algorithm, self.worker.layout
-                most = upload_bytes(algorithm, layout, None, masked=masked)
-            body = {
-                "request": to_json(request),
-                "counted": self.counted.get(request.client, 0),
-                "encoded": encoded,
-            }
-            self.hub.ask(request.client, Call(call_id(request), body, objects), most)
-
-    def _offered(self) -> dict[str, ObjectRef]:
-        """Return what is published as objects, written anew where it was published anew."""
-        for name in sorted(self._changed):
-            path = self.folder / f"{name}.new"
-            message = self._messages[name]
-            with path.open("wb") as file:
-                if message is None:
-                    write_message(file, self.worker.layout.views(self.vectors[name]))
-                else:
-                    file.write(message)
-            old, self._objects[name] = self._objects.get(name), self.hub.add_object(path)
-            path.unlink()  # the hub has it open: its bytes go once it is no longer offered
-            if old is not None and old not in self._objects.values():
-                self.hub.drop_object(old.digest)
-        self._changed.clear()
-        return dict(self._objects)
-
-    def _arriving(self, asked: Mapping[str, int], requests: Sequence[Any]) -> Iterator[StoredReply]:
-        """Yield the replies as they arrive, until all are there or the time is over."""
-        begun = told = time.monotonic()
-        while asked:
-            reply = self.hub.take(_LOOK)
-            now = time.monotonic()
-            gone = self.gone()
-            if reply is not None:
-                if reply.id in asked:
-                    yield reply
+        stored = {*self.hub.stored()}
+        for name, request in requests.items():
+            if name in stored:  # it is answered without anything being offered
+                self.hub.ask(request.client, Call(name, {}))
                 continue
-            late = self.wait is not None and now - begun > self.wait
-            if late or all(requests[place].client in gone for place in asked.values()):
-                return
-            if now - told >= 10 * _LOOK:
-                told = now
-                self.on_waiting(sorted(requests[place].client for place in asked.values()), now - begun)
+            if isinstance(request, TrainRequest) and self.forgets:
+                self.hub.forget(request.round - 1)
+            self.open(name, request, self._offered())
 
-    def _why_missing(self, client: int) -> str:
-        if client in self.gone() or self.wait is None:
-            return "the site was removed from the federation"
-        return f"no answer within {self.wait:g} seconds (rounds.wait)"
+    def open(self, name: str, request: Any, offers: Sequence[Offer]) -> None:
+        """Open the call that carries a request; nothing happens if it is open or answered.
+
+        Args:
+            name: Its number.
+            request: What is asked.
+            offers: The vectors that the site needs for it.
+        """
+        most = 0
+        if isinstance(request, TrainRequest):
+            masked = request.masking is not None
+            most = upload_bytes(self.worker.algorithm, self.worker.layout, None, masked=masked)
+        body = {
+            "request": to_json(told(request)),
+            "counted": self.counted.get(request.client, 0),
+            "encoded": sorted(offer.name for offer in offers if offer.encoded),
+        }
+        objects = {name: ref for offer in offers for name, ref in offer.objects.items()}
+        self.hub.ask(request.client, Call(name, body, objects), most)
+
+    def _offered(self) -> list[Offer]:
+        """Return what is published, offered anew where it was published anew."""
+        for name in sorted(self._changed):
+            old = self._offers.get(name)
+            self._offers[name] = self.publisher.offer(name, self.vectors[name], self._messages[name])
+            if old is not None:
+                self.publisher.drop(old)
+        self._changed.clear()
+        return list(self._offers.values())
+
+    def _closes(self, requests: Sequence[Any], answers: Mapping[int, Any]) -> bool:
+        """Return whether enough clients have delivered; which ones these are is then on the disk."""
+        if self.target is None:
+            return False
+        trained = {place: one for place, one in enumerate(requests) if _trains(one)}
+        delivered = [
+            trained[place] for place in trained.keys() & answers.keys() if answers[place].error is None
+        ]
+        if len(delivered) < self.target:
+            return False
+        self.log.close(delivered[0].round, [request.client for request in delivered])
+        return True
+
+    def _is_late(self, request: Any) -> bool:
+        """Return whether it was settled before this server was started that a client's update does not count."""
+        if not isinstance(request, TrainRequest):
+            return False
+        counted = self.log.of(request.round).counted
+        if counted is None or request.client in counted:
+            return False
+        self.hub.withdraw(self._call_id(request))
+        return True
+
+    def _late(self, request: TrainRequest) -> ClientResult:
+        assert self.target is not None
+        return late(self.worker.algorithm, self.worker.layout, request, self.target)
+
+    def _missing(self, request: Any) -> Any:
+        wait = self.patience.seconds
+        if request.client in self.patience.gone() or wait is None:
+            return _failed(request, "the site was removed from the federation")
+        return _failed(request, f"no answer within {wait:g} seconds (rounds.wait)")
 
     def _received(self, request: Any, reply: StoredReply) -> Any:
         """Return what a site answered, with its update in the total; a site that fails is reported."""
         if reply.error is not None:
-            return _missing(request, reply.error)
+            return _failed(request, reply.error)
         try:
             answer = from_json(reply.answer)
-            _require_own(request, answer)
-            if not isinstance(request, TrainRequest) or answer.error is not None:
+            _require_own(told(request), answer)
+            if not isinstance(request, TrainRequest):
                 return answer
-            with _mapped(reply.path) as data:
+            answer = replace(answer, weight=request.weight)
+            if answer.error is not None:
+                return answer
+            if reply.path is None:
+                raise RunError("the site sent no update")
+            with mapped(reply.path) as data:
                 masked = request.masking is not None
                 upload = unpack_upload(data, self.worker.algorithm, self.worker.layout, answer, masked=masked)
             if upload.masked is not None:
                 answer = with_masked_weight(answer, upload.masked)
             return self.worker.receive(request, Trained(answer, upload), self.vectors, self.total)
         except FednlpError as error:
-            return _missing(request, str(error))
+            return _failed(request, str(error))
 
-    def _note(self, request: Any, answer: Any) -> None:
-        if isinstance(request, TrainRequest) and answer.error is None:
+    def _note(self, name: str, request: Any, answer: Any, arrived: bool) -> None:
+        if not _trains(request):
+            return
+        if self._calls[0] != request.round:
+            self._calls = request.round, {}
+        came_through = answer.error is None
+        self._calls[1][request.client] = next_attempt(name) if arrived and not came_through else name
+        if came_through:
             self.counted[request.client] = request.round
 
 
@@ -234,9 +289,30 @@ def call_id(request: SiteRequest) -> str:
     '12.3.train'
     """
     name = _KINDS[type(request)]
+    if isinstance(request, TrainRequest):
+        return f"{request.began}.{request.client}.{name}"
     if isinstance(request, ClientModelRequest) and request.finetune_steps:
         name = "finetune"
     return f"{request.round}.{request.client}.{name}"
+
+
+def told(request: Any) -> Any:
+    """Return a request as its site gets it.
+
+    A site is told the round in which it begins, and no weight. The server weighs an update when it adds it: how late
+    the update is, and how much others weigh, may not be known before.
+
+    >>> told(TrainRequest(client=3, round=12, weight=0.25, staleness=2))
+    TrainRequest(client=3, round=10, weight=1.0, staleness=0, rate=1.0, masking=None, examples=None, labels=None,
+    labelling=None)
+    """
+    if not isinstance(request, TrainRequest):
+        return request
+    return replace(request, round=request.began, staleness=0, weight=1.0)
+
+
+def _trains(request: Any) -> bool:
+    return isinstance(request, TrainRequest)
 
 
 def _require_own(request: Any, answer: Any) -> None:
@@ -247,20 +323,7 @@ def _require_own(request: Any, answer: Any) -> None:
         raise RunError("the site answered with another weight than it was told")
 
 
-def _missing(request: Any, reason: str) -> Any:
+def _failed(request: Any, reason: str) -> Any:
     if isinstance(request, TrainRequest):
         return failed(request, RunError(reason), 0, 0)
     return _ANSWERS[type(request)](request.client, error=reason)
-
-
-@contextmanager
-def _mapped(path: Path | None) -> Iterator[memoryview]:
-    """Map the file of an upload for the time of a block."""
-    if path is None:
-        raise RunError("the site sent no update")
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        view = memoryview(mapped)
-        try:
-            yield view
-        finally:
-            view.release()

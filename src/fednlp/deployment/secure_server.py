@@ -13,7 +13,6 @@ protects; and answers that arrived for the first session would count towards ope
 """
 
 import json
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,9 +21,11 @@ from typing import Any
 import numpy as np
 
 from fednlp.deployment.hub import Hub, StoredReply
+from fednlp.deployment.inbox import client_of
 from fednlp.deployment.messages import Call, ObjectRef
 from fednlp.deployment.secure_messages import BODY, Step, steps_of, to_json
 from fednlp.deployment.secure_terms import RoundSpec, spec_of, terms_of
+from fednlp.deployment.waiting import Patience
 from fednlp.disk import atomic, sync_folder, writing
 from fednlp.errors import FednlpError, SecureAbort, TooFewClients
 from fednlp.federated.client import ClientResult
@@ -37,8 +38,6 @@ from fednlp.secure.params import SecAggParams
 from fednlp.secure.secagg import SecAggServer
 from fednlp.secure.session import Channel, UnmaskingInfo
 
-_LOOK = 1.0
-_TOLD = 10 * _LOOK
 _REMEDY = "then start it again; nothing that was acknowledged is lost"
 _UPLOADED = "uploaded"
 _PIECES = ".pieces"
@@ -69,27 +68,14 @@ class Asking:
             calls: By client.
             most_bytes: Bytes of a reply's object at most.
         """
-        awaited = {call.id: client for client, call in calls.items()}
         for client, call in calls.items():
             self.hub.ask(client, call, most_bytes)
-        replies: dict[int, StoredReply] = {}
-        begun = told = time.monotonic()
-        while awaited:
-            reply = self.hub.take(_LOOK)
-            now, gone = time.monotonic(), self.gone()
-            if reply is not None:
-                if reply.id in awaited:
-                    replies[awaited.pop(reply.id)] = reply
-                continue
-            late = self.wait is not None and now - begun > self.wait
-            if late or all(client in gone for client in awaited.values()):
-                break
-            if now - told >= _TOLD:
-                told = now
-                self.on_waiting(sorted(awaited.values()), now - begun)
-        for name, client in awaited.items():
+        awaited = {call.id for call in calls.values()}
+        patience = Patience(self.wait, self.on_waiting, self.gone)
+        replies = {client_of(reply.id): reply for reply in patience.replies(self.hub, awaited)}
+        for name in sorted(awaited):
             self.hub.withdraw(name)
-            self.on_dropout(client, "it did not answer in time, or was removed")
+            self.on_dropout(client_of(name), "it did not answer in time, or was removed")
         return replies
 
 

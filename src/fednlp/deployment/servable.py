@@ -7,7 +7,6 @@ from fednlp.config.sections import BASELINES, Fewshot
 from fednlp.deployment.secure_terms import NO_DIRECTORY
 from fednlp.errors import ConfigError
 from fednlp.formulations import TASKS
-from fednlp.models.peft_options import averaging_of
 from fednlp.models.registry import FROM_SCRATCH_NAMES
 
 DRAWN = ("gold", "gamma", "noisy_client_fraction", "validation")
@@ -75,15 +74,9 @@ def _unsupported(experiment: Experiment) -> Iterator[str]:
     name = experiment.algorithm.name
     if name in BASELINES:
         yield f"{name} is a baseline of simulations: say another algorithm.name"
-    if name == "fedbuff":
-        yield "fedbuff goes by the simulated clock of [costs], and sites have their own: say another algorithm.name"
     yield from _fewshot(experiment)
     if experiment.attack is not None:
         yield "[attack] is for simulations: leave it out"
-    if averaging_of(experiment.model.peft) == "exact":
-        yield '[model.peft] averaging = "exact" is for simulations yet: say averaging = "ffa" or "plain"'
-    if experiment.pull.push != "all":
-        yield 'pull.push = "selected" is for simulations yet: say pull.push = "all"'
     if experiment.secure.malicious_server:
         yield NO_DIRECTORY
     if experiment.evaluation.cross_client_evaluation:
@@ -103,4 +96,9 @@ def _fewshot(experiment: Experiment) -> Iterator[str]:
         yield (
             "[fewshot] with secure sums is for simulations yet, as a site's weight changes with its labels: leave "
             "[secure] or [fewshot] out"
+        )
+    if experiment.rounds.over_selection > 1:
+        yield (
+            "rounds.over_selection ends a round once enough sites have trained, and with [fewshot] others still label: "
+            "leave rounds.over_selection out"
         )

@@ -11,6 +11,7 @@ from fednlp.config import Experiment
 from fednlp.deployment.credentials import server_credentials
 from fednlp.deployment.enrolment import FOLDER, FederationAdmission, invite, store_address
 from fednlp.deployment.federation import Federation, open_directory, run_name
+from fednlp.deployment.goodbye import let_go
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links import Session, Wake
 from fednlp.deployment.links.grpc import PeerIdentity, RunningServer
@@ -19,9 +20,6 @@ from fednlp.deployment.status_writer import StatusWriter
 from fednlp.errors import ConfigError
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.run_dir import RunDir
-
-_GOODBYE = 5.0
-"""Seconds that sites get to hear that the federation has ended."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +86,12 @@ def serve(
                 seen = status.watched(callback)
                 return Federation(directory, hub, members, seen, on_look, status.opened).run()
         finally:
-            if hub.ended is not None:  # else the sites wait for this server to come back
-                _let_go(hub)
-            running.stop()
-            hub.close()
+            try:
+                if hub.ended is not None:  # else the sites wait for this server to come back
+                    let_go(hub, admission.register.sites, callback.log)
+            finally:
+                running.stop()
+                hub.close()
 
 
 def _shown(page: str | None, out: Path, log: Callable[[str], None]) -> AbstractContextManager[object]:
@@ -118,10 +118,3 @@ def _reached(listen: str, port: int) -> str:
     """Return the address that sites are told: this machine's name, unless the server listens at one address alone."""
     host = listen.rpartition(":")[0].strip("[]")
     return f"{socket.getfqdn() if host in ('0.0.0.0', '::', '') else host}:{port}"
-
-
-def _let_go(hub: Hub) -> None:
-    """Give the sites time to hear that the federation has ended."""
-    until = time.monotonic() + _GOODBYE
-    while hub.connected() and time.monotonic() < until:
-        time.sleep(0.05)

@@ -76,7 +76,7 @@ class ServerSession:
         self._stale: set[str] = (
             set()
         )  # ids and digests of what was withdrawn: frames may still be on their way
-        self._closing = False
+        self._closing = self._ends = False
         self._failure: RunError | None = None
 
     @property
@@ -142,6 +142,8 @@ class ServerSession:
             if frame is None and self.welcomed and not self._closing:
                 frame = self._next_call() or self._next_chunk()
             self.bytes_out += len(frame or b"")
+            if frame is not None and self._ends and not self._said:
+                self._hub.told_the_end(self.client)
             return frame
 
     def close(self) -> None:
@@ -185,6 +187,7 @@ class ServerSession:
     def finish(self, reason: str) -> None:
         """Tell the client that the run is over, and end."""
         if self.welcomed:
+            self._ends = True
             self._end(Finished(reason))
 
     def refuse(self, reason: str) -> None:

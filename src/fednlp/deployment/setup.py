@@ -14,6 +14,7 @@ MODEL_FILES, ENCODER_FILES = "start:", "encoder:"
 """Objects of these prefixes are the files of the starting model's folder, and of the model's that filters texts."""
 _SUFFIXES = frozenset({".json", ".jinja", ".model", ".safetensors", ".txt"})
 """Files of a model's folder that travel: no code, and nothing that loading would run."""
+_NAME = re.compile(r"setup(?:-([1-9][0-9]{0,5}))?")
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -51,12 +52,29 @@ class Ready(_Checked):
         test: How many test examples of its own.
         gold: How many of its training examples have a label; None without ``[fewshot]``.
         candidates: How many texts may be given a pseudo label; None without ``[fewshot]``.
+        clients: How many sites it was told that there are.
     """
 
     train: int = Field(ge=1, le=2**40)
     test: int = Field(ge=0, le=2**40)
     gold: int | None = Field(default=None, ge=0, lt=2**31)
     candidates: int | None = Field(default=None, ge=0, lt=2**31)
+    clients: int = Field(default=1, ge=1, repr=False)
+
+
+def setup_attempt(name: str) -> int | None:
+    """Return the how-manieth setup of a site a call is, by its name; None for another call.
+
+    >>> setup_attempt("setup"), setup_attempt("setup-3"), setup_attempt("train-3")
+    (1, 3, None)
+    """
+    found = _NAME.fullmatch(name)
+    return int(found[1] or 1) if found else None
+
+
+def is_setup(call_id: str) -> bool:
+    """Return whether a call is to set a site up."""
+    return setup_attempt(call_id.rpartition(".")[2]) is not None
 
 
 def read_setup(value: Any) -> Setup:

@@ -1,7 +1,6 @@
 """A site's work: it answers the server's calls with its own examples, which never leave it."""
 
 import json
-import mmap
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,12 +10,15 @@ from typing import Any
 
 from torch import Tensor
 
-from fednlp.deployment.asked import SiteRequest, asked_of
+from fednlp.config import differences
+from fednlp.deployment.asked import DERIVED, SiteRequest, asked_of
 from fednlp.deployment.disclosure import told_kept, told_labels, told_result, told_score, told_sizes
 from fednlp.deployment.dry_run import dry_run
 from fednlp.deployment.facts import Download, Facts, facts_of
 from fednlp.deployment.policy import SitePolicy
+from fednlp.deployment.published import Published
 from fednlp.deployment.refusals import Refusal, check, check_settings, refused_by
+from fednlp.deployment.repeated import LastTrained
 from fednlp.deployment.secure_agreed import agreed
 from fednlp.deployment.secure_kept import KeptSessions
 from fednlp.deployment.secure_messages import STEPS
@@ -27,6 +29,7 @@ from fednlp.deployment.setup import (
     Ready,
     Setup,
     experiment_of,
+    is_setup,
     place_models,
     read_setup,
 )
@@ -34,10 +37,7 @@ from fednlp.deployment.site_worker import ENCODER, LABELS, START, SiteWork, open
 from fednlp.disk import atomic
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
-from fednlp.federated.communication import decode_broadcast, entry_shapes
-from fednlp.federated.message import unpack
 from fednlp.federated.runtime import MODEL
-from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import Trained, pack_upload
 from fednlp.fewshot.pacing import LabelQuota
 from fednlp.partition import OneClient
@@ -52,7 +52,7 @@ from fednlp.runtime.messages import (
 from fednlp.simulation.components import Log
 from fednlp.training.worker import ClientWorker
 
-_SETUP, _SECURE = "setup.json", "secure"
+_SETUP, _SECURE, _LAST = "setup.json", "secure", "trained.json"
 
 
 class Site:
@@ -69,7 +69,8 @@ class Site:
         self.folder, self.name, self.policy, self.log = folder, name, policy, log
         self._opened: SiteWork | None = None
         self._sums: SecureSite | None = None
-        self._published: dict[str, tuple[str, Tensor]] = {}
+        self._published = Published()
+        self._last, self._run = LastTrained(folder / _LAST), ""
 
     def answer(
         self, name: str, request: Mapping[str, Any], objects: Mapping[str, Path]
@@ -87,7 +88,7 @@ class Site:
         Raises:
             FednlpError: The site cannot or may not do it.
         """
-        if name == "setup":
+        if is_setup(name):
             return self._set_up(read_setup(request), objects), None
         if name in STEPS:
             sums = self.sums
@@ -129,12 +130,20 @@ class Site:
         return self._sums if self.opened is not None else None
 
     def _set_up(self, setup: Setup, objects: Mapping[str, Path]) -> dict[str, Any]:
+        self._require_unchanged(setup)
         self._opened = work = self._examined(setup, objects)
         self._sums = self._secure_sums(setup, work.worker)
         ready = self._ready(setup, work)
         with atomic(self.folder / _SETUP) as file:
             file.write(setup.model_dump_json().encode())
-        return ready.model_dump(exclude_none=True)
+        return ready.model_dump(exclude_none=True) | {"clients": setup.clients}
+
+    def _require_unchanged(self, setup: Setup) -> None:
+        """Check that a site that is set up again has the experiment that it has agreed to."""
+        path = self.folder / _SETUP
+        known = read_setup(json.loads(path.read_text())) if path.is_file() else setup
+        if known.run == setup.run and (changed := differences(experiment_of(known), experiment_of(setup))):
+            raise RunError(f"the server has changed the experiment of this run: {'; '.join(changed[:5])}")
 
     def _ready(self, setup: Setup, work: SiteWork) -> Ready:
         """Return how many examples the site has, as far as the server may know."""
@@ -201,6 +210,7 @@ class Site:
             RunError: The site's policy, as it is now, refuses the experiment.
         """
         self._require_none(check_settings(self.policy, experiment_of(setup)))
+        self._run = setup.run
         return open_work(self.folder, self.policy, setup, self.log)
 
     def _secure_sums(self, setup: Setup, worker: ClientWorker) -> SecureSite | None:
@@ -230,6 +240,8 @@ class Site:
             sums.over(wanted.round + isinstance(wanted, ClientModelRequest))
             if isinstance(wanted, TrainRequest):
                 return sums.train(wanted, do)
+        if isinstance(wanted, TrainRequest):
+            self._last.require_same(self._run, wanted.round, name, request, objects)
         answer = do(wanted)
         if not isinstance(answer, Trained):
             return _json(to_json(answer)), None
@@ -248,13 +260,13 @@ class Site:
         worker = self.worker
         encoded = set(request.get("encoded") or ())
         vectors = {
-            name: self._vector(name, path, wanted.round if name in encoded else None)
-            for name, path in objects.items()
+            name: self._published.vector(worker, name, objects, wanted.round if name in encoded else None)
+            for name in objects.keys() - {DERIVED}
         }
         missing = {MODEL, *worker.receives} - vectors.keys()
         if missing:
             raise RunError(f"the server did not send {', '.join(sorted(missing))}")
-        self._forget_after(request.get("counted"), wanted)
+        wanted = self._as_counted(request.get("counted"), wanted)
         if isinstance(wanted, KeepLabelsRequest):
             return self._label(wanted, vectors)
         labels = self.opened.labels
@@ -276,34 +288,19 @@ class Site:
         kept = labels.keep(wanted.round, found, LabelQuota(wanted.percentage, wanted.most))
         return told_kept(self.policy.allow, LabelsKept(wanted.client, kept))
 
-    def _forget_after(self, counted: Any, request: SiteRequest) -> None:
-        """Take back what was kept in rounds that came to nothing: the last that counted is the server's to say."""
-        store = self.worker.trainer.store
-        if store is not None and isinstance(counted, int) and 0 <= counted < request.round:
-            before = request.round if isinstance(request, KeepLabelsRequest) else None  # it may train as well
-            store.forget(request.client, counted + 1, before)
+    def _as_counted(self, counted: Any, request: SiteRequest) -> SiteRequest:
+        """Leave out what was kept in rounds that came to nothing: the last that counted is the server's to say.
 
-    def _vector(self, name: str, path: Path, encoded_in: int | None) -> Tensor:
-        """Return what the server published under a name, flat; the last of each name is kept."""
-        key = f"{path.name} {encoded_in}"
-        known = self._published.get(name)
-        if known is not None and known[0] == key:
-            return known[1]
-        worker = self.worker
-        layout, downlink = worker.layout, worker.algorithm.downlink
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            view = memoryview(mapped)
-            try:
-                if encoded_in is None:
-                    tensors: Mapping[str, Tensor] = unpack(view, entry_shapes(layout.entries))
-                else:
-                    rng = RngKey(worker.spec.seed, encoded_in, -1)
-                    tensors = decode_broadcast(downlink, layout, view, rng)
-            finally:
-                view.release()
-        flat = layout.flatten(tensors)
-        self._published[name] = (key, flat)
-        return flat
+        A model is evaluated as it was after that round, as an update that has not been used yet may still count.
+        """
+        store = self.worker.trainer.store
+        if store is None or not isinstance(counted, int) or not 0 <= counted < request.round:
+            return request
+        if isinstance(request, ClientModelRequest) and not request.finetune_steps:
+            return replace(request, round=counted)
+        before = request.round if isinstance(request, KeepLabelsRequest) else None  # it may train as well
+        store.forget(request.client, counted + 1, before)
+        return request
 
 
 def _json(message: dict[str, Any] | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from fednlp.config import Experiment
 from fednlp.deployment.enrolment import FOLDER
-from fednlp.deployment.federation import Members
+from fednlp.deployment.gathering import Members
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.status import ENDED, Awaited, Spent, Status, read_status, write_status
 from fednlp.deployment.tally import Tally

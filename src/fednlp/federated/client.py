@@ -106,7 +106,7 @@ class Local(Protocol):
 
     Attributes:
         client: Its id.
-        round: The number of the round, from 1.
+        round: The number of the round in which it began, from 1.
         staleness: How many rounds ago the server had the model that this client starts from; 0 in synchronous rounds.
         momentum: Of the client's SGD; 0 for none.
         num_steps: Optimiser steps of the last call of :meth:`steps`.
@@ -199,6 +199,14 @@ class TrainRequest:
     examples: list[int] | None = None
     labels: list[int] | None = None
     labelling: int | None = None
+
+    @property
+    def began(self) -> int:
+        """The round that came next when the client began, which its random draws and its learning rate go by.
+
+        It is the round itself but for clients that train across rounds, which do not know whose round they end in.
+        """
+        return self.round - self.staleness
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,19 @@
 """Who trains in a round, and with which weight."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fednlp.errors import ConfigError
+from fednlp.federated.schedules import RateSchedule
 from fednlp.seeds import generator
 
+LATE = "late"
+"""With this word begins the reason why a client was dropped that was drawn beyond what its round needed."""
 WeightFunction = Callable[[int], float]
 """Number of a client's training examples -> its weight p_i."""
 
@@ -43,6 +48,7 @@ class Cohort:
         seconds: How long the round takes by the simulated clock, where that is not the slowest client's time.
         reason: Why no client is drawn, where that is as it should be: the round then changes nothing, whatever
             ``min_clients`` is.
+        late: Those of ``clients`` whose updates do not count, because enough others are faster.
     """
 
     clients: Sequence[int]
@@ -50,6 +56,7 @@ class Cohort:
     scale: Sequence[float] = ()
     seconds: float | None = None
     reason: str | None = None
+    late: Sequence[int] = ()
 
 
 Sample = Callable[[Population, int], Cohort]
@@ -67,7 +74,7 @@ class RoundPlan:
         unit: The power of two that weights are divided by on their way (:func:`fednlp.federated.sums.weight_unit`).
         population: All clients.
         weight: p_i of a client, from its number of examples.
-        rate: The clients' learning rate is multiplied by this.
+        rate: The clients' learning rate over the rounds, as a factor.
         min_clients: The round counts if so many clients come through.
     """
 
@@ -77,7 +84,7 @@ class RoundPlan:
     unit: float
     population: Population
     weight: WeightFunction
-    rate: float = 1.0
+    rate: RateSchedule = RateSchedule()
     min_clients: int = 1
 
     @cached_property
@@ -86,6 +93,15 @@ class RoundPlan:
         sizes, counts = np.unique(self.population.sizes, return_counts=True)
         weights = (self.weight(int(size)) * int(n) for size, n in zip(sizes, counts, strict=True))
         return sum(weights)
+
+
+def is_drawn_from(cohort: Any, population: Population) -> bool:
+    """Return whether a cohort is one of distinct clients of a population: ``sample`` may be of the user's own."""
+    if not isinstance(cohort, Cohort):
+        return False
+    drawn, clients = list(cohort.clients), len(population)
+    whole = all(isinstance(client, (int, np.integer)) and 0 <= client < clients for client in drawn)
+    return whole and len({*drawn}) == len(drawn)
 
 
 def uniform_cohort(size: int) -> Sample:
@@ -111,6 +127,40 @@ def poisson_cohort(size: int) -> Sample:
     return sample
 
 
+def fastest(sample: Sample, size: int) -> Sample:
+    """Have the ``size`` fastest clients of each cohort count, by the simulated clock; equally fast ones by their ids.
+
+    Drawing more clients than a round needs is called over-selection (Bonawitz et al. 2019, "Towards Federated Learning
+    at Scale: System Design", section 2.2).
+
+    Args:
+        sample: Draws the cohorts.
+        size: How many updates a round needs.
+
+    >>> four = Population(np.ones(4, dtype=np.int64), seconds=np.array([3.0, 1.0, 2.0, 1.0]))
+    >>> fastest(lambda population, number: Cohort([0, 1, 2, 3]), 2)(four, 1)
+    Cohort(clients=[0, 1, 2, 3], staleness=(), scale=(), seconds=1.0, reason=None, late=[0, 2])
+    """
+
+    def over_selected(population: Population, round_number: int) -> Cohort:
+        if population.seconds is None:
+            raise ConfigError(
+                "rounds.over_selection needs the time that each client takes, which is not known: set costs.device to "
+                "a profile that says how long the model takes, or rounds.over_selection = 1.0"
+            )
+        cohort = sample(population, round_number)
+        if not is_drawn_from(cohort, population):  # whoever asked for it says what is wrong
+            return cohort
+        times = [float(population.seconds[client]) for client in cohort.clients]
+        order = sorted(zip(times, cohort.clients, strict=True))
+        if len(order) <= size:
+            return cohort
+        late = sorted(client for _, client in order[size:])
+        return replace(cohort, seconds=order[size - 1][0], late=late)
+
+    return over_selected
+
+
 def by_examples(examples: int) -> float:
     """Weigh a client by its number of examples, the default of FedAvg."""
     return float(examples)
@@ -119,3 +169,16 @@ def by_examples(examples: int) -> float:
 def equally(examples: int) -> float:
     """Weigh every client that has examples alike."""
     return float(examples > 0)
+
+
+def failures(line: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the clients that were dropped from a round because they failed, and not because others were faster.
+
+    >>> failures({"dropped": [{"client": 3, "reason": "late: ..."}, {"client": 4, "reason": "its disk is full"}]})
+    [{'client': 4, 'reason': 'its disk is full'}]
+    """
+    return [
+        dropped
+        for dropped in line.get("dropped", [])
+        if not str(dropped.get("reason")).startswith(f"{LATE}:")
+    ]

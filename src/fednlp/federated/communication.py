@@ -44,6 +44,11 @@ def entry_shapes(entries: Sequence[Entry]) -> Shapes:
     return {entry.name: (entry.shape, torch.float32) for entry in entries}
 
 
+def derived_entries(layout: Layout) -> list[Entry]:
+    """Return the entries of a layout that the server computes, which are never transformed."""
+    return [layout.entries[number] for number in sorted(layout.derived)]
+
+
 def sent_shapes(uplink: Uplink, layout: Layout, entries: Sequence[int] | None) -> Shapes:
     """Return the shapes of an update's tensors as they travel.
 

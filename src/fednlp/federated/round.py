@@ -13,14 +13,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from fednlp.errors import ConfigError, TooFewClients
 from fednlp.federated.aggregators.base import Outcome
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.client import ClientResult
-from fednlp.federated.cohort import Cohort, Population, RoundPlan
-from fednlp.federated.communication import broadcast
+from fednlp.federated.client import ClientResult, TrainRequest
+from fednlp.federated.cohort import LATE, Cohort, Population, RoundPlan, is_drawn_from
+from fednlp.federated.communication import broadcast, bytes_down
 from fednlp.federated.params import Layout
 from fednlp.federated.runtime import MODEL, Runtime
 from fednlp.federated.state import State
@@ -70,13 +68,18 @@ def run_round(
     """
     plan = plan_round(algorithm, state.round + 1, population)
     collection = algorithm.aggregator.open(plan, state.layout)
-    requests, results = collection.requests(), list[ClientResult]()
+    slow, requests, results = {*plan.cohort.late}, list[TrainRequest](), list[ClientResult]()
+    for request in collection.requests():
+        if request.client in slow:
+            results.append(late(algorithm, state.layout, request, len(plan.cohort.clients) - len(slow)))
+        else:
+            requests.append(request)
     if any(request.staleness for request in requests):
         state.params = state.params.clone()  # older models are published where a runtime may hold it
     for staleness in sorted({request.staleness for request in requests}):
         publish(algorithm, state, runtime, RngKey(population.seed, plan.number, -1), staleness)
         wanted = [request for request in requests if request.staleness == staleness]
-        results += runtime.do(wanted, partial(_after, len(results), on_progress))
+        results += runtime.do(wanted, partial(_after, len(results) - len(slow), on_progress))
     outcome = collection.finish(runtime, sorted(results, key=lambda result: result.client))
     _require_enough(plan, outcome)
     if outcome.update is not None:
@@ -113,7 +116,7 @@ def plan_round(algorithm: Algorithm, number: int, population: Population) -> Rou
         weight_unit(sum(weights.values())),
         population,
         algorithm.weight,
-        algorithm.client_rate.factor(number),
+        algorithm.client_rate,
         algorithm.min_clients,
     )
 
@@ -132,11 +135,10 @@ def draw_cohort(algorithm: Algorithm, population: Population, number: int) -> Co
     cohort: Any = algorithm.sample(population, number)
     if not isinstance(cohort, Cohort):
         raise ConfigError(f"{algorithm.name}: sample returned {type(cohort).__name__}: return a Cohort")
-    drawn, clients = list(cohort.clients), len(population)
-    whole = all(isinstance(client, (int, np.integer)) and 0 <= client < clients for client in drawn)
-    if not whole or len({*drawn}) < len(drawn):
+    drawn = list(cohort.clients)
+    if not is_drawn_from(cohort, population):
         raise ConfigError(
-            f"{algorithm.name}: sample drew {str(drawn)[:80]}: draw distinct ids from 0 to {clients - 1}"
+            f"{algorithm.name}: sample drew {str(drawn)[:80]}: draw distinct ids from 0 to {len(population) - 1}"
         )
     return replace(cohort, clients=[int(client) for client in drawn])
 
@@ -160,6 +162,22 @@ def publish(algorithm: Algorithm, state: State, runtime: Runtime, key: RngKey, s
                 "model: let the init of its server return it"
             )
         runtime.publish(name, state.vectors[name])
+
+
+def late(algorithm: Algorithm, layout: Layout, request: TrainRequest, before: int) -> ClientResult:
+    """Return the result of a client that was drawn beyond what the round needs, and was too slow to count.
+
+    It has cost the way down: the whole model is counted, whatever it would have chosen of it.
+
+    Args:
+        algorithm: The method.
+        layout: Of the model.
+        request: What it was told.
+        before: How many clients had delivered before it.
+    """
+    down = bytes_down(algorithm.downlink, layout, vectors=len(algorithm.receives))
+    reason = f"{LATE}: {before} clients had delivered before it (rounds.over_selection)"
+    return ClientResult(request.client, request.weight, error=reason, bytes_down=down)
 
 
 def _after(before: int, on_progress: Callable[[int], None], done: int) -> None:

@@ -139,7 +139,7 @@ class _TrainerLocal:
 
     def __init__(self, runtime: TrainerRuntime, request: TrainRequest) -> None:
         self._runtime = runtime
-        self.client, self.round, self.staleness = request.client, request.round, request.staleness
+        self.client, self.round, self.staleness = request.client, request.began, request.staleness
         self.adjusted, self.total_steps, self.examples, self.loss = 0, 0, 0, 0.0
 
     @property

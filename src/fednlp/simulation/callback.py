@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from fednlp import plugins
 from fednlp.config import Experiment
+from fednlp.federated.cohort import failures
 from fednlp.simulation.run_dir import RunDir
 
 logger = logging.getLogger("fednlp")
@@ -62,7 +63,7 @@ class NullCallback:
 
     def on_round(self, line: dict[str, Any], left: float | None) -> None:
         """Warn of clients that were dropped."""
-        for dropped in line.get("dropped", []):
+        for dropped in failures(line):
             logger.warning(
                 "round %d: client %d was dropped: %s", line["round"], dropped["client"], dropped["reason"]
             )

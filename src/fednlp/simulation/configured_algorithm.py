@@ -6,6 +6,7 @@ from fednlp.config import Experiment
 from fednlp.config.values import aggregator_of, algorithm_of, attack_of
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.attacks import draw_attackers, with_attackers
+from fednlp.federated.cohort import fastest
 from fednlp.federated.links import Downlink, Uplink
 from fednlp.federated.pulling import Pull
 from fednlp.federated.transform_spec import parse_chain
@@ -24,6 +25,8 @@ def build_algorithm(experiment: Experiment, given: Algorithm | None = None) -> A
     """
     exchange = experiment.exchange
     value = given or algorithm_of(experiment)
+    if experiment.rounds.over_selection > 1 and not experiment.data.at_sites:  # sites are as fast as they are
+        value = replace(value, sample=fastest(value.sample, experiment.clients_per_round))
     pull = Pull(**experiment.pull.model_dump())
     uplink = Uplink(make_chain(parse_chain(exchange.up, "up")), exchange.error_feedback, pull)
     downlink = Downlink(make_chain(parse_chain(exchange.down, "down"), nearest=True))

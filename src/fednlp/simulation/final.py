@@ -100,9 +100,12 @@ def _finetune(
 
 
 def _keeps_models(context: RunContext, run: RunDir) -> bool:
-    """Make the file of the clients' models, and return whether they are kept: configured, and with enough space."""
+    """Make the file of the clients' models, and return whether they are kept: configured, and with enough space.
+
+    The models of sites stay there.
+    """
     clients, most = context.partition.num_clients, context.experiment.evaluation.keep_client_models
-    if clients > most:
+    if clients > most or context.experiment.data.at_sites:
         return False
     fields = model_fields(context.worker.replica)
     needed, free = 4 * sum(fields.values()) * clients, shutil.disk_usage(run.folder).free

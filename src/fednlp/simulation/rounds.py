@@ -61,7 +61,8 @@ class FederatedTraining:
         if self.labels is not None:
             work = self.labels.prepare()
         else:
-            work = len(draw_cohort(self.algorithm, self.population, context.state.round + 1).clients)
+            cohort = draw_cohort(self.algorithm, self.population, context.state.round + 1)
+            work = len(cohort.clients) - len(cohort.late)
         progress = partial(_progress, context, work)
         return partial(
             run_round, self.algorithm, context.state, self.population, self.runtime, on_progress=progress

@@ -193,7 +193,7 @@ class ClientTrainer:
         """
         self._check_names(result)
         uplink, layout = self.algorithm.uplink, self.replica.layout
-        change, key = result.update["model"], RngKey(self.seed, request.round, request.client)
+        change, key = result.update["model"], RngKey(self.seed, request.began, request.client)
         others = {
             name: value if isinstance(value, Tensor) else value.flat()
             for name, value in result.update.items()

@@ -175,7 +175,7 @@ class ClientWorker:
         record = trainer.record(request.client, request.round - 1)
         with self._labelled(request.client, request.examples, request.labels) as examples:
             init = init_of(record, algorithm, self.layout, x)
-            local = trainer.local(request.client, examples, request.round, x, init)
+            local = trainer.local(request.client, examples, request.began, x, init)
             local.rate, local.staleness = request.rate, request.staleness
             local.all_words = algorithm.uplink.pull.rule != "all"
             try:
@@ -205,7 +205,7 @@ class ClientWorker:
             return None
         if not isinstance(answer, Trained):
             return answer
-        key, result = RngKey(self.spec.seed, request.round, request.client), answer.result
+        key, result = RngKey(self.spec.seed, request.began, request.client), answer.result
         try:
             require_reported(result, self.algorithm)
             update = received(answer.upload, self.algorithm, self.layout, vectors[MODEL], key)

@@ -190,9 +190,9 @@ class PlainCollection:
 def requests_of(plan: RoundPlan) -> list[TrainRequest]:
     """Return a request for each client of a cohort, those with most examples first."""
     staleness = plan.cohort.staleness or [0] * len(plan.cohort.clients)
-    sizes, rate = plan.population.sizes, plan.rate
+    sizes, number = plan.population.sizes, plan.number
     requests = [
-        TrainRequest(client, plan.number, plan.weights[client] / plan.unit, late, rate)
+        TrainRequest(client, number, plan.weights[client] / plan.unit, late, plan.rate.factor(number - late))
         for client, late in zip(plan.cohort.clients, staleness, strict=True)
     ]
     return sorted(requests, key=lambda request: (-sizes[request.client], request.client))

@@ -2,22 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 from pydantic import Field
 
-from fednlp.errors import ConfigError
 from fednlp.federated.aggregators.base import AggregatedUpdate, Mean
 from fednlp.federated.aggregators.weighted_mean import WeightedMean
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.algorithms import method
 from fednlp.federated.client import ClientResult
 from fednlp.federated.cohort import Cohort, Population, RoundPlan, WeightFunction, by_examples
+from fednlp.federated.flushes import FlushSchedule, Schedule, too_large
 from fednlp.federated.schedules import RateSchedule
 from fednlp.federated.server import ServerOptimizer, ServerUpdate
-from fednlp.seeds import generator
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,12 +30,12 @@ def _refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
     """Return what has no place where clients train across rounds, and what contradicts the options."""
     found, size = [], options.get("buffer_size", 10)
     clients = experiment.partition.clients
-    if experiment.costs.device is None:
+    if experiment.costs.device is None and not experiment.data.at_sites:
         found.append(
             "fedbuff needs the time that each client takes: set costs.device to a profile, or to a mix of several"
         )
     if clients is not None and size > clients:
-        found.append(_too_large(size, clients))
+        found.append(too_large(size, clients))
     if experiment.min_clients > size:
         found.append(
             f"min_clients = {experiment.min_clients} is more than algorithm.buffer_size = {size}, the clients in a "
@@ -59,13 +56,6 @@ def _refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
             "across rounds: leave [fewshot] out"
         )
     return found
-
-
-def _too_large(size: int, clients: int) -> str:
-    return (
-        f"algorithm.buffer_size = {size} is more than the {clients} clients, and a buffer holds at most one update of "
-        "each: lower it"
-    )
 
 
 @method("FedBuff", refuses=_refuses)
@@ -97,20 +87,33 @@ def fedbuff(
     """
     exponent = staleness_exponent if staleness == "polynomial" else 0.0
     schedule = FlushSchedule(clients_per_round, buffer_size)
-
-    def sample(population: Population, round_number: int) -> Cohort:
-        cohort = schedule.flush(population, round_number).cohort
-        return replace(cohort, scale=[(1.0 + late) ** -exponent for late in cohort.staleness])
-
     return Algorithm(
         "fedbuff",
-        sample,
+        FlushCohorts(schedule, exponent),
         weight,
         aggregator=BufferedMean(),
         server=FedBuffServer(server, schedule),
         min_clients=min_clients,
         client_rate=client_rate,
     )
+
+
+@dataclass(frozen=True)
+class FlushCohorts:
+    """The cohort of a round: whose updates are in the flush, with their staleness weights s(tau) = (1 + tau)^-a.
+
+    Attributes:
+        schedule: Says who is in which flush.
+        exponent: a; 0 counts all updates alike.
+    """
+
+    schedule: Schedule
+    exponent: float
+
+    def __call__(self, population: Population, round_number: int) -> Cohort:
+        """Return the cohort of a flush."""
+        cohort = self.schedule.flush(population, round_number).cohort
+        return replace(cohort, scale=[(1.0 + late) ** -self.exponent for late in cohort.staleness])
 
 
 class BufferedMean(WeightedMean):
@@ -136,7 +139,7 @@ class FedBuffServer(ServerUpdate):
     """
 
     server: ServerOptimizer
-    schedule: "FlushSchedule"
+    schedule: Schedule
 
     def init(self, layout: "Layout") -> "dict[str, Tensor]":
         """Return the optimiser's vectors before the first flush."""
@@ -157,114 +160,18 @@ class FedBuffServer(ServerUpdate):
         return state.vectors[f"{_VERSION}{state.round - staleness}"] if staleness else state.params
 
 
-@dataclass(frozen=True)
-class Flush:
-    """One flush of the buffer.
-
-    Attributes:
-        cohort: Whose updates are in it, how late they are, and the seconds since the flush before.
-        needed: Numbers of flushes after which clients got the models on which they still train; the model after
-            this flush is not among them.
-    """
-
-    cohort: Cohort
-    needed: frozenset[int]
-
-
-class FlushSchedule:
-    """The flushes of a run: a function of seed and population, of which the last run's are remembered.
+def on_schedule(algorithm: Algorithm, schedule: Schedule) -> Algorithm:
+    """Return FedBuff with other flushes than those of the simulated clock.
 
     Args:
-        concurrency: How many clients train at any time.
-        buffer_size: Updates in a flush.
+        algorithm: From :func:`fedbuff`.
+        schedule: Says who is in which flush.
     """
-
-    def __init__(self, concurrency: int, buffer_size: int) -> None:
-        self._sizes = concurrency, buffer_size
-        self._timeline: Timeline | None = None
-
-    def flush(self, population: Population, number: int) -> Flush:
-        """Return a flush by its number from 1.
-
-        Raises:
-            ConfigError: How long clients take is not known, or there are fewer clients than a buffer holds.
-        """
-        if self._timeline is None or not self._timeline.is_of(population):
-            self._timeline = Timeline(population, *self._sizes)
-        while len(self._timeline.flushes) < number:
-            self._timeline.advance()
-        return self._timeline.flushes[number - 1]
-
-
-class Timeline:
-    """The events of a simulated clock, one instant after the other.
-
-    At each instant the updates that arrive are added to the buffer in the order of the clients' ids, and whenever the
-    buffer is full, it is flushed. Then every free place is taken by a client drawn uniformly among those that neither
-    train nor have an update in the buffer, which starts from the newest model. Where no client is left, the place stays
-    free until one is.
-
-    Args:
-        population: All clients.
-        concurrency: How many clients train at any time.
-        buffer_size: Updates in a flush.
-
-    Raises:
-        ConfigError: How long clients take is not known, or there are fewer clients than a buffer holds.
-    """
-
-    def __init__(self, population: Population, concurrency: int, buffer_size: int) -> None:
-        if population.seconds is None:
-            raise ConfigError(
-                "fedbuff needs the time that each client takes, which is not known: set costs.device to a profile that "
-                "says how long the model takes, or give seconds to federate()"
-            )
-        if buffer_size > len(population):
-            raise ConfigError(_too_large(buffer_size, len(population)))
-        self.flushes: list[Flush] = []
-        self._seed, self._seconds = population.seed, population.seconds.copy()
-        self._concurrency, self._size = concurrency, buffer_size
-        self._rng = generator(population.seed, "fedbuff")
-        self._training: list[tuple[float, int]] = []
-        self._began: dict[int, int] = {}
-        self._buffer: list[int] = []
-        self._flushed = 0.0
-        self._fill(0.0)
-
-    def is_of(self, population: Population) -> bool:
-        """Whether these are the events of a population."""
-        return population.seed == self._seed and np.array_equal(population.seconds, self._seconds)  # type: ignore[arg-type]
-
-    def advance(self) -> None:
-        """Go on to the next instant at which an update arrives."""
-        now = self._training[0][0]
-        while self._training and self._training[0][0] == now:
-            self._buffer.append(heappop(self._training)[1])
-            if len(self._buffer) == self._size:
-                self._flush(now)
-        self._fill(now)
-
-    def _flush(self, now: float) -> None:
-        clients, newest = sorted(self._buffer), len(self.flushes)
-        late = [newest - self._began.pop(client) for client in clients]
-        cohort = Cohort(clients, late, seconds=now - self._flushed)
-        self.flushes.append(Flush(cohort, frozenset(self._began.values())))
-        self._buffer, self._flushed = [], now
-
-    def _fill(self, now: float) -> None:
-        while len(self._training) < self._concurrency:
-            client = self._draw()
-            if client is None:
-                return
-            self._began[client] = len(self.flushes)
-            heappush(self._training, (now + float(self._seconds[client]), client))
-
-    def _draw(self) -> int | None:
-        """Return a client that is neither training nor in the buffer; None where there is none."""
-        clients, busy = len(self._seconds), self._began
-        if clients > 2 * len(busy):  # two draws on average at most
-            while (client := int(self._rng.integers(clients))) in busy:
-                pass
-            return client
-        idle = [client for client in range(clients) if client not in busy]
-        return idle[int(self._rng.integers(len(idle)))] if idle else None
+    cohorts, server = algorithm.sample, algorithm.server
+    assert isinstance(cohorts, FlushCohorts)
+    assert isinstance(server, FedBuffServer)
+    return replace(
+        algorithm,
+        sample=replace(cohorts, schedule=schedule),
+        server=replace(server, schedule=schedule),
+    )

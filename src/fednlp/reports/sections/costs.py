@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fednlp.errors import RunError
+from fednlp.federated.cohort import failures
 from fednlp.formatting.units import (
     DASH,
     capital,
@@ -258,7 +259,7 @@ def _dropped(groups: Groups) -> Iterator[Block]:
         for label, runs in groups.items()
         for run in runs
         for line in run.rounds
-        for drop in line.get("dropped", ())
+        for drop in failures(line)
     ]
     if rows:
         more = len(rows) - _MOST_DROPPED

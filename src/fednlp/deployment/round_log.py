@@ -1,0 +1,102 @@
+"""What a server has decided about the round that is under way: on its disk before it acts on it.
+
+Two decisions are not a function of the replies that lie in the inbox. One is which updates count where more clients
+were drawn than are needed: those that arrived first. The other is that a round came to nothing, so that who failed in
+it is asked again. A server that is killed after a decision goes on with it.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fednlp.disk import atomic, sync_folder, writing
+from fednlp.errors import RunError
+
+_REMEDY = "then start it again; nothing that was acknowledged is lost"
+
+
+class Decided(BaseModel):
+    """The decisions about one round.
+
+    Attributes:
+        round: Its number; 0 before the first one.
+        calls: Where it was begun before: the number of each client's call, by client.
+        counted: The clients whose updates count; None while that is open.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    round: int = Field(default=0, ge=0)
+    calls: dict[int, str] = {}
+    counted: list[int] | None = None
+
+
+class RoundLog:
+    """The decisions about the round that is under way, in one small file.
+
+    Args:
+        path: The file; made with the first decision.
+
+    Raises:
+        RunError: The file is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._decided = _read(path) if path.is_file() else Decided()
+
+    def of(self, round_number: int) -> Decided:
+        """Return what is decided about a round."""
+        known = self._decided
+        return known if known.round == round_number else Decided(round=round_number)
+
+    def close(self, round_number: int, clients: Iterable[int]) -> None:
+        """Take note of the clients whose updates count; when this returns, it is on the disk."""
+        self._put(self.of(round_number), counted=sorted(clients))
+
+    def come_to_nothing(self, round_number: int, calls: Mapping[int, str]) -> None:
+        """Take note that a round has to be begun again; when this returns, it is on the disk.
+
+        Args:
+            round_number: The round.
+            calls: The number of each client's next call: of a client that failed it is that of a further attempt, of
+                one that has delivered, or has not answered, that of its last.
+        """
+        self._put(self.of(round_number), calls=dict(calls))
+
+    def _put(self, known: Decided, **changes: Any) -> None:
+        self._decided = known.model_copy(update=changes)
+        with atomic(self.path, _REMEDY) as file:
+            file.write(self._decided.model_dump_json().encode())
+        with writing(self.path.parent, _REMEDY):
+            sync_folder(self.path.parent)
+
+
+def next_attempt(call_id: str) -> str:
+    """Return the number of the call that asks for the same once more.
+
+    >>> next_attempt("3.1.train"), next_attempt("3.1.train-2")
+    ('3.1.train-2', '3.1.train-3')
+    """
+    first, _, number = call_id.partition("-")
+    return attempt_name(first, int(number or 1) + 1)
+
+
+def attempt_name(name: str, attempt: int) -> str:
+    """Return the name of the calls of a further attempt.
+
+    >>> attempt_name("train", 1), attempt_name("train", 2)
+    ('train', 'train-2')
+    """
+    return name if attempt == 1 else f"{name}-{attempt}"
+
+
+def _read(path: Path) -> Decided:
+    try:
+        return Decided.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise RunError(
+            f"{path} is damaged ({str(error).splitlines()[0]}): restore it from a backup"
+        ) from None
