@@ -20,7 +20,7 @@ from fednlp.simulation.gold_labels import class_names_of
 from fednlp.simulation.label_holder import Numbers, Training
 from fednlp.training.worker_spec import opened_features
 
-COUNTS = "labels.json"
+COUNTS = "fewshot.json"
 """File of the sites' numbers of gold labels and of candidates, in the federation's folder."""
 PSEUDO, LABELLING = "fewshot.pseudo", "fewshot.labelling"
 """Names of the state's vectors, int32 (sites,): pseudo labels of each, and the round in which it gave them or 0."""

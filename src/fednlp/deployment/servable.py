@@ -97,8 +97,3 @@ def _fewshot(experiment: Experiment) -> Iterator[str]:
             "[fewshot] with secure sums is for simulations yet, as a site's weight changes with its labels: leave "
             "[secure] or [fewshot] out"
         )
-    if experiment.rounds.over_selection > 1:
-        yield (
-            "rounds.over_selection ends a round once enough sites have trained, and with [fewshot] others still label: "
-            "leave rounds.over_selection out"
-        )
