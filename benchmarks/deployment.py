@@ -199,7 +199,7 @@ class Runner:
 
         credentials = authority.site("site") if authority else link.grpc.local_channel_credentials()
         name = "fednlp-server" if authority else None
-        arguments = (f"127.0.0.1:{self.port}", credentials, begin)
+        arguments = (f"127.0.0.1:{self.port}", lambda: credentials, begin)
         threading.Thread(
             target=link.connect, args=arguments, kwargs={"server_name": name}, daemon=True
         ).start()

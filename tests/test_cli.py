@@ -721,7 +721,9 @@ def test_several_experiments_are_one_table(fednlp: Type, toml: Path) -> None:
     assert [row["experiment"] for row in rows] == ["one, accuracy", "other, accuracy"]
     scores = json.loads(Path("out/other/fedavg-seed0/summary.json").read_text())
     assert float(rows[1]["FedAvg_mean"]) == pytest.approx(100 * scores["evaluation"]["global"]["accuracy"])
-    assert float(rows[1]["baseline_mean"]) == pytest.approx(100 * scores["baseline"]["accuracy"])
+    assert float(rows[1]["trivial_baseline_mean"]) == pytest.approx(
+        100 * scores["trivial_baseline"]["accuracy"]
+    )
     before = {path: path.stat().st_mtime_ns for path in Path("out").rglob("summary.json")}
     assert fednlp(*words).code == 0
     assert before == {path: path.stat().st_mtime_ns for path in Path("out").rglob("summary.json")}

@@ -88,6 +88,7 @@ class Case:
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 SMALL = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
 SMALL |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+SUMMED = {"evaluation": {"federated": True}}
 CASES = {
     "tagging": Case("token-classification", tagged, "f1", "anna word1 berlin"),
     "answering": Case("question-answering", asked, "f1", "who word1", {"context": "word1 anna word2"}),
@@ -172,7 +173,8 @@ def run_of(
 
     def run(name: str) -> RunDir:
         if name not in runs:
-            experiment = parse(settings_of(name, made(name), tiny_model))
+            settings = settings_of(name, made(name), tiny_model, **SUMMED)
+            experiment = parse(settings)
             runs[name] = fednlp.run(experiment, tmp_path_factory.mktemp(name) / "run")
         return runs[name]
 
@@ -186,11 +188,22 @@ def test_a_task_is_found_by_its_columns_and_runs(name: str, run_of: Callable[[st
     assert (summary["task"], summary["metric"]) == (case.task, case.metric)
     assert case.metric in summary["evaluation"]["global"]
     assert f"{case.metric}_worst_decile" in summary["evaluation"]["personal"]
-    assert case.metric in summary["baseline"]
+    assert case.metric in summary["trivial_baseline"]
     assert summary["evaluation"]["global"]["loss"] > 0
     lines = run.round_lines()
     assert lines[1]["train_loss"] < lines[0]["train_loss"]
     assert (run.folder / "labels.json").exists() is (name == "pairs")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sums_over_the_clients_give_the_same_scores(name: str, run_of: Callable[[str], RunDir]) -> None:
+    """Every test example belongs to a client."""
+    for line in run_of(name).round_lines():
+        whole, summed = (line["evaluation"][part] for part in ("global", "federated"))
+        assert {*whole} - {*summed} == ({"spearman"} if name == "regression" else set())
+        assert (summed["clients"] > 1, summed["examples"] > 20) == (True, True)
+        for metric in {*whole} & {*summed}:
+            assert summed[metric] == pytest.approx(whole[metric], rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -233,7 +246,7 @@ def test_a_missing_score_is_said_and_nothing_fails(
     summary = run.read_json("summary.json")
     assert (
         summary["evaluation"]["global"]["pearson"]
-        is summary["baseline"]["pearson"]
+        is summary["trivial_baseline"]["pearson"]
         is summary["best"]
         is None
     )
@@ -315,7 +328,7 @@ def test_a_file_is_predicted_with_its_own_columns(
 def test_two_workers_give_what_one_gives(
     name: str, run_of: Callable[[str], RunDir], made: Callable[[str], Path], tiny_model: Path, tmp_path: Path
 ) -> None:
-    settings = settings_of(name, made(name), tiny_model, runtime={"workers": 2})
+    settings = settings_of(name, made(name), tiny_model, runtime={"workers": 2}, **SUMMED)
     run = fednlp.run(parse(settings), tmp_path / "run")
     one, two = (
         (folder / "model" / "model.safetensors").read_bytes() for folder in (run_of(name).folder, run.folder)

@@ -79,4 +79,4 @@ def test_a_round_of_what_can_be_fetched(name: str, tmp_path: Path) -> None:
     summary = run.read_json("summary.json")
     assert summary["finished"]
     assert summary["evaluation"]["global"][summary["metric"]] >= 0
-    assert summary["baseline"]["name"]
+    assert summary["trivial_baseline"]["name"]

@@ -103,6 +103,7 @@ class Round(Spent):
     train_loss: Number | None = None
     steps: Count = 0
     examples: Count = 0
+    client_metrics: dict[str, Number] = {}
     evaluation: Scores = {}
     dropped: list[Dropped] = []
     secure: SecureFacts = SecureFacts()
@@ -114,7 +115,7 @@ class SavedRound(Round):
     cohort: list[int]
 
 
-class Baseline(Shape):
+class TrivialBaseline(Shape):
     """The prediction without a model."""
 
     name: str
@@ -128,7 +129,9 @@ class Summary(Spent):
     clients: Count | None = None
     evaluation: Scores | None = None
     best: dict[str, Number | None] | None = None
-    baseline: Baseline | None = None
+    trivial_baseline: TrivialBaseline | None = None
+    baseline: TrivialBaseline | None = None
+    """What runs of earlier versions called it."""
     reference: str | None = None
 
 

@@ -63,7 +63,7 @@ def new_sum() -> ExactSum:
 
 
 def agreed_by(client: int, params: SecAggParams, smallest: int = 3) -> Agreed:
-    return Agreed(RUN, client, len(WEIGHTS), SecureMean(params), LENGTH, WEIGHTS[client], smallest)
+    return Agreed(RUN, client, len(WEIGHTS), WEIGHTS[client], smallest, SecureMean(params), LENGTH)
 
 
 def train(request: TrainRequest) -> Trained:

@@ -12,7 +12,13 @@ from fednlp.deployment.asked import asked_of
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.partition import OneClient
-from fednlp.runtime.messages import ClientModelRequest, LabelRequest, LocalOnlyRequest, to_json
+from fednlp.runtime.messages import (
+    ClientModelRequest,
+    ClientSumsRequest,
+    LabelRequest,
+    LocalOnlyRequest,
+    to_json,
+)
 
 Make = Callable[..., Experiment]
 
@@ -69,3 +75,21 @@ def test_more_may_not_be_asked(experiment: Make, request_: Any, name: str, reaso
 def test_an_update_that_is_to_be_masked_is_not_sent_bare(experiment: Make) -> None:
     with pytest.raises(RunError, match="not masked, and the experiment has secure sums"):
         ask(experiment({"secure": {"protocol": "secagg+", "clip": 1.0}}), TRAIN, "train")
+
+
+def test_sums_over_tests_are_asked_for_as_the_experiment_says(experiment: Make) -> None:
+    sums = ClientSumsRequest(2, 3)
+    masked = replace(sums, masking={})
+    plain, secure = ({"evaluation.federated": True} | more for more in ({}, {"secure.protocol": "secagg"}))
+    assert ask(experiment(plain), sums, "tests") == sums
+    assert ask(experiment(secure), masked, "tests") == masked
+    for settings, request, name, reason in (
+        ({}, sums, "tests", "has no evaluation.federated"),
+        (plain, sums, "evaluate", "has no evaluation.federated"),
+        (plain, masked, "tests", "has no secure sums"),
+        (secure, sums, "tests", "sums that are not masked"),
+        (plain, replace(sums, client=1), "tests", "client 1, and this site is client 2"),
+        (plain, replace(sums, round=9), "tests", "round 9 of 4"),
+    ):
+        with pytest.raises(RunError, match=reason):
+            ask(experiment(settings), request, name)

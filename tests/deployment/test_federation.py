@@ -30,6 +30,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedprox": {"algorithm": {"name": "fedprox", "mu": 0.1}},
     "fedadam": {"algorithm": {"name": "fedadam"}},
     "scaffold": {"algorithm": {"name": "scaffold"}, "client.optimizer": "sgd"},
+    "fednova": {"algorithm": {"name": "fednova"}, "client.optimizer": "sgd"},
     "ditto": {"algorithm": {"name": "ditto"}},
     "8 bits": {"exchange.up": ["int8"], "exchange.down": ["bfloat16"], "exchange.error_feedback": True},
     "pull": {"pull": {"rule": "high", "share": 0.4}},
@@ -58,10 +59,10 @@ class Member:
     state: str = "enrolled"
 
 
-def allows(train: Path, test: Path | None) -> SitePolicy:
-    """Return the policy of a site that allows everything."""
+def allows(train: Path, test: Path | None, allow: dict[str, Any] | None = None) -> SitePolicy:
+    """Return the policy of a site that allows everything but what it says by default, or otherwise, in ``allow``."""
     data = {"path": str(train), "test_fraction": 0.0} | ({"test_path": str(test)} if test else {})
-    return parse_policy({"data": data})
+    return parse_policy({"data": data, "allow": allow or {}})
 
 
 class OneAtATime(Site):
@@ -78,7 +79,7 @@ def quiet(text: str) -> None:
     """Log nothing."""
 
 
-def deploy(shards: Shards, folder: Path) -> RunDir:
+def deploy(shards: Shards, folder: Path, allow: dict[str, Any] | None = None) -> RunDir:
     """Run a federation whose sites are threads, over memory links."""
     directory = open_directory(shards.experiment, folder / "server")
     hub = Hub(directory.folder / FOLDER, run_name(directory))
@@ -86,7 +87,8 @@ def deploy(shards: Shards, folder: Path) -> RunDir:
     for client, name in enumerate(shards.names):
         own = folder / f"site-{client}"
         own.mkdir()
-        part = Participant(own, OneAtATime(own, name, allows(*shards.files(name)), quiet), None, quiet)
+        policy = allows(*shards.files(name), allow)
+        part = Participant(own, OneAtATime(own, name, policy, quiet), None, quiet)
         link = MemoryLink(
             part.session.begin, lambda wake, client=client: hub.session(client, wake, time.monotonic)
         )

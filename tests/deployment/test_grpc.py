@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -95,7 +96,7 @@ class Client:
             on_ready=self._work,
             on_state=self.lines.append,
         )
-        self._arguments = (address, credentials, self.session.begin)
+        self._arguments = (address, lambda: credentials, self.session.begin)
         self._settings = {"on_state": self.lines.append, "server_name": SERVER} | settings
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
@@ -214,7 +215,7 @@ def test_a_frame_that_is_not_valid_ends_the_connection_with_the_reason(
         task = asyncio.create_task(
             link.connecting(
                 server.address,
-                authority.site("0"),
+                lambda: authority.site("0"),
                 lambda wake: Rude(),
                 on_state=lines.append,
                 server_name=SERVER,
@@ -261,7 +262,9 @@ def test_two_hundred_clients_wait_at_once(server: Server, authority: Authority, 
     async def all_of_them() -> None:
         await asyncio.gather(
             *(
-                link.connecting(server.address, authority.site(str(n)), one.begin, server_name=SERVER)
+                link.connecting(
+                    server.address, lambda n=n: authority.site(str(n)), one.begin, server_name=SERVER
+                )
                 for n, one in enumerate(sessions)
             )
         )
@@ -353,5 +356,25 @@ def test_a_proxy_of_the_environment_is_used(
     client = Client(tmp_path / "a", "hospital.invalid:8443", authority.site("0"))
     until(lambda: server.hub.connected())
     assert middle.lines[0].startswith(b"CONNECT hospital.invalid:8443 HTTP/1.")
+    client.leave()
+    middle.close()
+
+
+def test_connections_that_are_cut_again_and_again_are_explained(
+    server: Server, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a proxy with a time limit; each is cut as soon as it is there, and this test takes that for a limit."""
+    from fednlp.deployment.links import proxy
+
+    monkeypatch.setattr(proxy, "_SHORTEST", 0.0)
+    monkeypatch.setattr(proxy, "_SPREAD", 1.0)
+    middle = Middle(server.running.port)
+    client = Client(tmp_path / "a", middle.address, authority.site("0"))
+    for number in range(1, proxy.CUTS + 1):
+        until(lambda number=number: sum(line.startswith("connected") for line in client.lines) == number)
+        for one in list(middle.open):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+    until(lambda: any("a proxy or firewall does: have connections to" in line for line in client.lines))
     client.leave()
     middle.close()

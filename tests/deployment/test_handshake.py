@@ -113,7 +113,9 @@ def serving(federation: Federation) -> Iterator[str]:
 def who(address: str, material: Material) -> bytes:
     """The name by which the server greets."""
     greeting = Greeting()
-    link.connect(address, channel_credentials(material), lambda wake: greeting, server_name=SERVER_NAME)
+    link.connect(
+        address, lambda: channel_credentials(material), lambda wake: greeting, server_name=SERVER_NAME
+    )
     return greeting.heard
 
 

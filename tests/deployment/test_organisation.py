@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fednlp.deployment.certificates import certificate_pem, common_name, new_key
-from fednlp.deployment.organisation import OrganisationAdmission, organisation_material
+from fednlp.deployment.organisation import Files, OrganisationAdmission
 from fednlp.deployment.sites import Register
 from fednlp.errors import IdentityError
 
@@ -29,6 +29,7 @@ class Organisation:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.key = folder, rsa.generate_private_key(65537, 2048)
+        self.lines: list[str] = []
         (folder / "ca.pem").write_bytes(certificate_pem(self.signed("Hospital CA", self.key, authority=True)))
         self.issue("server", new_key(), x509.DNSName("fednlp-server"))
 
@@ -58,18 +59,17 @@ class Organisation:
             builder = builder.add_extension(x509.SubjectAlternativeName(hosts), critical=False)
         return builder.sign(self.key, SHA256())
 
-    def issue(self, name: str, key: Any, *hosts: x509.GeneralName) -> tuple[Path, Path, Path]:
+    def issue(self, name: str, key: Any, *hosts: x509.GeneralName) -> Files:
         """Return the files for --ca, --cert and --key."""
         cert, private = self.folder / f"{name}.crt", self.folder / f"{name}.key"
         cert.write_bytes(certificate_pem(self.signed(name, key, *hosts)))
         private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-        return self.folder / "ca.pem", cert, private
+        return Files(self.folder / "ca.pem", cert, private)
 
     def admission(self) -> OrganisationAdmission:
         register = Register(self.folder / "federation", lambda: NOW)
-        return OrganisationAdmission(
-            self.folder / "ca.pem", self.folder / "server.crt", self.folder / "server.key", register
-        )
+        files = Files(self.folder / "ca.pem", self.folder / "server.crt", self.folder / "server.key")
+        return OrganisationAdmission(files, register, self.lines.append)
 
 
 @pytest.fixture
@@ -81,25 +81,28 @@ def test_a_site_takes_part_by_its_name(organisation: Organisation) -> None:
     """RSA is the organisation's choice."""
     admission = organisation.admission()
     admission.register.expect("north")
-    site = organisation_material(*organisation.issue("north", rsa.generate_private_key(65537, 2048)))
+    site = organisation.issue("north", rsa.generate_private_key(65537, 2048)).material()
     assert handshake(admission.material(), site) == "north"
     assert admission.authorise(site.chain).client == 0
     named = organisation.issue("host7", new_key(), x509.DNSName("other"), x509.DNSName("north"))
-    assert admission.authorise(organisation_material(*named).chain).client == 0
+    assert admission.authorise(named.material().chain).client == 0
 
 
 def test_others_do_not(organisation: Organisation) -> None:
     admission = organisation.admission()
     for name in ("north", "south"):
         admission.register.expect(name)
-    both = organisation_material(*organisation.issue("north", new_key(), x509.DNSName("south"))).chain
-    with pytest.raises(IdentityError, match="names 2 sites"):
+    both = organisation.issue("north", new_key(), x509.DNSName("south")).material().chain
+    with pytest.raises(IdentityError, match=r"names 2 sites of the federation \(north, south\)"):
         admission.authorise(both)
-    none = organisation_material(*organisation.issue("stranger", new_key())).chain
-    with pytest.raises(IdentityError, match="names 0 sites"):
+    none = organisation.issue("stranger", new_key()).material().chain
+    with pytest.raises(
+        IdentityError,
+        match=r"names 'stranger', and no site of the federation is called so: .* fednlp sites invite",
+    ):
         admission.authorise(none)
     admission.register.remove("north")
-    gone = organisation_material(*organisation.issue("north", new_key())).chain
+    gone = organisation.issue("north", new_key()).material().chain
     with pytest.raises(IdentityError, match="the site north does not take part: it is removed"):
         admission.authorise(gone)
     with pytest.raises(IdentityError, match="damaged"):
@@ -115,14 +118,15 @@ def test_a_replaced_file_counts_at_the_next_handshake(organisation: Organisation
 
 
 def test_wrong_files_are_one_line(organisation: Organisation, tmp_path: Path) -> None:
-    ca, cert, key = organisation.issue("north", new_key())
-    other = organisation.issue("south", new_key())[2]
+    files = organisation.issue("north", new_key())
+    ca, cert, key = files.ca, files.cert, files.key
+    other = organisation.issue("south", new_key()).key
     locked, text = tmp_path / "locked.key", tmp_path / "text"
     private = new_key().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
     locked.write_bytes(private)
     text.write_text("x")
     (tmp_path / "large").write_bytes(bytes(2 << 20))
-    for files, reason in (
+    for given, reason in (
         ((tmp_path / "none", cert, key), "none cannot be read: No such file"),
         ((tmp_path, cert, key), "cannot be read: Is a directory"),
         ((tmp_path / "large", cert, key), "larger than any file of certificates"),
@@ -133,5 +137,5 @@ def test_wrong_files_are_one_line(organisation: Organisation, tmp_path: Path) ->
         ((ca, cert, other), "south.key is not the private key of the first certificate in .*north.crt"),
     ):
         with pytest.raises(IdentityError, match=reason) as caught:
-            organisation_material(*files)
+            Files(*given).material()
         assert "\n" not in str(caught.value)

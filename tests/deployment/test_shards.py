@@ -65,7 +65,6 @@ def test_a_server_needs_no_data(experiment: Make) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"data": {"name": "sites"}, "task.name": "text-classification"}, "say data.labels"),
         ({"data": {"name": "sites", "labels": ["a", "b"]}}, "no data to infer the task from"),
         ({}, 'say data.name = "sites"'),
         (

@@ -26,7 +26,7 @@ CONFIG = {
     "client": {"finetune_steps": 3, "optimizer": "adamw", "learning_rate": 0.1},
 }
 SUMMARY = {
-    "baseline": {"name": "the most frequent label", "accuracy": 0.1},
+    "trivial_baseline": {"name": "the most frequent label", "accuracy": 0.1},
     "client_memory_bytes": 12,
     "personalised": True,
 }

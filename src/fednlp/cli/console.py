@@ -14,12 +14,14 @@ from fednlp.config import Experiment
 from fednlp.federated.cohort import failures
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import human_bytes, human_seconds, metric_title, plural
-from fednlp.reports.read import read_run
+from fednlp.reports.read import read_run, trivial_baseline
 from fednlp.reports.render import to_rich, to_text
 from fednlp.reports.table import Table as ComparisonTable
 from fednlp.simulation.run_dir import RunDir
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
+_WHOLE = ("global", "federated")
+"""The parts of an evaluation that are of one model, the first of them for a round's line."""
 
 
 def curve(values: list[float], height: int = 6) -> list[str]:
@@ -109,9 +111,10 @@ class Console:
             parts.append(f"loss {line['train_loss']:.3f}")
         scores = line.get("evaluation", {})
         name = self._metric
-        if scores.get("global", {}).get(name) is not None:
-            parts.append(f"{metric_title(name)} {scores['global'][name]:.3f}")
-            self._curve.append((line["round"], scores["global"][name]))
+        score = next((s[name] for part in _WHOLE if (s := scores.get(part, {})).get(name) is not None), None)
+        if score is not None:
+            parts.append(f"{metric_title(name)} {score:.3f}")
+            self._curve.append((line["round"], score))
         if scores.get("personal", {}).get(name) is not None:
             parts.append(f"worst decile {scores['personal'][f'{name}_worst_decile']:.3f}")
         if line["bytes_up"]:
@@ -174,7 +177,7 @@ class Console:
             what = (
                 f"stopped; the rounds that are done are saved; {again}"
                 if begun
-                else "stopped; nothing was begun"
+                else f"stopped; nothing was begun{again and f'; {again}'}"
             )
             print(f"\n{what}", file=sys.stderr)
             raise SystemExit(130)
@@ -196,7 +199,11 @@ def closing_table(summary: dict[str, Any]) -> Table:
     table.add_column()
     scores = summary["evaluation"]
     add_scores(table, scores.get("global", {}))
-    baseline = summary["baseline"]
+    summed = scores.get("federated", {})
+    if summed.get(summary["metric"]) is not None:
+        own = f"{summed['examples']:,} examples of {plural(summed['clients'], 'client')}"
+        table.add_row("clients' tests, summed", f"{four_digits(summed[summary['metric']])} ({own})")
+    baseline = trivial_baseline(summary)
     if baseline:
         table.add_row("baseline", f"{four_digits(baseline[summary['metric']])} ({baseline['name']})")
     metric = summary["metric"]

@@ -1,13 +1,17 @@
 """fednlp serve, fednlp join, fednlp rehearse."""
 
+import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fednlp.errors import ConfigError
 from fednlp.formatting.safe_text import clean
+
+if TYPE_CHECKING:
+    from fednlp.deployment.organisation import Files
 
 _EXPERIMENT = Annotated[
     str, typer.Argument(help="An experiment file, or the name of one that comes with fednlp.")
@@ -20,6 +24,13 @@ _PAGE = Annotated[
     str | None,
     typer.Option(help="host:port of a page that shows the run in a browser, such as 127.0.0.1:8080."),
 ]
+_CA = Annotated[Path | None, typer.Option(help="Certificates of your organisation's authorities, PEM.")]
+_CERT = Annotated[Path | None, typer.Option(help="This machine's certificate of your organisation, PEM.")]
+_PROXY = Annotated[
+    bool,
+    typer.Option("--behind-proxy", help="A load balancer before the server ends TLS: read the docs first."),
+]
+_KEY = Annotated[Path | None, typer.Option(help="Its private key, PEM, without a password.")]
 
 
 def serve(
@@ -34,6 +45,10 @@ def serve(
     address: Annotated[
         str | None, typer.Option(help="host:port as the sites reach this server, if it is another.")
     ] = None,
+    ca: _CA = None,
+    cert: _CERT = None,
+    key: _KEY = None,
+    behind_proxy: _PROXY = False,
     page: _PAGE = None,
     changes: _SET = None,
 ) -> None:
@@ -45,9 +60,8 @@ def serve(
 
     settings = config.load(experiment, changes or [])
     hosts = tuple({one.rpartition(":")[0] for one in (listen, address) if one} - {"0.0.0.0", "[::]", ""})
-    again = f"fednlp serve {experiment} --out {out}"
-    with Console(again=again) as console:
-        where = Listening(listen, address, hosts)
+    with Console(again=f"go on with: {_same_command()}") as console:
+        where = Listening(listen, address, hosts, _files(ca, cert, key), behind_proxy)
         serve_federation(settings, out, _names(sites), where, console, _show_token, page=page)
 
 
@@ -55,7 +69,8 @@ def join(
     target: Annotated[
         str,
         typer.Argument(
-            help="The token that the server printed, - to read it from standard input, or a name."
+            help="The token that the server printed, - to read it from standard input, a name that an earlier join "
+            "printed, or with --ca, --cert and --key host:port of the server."
         ),
     ],
     data: Annotated[str | None, typer.Option(help="Your training examples: a file or a folder.")] = None,
@@ -75,8 +90,13 @@ def join(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be fetched, trained and sent, and end.")
     ] = False,
+    ca: _CA = None,
+    cert: _CERT = None,
+    key: _KEY = None,
+    behind_proxy: _PROXY = False,
 ) -> None:
     """Join a federation with your own data, which never leave this machine."""
+    from fednlp.deployment.access import Balancer
     from fednlp.deployment.join import enrolled_folder, examine, site_file
     from fednlp.deployment.join import join as join_federation
     from fednlp.deployment.policy import load_policy
@@ -102,7 +122,9 @@ def join(
         raise ConfigError(
             "--policy names the data already: leave --data and its options out, or change that file"
         )
-    folder = enrolled_folder(target, _log)
+    balancer = Balancer(ca) if behind_proxy else None
+    files = None if behind_proxy and cert is None and key is None else _files(ca, cert, key)
+    folder = enrolled_folder(target, _log, files=files, balancer=balancer)
     found = load_policy(site_file(folder, policy, options))
     if dry_run:
         for line in examine(folder, found, _log):
@@ -127,7 +149,7 @@ def rehearse(
     from fednlp.deployment.rehearse import rehearse as rehearse_federation
 
     settings = config.load(experiment, changes or [])
-    with Console(again=f"fednlp rehearse {experiment} --out {out}") as console:
+    with Console(again=f"go on with: {_same_command()}") as console:
         rehearse_federation(settings, out, console, page)
 
 
@@ -135,8 +157,25 @@ def _log(line: str) -> None:
     print(clean(line), file=sys.stderr, flush=True)
 
 
-def _show_token(name: str, token: str) -> None:
-    print(f"{clean(name)}:  fednlp join {token} --data FILE", flush=True)
+def _show_token(name: str, typed: str) -> None:
+    print(f"{clean(name)}:  fednlp join {typed} --data FILE", flush=True)
+
+
+def _files(ca: Path | None, cert: Path | None, key: Path | None) -> "Files | None":
+    """Return the files of an organisation, if they are given."""
+    from fednlp.deployment.organisation import Files
+
+    given = {"--ca": ca, "--cert": cert, "--key": key}
+    missing = [name for name, path in given.items() if path is None]
+    if len(missing) == len(given):
+        return None
+    if ca is None or cert is None or key is None:
+        raise ConfigError(f"--ca, --cert and --key go together: {' and '.join(missing)} is missing")
+    return Files(ca, cert, key)
+
+
+def _same_command() -> str:
+    return shlex.join(["fednlp", *sys.argv[1:]])
 
 
 def _names(text: str) -> list[str]:

@@ -49,15 +49,20 @@ def invited(
     days: Annotated[float, typer.Option(help="How long the token is good.")] = 7,
 ) -> None:
     """Invite a site: print the command that it types, once; an earlier token of this site is void."""
-    from fednlp.deployment.enrolment import federation_folder, invite
+    from fednlp.deployment.enrolment import federation_folder, invite, kind_of, typed_by
     from fednlp.deployment.tokens import date_text
 
-    token = invite(federation_folder(run), name, days)
+    folder = federation_folder(run)
+    kind = kind_of(folder)
+    if kind == "organisation":
+        print(f"fednlp join {typed_by(folder, name)}")
+        return
+    token = invite(folder, name, days)
     print(
         f"for {token.site}, until {date_text(token.expires)}; the token is a secret, send it on a way that you trust:",
         file=sys.stderr,
     )
-    print(f"fednlp join {token}")
+    print(f"fednlp join {token}{' --behind-proxy' if kind == 'balancer' else ''}")
 
 
 @app.command("remove")

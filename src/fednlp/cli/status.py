@@ -129,7 +129,8 @@ def _rounds(found: "Overview") -> "Table":
     title = f"test {metric_title(metric)}"
     table = _table("round", "loss", title, "clients", "dropped", "up", "down", "time", numbers=7)
     for one in found.points[-_LAST_ROUNDS:]:
-        scores: dict[str, Any] = one["scores"].get("global") or one["scores"].get("personal") or {}
+        parts = (one["scores"].get(part) for part in ("global", "federated", "personal"))
+        scores: dict[str, Any] = next(filter(None, parts), {})
         seconds = one["seconds"]
         table.add_row(
             f"{one['round']}{', no sum' if one['aborted'] else ''}",

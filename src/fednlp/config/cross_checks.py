@@ -53,6 +53,7 @@ def problems(experiment: ExperimentFields, given: AlgorithmValue | None = None) 
         *_privacy_problems(experiment),
         *_fewshot_problems(experiment),
         *_costs_problems(experiment),
+        *_evaluation_problems(experiment),
         *_runtime_problems(experiment),
     ]
 
@@ -271,6 +272,11 @@ def _secure_problems(experiment: ExperimentFields) -> list[str]:
             f"exchange.up = {exchange.up} cannot be summed unopened ({why}): leave it out; secure.bits says how "
             "finely updates are rounded, and model.train or model.peft sends fewer parameters"
         )
+    if secure.sum_reports and experiment.costs.device is not None:
+        found.append(
+            "costs.device counts the examples that each client has seen, which secure.sum_reports does not show: leave "
+            "one of the two out"
+        )
     if exchange.error_feedback:
         found.append("exchange.error_feedback has nothing to feed back under [secure]: leave it out")
     if experiment.pull.rule != "all":
@@ -344,6 +350,11 @@ def _private_sum_problems(privacy: Privacy, secure: Secure) -> list[str]:
         found.append(
             "secure.clip is not used alongside [privacy], whose clip bounds updates already: leave it out"
         )
+    if secure.sum_reports:
+        found.append(
+            "secure.sum_reports publishes exact sums of the clients' losses, which the guarantee of [privacy] does not "
+            "cover: leave it out"
+        )
     if privacy.clip > LARGEST_CLIP:
         found.append(
             f"privacy.clip = {privacy.clip} is more than a secure sum has room for: {LARGEST_CLIP} at most"
@@ -391,6 +402,20 @@ def _fewshot_problems(experiment: ExperimentFields) -> list[str]:
         found.append(
             "fewshot.detect_label_noise shows the server what single clients label and what the model says to it, "
             "which [secure] is there to hide: leave out one of the two"
+        )
+    return found
+
+
+def _evaluation_problems(experiment: ExperimentFields) -> list[str]:
+    found, name = [], experiment.algorithm.name
+    if not experiment.evaluation.federated:
+        return []
+    if name in BASELINES:
+        found.append(f"evaluation.federated has no part in {name}, where clients send nothing: leave it out")
+    if experiment.privacy is not None:
+        found.append(
+            "evaluation.federated publishes exact sums over the clients' test examples, which the guarantee of "
+            "[privacy] does not cover: leave it out, and test the model on examples of the server (data.test_path)"
         )
     return found
 

@@ -46,6 +46,7 @@ def with_algorithm(experiment: Experiment, name: str, seed: int) -> Experiment:
     if name in BASELINES:  # nothing is exchanged
         update |= {"exchange": {}, "pull": {}, "secure": {}, "privacy": None, "fewshot": None}
         update |= {"aggregator": None, "attack": None}
+        update["evaluation"] = {**experiment.evaluation.model_dump(), "federated": False}
     if name in WITHOUT_ROUNDS:
         update["client"] = {**experiment.client.model_dump(), **CONSTANT}
     return _checked(_document(experiment) | update, experiment.name)
@@ -282,6 +283,10 @@ def canonical(experiment: Experiment) -> dict[str, Any]:
     for key in ("engine", "address", "workers", "workers_per_gpu", "gpu_mapping"):
         document["runtime"].pop(key, None)
     document["evaluation"].pop("keep_client_models")
+    if not experiment.evaluation.federated:  # runs from before there was the key go by the same name
+        document["evaluation"].pop("federated")
+    if not experiment.secure.sum_reports:
+        document["secure"].pop("sum_reports")
     return document
 
 

@@ -337,7 +337,8 @@ class Secure(Section):
     ``dropout`` and ``max_colluding`` are the largest fractions of a cohort that may drop out, or collude with the
     server; the protocol's thresholds follow from them. An update's elements are cut at ``clip`` and rounded to
     ``bits`` bits. ``malicious_server`` is for a server that may lie: clients sign what they were shown.
-    ``simulated_dropout`` makes each client drop out with that probability, in a phase drawn at random.
+    ``simulated_dropout`` makes each client drop out with that probability, in a phase drawn at random. With
+    ``sum_reports`` the training loss, the examples seen and the local steps of each client are summed with its update.
     """
 
     protocol: Literal["none", "secagg", "secagg+", "lightsecagg"] = "none"
@@ -348,6 +349,7 @@ class Secure(Section):
     stochastic: bool = False
     malicious_server: bool = False
     simulated_dropout: Decay = 0.0
+    sum_reports: bool = False
 
 
 class Privacy(Section):
@@ -469,12 +471,15 @@ class Rounds(Section):
 class Evaluation(Section):
     """When the model is tried on test examples: every so many rounds, and always at the end.
 
-    With ``cross_client_evaluation`` the clients' own models are tried at the end on every client's test examples. The
-    models after ``client.finetune_steps`` are kept where there are at most ``keep_client_models`` clients.
+    With ``federated`` the clients evaluate the global model on their own test examples, and its metrics are made of
+    sums over all clients. With ``cross_client_evaluation`` the clients' own models are tried at the end on every
+    client's test examples. The models after ``client.finetune_steps`` are kept where there are at most
+    ``keep_client_models`` clients.
     """
 
     every: PositiveInt = 1
     personal: bool = True
+    federated: bool = False
     batch_size: PositiveInt = 64
     local_models: PositiveInt = 10
     cross_client_evaluation: bool = False

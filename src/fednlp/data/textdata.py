@@ -162,12 +162,9 @@ def class_names(task: str, columns: Mapping[str, str], tables: Iterable["pa.Tabl
     """
     kind = TASKS[task].schema.kind
     if kind == "class":
-        return sort_labels(
-            value
-            for table in tables
-            for value in table.column(columns["label"]).unique().to_pylist()
-            if value
-        )
+        column = columns["label"]
+        values = (one for table in tables for one in table.column(column).unique().to_pylist())
+        return in_order(task, (value for value in values if value))
     if kind != "tags":
         return ()
     tags: set[str] = set()
@@ -175,7 +172,18 @@ def class_names(task: str, columns: Mapping[str, str], tables: Iterable["pa.Tabl
         for chunk in table.column(columns["tags"]).chunks:
             for value in chunk.unique().to_pylist():
                 tags.update(json.loads(value))
-    return tuple(sorted(tags, key=lambda tag: (tag != "O", tag)))
+    return in_order(task, tags)
+
+
+def in_order(task: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of a task's classes in the order of their ids, each once.
+
+    >>> in_order("text-classification", ["10", "9"]), in_order("token-classification", ["B-PER", "O", "B-LOC"])
+    (('9', '10'), ('O', 'B-LOC', 'B-PER'))
+    """
+    if TASKS[task].schema.kind == "class":
+        return sort_labels(names)
+    return tuple(sorted(set(names), key=lambda tag: (tag != "O", tag)))
 
 
 def class_ids(table: "pa.Table", task: str, columns: Mapping[str, str], names: Sequence[str]) -> Numbers:

@@ -4,10 +4,11 @@ import re
 from typing import Any
 
 from fednlp.config import Experiment
+from fednlp.deployment.secure_messages import TESTS
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.partition import OneClient
-from fednlp.runtime.messages import ClientModelRequest, KeepLabelsRequest, from_json
+from fednlp.runtime.messages import ClientModelRequest, ClientSumsRequest, KeepLabelsRequest, from_json
 
 DERIVED = "derived"
 """The object with the tensors that the server computes, beside a model whose other tensors are transformed."""
@@ -15,7 +16,7 @@ _TRAIN = re.compile(r"train(-[1-9][0-9]{0,5})?")
 """Names of calls to train; a number is that of a further attempt at a round."""
 _EVALUATE = ("evaluate", "finetune")
 
-SiteRequest = TrainRequest | ClientModelRequest | KeepLabelsRequest
+SiteRequest = TrainRequest | ClientModelRequest | ClientSumsRequest | KeepLabelsRequest
 """What a site does for a server."""
 
 
@@ -42,6 +43,9 @@ def asked_of(value: Any, name: str, experiment: Experiment, own: OneClient) -> S
         raise RunError(f"the server asks for round {wanted.round} of {experiment.num_rounds}")
     if isinstance(wanted, KeepLabelsRequest):
         _require_labelling(wanted, name, experiment)
+        return wanted
+    if isinstance(wanted, ClientSumsRequest):
+        _require_sums(wanted, name, experiment)
         return wanted
     if wanted.examples is not None or wanted.labels is not None:
         raise RunError("the server names examples or labels, which are the site's own")
@@ -86,6 +90,18 @@ def _require_training(wanted: TrainRequest, name: str, experiment: Experiment) -
         )
     if not (0 <= wanted.weight <= 1 and 0 <= wanted.rate <= 1) or wanted.staleness:
         raise RunError("the server asks for another weight, learning rate or model than the experiment has")
+
+
+def _require_sums(wanted: ClientSumsRequest, name: str, experiment: Experiment) -> None:
+    if name != TESTS or not experiment.evaluation.federated:
+        raise RunError("the server asks for sums over tests, and the experiment has no evaluation.federated")
+    secure = experiment.secure.protocol != "none"
+    if secure is (wanted.masking is None):
+        raise RunError(
+            "the server asks for sums that are not masked, and the experiment has secure sums"
+            if secure
+            else "the server asks for masked sums, and the experiment has no secure sums"
+        )
 
 
 def _require_evaluation(wanted: ClientModelRequest, name: str, experiment: Experiment) -> None:

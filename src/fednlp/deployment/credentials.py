@@ -53,6 +53,18 @@ def channel_credentials(material: Material) -> "grpc.ChannelCredentials":
     return _grpc().ssl_channel_credentials(material.roots, material.key, material.chain)
 
 
+def balancer_credentials(roots: bytes | None) -> "grpc.ChannelCredentials":
+    """Return credentials of a client that shows no certificate: a load balancer ends TLS.
+
+    Args:
+        roots: The certificates of authorities to trust, PEM; None for those that gRPC trusts.
+
+    Raises:
+        MissingDependency: gRPC is not installed.
+    """
+    return _grpc().ssl_channel_credentials(roots)
+
+
 def _grpc() -> Any:
     try:
         import grpc

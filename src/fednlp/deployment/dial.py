@@ -25,15 +25,27 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 """What a client of HTTP/2 says first, and empty settings (RFC 9113, section 3.4)."""
 _SETTINGS = 4
 _MOST_ANSWER = 1 << 14
+_VOID = (
+    "the server does not accept this site: its invitation was used, has expired or was replaced, or its certificate is "
+    "void",
+    "ask who runs the server for a new join token (fednlp sites invite)",
+)
+_NOT_KNOWN = (
+    "the server does not accept this site's certificate",
+    "have the authority that issued it added to the file of fednlp serve --ca",
+)
 
 
-def dial(address: str, material: Material | None, now: float) -> Iterator[Finding]:
+def dial(
+    address: str, material: Material | None, now: float, server_name: str | None = SERVER_NAME
+) -> Iterator[Finding]:
     """Yield a finding for each step on the way to a server, up to the first that fails.
 
     Args:
         address: ``host:port``.
         material: What this site shows and trusts; None to look at the server alone.
         now: Seconds since 1970.
+        server_name: Name in the server's certificate; None for that of the address, as with an organisation's own.
     """
     proxy = proxy_for(address)
     host, port = place_of(proxy) if proxy else split(address)
@@ -49,7 +61,7 @@ def dial(address: str, material: Material | None, now: float) -> Iterator[Findin
         found = through_proxy(connection, proxy, address)
         yield found
         if found.state != WRONG:
-            yield from handshake(connection, address, material, now)
+            yield from handshake(connection, address, material, now, server_name)
 
 
 def split(address: str) -> tuple[str, int]:
@@ -146,7 +158,11 @@ def _login(parts: SplitResult) -> str:
 
 
 def handshake(
-    connection: socket.socket, address: str, material: Material | None, now: float
+    connection: socket.socket,
+    address: str,
+    material: Material | None,
+    now: float,
+    server_name: str | None = SERVER_NAME,
 ) -> Iterator[Finding]:
     """Yield what a TLS handshake finds, and whether the server lets this site in.
 
@@ -155,15 +171,13 @@ def handshake(
         address: The server's.
         material: What this site shows and trusts; None to look at the server alone.
         now: Seconds since 1970.
+        server_name: Name in the server's certificate; None for that of the address.
     """
     try:
-        secured = context(material).wrap_socket(connection, server_hostname=SERVER_NAME)
+        host = server_name or split(address)[0]
+        secured = context(material).wrap_socket(connection, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
-        remedy = (
-            "use this server's own token; if it is, a proxy on the way opens TLS: have the server exempted"
-        )
-        text = f"the certificate at {address} is not of this federation's authority ({error.verify_message})"
-        yield Finding("TLS", WRONG, text, remedy)
+        yield _not_trusted(address, error.verify_message, server_name)
         return
     except OSError as error:
         text = f"{address} answers, and not by TLS ({_reason(error)})"
@@ -176,7 +190,20 @@ def handshake(
         yield _encrypted(secured, shown, material)
         yield certificate_dates("the server's", shown, now)
         if material is not None:
-            yield _let_in(secured)
+            yield _let_in(secured, server_name)
+
+
+def _not_trusted(address: str, reason: str, server_name: str | None) -> Finding:
+    """Return that the server's certificate is not trusted, or not for this name."""
+    if server_name is None:
+        text = (
+            f"the certificate at {address} is not for this address, or not of an authority in --ca ({reason})"
+        )
+        remedy = "compare both with who runs the server; a proxy that opens TLS on the way looks the same"
+        return Finding("TLS", WRONG, text, remedy)
+    text = f"the certificate at {address} is not of this federation's authority ({reason})"
+    remedy = "use this server's own token; if it is, a proxy on the way opens TLS: have the server exempted"
+    return Finding("TLS", WRONG, text, remedy)
 
 
 def context(material: Material | None) -> ssl.SSLContext:
@@ -211,10 +238,9 @@ def _encrypted(secured: ssl.SSLSocket, shown: x509.Certificate, material: Materi
     return Finding("TLS", GOOD, f"{version}; the certificate is of this federation's authority")
 
 
-def _let_in(secured: ssl.SSLSocket) -> Finding:
+def _let_in(secured: ssl.SSLSocket, server_name: str | None) -> Finding:
     """Return whether the server takes this site's certificate: with TLS 1.3 it says so after the handshake."""
-    what = "the server does not accept this site: its invitation was used, or its certificate is void"
-    remedy = "ask who runs the server for a new join token"
+    what, remedy = _VOID if server_name else _NOT_KNOWN
     try:
         secured.sendall(_PREFACE)
         answer = secured.recv(9)

@@ -2,23 +2,52 @@
 
 from dataclasses import replace
 
+from fednlp.config import Experiment
 from fednlp.deployment.policy import Allow
 from fednlp.deployment.setup import Ready
 from fednlp.deployment.site_data import UNREADABLE, UnfitSiteData
-from fednlp.errors import DataError, FednlpError
+from fednlp.errors import DataError, FednlpError, RunError
 from fednlp.federated.client import ClientResult
 from fednlp.runtime.messages import ClientModelResult, LabelsKept
 
 
-def told_sizes(allow: Allow, train: int, test: int) -> Ready:
+def tells_sums(allow: Allow, experiment: Experiment) -> bool:
+    """Return whether a site adds to sums over the sites' tests: masked ones, or scores that the server may know.
+
+    Args:
+        allow: The site's.
+        experiment: Resolved.
+    """
+    masked = experiment.secure.protocol != "none"
+    return experiment.evaluation.federated and (allow.tell_scores or (masked and allow.sum_scores))
+
+
+def require_sums_told(allow: Allow, experiment: Experiment) -> None:
+    """Check that a site adds to sums over the sites' tests.
+
+    Raises:
+        RunError: It does not.
+    """
+    if not tells_sums(allow, experiment):
+        raise RunError("the server asks for sums over tests, which this site's policy does not allow")
+
+
+def told_sizes(allow: Allow, train: int, test: int, *, sums: bool = False) -> Ready:
     """Return what the server is told of the numbers of training and test examples.
 
-    Where it may not know them it is told of one each, and where it may not know scores, of no tests.
+    Where it may not know them it is told of one each. Where it may not know scores, and the site adds to no sums over
+    tests, it is told of no tests.
+
+    Args:
+        allow: The site's.
+        train: Number of training examples.
+        test: Number of test examples.
+        sums: Whether the site adds to sums over the sites' tests.
 
     >>> told_sizes(Allow(tell_size=False), 200, 50), told_sizes(Allow(tell_scores=False), 200, 50)
     (Ready(train=1, test=1), Ready(train=200, test=0))
     """
-    tests = test if allow.tell_scores else 0
+    tests = test if allow.tell_scores or sums else 0
     return Ready(train=train, test=tests) if allow.tell_size else Ready(train=1, test=min(1, tests))
 
 

@@ -9,14 +9,19 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from fednlp.deployment.certificates import Material, certificate_pem, key_pem, load_certificate, new_key
+from cryptography import x509
+
+from fednlp.deployment.access import access_of, has_joined
+from fednlp.deployment.ca import SERVER_NAME
+from fednlp.deployment.certificates import Material, certificate_pem, key_pem, new_key
 from fednlp.deployment.dial import dial
 from fednlp.deployment.findings import Finding, certificate_dates, device, disk, token_expiry, versions
 from fednlp.deployment.homes import home, joined_folder
-from fednlp.deployment.identity import SiteIdentity
 from fednlp.deployment.invitations import invitation_certificate
+from fednlp.deployment.machine import machine_memory
 from fednlp.deployment.names import server_address
 from fednlp.deployment.tokens import JoinToken
+from fednlp.errors import RunError
 from fednlp.hubs.cache import cache_dir
 
 _PACKAGES = ("fednlp", "torch", "grpcio")
@@ -31,12 +36,14 @@ class Target:
         material: What this site shows and trusts; None where only the address is known.
         expires: Until when the join token is good; None without one.
         member: Whether this site has joined.
+        server_name: Name in the server's certificate; None for that of the address.
     """
 
     address: str
     material: Material | None = None
     expires: float | None = None
     member: bool = False
+    server_name: str | None = SERVER_NAME
 
 
 def target_of(text: str) -> Target:
@@ -57,11 +64,13 @@ def target_of(text: str) -> Target:
         return Target(token.address, Material(key_pem(key), chain, token.authority_pem), token.expires)
     if ":" in text and not Path(text).is_dir():
         return Target(server_address(text))
-    folder = Path(text) if (Path(text) / "identity").is_dir() else joined_folder(text)
-    identity = SiteIdentity(folder / "identity")
-    material, member = identity.material(), identity.membership
-    assert member is not None
-    return Target(member.address, material, member=True)
+    access = access_of(Path(text) if has_joined(Path(text)) else joined_folder(text))
+    if access is None:
+        raise RunError(f"{text} was stopped before it had joined: fednlp join and the token again")
+    if access.balancer is not None:
+        return Target(access.address, server_name=None)
+    material = access.material() if access.identity is None else access.identity.material()
+    return Target(access.address, material, member=True, server_name=access.server_name)
 
 
 def examine(target: Target, now: float | None = None) -> Iterator[Finding]:
@@ -72,13 +81,13 @@ def examine(target: Target, now: float | None = None) -> Iterator[Finding]:
         now: Seconds since 1970; the present if left out.
     """
     now = time.time() if now is None else now
-    yield from dial(target.address, target.material, now)
+    yield from dial(target.address, target.material, now, target.server_name)
     if target.expires is not None:
         yield token_expiry(target.expires, now)
     if target.member and target.material is not None:
-        yield certificate_dates("this site's", load_certificate(target.material.chain), now)
+        yield certificate_dates("this site's", x509.load_pem_x509_certificates(target.material.chain)[0], now)
     yield versions({"Python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}})
-    yield device(len(os.sched_getaffinity(0)), *_memory(), _gpus())
+    yield device(len(os.sched_getaffinity(0)), *machine_memory(), _gpus())
     yield _disk("the cache", cache_dir(), "FEDNLP_CACHE")
     yield _disk("the folder of this site's federations", home(), "FEDNLP_HOME")
 
@@ -88,16 +97,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _memory() -> tuple[int | None, int | None]:
-    """Return the bytes of memory of this machine, and how many are free."""
-    try:
-        rows = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
-        known = {row[0]: int(row[1]) * 1024 for row in rows}
-    except (OSError, ValueError, IndexError):
-        return None, None
-    return known.get("MemTotal:"), known.get("MemAvailable:")
 
 
 def _gpus() -> list[str]:

@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import Any
 
 from fednlp.config import Experiment
+from fednlp.deployment.disclosure import tells_sums
 from fednlp.deployment.facts import Facts
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.refusals import SHORTEST_DIGEST, Refusal
@@ -48,7 +49,7 @@ def dry_run(
         "downloads": list(_downloads(facts)),
         "trains": list(_trains(experiment, facts)),
         "sends": list(_sends(experiment, facts)),
-        "tells": list(_tells(policy, facts)),
+        "tells": list(_tells(policy, experiment, facts)),
         "privacy": [facts.privacy.statement if facts.privacy else "no differential privacy"],
         "refused": [str(refusal) for refusal in refusals] or ["nothing: the site's file allows all of this"],
     }
@@ -121,14 +122,33 @@ def _stack_and_size(part: tuple[str, int]) -> tuple[str, int]:
     return (stack if number.isdecimal() else group), size
 
 
-def _tells(policy: SitePolicy, facts: Facts) -> Iterator[str]:
+def _tells(policy: SitePolicy, experiment: Experiment, facts: Facts) -> Iterator[str]:
     allow = policy.allow
     size = f"its number of training examples, {facts.examples:,}"
     yield size if allow.tell_size else "not its number of training examples (allow.tell_size = false)"
     if facts.gold is not None:
         counts = "how many of its examples have a label, and how many texts it can label and has labelled"
         yield counts if allow.tell_size else "whether any of its examples have a label, or have been labelled"
-    scores = "its losses, and its scores on its own test examples"
-    yield scores if allow.tell_scores else "no losses and no scores (allow.tell_scores = false)"
+    summed = experiment.secure.sum_reports
+    if summed:
+        yield "its training loss, examples seen and local steps, masked: the server sees their sums alone"
+    scores = (
+        "its scores on its own test examples"
+        if summed
+        else "its losses, and its scores on its own test examples"
+    )
+    none = "no scores" if summed else "no losses and no scores"
+    yield scores if allow.tell_scores else f"{none} (allow.tell_scores = false)"
+    if experiment.evaluation.federated:
+        yield _told_sums(policy, experiment)
     yield "the names of its labels" if facts.asks_labels and allow.tell_labels else "no names of its labels"
     yield "when it takes part, and for how long it trains"
+
+
+def _told_sums(policy: SitePolicy, experiment: Experiment) -> str:
+    """Return what the server learns of the sums over this site's tests."""
+    if not tells_sums(policy.allow, experiment):
+        return "no sums over its test examples (allow.tell_scores, allow.sum_scores)"
+    if experiment.secure.protocol == "none":
+        return "sums over its test examples, such as how often each label is predicted; the server sees them"
+    return "sums over its test examples, masked: the server sees sums over all sites with tests alone"

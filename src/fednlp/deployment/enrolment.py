@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -30,7 +30,7 @@ from fednlp.deployment.names import server_address, site_name
 from fednlp.deployment.sites import Register, Site
 from fednlp.deployment.tokens import JoinToken
 from fednlp.disk import write_private
-from fednlp.errors import IdentityError, RunError
+from fednlp.errors import ConfigError, IdentityError, RunError
 
 VERSION = 1
 """Of the messages of enrolment."""
@@ -39,10 +39,23 @@ MOST_MESSAGE_BYTES = 16 * 1024
 FOLDER = "federation"
 """In the server's run directory: the authority, the register of sites, and what arrived from them."""
 _SERVER_FILE = "server.json"
+Kind = Literal["tokens", "organisation", "balancer"]
+"""How sites show who they are: by TLS with the federation's certificates or with an organisation's, or by a proof."""
+_OPTIONS: dict[Kind, str] = {
+    "tokens": "without --ca, --cert, --key and --behind-proxy",
+    "organisation": "with --ca, --cert and --key",
+    "balancer": "with --behind-proxy",
+}
 
 
 class Admission(Protocol):
-    """Whom a server lets in. All methods are thread-safe."""
+    """Whom a server lets in. All methods are thread-safe.
+
+    Attributes:
+        register: Who was invited.
+    """
+
+    register: Register
 
     def material(self) -> Material:
         """Return what the server shows and trusts now; to be asked for at every handshake."""
@@ -162,6 +175,7 @@ class _ServerFile(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     address: str
+    kind: Kind = "tokens"
 
 
 def federation_folder(run: Path) -> Path:
@@ -176,30 +190,63 @@ def federation_folder(run: Path) -> Path:
     return folder
 
 
-def store_address(folder: Path, address: str) -> None:
-    """Store the address that join tokens name.
+def store_address(folder: Path, address: str, kind: Kind = "tokens") -> None:
+    """Store how the sites reach the server.
 
     Args:
         folder: The federation's folder.
-        address: Host and port as the sites reach the server.
+        address: Host and port.
+        kind: How sites show who they are.
 
     Raises:
         IdentityError: It is no address.
         RunError: It cannot be stored.
     """
-    content = json.dumps({"address": server_address(address)}, indent=1)
-    write_private(folder / _SERVER_FILE, content.encode(), REMEDY)
+    stored = _ServerFile(address=server_address(address), kind=kind)
+    write_private(folder / _SERVER_FILE, stored.model_dump_json(indent=1).encode(), REMEDY)
+
+
+def require_same_kind(folder: Path, kind: Kind) -> None:
+    """Refuse to go on in another way than a federation began with: no site could come back.
+
+    Args:
+        folder: The federation's folder.
+        kind: How sites show who they are now.
+
+    Raises:
+        ConfigError: It is another way.
+        RunError: The file that says so is damaged.
+    """
+    began = _server(folder).kind if (folder / _SERVER_FILE).is_file() else kind
+    if began != kind:
+        ways = f"began {_OPTIONS[began]}, and not {_OPTIONS[kind]}"
+        raise ConfigError(f"{folder.parent} {ways}: start it as it began, or choose another --out")
 
 
 def stored_address(folder: Path) -> str:
-    """Return the address that join tokens name.
+    """Return the address by which the sites reach the server.
 
     Raises:
         RunError: None is stored, or the file is damaged.
     """
+    return _server(folder).address
+
+
+def kind_of(folder: Path) -> Kind:
+    """Return how the sites of a federation show who they are.
+
+    Raises:
+        RunError: The server has never run, or the file is damaged.
+    """
+    return _server(folder).kind
+
+
+def _server(folder: Path) -> _ServerFile:
     path = folder / _SERVER_FILE
     try:
-        return server_address(_ServerFile.model_validate_json(path.read_bytes()).address)
+        found = _ServerFile.model_validate_json(path.read_bytes())
+        server_address(found.address)
+        return found
     except FileNotFoundError:
         raise RunError(f"{folder.parent} has no address for sites yet: start fednlp serve once") from None
     except (ValidationError, IdentityError):
@@ -223,3 +270,21 @@ def invite(folder: Path, name: str, days: float = 7, now: Clock = time.time) -> 
     authority = Authority.open(folder, now).der
     secret, expires = Register(folder, now).invite(name, days)
     return JoinToken(site_name(name), address, authority, secret, expires)
+
+
+def typed_by(folder: Path, name: str) -> str:
+    """Let a site take part, and return what it types after ``fednlp join``: a token, or how it reaches the server.
+
+    Args:
+        folder: The federation's folder.
+        name: The site's name, as an organisation's certificate says it.
+
+    Raises:
+        IdentityError: The name is not valid.
+        RunError: The server has never run, or the folder cannot be written.
+    """
+    kind = kind_of(folder)
+    if kind != "organisation":
+        return f"{invite(folder, name)}{' --behind-proxy' if kind == 'balancer' else ''}"
+    site = Register(folder).expect(name)
+    return f"{stored_address(folder)} --ca CA.pem --cert {site.name}.pem --key {site.name}.key"

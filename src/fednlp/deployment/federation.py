@@ -17,9 +17,12 @@ from fednlp.deployment.components import server_components
 from fednlp.deployment.enrolment import FOLDER
 from fednlp.deployment.gathering import Gathering, Members
 from fednlp.deployment.hub import Hub
+from fednlp.deployment.label_agreement import FILE as AGREED
+from fednlp.deployment.label_agreement import agree, lacks_labels, with_agreed
 from fednlp.deployment.newcomers import Newcomers, PopulationChanged, fixed_population
 from fednlp.deployment.remote import Sites
 from fednlp.deployment.remote_labels import RemoteLabels, save_counts
+from fednlp.deployment.secure_messages import OF_TESTS
 from fednlp.deployment.secure_server import Asking, SecureSessions
 from fednlp.deployment.servable import require_servable
 from fednlp.deployment.setup import ENCODER_FILES, Setup, model_files
@@ -58,7 +61,9 @@ def open_directory(experiment: Experiment, out: Path) -> RunDir:
         for path in out.glob(".resolved.toml.*"):  # of a start that was killed
             path.unlink()
         directory = create(experiment, out)
-    changed = config.differences(directory.experiment(), experiment)
+    changed = config.differences(
+        *(with_agreed(one, out / FOLDER) for one in (directory.experiment(), experiment))
+    )
     if changed:
         raise RunError(
             f"{out} is a federation of other settings ({'; '.join(changed[:5])}): start it with these, or choose "
@@ -121,12 +126,16 @@ class Federation:
         Raises:
             FednlpError: As for a simulation; the rounds before are saved.
         """
-        directory, experiment, log = self.directory, self.experiment, self.callback.log
+        directory, log = self.directory, self.callback.log
         if directory.finished:
             log(f"{directory.folder} is at its end: sites that come are told so")
             self.callback.finished(directory, directory.read_json("summary.json"))
             self.hub.finish(_ENDED)
             return directory
+        if lacks_labels(self.experiment):
+            folder = directory.folder / FOLDER
+            self.experiment = agree(directory, folder, self.hub, self.members, self._refuse_removed, log)
+        experiment = self.experiment
         components = server_components(experiment, log)
         model = start_model(experiment, components.source, components.task)
         start = start_fingerprints(experiment, model, components.tokenizer)
@@ -170,6 +179,7 @@ class Federation:
                 self.callback,
                 None,
                 self._secure_sessions().open,
+                self._sum_sessions().open,
                 partial(RemoteLabels, directory.folder / FOLDER),
             )
             self._keep_noise_secret(run)
@@ -222,6 +232,7 @@ class Federation:
             client=0,
             clients=1,
             run=self.hub.run,
+            asked_labels=(self.directory.folder / FOLDER / AGREED).is_file(),
         )
         fewshot, files = self.experiment.fewshot, model_files(Path(components.source))
         if fewshot is not None and fewshot.filter_ratio is not None:
@@ -276,11 +287,16 @@ class Federation:
         )
 
     def _secure_sessions(self) -> SecureSessions:
-        asking = Asking(
+        folder = self.directory.folder / FOLDER / "secure"
+        return SecureSessions(self._asking(), folder, max(1, self.experiment.min_clients))
+
+    def _sum_sessions(self) -> SecureSessions:
+        folder = self.directory.folder / FOLDER / "secure-tests"
+        return SecureSessions(self._asking(), folder, prefix=OF_TESTS)
+
+    def _asking(self) -> Asking:
+        return Asking(
             self.hub, self.experiment.rounds.wait, self._waiting, self._dropped_out, self._refuse_removed
-        )
-        return SecureSessions(
-            asking, self.directory.folder / FOLDER / "secure", max(1, self.experiment.min_clients)
         )
 
     def _dropped_out(self, client: int, reason: str) -> None:

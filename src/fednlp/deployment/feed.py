@@ -101,7 +101,7 @@ def point(line: Mapping[str, Any]) -> dict[str, Any]:
         "loss": _finite(line.get("train_loss")),
         "scores": {
             part: {name: _finite(value) for name, value in evaluation[part].items()}
-            for part in ("global", "personal", "finetuned")
+            for part in ("global", "federated", "personal", "finetuned")
             if part in evaluation
         },
         "bytes_up": line.get("bytes_up", 0),

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from fednlp.deployment.identity import SiteIdentity
+from fednlp.deployment.access import access_of, has_joined
 from fednlp.errors import RunError
 
 
@@ -24,16 +24,17 @@ def joined_folder(name: str, root: Path | None = None) -> Path:
         root: Of all federations; :func:`home` if left out.
 
     Raises:
+        IdentityError: An organisation's file of certificates cannot be read or does not fit.
         RunError: There is no such federation, or joining it was stopped on the way.
     """
     root = home() if root is None else root
     folder = root / name
-    if not (folder / "identity").is_dir():
-        known = sorted(path.parent.name for path in root.glob("*/identity"))
+    if not has_joined(folder):
+        known = sorted(path.name for path in root.glob("*") if has_joined(path))
         raise RunError(
             f"this machine has not joined a federation called {name} "
             f"({'it has joined ' + ', '.join(known) if known else 'nor any other'}): fednlp join and the token"
         )
-    if SiteIdentity(folder / "identity").membership is None:
+    if access_of(folder) is None:
         raise RunError(f"{name} was stopped before it had joined: fednlp join and the token again")
     return folder

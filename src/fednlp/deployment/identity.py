@@ -29,7 +29,7 @@ from fednlp.deployment.certificates import (
     public_key,
 )
 from fednlp.deployment.enrolment import MOST_MESSAGE_BYTES, VERSION
-from fednlp.deployment.invitations import invitation_certificate
+from fednlp.deployment.invitations import invitation_certificate, invitation_name
 from fednlp.deployment.tokens import ASK_AGAIN, JoinToken, date_text
 from fednlp.disk import locked, private_folder, write_private
 from fednlp.errors import IdentityError, RunError
@@ -70,6 +70,7 @@ class Membership(_Strict):
         address: Host and port of the server.
         certificate: The site's present certificate, PEM.
         ca: The certificate of the federation's authority, PEM.
+        invitation: The name of the invitation that it enrolled with last.
     """
 
     site: str
@@ -78,6 +79,7 @@ class Membership(_Strict):
     address: str
     certificate: _Pem
     ca: _Pem
+    invitation: Annotated[str, Field(max_length=64)] | None = None
 
 
 class SiteIdentity:
@@ -148,7 +150,7 @@ class SiteIdentity:
                 "join the other federation in a folder of its own"
             )
         answer = self._ask(call, token.authority_pem)
-        return self._store(token.site, token.address, answer)
+        return self._store(token.site, token.address, invitation_name(token.secret), answer)
 
     def renewal_due(self, now: float) -> bool:
         """Return whether a third or less of the certificate's life is left.
@@ -174,7 +176,8 @@ class SiteIdentity:
             RunError: The site has not enrolled, or the folder cannot be written.
         """
         present = self._joined()
-        return self._store(present.site, present.address, self._ask(call, present.ca.encode()))
+        answer = self._ask(call, present.ca.encode())
+        return self._store(present.site, present.address, present.invitation, answer)
 
     def require_current(self) -> None:
         """Refuse to go on with a certificate that has expired by this machine's clock.
@@ -222,7 +225,7 @@ class SiteIdentity:
             raise IdentityError("the server's answer is for another key than this site's")
         return answer
 
-    def _store(self, site: str, address: str, answer: _Answer) -> Membership:
+    def _store(self, site: str, address: str, invitation: str | None, answer: _Answer) -> Membership:
         root = load_certificate(answer.ca.encode())
         membership = Membership(
             site=site,
@@ -231,6 +234,7 @@ class SiteIdentity:
             address=address,
             certificate=answer.certificate,
             ca=answer.ca,
+            invitation=invitation,
         )
         write_private(self._folder / _FILE, membership.model_dump_json(indent=1).encode(), REMEDY)
         return membership

@@ -52,6 +52,11 @@ def invitation_certificate(secret: bytes, key: EllipticCurvePublicKey) -> x509.C
     return new_leaf("site", key, issuer, signer, begins=FIRST, ends=LAST, purpose=CLIENT)
 
 
+def invitation_name(secret: bytes) -> str:
+    """Return the name of an invitation, which says nothing of its secret."""
+    return _name(invitation_key(secret))
+
+
 def _name(key: EllipticCurvePrivateKey) -> str:
     """Return the common name of an invitation's root: told apart by the key, so that TLS finds the right one."""
     return _ROOT_NAME + key_id(key.public_key())[:16]

@@ -1,5 +1,6 @@
 """``fednlp join``: a site enrols, and then answers what the server asks until the federation ends."""
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -7,50 +8,117 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fednlp.deployment.access import (
+    IDENTITY,
+    Access,
+    Balancer,
+    access_of,
+    has_joined,
+    store_balancer,
+    store_organisation,
+    stored_balancer,
+)
 from fednlp.deployment.ca import SERVER_NAME
-from fednlp.deployment.certificates import Material
-from fednlp.deployment.credentials import channel_credentials
+from fednlp.deployment.credentials import balancer_credentials, channel_credentials
+from fednlp.deployment.explain import Explainer, likely
 from fednlp.deployment.homes import home, joined_folder
-from fednlp.deployment.identity import Membership, SiteIdentity
+from fednlp.deployment.identity import SiteIdentity
+from fednlp.deployment.invitations import invitation_name
+from fednlp.deployment.label_telling import asks_labels, examine_labels
 from fednlp.deployment.links.grpc import connect, enrol
+from fednlp.deployment.links.proving import Prove
+from fednlp.deployment.names import server_address
+from fednlp.deployment.organisation import Files
 from fednlp.deployment.participate import Participant
 from fednlp.deployment.policy import SitePolicy, load_policy
+from fednlp.deployment.proofs import prove
+from fednlp.deployment.renewal import keep_renewed, renew_if_due
 from fednlp.deployment.setup import is_setup, read_setup
 from fednlp.deployment.site import Site
 from fednlp.deployment.site_template import write_template
 from fednlp.deployment.tokens import JoinToken
 from fednlp.disk import locked
-from fednlp.errors import FednlpError, RunError
+from fednlp.errors import ConfigError, FednlpError, RunError
 from fednlp.simulation.components import Log
 
 _LEFT = "this site has left"
 _GOODBYE = 2.0
 """Seconds to say so."""
+_TOKEN = re.compile(r"\s*fednlp[0-9]{1,4}:")
+_LONGEST_NAME = 128
+"""Characters of a federation's folder at most: what is longer was meant to be a token."""
 
 
-def enrolled_folder(target: str, log: Log, root: Path | None = None) -> Path:
+def enrolled_folder(
+    target: str,
+    log: Log,
+    root: Path | None = None,
+    files: Files | None = None,
+    balancer: Balancer | None = None,
+) -> Path:
     """Return the folder of a federation; with a token, this site enrols in it first.
 
     Args:
-        target: A join token, or the name that an earlier join has printed.
+        target: A join token, the name that an earlier join has printed, or with ``files`` the server's address.
         log: Called with what happens.
         root: Of all federations; :func:`fednlp.deployment.homes.home` if left out.
+        files: Certificates of an organisation, in place of a token.
+        balancer: The load balancer that ends TLS, for a token; None without one.
 
     Raises:
         FednlpError: The token is not valid, the server is not there or refuses, or there is no such federation.
     """
     root = home() if root is None else root
-    if not target.startswith("fednlp1:") and ":" not in target:
-        return joined_folder(target, root)
-    token = JoinToken.parse(target)
+    if not target.strip():
+        raise ConfigError("no join token arrived: type the whole line that the server printed")
+    if files is not None and balancer is not None:
+        raise ConfigError("--behind-proxy takes a token, and of --ca, --cert and --key none but --ca")
+    if files is not None:
+        return _organisation_folder(target, files, root, log)
+    if _TOKEN.match(target) or len(target) > _LONGEST_NAME:
+        return _redeemed_folder(JoinToken.parse(target), root, log, balancer)
+    if ":" in target:
+        raise ConfigError(
+            f"{target} is neither a join token, which begins with fednlp1:, nor the name of a federation that was "
+            "joined; a server's address takes --ca, --cert and --key too"
+        )
+    return joined_folder(target, root)
+
+
+def _redeemed_folder(token: JoinToken, root: Path, log: Log, balancer: Balancer | None) -> Path:
+    """Enrol with a token, unless this site has done so with the same one before."""
     folder = root / f"{token.federation[:8]}-{token.site}"
     folder.mkdir(parents=True, exist_ok=True)
-    identity = SiteIdentity(folder / "identity")
-    present = identity.membership
-    if present is None or present.federation != token.federation:
-        material = identity.enrolment_material(token)
-        identity.enrol(token, _asking(token.address, material))
+    identity = SiteIdentity(folder / IDENTITY)
+    member = identity.membership
+    known = stored_balancer(folder)
+    store_balancer(folder, balancer)
+    if member is not None and member.invitation == invitation_name(token.secret):
+        return folder
+    material = identity.enrolment_material(token)
+    name = SERVER_NAME if balancer is None else None
+    access = Access(token.site, token.address, name, lambda: material, identity, balancer)
+    try:
+        identity.enrol(token, _asking(access))
+    except FednlpError as error:
+        if member is None:
+            raise
+        store_balancer(folder, known)
+        log(f"{error}; this site goes on with the certificate that it has")
+    else:
         log(f"joined as {token.site}; from now on: fednlp join {folder.name}")
+    return folder
+
+
+def _organisation_folder(target: str, files: Files, root: Path, log: Log) -> Path:
+    """Store how this site reaches a server with an organisation's certificates."""
+    address = server_address(target)
+    files.require_current(time.time())
+    folder = root / f"{re.sub('[^0-9A-Za-z.]+', '-', address).strip('-')}-{files.site()}"
+    if not has_joined(folder):
+        log(f"this site is {files.site()}, by its certificate; from now on: fednlp join {folder.name}")
+    folder.mkdir(parents=True, exist_ok=True)
+    store_organisation(folder, address, files)
     return folder
 
 
@@ -117,6 +185,8 @@ def examine(folder: Path, policy: SitePolicy, log: Log) -> list[str]:
         call = participant.next_call()
         if call is None:
             return []
+        if asks_labels(call.id):
+            return examine_labels(policy, participant.site.name, call.request, address)
         if not is_setup(call.id):
             raise RunError(f"this site takes part already: stop it, and look at {folder / 'site.toml'}")
         return participant.site.examine(read_setup(call.request), call.objects, address)
@@ -124,26 +194,32 @@ def examine(folder: Path, policy: SitePolicy, log: Log) -> list[str]:
 
 @contextmanager
 def _connected(folder: Path, policy: SitePolicy, log: Log) -> Iterator[tuple[Participant, str]]:
-    """Keep a connection for the time of a block, and say why where the server ends it.
+    """Keep a connection and a certificate for the time of a block, and say why where the server ends it.
 
     Raises:
         RunError: The server refuses this site.
     """
-    identity = SiteIdentity(folder / "identity")
-    member = identity.membership
-    assert member is not None
+    access = access_of(folder, log)
+    assert access is not None
     with locked(
         folder / "lock", "stop it first", f"another fednlp join is at work in {folder}: stop it first"
     ):
-        _renew(identity, member, log)
-        site = Site(folder, member.site, policy, log)
+        over = threading.Event()
+        if access.identity is not None:
+            ask = _asking(access)
+            renew_if_due(access.identity, ask, time.time(), log)
+            renewing = (access.identity, ask, over.wait, time.time, log)
+            threading.Thread(target=keep_renewed, args=renewing, daemon=True).start()
+        access.material()  # an expired one is said at once
+        site = Site(folder, access.site, policy, log)
         participant = Participant(folder, site, None, log)
         session, failure = participant.session, list[FednlpError]()
-        link = threading.Thread(target=_link, args=(identity, member, participant, failure, log), daemon=True)
+        link = threading.Thread(target=_link, args=(access, participant, failure, log), daemon=True)
         link.start()
         try:
-            yield participant, member.address
+            yield participant, access.address
         finally:
+            over.set()
             session.leave(_LEFT)
             link.join(_GOODBYE)
         if failure:
@@ -152,34 +228,48 @@ def _connected(folder: Path, policy: SitePolicy, log: Log) -> Iterator[tuple[Par
             raise RunError(f"the server refuses this site: {session.reason}")
 
 
-def _link(
-    identity: SiteIdentity, member: Membership, site: Participant, failure: list[FednlpError], log: Log
-) -> None:
+def _link(access: Access, site: Participant, failure: list[FednlpError], log: Log) -> None:
     """Keep the connection: the work of a thread."""
     try:
         connect(
-            member.address,
-            channel_credentials(identity.material()),
+            access.address,
+            lambda: _credentials(access),
             site.session.begin,
             on_state=log,
-            server_name=SERVER_NAME,
+            on_failed=Explainer(access, log).failed,
+            server_name=access.server_name,
+            prove=_prove(access),
         )
     except FednlpError as error:
         failure.append(error)
         site.session.leave(str(error))
 
 
-def _renew(identity: SiteIdentity, member: Membership, log: Log) -> None:
-    """Renew this site's certificate if it is time; a server that is not there is asked the next time."""
-    if not identity.renewal_due(time.time()):
-        return
-    try:
-        identity.renew(_asking(member.address, identity.material()))
-    except RunError as error:
-        identity.require_current()
-        log(f"the certificate could not be renewed yet: {error}")
+def _credentials(access: Access) -> Any:
+    """Return the credentials of the next connection."""
+    if access.balancer is None:
+        return channel_credentials(access.material())
+    return balancer_credentials(access.balancer.roots())
 
 
-def _asking(address: str, material: Material) -> Callable[[bytes], bytes]:
-    credentials = channel_credentials(material)
-    return lambda message: enrol(address, credentials, message, server_name=SERVER_NAME)
+def _prove(access: Access) -> Prove | None:
+    """Return what proves who this site is where TLS does not show it."""
+    if access.balancer is None:
+        return None
+    return lambda method, challenge, body: prove(access.material(), method, challenge, body)
+
+
+def _asking(access: Access) -> Callable[[bytes], bytes]:
+    """Return what sends a message of enrolment; where that fails, its error says what is likely to be wrong."""
+
+    def ask(message: bytes) -> bytes:
+        address, name = access.address, access.server_name
+        try:
+            return enrol(address, _credentials(access), message, server_name=name, prove=_prove(access))
+        except RunError:
+            found = likely(address, access.material() if access.balancer is None else None, name)
+            if found is None:
+                raise
+            raise RunError(f"cannot enrol at {address}: {found}") from None
+
+    return ask

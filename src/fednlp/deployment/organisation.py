@@ -1,10 +1,13 @@
 """Certificates that an organisation issues itself: ``--ca``, ``--cert`` and ``--key`` in place of join tokens.
 
 Then there is nothing to enrol: the organisation's authority says who somebody is, and the register of sites says who
-takes part. Files are read again at every handshake, so certificates may be replaced while a server runs.
+takes part. Files are read again at every handshake, so certificates may be replaced while a server or a site runs.
 """
 
 import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
@@ -13,35 +16,107 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from cryptography.x509.oid import NameOID
 
 from fednlp.deployment.certificates import Material, require_shown
+from fednlp.deployment.names import site_name
 from fednlp.deployment.sites import Register, Site
+from fednlp.deployment.tokens import date_text
 from fednlp.disk import regular
 from fednlp.errors import IdentityError
+from fednlp.formatting.safe_text import clean
 
 _LARGEST_FILE = 1 << 20
+_MOST_SHOWN = 200
 _WRONG = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
 
 
-def organisation_material(ca: Path, cert: Path, key: Path) -> Material:
-    """Read what one end of a connection shows and trusts.
+@dataclass(frozen=True)
+class Files:
+    """The files of one end of a connection, all PEM.
+
+    Attributes:
+        ca: One or more certificates to trust.
+        cert: This end's certificate and those between it and the root.
+        key: The private key of the first certificate, not encrypted.
+    """
+
+    ca: Path
+    cert: Path
+    key: Path
+
+    def material(self) -> Material:
+        """Read what this end shows and trusts.
+
+        Raises:
+            IdentityError: A file cannot be read, is not PEM, or key and certificate do not belong together.
+        """
+        roots, chain, private = read_certificates(self.ca), _read(self.cert), _read(self.key)
+        first = _certificates(chain, self.cert)[0]
+        try:
+            public = load_pem_private_key(private, None).public_key()
+        except _WRONG:
+            raise IdentityError(f"{self.key} is no private key in PEM without a password") from None
+        if _spki(public) != _spki(first.public_key()):
+            raise IdentityError(f"{self.key} is not the private key of the first certificate in {self.cert}")
+        return Material(private, chain, roots)
+
+    def require_current(self, now: float) -> None:
+        """Refuse a certificate that is not valid by this machine's clock.
+
+        Args:
+            now: Seconds since 1970.
+
+        Raises:
+            IdentityError: It has expired or is not valid yet; the message names the date. Or as :meth:`material`.
+        """
+        shown = x509.load_pem_x509_certificates(self.material().chain)[0]
+        begins, ends = shown.not_valid_before_utc.timestamp(), shown.not_valid_after_utc.timestamp()
+        clock = f"this machine's clock says {date_text(now)}"
+        if now >= ends:
+            raise IdentityError(
+                f"{self.cert} expired on {date_text(ends)}, and {clock}: have it issued anew, or set the clock"
+            )
+        if now < begins:
+            raise IdentityError(f"{self.cert} is valid from {date_text(begins)}, and {clock}: set the clock")
+
+    def site(self) -> str:
+        """Return the site's name in the certificate: its common name, or its first DNS name that can be one.
+
+        Raises:
+            IdentityError: There is none. Or as :meth:`material`.
+        """
+        for name in _names(self.material().chain):
+            try:
+                return site_name(name)
+            except IdentityError:
+                continue
+        raise IdentityError(
+            f"{self.cert} names no site: its common name or a DNS name has to be the site's name at the server"
+        )
+
+
+class Replaceable:
+    """Files that may be replaced while they are used: while they do not fit, what they held before counts.
 
     Args:
-        ca: One or more certificates to trust, PEM.
-        cert: This end's certificate and those between it and the root, PEM.
-        key: The private key of the first certificate, PEM, not encrypted.
+        files: The files.
+        log: Told once when they do not fit.
 
     Raises:
-        IdentityError: A file cannot be read, is not PEM, or key and certificate do not belong together.
+        IdentityError: They do not fit to begin with.
     """
-    roots, chain, private = _read(ca), _read(cert), _read(key)
-    _certificates(roots, ca)
-    first = _certificates(chain, cert)[0]
-    try:
-        public = load_pem_private_key(private, None).public_key()
-    except _WRONG:
-        raise IdentityError(f"{key} is no private key in PEM without a password") from None
-    if _spki(public) != _spki(first.public_key()):
-        raise IdentityError(f"{key} is not the private key of the first certificate in {cert}")
-    return Material(private, chain, roots)
+
+    def __init__(self, files: Files, log: Callable[[str], None] = lambda line: None) -> None:
+        self._files, self._log = files, log
+        self._last, self._said = files.material(), ""
+
+    def material(self) -> Material:
+        """Return what the files hold now, or held last."""
+        try:
+            self._last, self._said = self._files.material(), ""
+        except IdentityError as error:
+            if self._said != str(error):
+                self._said = str(error)
+                self._log(f"{error}; what it held before is used")
+        return self._last
 
 
 class OrganisationAdmission:
@@ -50,22 +125,23 @@ class OrganisationAdmission:
     A site's name in the register is the common name of its certificate or one of its alternative DNS names.
 
     Args:
-        ca: The authorities of the sites' certificates, PEM.
-        cert: The server's certificate and those between it and its root, PEM.
-        key: The server's private key, PEM.
+        files: The authorities of the sites' certificates, and the server's certificate and key.
         register: Who takes part: :meth:`Register.expect` adds a site.
+        log: Told when the files were replaced by some that do not fit.
 
     Raises:
-        IdentityError: A file is not valid.
+        IdentityError: A file is not valid, or the certificate has expired.
     """
 
-    def __init__(self, ca: Path, cert: Path, key: Path, register: Register) -> None:
-        self._files, self.register = (ca, cert, key), register
-        self.material()
+    def __init__(
+        self, files: Files, register: Register, log: Callable[[str], None] = lambda line: None
+    ) -> None:
+        files.require_current(time.time())
+        self._files, self.register = Replaceable(files, log), register
 
     def material(self) -> Material:
         """Return what the files hold now."""
-        return organisation_material(*self._files)
+        return self._files.material()
 
     def authorise(self, certificate: bytes | None) -> Site:
         """Return the one site that a certificate names.
@@ -75,18 +151,36 @@ class OrganisationAdmission:
         """
         names = _names(require_shown(certificate))
         sites = [site for site in self.register.sites() if site.name in names]
-        if len(sites) != 1 or sites[0].state != "enrolled":
+        if not sites:
+            said = ", ".join(map(repr, map(clean, names)))[:_MOST_SHOWN] or "nothing"
             raise IdentityError(
-                f"this certificate names {len(sites)} sites of the federation that may take part, and it must name one"
-                if len(sites) != 1
-                else f"the site {sites[0].name} does not take part: it is {sites[0].state}"
+                f"the certificate names {said}, and no site of the federation is called so: at the server, add it with "
+                "fednlp sites invite"
             )
+        if len(sites) > 1:
+            raise IdentityError(
+                f"the certificate names {len(sites)} sites of the federation ({sites[0].name}, {sites[1].name}), and "
+                "it must name one"
+            )
+        if sites[0].state != "enrolled":
+            raise IdentityError(f"the site {sites[0].name} does not take part: it is {sites[0].state}")
         return sites[0]
 
     def enrol(self, certificate: bytes | None, message: bytes) -> bytes:
         """Refuse: there is nothing to enrol."""
         reason = "this federation uses an organisation's certificates: join with --ca, --cert and --key"
         return json.dumps({"refused": reason}).encode()
+
+
+def read_certificates(path: Path) -> bytes:
+    """Return a file of certificates, PEM.
+
+    Raises:
+        IdentityError: It cannot be read, or holds none.
+    """
+    pem = _read(path)
+    _certificates(pem, path)
+    return pem
 
 
 def _read(path: Path) -> bytes:
@@ -110,15 +204,15 @@ def _spki(key: object) -> bytes:
     return bytes(encoded)
 
 
-def _names(pem: bytes) -> set[str]:
-    """Return the common name and the DNS names of a certificate."""
+def _names(pem: bytes) -> list[str]:
+    """Return the common name and the DNS names of the first certificate."""
     try:
-        certificate = x509.load_pem_x509_certificate(pem)
-        found = {str(one.value) for one in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)}
+        certificate = x509.load_pem_x509_certificates(pem)[0]
+        found = [str(one.value) for one in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         try:
             names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         except x509.ExtensionNotFound:
             return found
-        return found | set(names.get_values_for_type(x509.DNSName))
+        return list(dict.fromkeys([*found, *names.get_values_for_type(x509.DNSName)]))
     except _WRONG:
         raise IdentityError("the certificate is damaged") from None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fednlp.deployment.client_session import ClientSession, ReadyCall
 from fednlp.deployment.disclosure import told_error
+from fednlp.deployment.label_telling import asks_labels
 from fednlp.deployment.messages import software
 from fednlp.deployment.objects import ObjectCache
 from fednlp.deployment.outbox import Outbox
@@ -62,7 +63,7 @@ class Participant:
             FednlpError: This site does not take part; the server has been told so.
         """
         while (call := self.next_call()) is not None:
-            if not is_setup(call.id):
+            if not _begins(call.id):
                 self._wait_for_hours(call.id)
             if call.id not in self._withdrawn and not self.session.finished:
                 self._answer(call)
@@ -104,7 +105,7 @@ class Participant:
     def _fail(self, call_id: str, error: Exception, reason: str) -> None:
         """Answer a call by an error; one to be set up ends this site's part, until it is started again."""
         self.session.answer(call_id, None, None, told_error(error))
-        if not is_setup(call_id):
+        if not _begins(call_id):
             self.log(f"{call_id}: {reason}")
             return
         until = time.monotonic() + _PATIENCE
@@ -121,3 +122,8 @@ class Participant:
         for digest in self._used[:-_KEPT]:
             self.objects.drop(digest)
         self._used = self._used[-_KEPT:]
+
+
+def _begins(call_id: str) -> bool:
+    """Return whether a call comes before a site takes part: to be set up, or to tell the names of its labels."""
+    return is_setup(call_id) or asks_labels(call_id)

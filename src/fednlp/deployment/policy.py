@@ -98,6 +98,11 @@ class Allow(Section):
     tell_scores: bool = Field(
         default=True, description="whether the server may know losses and scores on the examples here"
     )
+    sum_scores: bool = Field(
+        default=True,
+        description="whether losses and scores here may be part of a secure sum, of which the server learns the sum "
+        "alone; tell_scores = true allows it too",
+    )
     tell_labels: bool = Field(
         default=False, description="whether the server may know the names of the labels"
     )

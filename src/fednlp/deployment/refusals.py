@@ -68,6 +68,16 @@ def check_settings(policy: SitePolicy, experiment: Experiment) -> list[Refusal]:
     return [*_code(allow, experiment), *_method(allow, experiment), *_protection(allow, experiment)]
 
 
+def check_labels(policy: SitePolicy, experiment: Experiment) -> list[Refusal]:
+    """Return what a policy refuses of an experiment whose server asks for the names of labels, by its text alone."""
+    allow = policy.allow
+    return [
+        *check_settings(policy, experiment),
+        *_task(allow, experiment, experiment.task.configured or ""),
+        *_labels(allow),
+    ]
+
+
 def check(policy: SitePolicy, experiment: Experiment, facts: Facts) -> list[Refusal]:
     """Return everything that a policy refuses of an experiment; it is allowed if that is nothing.
 
@@ -79,10 +89,11 @@ def check(policy: SitePolicy, experiment: Experiment, facts: Facts) -> list[Refu
     allow = policy.allow
     return [
         *check_settings(policy, experiment),
-        *_task_and_model(allow, experiment, facts),
+        *_task(allow, experiment, facts.task),
+        *_model(allow, experiment, facts),
         *_tensors(allow, facts),
         *_privacy(allow, experiment, facts),
-        *_told(allow, facts),
+        *_told(allow, experiment, facts),
         *_resources(policy, facts),
     ]
 
@@ -115,11 +126,14 @@ def _protection(allow: Allow, experiment: Experiment) -> Iterator[Refusal]:
         yield _refusal("allow.largest_epsilon", allow.largest_epsilon, "bounds no epsilon", "privacy")
 
 
-def _task_and_model(allow: Allow, experiment: Experiment, facts: Facts) -> Iterator[Refusal]:
+def _task(allow: Allow, experiment: Experiment, task: str) -> Iterator[Refusal]:
+    if experiment.task.name not in allow.code and not _fits_any(task, allow.tasks):
+        yield _refusal("allow.tasks", allow.tasks, f"has {_shown(task)}", "task.name")
+
+
+def _model(allow: Allow, experiment: Experiment, facts: Facts) -> Iterator[Refusal]:
     model = experiment.model.name_or_path
     digests = [one.digest for one in facts.downloads if not one.name.startswith(ENCODER_FILES)]
-    if experiment.task.name not in allow.code and not _fits_any(facts.task, allow.tasks):
-        yield _refusal("allow.tasks", allow.tasks, f"has {_shown(facts.task)}", "task.name")
     if not _fits_any(model, allow.models) and not any(_is_digest(one, digests) for one in allow.models):
         yield _refusal("allow.models", allow.models, f"has {_shown(model)}", "model.name_or_path")
 
@@ -150,11 +164,19 @@ def _privacy(allow: Allow, experiment: Experiment, facts: Facts) -> Iterator[Ref
         yield _refusal("allow.largest_epsilon", most, f"spends {spent} in {rounds}", *settings)
 
 
-def _told(allow: Allow, facts: Facts) -> Iterator[Refusal]:
+def _told(allow: Allow, experiment: Experiment, facts: Facts) -> Iterator[Refusal]:
     if facts.tells_size and not allow.tell_size:
         does = "weighs sites by their numbers of examples"
         yield _refusal("allow.tell_size", False, does, "algorithm.weighting")
-    if facts.asks_labels and not allow.tell_labels:
+    if experiment.secure.sum_reports and not (allow.tell_scores or allow.sum_scores):
+        does = "sums losses of training"
+        yield _refusal("allow.sum_scores", False, does, "secure.sum_reports")
+    if facts.asks_labels:
+        yield from _labels(allow)
+
+
+def _labels(allow: Allow) -> Iterator[Refusal]:
+    if not allow.tell_labels:
         yield _refusal("allow.tell_labels", False, "asks sites for the names of their labels", "data.labels")
 
 

@@ -20,6 +20,7 @@ from fednlp.deployment.messages import Call
 from fednlp.deployment.objects import mapped
 from fednlp.deployment.publishing import Offer, Publisher
 from fednlp.deployment.round_log import RoundLog, next_attempt
+from fednlp.deployment.secure_messages import TESTS
 from fednlp.deployment.secure_server import with_masked_weight
 from fednlp.deployment.waiting import Patience
 from fednlp.errors import FednlpError, RunError
@@ -30,6 +31,8 @@ from fednlp.runtime.engine import vectors_in
 from fednlp.runtime.messages import (
     ClientModelRequest,
     ClientModelResult,
+    ClientSums,
+    ClientSumsRequest,
     KeepLabelsRequest,
     LabelsKept,
     from_json,
@@ -41,12 +44,14 @@ _KINDS: Mapping[type, str] = {
     TrainRequest: "train",
     ClientModelRequest: "evaluate",
     KeepLabelsRequest: "label",
+    ClientSumsRequest: TESTS,
 }
 """What goes to sites, and what it is called in the numbers of calls."""
 _ANSWERS: Mapping[type, Any] = {
     TrainRequest: ClientResult,
     ClientModelRequest: ClientModelResult,
     KeepLabelsRequest: LabelsKept,
+    ClientSumsRequest: ClientSums,
 }
 
 
@@ -266,7 +271,7 @@ class Sites:
                 masked = request.masking is not None
                 upload = unpack_upload(data, self.worker.algorithm, self.worker.layout, answer, masked=masked)
             if upload.masked is not None:
-                answer = with_masked_weight(answer, upload.masked)
+                answer = with_masked_weight(answer, upload.masked, self.worker.layout.numel)
             return self.worker.receive(request, Trained(answer, upload), self.vectors, self.total)
         except FednlpError as error:
             return _failed(request, str(error))

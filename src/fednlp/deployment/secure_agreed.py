@@ -1,43 +1,62 @@
 """What a site expects of the secure sums of an experiment, whatever the server says of them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fednlp.config import Experiment
 from fednlp.deployment.facts import even_partition
+from fednlp.deployment.secure_messages import OF_TESTS
 from fednlp.deployment.secure_terms import NO_DIRECTORY, RoundSpec, Terms, spec_of, terms_of
-from fednlp.errors import RunError, SecureAbort
+from fednlp.errors import ConfigError, RunError, SecureAbort
 from fednlp.secure.aggregator import SecureMean
+from fednlp.secure.digits import num_digits
 from fednlp.secure.encoding import Encoding
 from fednlp.secure.messages import Survivors
 from fednlp.secure.params import SecAggParams
 from fednlp.secure.secagg_rules import SECAGG_PLUS
 from fednlp.simulation.configured_algorithm import build_algorithm
+from fednlp.simulation.federated_evaluation import sums_params
 from fednlp.simulation.protection import protect
+from fednlp.tasks.base import Task
+from fednlp.tasks.whole_sums import SUM_BITS
+from fednlp.training.scores import num_sums, require_summable
 
 
 @dataclass(frozen=True)
-class Agreed:
-    """What a site expects of all secure sums of a run.
+class AgreedTerms(ABC):
+    """What a site expects of secure sums.
 
     Attributes:
         run: The run's name.
         own: The site's number.
         clients: How many sites there are.
-        rule: The experiment's rule, with the protocol's numbers.
-        parameters: Elements of an update.
-        weight: What the site's update weighs.
+        weight: What the site's vector weighs.
         smallest: The fewest sites that the site's policy lets a sum be over.
     """
 
     run: str
     own: int
     clients: int
-    rule: SecureMean
-    parameters: int
     weight: float
     smallest: int
+
+    @abstractmethod
+    def numbers(self, cohort: int) -> SecAggParams:
+        """Return the numbers that the experiment gives for a cohort of some size, but for the largest weight.
+
+        Raises:
+            SecureAbort: There are none.
+        """
+
+    @abstractmethod
+    def length(self, params: SecAggParams) -> int:
+        """Return the number of elements of a masked vector."""
+
+    @abstractmethod
+    def masking(self, terms: Terms) -> dict[str, Any]:
+        """Return what the server has to say of masks when it asks for the vector."""
 
     def params(self, terms: Terms) -> SecAggParams:
         """Return the numbers of a round, having checked that its terms are those of the experiment.
@@ -52,8 +71,8 @@ class Agreed:
             raise SecureAbort(
                 f"the server names {largest} as the largest weight, and this site's is {self.weight}"
             )
-        encoding = replace(self.rule.params.encoding, largest_weight=largest)
-        params = replace(self.rule.params, encoding=encoding)
+        numbers = self.numbers(len(terms.cohort))
+        params = replace(numbers, encoding=replace(numbers.encoding, largest_weight=largest))
         expected = terms_of(params, terms.cohort, terms.round)
         _require_same("plan", terms.plan, expected.plan)
         _require_same("encoding", terms.encoding, expected.encoding)
@@ -66,17 +85,12 @@ class Agreed:
             )
         if self.own not in cohort:
             raise SecureAbort(f"client {self.own} is not in the cohort that the server names")
-        if self.fewest > wanted or params.fewest_in_sum < self.smallest:
+        if params.fewest_in_sum < self.smallest:
             raise SecureAbort(
                 f"a sum may be over {params.fewest_in_sum} sites, and this site's policy asks for {self.smallest} "
                 "(allow.smallest_cohort)"
             )
         return params
-
-    @property
-    def fewest(self) -> int:
-        """The fewest sites that a sum may be over."""
-        return max(self.rule.params.fewest_in_sum, self.smallest)
 
     def spec(self, terms: Terms) -> RoundSpec:
         """Return the spec of a round.
@@ -84,33 +98,94 @@ class Agreed:
         Raises:
             SecureAbort: Its terms are not those of the experiment.
         """
-        return spec_of(self.params(terms), terms, self.run, self.parameters + 1)
+        params = self.params(terms)
+        return spec_of(params, terms, self.run, self.length(params))
 
     def encoding(self, terms: Terms, masking: Mapping[str, Any]) -> Encoding:
-        """Return how the site's update is encoded, having checked what the server says of it when it asks for it.
+        """Return how the site's vector is encoded, having checked what the server says of it when it asks for it.
 
         Raises:
             SecureAbort: That is not what the terms say.
         """
-        expected = {
-            "encoding": terms.encoding,
-            "noise_std": terms.noise_std,
-            "weight": self.weight,
-            "seeds": [],
-            "clip": self.rule.clip,
-        }
-        _require_same("masking", masking, expected)
+        _require_same("masking", masking, self.masking(terms))
         return self.params(terms).encoding
 
-    def check_survivors(self, survivors: Survivors) -> None:
+    def check_survivors(self, terms: Terms, survivors: Survivors) -> None:
         """Check that a sum is over as many sites as it must be; in SecAgg+ a site is not shown all of them.
 
         Raises:
             SecureAbort: It is not.
         """
-        shown = len(survivors.ids)
-        if self.rule.params.plan.protocol != SECAGG_PLUS and shown < self.fewest:
-            raise SecureAbort(f"the sum would be over {shown} sites, and must be over {self.fewest} or more")
+        shown, params = len(survivors.ids), self.numbers(len(terms.cohort))
+        fewest = max(params.fewest_in_sum, self.smallest)
+        if params.plan.protocol != SECAGG_PLUS and shown < fewest:
+            raise SecureAbort(f"the sum would be over {shown} sites, and must be over {fewest} or more")
+
+
+@dataclass(frozen=True)
+class Agreed(AgreedTerms):
+    """What a site expects of the secure sums of updates.
+
+    Attributes:
+        rule: The experiment's rule, with the protocol's numbers.
+        parameters: Elements of an update.
+    """
+
+    rule: SecureMean
+    parameters: int
+
+    def numbers(self, cohort: int) -> SecAggParams:
+        """Return the numbers of the experiment's cohorts, which all have one size."""
+        return self.rule.params
+
+    def length(self, params: SecAggParams) -> int:
+        """Return the number of elements of an update, of what is reported with it, and its weight."""
+        return self.parameters + self.rule.masked_extra + 1
+
+    def masking(self, terms: Terms) -> dict[str, Any]:
+        """Return what the server has to say of masks: nothing but the terms."""
+        return {
+            "encoding": terms.encoding,
+            "noise_std": terms.noise_std,
+            "weight": self.weight,
+            "seeds": [],
+            "clip": self.rule.clip,
+            **({"reports": True} if self.rule.sum_reports else {}),
+        }
+
+
+@dataclass(frozen=True)
+class AgreedOnTests(AgreedTerms):
+    """What a site expects of the secure sums over the sites' tests.
+
+    The server says which sites have tests. The numbers of the protocol follow from how many these are.
+
+    Attributes:
+        experiment: Resolved.
+        added: How many numbers each site adds.
+    """
+
+    experiment: Experiment
+    added: int
+
+    def numbers(self, cohort: int) -> SecAggParams:
+        """Return the numbers for as many sites as have tests.
+
+        Raises:
+            SecureAbort: There are none for so few.
+        """
+        try:
+            return sums_params(self.experiment, cohort, self.added)
+        except ConfigError as error:
+            raise SecureAbort(f"no sum over the tests of {cohort} sites: {error}") from None
+
+    def length(self, params: SecAggParams) -> int:
+        """Return the number of digits of all numbers."""
+        return self.added * num_digits(params.encoding, SUM_BITS)
+
+    def masking(self, terms: Terms) -> dict[str, Any]:
+        """Return what the server has to say of masks: nothing but the encoding."""
+        return {"encoding": terms.encoding, "seeds": []}
 
 
 def agreed(
@@ -138,7 +213,29 @@ def agreed(
     ).algorithm
     if not isinstance(algorithm.aggregator, SecureMean):
         return None
-    return Agreed(run, own, clients, algorithm.aggregator, parameters, algorithm.weight(examples), smallest)
+    return Agreed(run, own, clients, algorithm.weight(examples), smallest, algorithm.aggregator, parameters)
+
+
+def agreed_on_tests(
+    experiment: Experiment, run: str, task: Task, *, own: int, clients: int, smallest: int
+) -> AgreedOnTests | None:
+    """Return what a site expects of the secure sums over the sites' tests; None where there are none.
+
+    Args:
+        experiment: Resolved.
+        run: The run's name.
+        task: Of the experiment.
+        own: The site's number.
+        clients: How many sites there are.
+        smallest: The fewest sites that a sum may be over.
+
+    Raises:
+        ConfigError: The task's metrics are no functions of sums.
+    """
+    if not experiment.evaluation.federated or experiment.secure.protocol == "none":
+        return None
+    added = num_sums(require_summable(task))
+    return AgreedOnTests(OF_TESTS + run, own, clients, 1.0, smallest, experiment, added)
 
 
 def _require_same(what: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:

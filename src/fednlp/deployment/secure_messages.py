@@ -110,6 +110,10 @@ class Step:
 KEYS, SHARES, DELIVER, REVEAL, ANSWER = "keys", "shares", "deliver", "reveal", "answer"
 STEPS = frozenset({KEYS, SHARES, DELIVER, REVEAL, ANSWER})
 """The names of all calls of a secure sum; between the third step and the last one clients train."""
+TESTS = "tests"
+"""The call by which a client sends sums over its own test examples."""
+OF_TESTS = f"{TESTS}-"
+"""What the names of all calls of a secure sum over the clients' tests begin with."""
 
 
 def steps_of(spec: RoundSpec) -> tuple[Step, Step, Step, Step]:

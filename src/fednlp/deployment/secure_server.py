@@ -29,7 +29,7 @@ from fednlp.deployment.waiting import Patience
 from fednlp.disk import atomic, sync_folder, writing
 from fednlp.errors import FednlpError, SecureAbort, TooFewClients
 from fednlp.federated.client import ClientResult
-from fednlp.federated.upload import Residues
+from fednlp.federated.upload import Residues, masked_tail
 from fednlp.secure.lightsecagg import LightSecAggServer
 from fednlp.secure.lightsecagg_messages import parts
 from fednlp.secure.lightsecagg_rules import LightSecAggRoundSpec
@@ -112,10 +112,11 @@ class SecureSessions:
         folder: For who was there, and for pieces that are on their way.
         fewest: Updates that must have arrived before a sum is opened: a round that is to be done again for lack of
             clients must not have been.
+        prefix: Of the names of calls, and of the run in the terms: of sums of another kind than updates.
     """
 
-    def __init__(self, asking: Asking, folder: Path, fewest: int = 1) -> None:
-        self.asking, self.folder, self.fewest = asking, folder, fewest
+    def __init__(self, asking: Asking, folder: Path, fewest: int = 1, prefix: str = "") -> None:
+        self.asking, self.folder, self.fewest, self.prefix = asking, folder, fewest, prefix
 
     def open(
         self, params: SecAggParams, clients: Sequence[int], channel: Channel, round_number: int, length: int
@@ -130,13 +131,14 @@ class SecureSessions:
             length: Elements of a masked vector, the weight included.
         """
         terms = terms_of(params, clients, round_number)
-        spec = spec_of(params, terms, self.asking.hub.run, length)
+        spec = spec_of(params, terms, self.prefix + self.asking.hub.run, length)
         path = self.folder / f"{round_number}.json"
         with writing(self.folder, _REMEDY):
             for old in self.folder.iterdir():
                 if old != path:
                     old.unlink()
-        return SecureSiteSession(self.asking, spec, terms.model_dump(), channel, Present(path), self.fewest)
+        arguments = self.asking, spec, terms.model_dump(), channel, Present(path), self.fewest, self.prefix
+        return SecureSiteSession(*arguments)
 
 
 class SecureSiteSession:
@@ -149,6 +151,7 @@ class SecureSiteSession:
         channel: Counts the messages' bytes.
         present: Who was there in the steps that are done.
         fewest: Updates that must have arrived.
+        prefix: Of the names of calls.
     """
 
     def __init__(
@@ -159,9 +162,10 @@ class SecureSiteSession:
         channel: Channel,
         present: Present,
         fewest: int,
+        prefix: str = "",
     ) -> None:
         self.asking, self.spec, self.terms, self.channel = asking, spec, terms, channel
-        self.present, self.fewest = present, fewest
+        self.present, self.fewest, self.prefix = present, fewest, prefix
         self.keys, self.shares, self.deliver, self.last = steps_of(spec)
         light = isinstance(spec, LightSecAggRoundSpec)
         self.server: Any = LightSecAggServer(spec) if light else SecAggServer(spec)  # type: ignore[arg-type]
@@ -227,7 +231,8 @@ class SecureSiteSession:
 
     def _call(self, step: Step, client: int, message: Any) -> Call:
         number = self.spec.round_number
-        name, request, objects = f"{number}.{client}.{step.name}", {"round": number}, dict[str, ObjectRef]()
+        name, request = f"{number}.{client}.{self.prefix}{step.name}", {"round": number}
+        objects: dict[str, ObjectRef] = {}
         if step.down is None:
             return Call(name, self.terms)
         if not step.down.large:
@@ -248,17 +253,18 @@ class SecureSiteSession:
         return self.present.path.with_name(call_id + _PIECES)
 
 
-def with_masked_weight(result: ClientResult, masked: Residues) -> ClientResult:
+def with_masked_weight(result: ClientResult, masked: Residues, parameters: int | None = None) -> ClientResult:
     """Return a client's report with the masked weight of the upload itself, and no other facts.
 
     Args:
         result: What the client reports.
-        masked: What it sent: its masked update, the masked weight last.
+        masked: What it sent: its masked update, what is reported if that is summed too, the masked weight last.
+        parameters: Elements of the update; all but the last by default.
     """
+    parameters = len(masked) - 1 if parameters is None else parameters
     seconds = result.facts.get("masking_seconds")
-    known = isinstance(seconds, float) and 0 <= seconds < 1e9
-    facts = {"masked_weight": int(masked[-1]), "masking_seconds": seconds if known else 0.0}
-    return replace(result, facts=facts)
+    seconds = seconds if isinstance(seconds, float) and 0 <= seconds < 1e9 else 0.0
+    return replace(result, facts=masked_tail(masked, parameters, seconds))
 
 
 def _read(step: Step, reply: StoredReply) -> Any:

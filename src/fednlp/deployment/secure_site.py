@@ -31,15 +31,16 @@ from typing import Any
 
 import numpy as np
 
-from fednlp.deployment.secure_agreed import Agreed
+from fednlp.deployment.secure_agreed import AgreedTerms
 from fednlp.deployment.secure_kept import Done, KeptSessions, Session
-from fednlp.deployment.secure_messages import BODY, DELIVER, KEYS, SHARES, Step, steps_of, to_json
+from fednlp.deployment.secure_messages import BODY, DELIVER, KEYS, SHARES, TESTS, Step, steps_of, to_json
 from fednlp.deployment.secure_terms import MOST_ROUNDS, read_terms
 from fednlp.errors import SecureAbort
 from fednlp.federated.client import ClientResult, TrainRequest
-from fednlp.federated.upload import Trained, pack_masked
+from fednlp.federated.upload import Trained, masked_tail, pack_masked
 from fednlp.privacy.noise import os_generator
 from fednlp.runtime import messages
+from fednlp.runtime.messages import ClientSums, ClientSumsRequest
 from fednlp.secure.lightsecagg import LightSecAggClient
 from fednlp.secure.lightsecagg_messages import parts
 from fednlp.secure.lightsecagg_rules import LightSecAggRoundSpec
@@ -61,7 +62,7 @@ class SecureSite:
         agreed: What is expected of every round.
     """
 
-    def __init__(self, folder: Path, agreed: Agreed) -> None:
+    def __init__(self, folder: Path, agreed: AgreedTerms) -> None:
         self.agreed = agreed
         self.kept = KeptSessions(folder, agreed.run)
 
@@ -105,13 +106,9 @@ class SecureSite:
         Raises:
             SecureAbort: The server asks for something else than the terms of the round say.
         """
-        session = self.kept.load(request.round)
-        if _TRAIN in session.done:
-            return self.kept.said(session, _TRAIN)
-        if DELIVER not in session.done:
-            raise SecureAbort(
-                f"the server asks for the update of round {request.round} before it delivers shares"
-            )
+        session, said = self._before(request.round, _TRAIN)
+        if said is not None:
+            return said
         masking = request.masking or {}
         encoding = self.agreed.encoding(session.terms, masking)
         answer = work(replace(request, masking={**masking, "noise_std": 0.0}))
@@ -122,12 +119,50 @@ class SecureSite:
             add_own_noise(residues, encoding, session.terms.noise_std, os_generator())
         client = self._client(session)
         add_own_masks(residues, client.masks(), encoding.modulus)
-        facts = {**answer.result.facts, "masked_weight": int(residues[-1])}
+        # The facts that came with the answer are of the residues before they were masked.
+        facts = masked_tail(residues, len(residues) - 1, answer.result.facts["masking_seconds"])
         self.kept.write_body(session, _TRAIN, [pack_masked(residues)])
         session.client = client.saved()
         session.done[_TRAIN] = Done(asked="", answer=_json(replace(answer.result, facts=facts)), body=True)
         self.kept.save(session)
         return self.kept.said(session, _TRAIN)
+
+    def add(self, request: ClientSumsRequest, work: Callable[[ClientSumsRequest], ClientSums]) -> Answer:
+        """Have the client evaluate, and mask the sums that it sends; what was sent once is sent again.
+
+        Args:
+            request: What the server asks; its masks are not in it.
+            work: Evaluates, and writes the sums as residues.
+
+        Raises:
+            SecureAbort: The server asks for something else than the terms of the round say.
+        """
+        session, said = self._before(request.round, TESTS)
+        if said is not None:
+            return said
+        encoding = self.agreed.encoding(session.terms, request.masking or {})
+        answer, client = work(request), self._client(session)
+        residues = np.array(answer.sums, dtype=np.uint32)
+        add_own_masks(residues, client.masks(), encoding.modulus)
+        session.client = client.saved()
+        session.done[TESTS] = Done(asked="", answer=_json(replace(answer, sums=residues.tolist())))
+        self.kept.save(session)
+        return self.kept.said(session, TESTS)
+
+    def _before(self, round_number: int, name: str) -> tuple[Session, Answer | None]:
+        """Return a round's session, ready to mask a vector, and what was sent already; None for nothing.
+
+        Raises:
+            SecureAbort: The session is not that far, or was refused.
+        """
+        session = self.kept.load(round_number)
+        if name in session.done:
+            return session, self.kept.said(session, name)
+        if DELIVER not in session.done:
+            raise SecureAbort(
+                f"the server asks for the update of round {round_number} before it delivers shares"
+            )
+        return session, None
 
     def over(self, round_number: int) -> None:
         """Remove all that is kept of the rounds before this one."""
@@ -144,7 +179,7 @@ class SecureSite:
         try:
             message = self._message(session, step, request, objects)
             if isinstance(message, Survivors):
-                self.agreed.check_survivors(message)
+                self.agreed.check_survivors(session.terms, message)
             method = getattr(client, _METHODS.get(name, name))
             made = method() if message is None else method(message)
         except SecureAbort as abort:
@@ -206,7 +241,7 @@ def _digest(request: Mapping[str, Any], objects: Mapping[str, Path]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _json(result: ClientResult) -> dict[str, Any]:
+def _json(result: ClientResult | ClientSums) -> dict[str, Any]:
     found = messages.to_json(result)
     assert found is not None
     return found

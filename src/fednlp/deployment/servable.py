@@ -6,7 +6,6 @@ from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES, Fewshot
 from fednlp.deployment.secure_terms import NO_DIRECTORY
 from fednlp.errors import ConfigError
-from fednlp.formulations import TASKS
 from fednlp.models.registry import FROM_SCRATCH_NAMES
 
 DRAWN = ("gold", "gamma", "noisy_client_fraction", "validation")
@@ -42,8 +41,6 @@ def _problems(experiment: Experiment) -> Iterator[str]:
     task = experiment.task.configured
     if task is None:
         yield 'the server has no data to infer the task from: say task.name = "text-classification", ...'
-    elif task in TASKS and TASKS[task].schema.kind in ("class", "tags") and experiment.data.labels is None:
-        yield f'{task} needs the names of its labels: say data.labels = ["...", "..."]'
     if experiment.model.name_or_path in FROM_SCRATCH_NAMES:
         yield (
             f"{experiment.model.name_or_path} is built over a vocabulary of the training texts, which are at the "

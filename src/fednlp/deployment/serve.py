@@ -9,13 +9,24 @@ from pathlib import Path
 
 from fednlp.config import Experiment
 from fednlp.deployment.credentials import server_credentials
-from fednlp.deployment.enrolment import FOLDER, FederationAdmission, invite, store_address
+from fednlp.deployment.enrolment import (
+    FOLDER,
+    Admission,
+    FederationAdmission,
+    Kind,
+    require_same_kind,
+    store_address,
+    typed_by,
+)
 from fednlp.deployment.federation import Federation, open_directory, run_name
 from fednlp.deployment.goodbye import let_go
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links import Session, Wake
 from fednlp.deployment.links.grpc import PeerIdentity, RunningServer
 from fednlp.deployment.links.grpc import serve as listen_with
+from fednlp.deployment.organisation import Files, OrganisationAdmission
+from fednlp.deployment.proofs import Challenges
+from fednlp.deployment.sites import Register
 from fednlp.deployment.status_writer import StatusWriter
 from fednlp.errors import ConfigError
 from fednlp.simulation.callback import Callback
@@ -30,11 +41,22 @@ class Listening:
         listen: ``host:port`` to listen at; port 0 for any that is free.
         address: ``host:port`` as the sites reach it; that of ``listen`` if left out.
         hosts: Further names and addresses of the server, for its certificate.
+        files: Certificates of an organisation, in place of those that the federation makes itself.
+        behind_proxy: Whether a load balancer ends TLS, so that the server listens without it.
     """
 
     listen: str = "0.0.0.0:8443"
     address: str | None = None
     hosts: tuple[str, ...] = ()
+    files: Files | None = None
+    behind_proxy: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """How sites show who they are."""
+        if self.files is not None:
+            return "organisation"
+        return "balancer" if self.behind_proxy else "tokens"
 
 
 def serve(
@@ -56,7 +78,7 @@ def serve(
         sites: Names of the sites to invite; none for those that were invited before.
         where: How the server is reached.
         callback: Reports progress.
-        on_token: Told the name and the join token of each site that is newly invited.
+        on_token: Told the name of each site that is newly invited, and what it types after ``fednlp join``.
         on_listening: Called once the server listens, and new sites are invited.
         on_look: Called about once a second while sites are awaited; an error that it raises stops the server.
         page: ``host:port`` of a page that shows the run, for a browser; no page if left out.
@@ -66,16 +88,20 @@ def serve(
     """
     directory = open_directory(experiment.resolved(), out)
     folder = directory.folder / FOLDER
+    _require_distinct(sites)
+    _require_fit(experiment, where)
+    require_same_kind(folder, where.kind)
     with directory.alone(), _shown(page, out, callback.log):
-        admission = FederationAdmission(folder, where.hosts)
+        admission = _admission(folder, where, callback.log)
         hub = Hub(folder, run_name(directory))
         running = _listen(where, admission, hub, callback)
         try:
-            store_address(folder, where.address or _reached(where.listen, running.port))
+            address = where.address or _reached(where.listen, running.port)
+            store_address(folder, address, where.kind)
             known = {site.name for site in admission.register.sites()}
             for name in sites:
                 if name not in known:
-                    on_token(name, str(invite(folder, name)))
+                    on_token(name, typed_by(folder, name))
             if not admission.register.sites():
                 raise ConfigError(
                     "no site is invited: name them, for example --sites nord,west, or say how many: --sites 3"
@@ -103,7 +129,37 @@ def _shown(page: str | None, out: Path, log: Callable[[str], None]) -> AbstractC
     return PageServer(out, page, log)
 
 
-def _listen(where: Listening, admission: FederationAdmission, hub: Hub, callback: Callback) -> RunningServer:
+def _require_distinct(sites: Sequence[str]) -> None:
+    twice = next((name for place, name in enumerate(sites) if name in sites[:place]), None)
+    if twice is not None:
+        raise ConfigError(f"--sites names {twice} twice: give each site a name of its own")
+
+
+def _require_fit(experiment: Experiment, where: Listening) -> None:
+    """Refuse what a load balancer that ends TLS breaks.
+
+    Raises:
+        ConfigError: It breaks the experiment's secure aggregation, or an organisation's certificates.
+    """
+    if where.behind_proxy and where.files is not None:
+        raise ConfigError(
+            "--behind-proxy does not go with --ca, --cert and --key: the balancer shows no certificate"
+        )
+    if where.behind_proxy and experiment.secure.protocol != "none":
+        raise ConfigError(
+            "--behind-proxy does not go with secure.protocol: who ends TLS could exchange the sites' keys and see what "
+            "they send; have the load balancer pass TLS through, and leave --behind-proxy out"
+        )
+
+
+def _admission(folder: Path, where: Listening, log: Callable[[str], None]) -> Admission:
+    """Return who lets sites in: the federation's own authority, or that of an organisation."""
+    if where.files is None:
+        return FederationAdmission(folder, where.hosts)
+    return OrganisationAdmission(where.files, Register(folder), log)
+
+
+def _listen(where: Listening, admission: Admission, hub: Hub, callback: Callback) -> RunningServer:
     def session(peer: PeerIdentity, wake: Wake) -> Session:
         site = admission.authorise(peer.certificate)
         return hub.session(site.client, wake, time.time)
@@ -111,7 +167,13 @@ def _listen(where: Listening, admission: FederationAdmission, hub: Hub, callback
     def enrol(peer: PeerIdentity, message: bytes) -> bytes:
         return admission.enrol(peer.certificate, message)
 
-    return listen_with(where.listen, server_credentials(admission.material), session, enrol, log=callback.log)
+    if not where.behind_proxy:
+        credentials = server_credentials(admission.material)
+        return listen_with(where.listen, credentials, session, enrol, log=callback.log)
+    callback.log(
+        f"this server listens without TLS at {where.listen}: let nobody but the load balancer reach it"
+    )
+    return listen_with(where.listen, None, session, enrol, log=callback.log, challenges=Challenges())
 
 
 def _reached(listen: str, port: int) -> str:

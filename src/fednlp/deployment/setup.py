@@ -33,6 +33,7 @@ class Setup(_Checked):
         client: The site's number.
         clients: How many sites there are.
         run: The run's name, which no other run has.
+        asked_labels: Whether the sites were asked for the names of their labels.
     """
 
     experiment: dict[str, JsonValue]
@@ -42,6 +43,7 @@ class Setup(_Checked):
     client: int = Field(ge=0)
     clients: int = Field(ge=1)
     run: str = Field(min_length=1, max_length=64)
+    asked_labels: bool = False
 
 
 class Ready(_Checked):
@@ -107,8 +109,17 @@ def experiment_of(setup: Setup) -> Experiment:
     Raises:
         RunError: It is no experiment of this version.
     """
+    return read_experiment(setup.experiment)
+
+
+def read_experiment(sections: Mapping[str, Any]) -> Experiment:
+    """Return an experiment that a server sent, as :func:`experiment_of`.
+
+    Raises:
+        RunError: It is no experiment of this version.
+    """
     try:
-        return Experiment(**setup.experiment)
+        return Experiment(**sections)
     except ConfigError as error:
         raise RunError(f"the server's experiment does not fit this version of fednlp: {error}") from None
 

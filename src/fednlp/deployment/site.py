@@ -12,16 +12,26 @@ from torch import Tensor
 
 from fednlp.config import differences
 from fednlp.deployment.asked import DERIVED, SiteRequest, asked_of
-from fednlp.deployment.disclosure import told_kept, told_labels, told_result, told_score, told_sizes
+from fednlp.deployment.disclosure import (
+    require_sums_told,
+    tells_sums,
+    told_kept,
+    told_labels,
+    told_result,
+    told_score,
+    told_sizes,
+)
 from fednlp.deployment.dry_run import dry_run
 from fednlp.deployment.facts import Download, Facts, facts_of
+from fednlp.deployment.label_telling import asks_labels, tell_labels
+from fednlp.deployment.memory import check_memory
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.published import Published
 from fednlp.deployment.refusals import Refusal, check, check_settings, refused_by
 from fednlp.deployment.repeated import LastTrained
-from fednlp.deployment.secure_agreed import agreed
+from fednlp.deployment.secure_agreed import agreed, agreed_on_tests
 from fednlp.deployment.secure_kept import KeptSessions
-from fednlp.deployment.secure_messages import STEPS
+from fednlp.deployment.secure_messages import OF_TESTS, STEPS
 from fednlp.deployment.secure_site import SecureSite
 from fednlp.deployment.setup import (
     ENCODER_FILES,
@@ -44,6 +54,7 @@ from fednlp.partition import OneClient
 from fednlp.runtime.messages import (
     ClientModelRequest,
     ClientModelResult,
+    ClientSumsRequest,
     KeepLabelsRequest,
     LabelRequest,
     LabelsKept,
@@ -52,7 +63,7 @@ from fednlp.runtime.messages import (
 from fednlp.simulation.components import Log
 from fednlp.training.worker import ClientWorker
 
-_SETUP, _SECURE, _LAST = "setup.json", "secure", "trained.json"
+_SETUP, _SECURE, _SECURE_TESTS, _LAST = "setup.json", "secure", "secure-tests", "trained.json"
 
 
 class Site:
@@ -69,6 +80,7 @@ class Site:
         self.folder, self.name, self.policy, self.log = folder, name, policy, log
         self._opened: SiteWork | None = None
         self._sums: SecureSite | None = None
+        self._test_sums: SecureSite | None = None
         self._published = Published()
         self._last, self._run = LastTrained(folder / _LAST), ""
 
@@ -88,13 +100,16 @@ class Site:
         Raises:
             FednlpError: The site cannot or may not do it.
         """
+        if asks_labels(name):
+            return tell_labels(self.policy, self.name, request), None
         if is_setup(name):
             return self._set_up(read_setup(request), objects), None
-        if name in STEPS:
-            sums = self.sums
+        step = name.removeprefix(OF_TESTS)
+        if step in STEPS:
+            sums = self.sums if step == name else self.test_sums
             if sums is None:
                 raise RunError("the server asks for a secure sum, and the experiment has none")
-            return sums.answer(name, request, objects)
+            return sums.answer(step, request, objects)
         return self._work(name, request, objects)
 
     def end(self) -> None:
@@ -102,8 +117,10 @@ class Site:
         if (self.folder / LABELS).is_dir():
             shutil.rmtree(self.folder / LABELS)
         setup = self.folder / _SETUP
-        if (self.folder / _SECURE).is_dir() and setup.is_file():
-            KeptSessions(self.folder / _SECURE, read_setup(json.loads(setup.read_text())).run).end()
+        for name, prefix in ((_SECURE, ""), (_SECURE_TESTS, OF_TESTS)):
+            if (self.folder / name).is_dir() and setup.is_file():
+                run = prefix + read_setup(json.loads(setup.read_text())).run
+                KeptSessions(self.folder / name, run).end()
 
     @property
     def opened(self) -> SiteWork:
@@ -116,7 +133,7 @@ class Site:
                 )
             setup = read_setup(json.loads(path.read_text()))
             self._opened = self._open(setup)
-            self._sums = self._secure_sums(setup, self._opened.worker)
+            self._open_sums(setup, self._opened.worker)
         return self._opened
 
     @property
@@ -129,10 +146,15 @@ class Site:
         """This site's part in secure sums; None where the experiment has none."""
         return self._sums if self.opened is not None else None
 
+    @property
+    def test_sums(self) -> SecureSite | None:
+        """This site's part in secure sums over the sites' tests; None where the experiment has none."""
+        return self._test_sums if self.worker is not None else None
+
     def _set_up(self, setup: Setup, objects: Mapping[str, Path]) -> dict[str, Any]:
         self._require_unchanged(setup)
         self._opened = work = self._examined(setup, objects)
-        self._sums = self._secure_sums(setup, work.worker)
+        self._open_sums(setup, work.worker)
         ready = self._ready(setup, work)
         with atomic(self.folder / _SETUP) as file:
             file.write(setup.model_dump_json().encode())
@@ -149,7 +171,8 @@ class Site:
         """Return how many examples the site has, as far as the server may know."""
         allow, own = self.policy.allow, work.worker.partition
         train, test = (len(part(setup.client)) for part in (own.train, own.test))
-        ready = told_sizes(allow, train, test)
+        sums = tells_sums(allow, work.experiment)
+        ready = told_sizes(allow, train, test, sums=sums)
         if work.labels is None:
             return ready
         return told_labels(allow, ready, len(work.labels.gold[0]), len(work.labels.candidates))
@@ -185,6 +208,7 @@ class Site:
         experiment = experiment_of(setup)
         self._require_none(check_settings(self.policy, experiment))
         place_models(objects, {MODEL_FILES: self.folder / START, ENCODER_FILES: self.folder / ENCODER})
+        self._require_none(check_memory(self.policy, setup, experiment, self.folder / START))
         work = self._open(setup)
         worker, labels = work.worker, work.labels
         facts = facts_of(
@@ -196,6 +220,7 @@ class Site:
             longest=setup.longest,
             downloads=[Download(name, path.stat().st_size, path.name) for name, path in objects.items()],
             gold=None if labels is None else len(labels.gold[0]),
+            asks_labels=setup.asked_labels,
         )
         return work, facts, check(self.policy, experiment, facts)
 
@@ -213,12 +238,12 @@ class Site:
         self._run = setup.run
         return open_work(self.folder, self.policy, setup, self.log)
 
-    def _secure_sums(self, setup: Setup, worker: ClientWorker) -> SecureSite | None:
-        """Return what answers the calls of secure sums; None where the experiment has none."""
-        own, allow = worker.partition, self.policy.allow
+    def _open_sums(self, setup: Setup, worker: ClientWorker) -> None:
+        """Open what answers the calls of secure sums, as far as the experiment has any."""
+        own, allow, experiment = worker.partition, self.policy.allow, experiment_of(setup)
         train, test = (len(part(setup.client)) for part in (own.train, own.test))
         expected = agreed(
-            experiment_of(setup),
+            experiment,
             setup.run,
             own=setup.client,
             clients=setup.clients,
@@ -226,7 +251,16 @@ class Site:
             examples=told_sizes(allow, train, test).train,
             smallest=allow.smallest_cohort,
         )
-        return None if expected is None else SecureSite(self.folder / _SECURE, expected)
+        self._sums = None if expected is None else SecureSite(self.folder / _SECURE, expected)
+        terms = agreed_on_tests(
+            experiment,
+            setup.run,
+            worker.task,
+            own=setup.client,
+            clients=setup.clients,
+            smallest=allow.smallest_cohort,
+        )
+        self._test_sums = None if terms is None else SecureSite(self.folder / _SECURE_TESTS, terms)
 
     def _work(
         self, name: str, request: Mapping[str, Any], objects: Mapping[str, Path]
@@ -237,11 +271,15 @@ class Site:
         wanted = asked_of(request.get("request"), name, self.opened.experiment, own)
         sums, do = self.sums, partial(self._do, request=request, objects=objects)
         if sums is not None:
-            sums.over(wanted.round + isinstance(wanted, ClientModelRequest))
+            sums.over(wanted.round + (not isinstance(wanted, TrainRequest | KeepLabelsRequest)))
             if isinstance(wanted, TrainRequest):
                 return sums.train(wanted, do)
         if isinstance(wanted, TrainRequest):
             self._last.require_same(self._run, wanted.round, name, request, objects)
+        if isinstance(wanted, ClientSumsRequest):
+            require_sums_told(self.policy.allow, self.opened.experiment)
+            if self.test_sums is not None:
+                return self.test_sums.add(wanted, do)
         answer = do(wanted)
         if not isinstance(answer, Trained):
             return _json(to_json(answer)), None
@@ -270,8 +308,9 @@ class Site:
         if isinstance(wanted, KeepLabelsRequest):
             return self._label(wanted, vectors)
         labels = self.opened.labels
-        labelled = wanted if labels is None else labels.with_labels(wanted)
-        answer = worker.handlers[type(wanted)](labelled, vectors)
+        if labels is not None and not isinstance(wanted, ClientSumsRequest):
+            wanted = labels.with_labels(wanted)
+        answer = worker.handlers[type(wanted)](wanted, vectors)
         worker.trainer.sync()
         if isinstance(answer, ClientModelResult):
             return told_score(self.policy.allow, answer)
@@ -296,6 +335,8 @@ class Site:
         store = self.worker.trainer.store
         if store is None or not isinstance(counted, int) or not 0 <= counted < request.round:
             return request
+        if isinstance(request, ClientSumsRequest):
+            return request if self.worker.has_global_model else replace(request, round=counted)
         if isinstance(request, ClientModelRequest) and not request.finetune_steps:
             return replace(request, round=counted)
         before = request.round if isinstance(request, KeepLabelsRequest) else None  # it may train as well

@@ -3,6 +3,7 @@
 What is wrong with them is said here with names and numbers; the server is told its kind alone.
 """
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 
 from fednlp.data import TextData, load_data
@@ -60,7 +61,7 @@ def open_site_data(
         )
     try:
         data = load_data(**files.arguments(), task=task if task in TASKS else None, unlabelled=unlabelled)
-        renamed = rename_labels(data, policy.labels)
+        renamed = _renamed(data, policy.labels, labels or ())
     except MissingColumns as error:
         own = configured_columns(files.columns, files.text, files.label)
         raise UnfitSiteData(_lacking(error, task, own), LACKS_COLUMNS) from None
@@ -72,6 +73,29 @@ def open_site_data(
     if strange:
         raise UnfitSiteData(_strange(data.name, data.task, strange, labels), UNKNOWN_LABELS)
     return with_labels(renamed, labels)
+
+
+def _renamed(data: TextData, names: Mapping[str, str], labels: Sequence[str]) -> TextData:
+    """Return data whose labels have the experiment's names.
+
+    Forms of one text that Unicode takes for the same (NFC and NFD) are one name: programs write either.
+
+    Args:
+        data: The site's.
+        names: The experiment's names by the site's own, where they differ.
+        labels: The experiment's, as far as they are known.
+    """
+    theirs = {_composed(name): name for name in labels}
+    own = {_composed(old): new for old, new in names.items()}
+    found = {}
+    for label in data.label_names:
+        name = _composed(own.get(_composed(label), label))
+        found[label] = theirs.get(name, name)
+    return rename_labels(data, found or names)
+
+
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
 
 
 def _lacking(error: MissingColumns, task: str, own: Mapping[str, str]) -> str:

@@ -278,7 +278,9 @@ def _site(client: int, entry: Entry) -> Site:
 
 
 def _removed(entry: Entry) -> IdentityError:
-    return IdentityError(f"the site {entry.name} was removed from the federation on {date_text(entry.since)}")
+    return IdentityError(
+        f"the site {entry.name} was removed from the federation on {date_text(entry.since)}; to come back, {ASK_AGAIN}"
+    )
 
 
 def _close(file: File, client: int, key: str) -> Site:

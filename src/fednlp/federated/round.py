@@ -8,13 +8,13 @@ Nothing here knows of text, tasks, models or transports: those stand behind :cla
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from fednlp.errors import ConfigError, TooFewClients
-from fednlp.federated.aggregators.base import Outcome
+from fednlp.federated.aggregators.base import Outcome, Reported
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.cohort import LATE, Cohort, Population, RoundPlan, is_drawn_from
@@ -28,7 +28,7 @@ from fednlp.federated.transforms import RngKey
 
 @dataclass(frozen=True)
 class RoundReport:
-    """The numbers of one round; ``train_loss`` is the mean over the examples seen.
+    """The numbers of one round; ``train_loss``, and ``metrics`` of the method's own, are means over the examples seen.
 
     Bytes are summed over the clients; one that was dropped has cost the way down.
     """
@@ -45,6 +45,7 @@ class RoundReport:
     aborted: str | None = None
     seconds: float | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 def run_round(
@@ -198,19 +199,36 @@ def _require_enough(plan: RoundPlan, outcome: Outcome) -> None:
 
 
 def _report(plan: RoundPlan, outcome: Outcome, layout: Layout) -> RoundReport:
-    kept = [result for result in outcome.results if result.error is None]
-    examples, whole = sum(result.examples for result in kept), layout.message_bytes
+    kept, whole = [result for result in outcome.results if result.error is None], layout.message_bytes
+    reported = outcome.reported or Reported(
+        sum(result.loss for result in kept),
+        sum(result.examples for result in kept),
+        sum(result.steps for result in kept),
+    )
     return RoundReport(
         round=plan.number,
         cohort=list(plan.cohort.clients),
         results=list(outcome.results),
-        train_loss=sum(result.loss for result in kept) / examples if examples else float("nan"),
-        steps=sum(result.steps for result in kept),
-        examples=examples,
+        train_loss=reported.loss / reported.examples if reported.examples else float("nan"),
+        steps=reported.steps,
+        examples=reported.examples,
         bytes_up=sum(whole if r.bytes_up is None else r.bytes_up for r in kept),
         bytes_down=sum(whole if r.bytes_down is None else r.bytes_down for r in outcome.results),
         dropped=[result for result in outcome.results if result.error is not None],
         aborted=outcome.aborted,
         seconds=plan.cohort.seconds,
         facts=outcome.facts,
+        metrics=mean_over_examples(kept),
     )
+
+
+def mean_over_examples(results: Sequence[ClientResult]) -> dict[str, float]:
+    """Return the means of what clients report, weighted by the examples that each has seen; nothing without any.
+
+    >>> one, other = (ClientResult(i, 0.5, examples=n, metrics={"tau": 4.0 * (i + 1)}) for i, n in enumerate((1, 3)))
+    >>> mean_over_examples([one, other])
+    {'tau': 7.0}
+    """
+    examples = sum(result.examples for result in results)
+    names = results[0].metrics if examples else {}
+    return {name: sum(one.examples * one.metrics[name] for one in results) / examples for name in names}

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,6 +125,19 @@ def pack_masked(masked: Residues) -> bytes:
     return _MASKED + len(masked).to_bytes(4, "little") + masked.astype("<u4").tobytes()
 
 
+def masked_tail(masked: Residues, parameters: int, seconds: float) -> dict[str, Any]:
+    """Return the facts of a masked update that the sum of updates has no place for.
+
+    Args:
+        masked: The masked update, what is reported if that is summed too, and the weight.
+        parameters: Elements of the update.
+        seconds: What masking took.
+    """
+    reports = masked[parameters:-1].tolist()
+    facts = {"masked_weight": int(masked[-1]), "masking_seconds": seconds}
+    return facts | ({"masked_reports": reports} if reports else {})
+
+
 def unpack_upload(
     data: bytes | memoryview, algorithm: Algorithm, layout: Layout, result: ClientResult, *, masked: bool
 ) -> Upload:
@@ -142,7 +156,7 @@ def unpack_upload(
     if result.entries is not None and algorithm.uplink.pull.rule == "all":
         raise RunError("the client says which tensors it sent, and it was to send all of them")
     if masked:
-        return Upload(masked=_residues(data, layout.numel + 1))
+        return Upload(masked=_residues(data, layout.numel + algorithm.aggregator.masked_extra + 1))
     _require_entries(result.entries, layout)
     length = model_bytes(algorithm.uplink, layout, result.entries)
     whole, names = layout.message_bytes, algorithm.sends[1:]
@@ -167,7 +181,7 @@ def upload_bytes(algorithm: Algorithm, layout: Layout, entries: list[int] | None
         masked: Whether it masks its update.
     """
     if masked:
-        return MASKED_HEADER + 4 * (layout.numel + 1)
+        return MASKED_HEADER + 4 * (layout.numel + algorithm.aggregator.masked_extra + 1)
     return model_bytes(algorithm.uplink, layout, entries) + (len(algorithm.sends) - 1) * layout.message_bytes
 
 

@@ -24,7 +24,7 @@ from fednlp.reports.describe import (
 from fednlp.reports.document import Block, Code, Document, Fold, Grid, KeyValues, Picture, ReportSection, Text
 from fednlp.reports.groups import Groups, differing, flatten, group_runs, metric_of, settings, without_seeds
 from fednlp.reports.plots import shown_parts
-from fednlp.reports.read import Run
+from fednlp.reports.read import COUNTS, Run, trivial_baseline
 from fednlp.reports.render import cell_text, grid, leaders
 from fednlp.reports.sections.clients import client_blocks
 from fednlp.reports.sections.communication import communication_blocks
@@ -37,13 +37,19 @@ from fednlp.reports.table import Stat, Table, TableColumn, TableRow, compare_tab
 
 _TILES = {
     "global": "Global test {metric}",
+    "federated": "Summed test {metric}",
     "personal": "Personal test {metric}",
     "personal_worst_decile": "Worst decile of the clients{unit}",
     "bytes": "Sent, up and down",
     "seconds": "Time",
     "rounds": "Rounds",
 }
-_PARTS = {"global": "Global test", "personal": "Personal test", "finetuned": "Personal test after own steps,"}
+_PARTS = {
+    "global": "Global test",
+    "federated": "Summed test",
+    "personal": "Personal test",
+    "finetuned": "Personal test after own steps,",
+}
 
 
 def build(runs: Sequence[Run], target: float | None = None) -> Document:
@@ -122,7 +128,7 @@ def _all_metrics(runs: Sequence[Run]) -> Iterator[Block]:
     for part, title in _PARTS.items():
         for key in dict.fromkeys(key for run in runs for key in run.scores(part)):
             values = [run.scores(part).get(key) for run in runs]
-            shown = [str(v) if key == "clients" else metric_value(key, v) for v in values]
+            shown = [str(v) if key in COUNTS else metric_value(key, v) for v in values]
             rows.append([f"{title} {metric_title(key)}", *shown])
     best = [(run.summary or {}).get("best") or {} for run in runs]
     if any(best):
@@ -133,7 +139,7 @@ def _all_metrics(runs: Sequence[Run]) -> Iterator[Block]:
         own = own_models(runs[0]) or (runs[0].summary or {}).get("personalised")
         of = "personal" if own else "global"
         rows.append([f"Best {of} test {metric_title(runs[0].metric)} of all rounds", *cells])
-    baselines = [(run.summary or {}).get("baseline") or {} for run in runs]
+    baselines = [trivial_baseline(run.summary) for run in runs]
     if any(baselines):
         cells = [metric_value(run.metric, b.get(run.metric)) for run, b in zip(runs, baselines, strict=True)]
         baseline = next(b["name"] for b in baselines if b)
@@ -152,10 +158,19 @@ def _learning(groups: Groups) -> Iterator[Block]:
         for part, where in shown_parts(groups, name).items()
     ]
     loss = ("train_loss", "curve-loss", "Mean training loss of the clients of each round.")
-    for metric, file, caption in (*charts, loss):
+    for metric, file, caption in (*charts, loss, *_own_metrics(groups)):
         chart = plots.learning_curves(groups, metric)
         if chart is not None:
             yield Picture(file, caption + how, draw(chart), chart)
+
+
+def _own_metrics(groups: Groups) -> Iterator[tuple[str, str, str]]:
+    """Yield the numbers that a method's clients report: key, file and caption of each."""
+    lines = [line for runs in groups.values() for run in runs for line in run.rounds]
+    names = dict.fromkeys(name for line in lines for name in line.get("client_metrics", {}))
+    for number, name in enumerate(names, 1):
+        caption = f"What the clients of each round report as {name}, mean over their examples."
+        yield f"client_metrics.{name}", f"curve-client-{number}", caption
 
 
 def _configuration(groups: Groups) -> Iterator[Block]:
@@ -195,7 +210,7 @@ def _value(value: Any) -> str:
     return ", ".join(map(human_number, value)) or DASH if isinstance(value, list) else human_number(value)
 
 
-_HIGHEST = ("global", "personal", "personal_worst_decile", "finetuned")
+_HIGHEST = ("global", "federated", "personal", "personal_worst_decile", "finetuned")
 _LEAST = ("bytes", "simulated_seconds")
 
 
@@ -205,7 +220,8 @@ def best_row(groups: Groups, table: Table) -> tuple[TableRow, str]:
     Baselines count only where nothing else was measured. Clients' own models are compared on their own tests.
     """
     personal = any(own_models(run) for runs in groups.values() for run in runs)
-    part = "personal" if personal and any(row.cells["personal"] for row in table.rows) else "global"
+    parts = ("personal", "global", "federated") if personal else ("global", "federated")
+    part = next((part for part in parts if any(row.cells.get(part) for row in table.rows)), "global")
     scored = [row for row in table.rows if row.cells[part]]
     rivals = [row for row in scored if not row.baseline] or scored or list(table.rows)
     best = max(rivals, key=lambda row: _mean(row, part))

@@ -25,7 +25,7 @@ from fednlp.reports.describe import (
 from fednlp.reports.groups import algorithm_title
 from fednlp.reports.hub_metadata import Values, data_name, front_matter, hub_metrics, task_of, use
 from fednlp.reports.markdown import escape, fence, markdown_table
-from fednlp.reports.read import lookup
+from fednlp.reports.read import COUNTS, lookup
 
 
 def model_card(summary: Values, config: Values, environment: Values) -> str:
@@ -192,7 +192,7 @@ def _results(summary: Values, config: Values) -> str:
     rows = [
         (
             f"{heading} {metric_title(key)}",
-            format_count(value) if key == "clients" else metric_value(key, value),
+            format_count(value) if key in COUNTS else metric_value(key, value),
         )
         for part, heading in _PARTS
         for key, value in (lookup(summary, f"evaluation.{part}") or {}).items()
@@ -206,6 +206,7 @@ def _results(summary: Values, config: Values) -> str:
 
 _PARTS = (
     ("global", "Whole test set,"),
+    ("federated", "Clients' test sets, summed,"),
     ("personal", "Clients' own test sets,"),
     ("finetuned", "Clients' own test sets after own steps,"),
 )

@@ -177,7 +177,12 @@ def _line(x: NDArray[np.float64], points: Band, scale: float, label: str, look: 
 
 def _title(metric: str) -> str:
     part, _, name = metric.rpartition(".")
-    titles = {"global": "Global test", "personal": "Personal test"}
+    titles = {
+        "global": "Global test",
+        "federated": "Summed test",
+        "personal": "Personal test",
+        "client_metrics": "Reported",
+    }
     if not part:
         return capital(metric_title(metric).replace("train ", "training "))
     return f"{titles.get(part, part)} {metric_title(name)}{_percent(name)}"
@@ -224,24 +229,32 @@ def _client_quantiles(runs: Sequence[Run]) -> NDArray[np.float64] | None:
 
 
 _GLOBAL, _PERSONAL = "on the whole test set", "on the clients' own tests"
+_FEDERATED = "on the clients' own tests, from sums over the clients"
+_MEASURED = ("global", "federated", "personal")
 _SAME = 1e-9
 
 
 def shown_parts(groups: Groups, metric: str) -> dict[str, str]:
     """Return the parts of an evaluation to show, ``"global"``, ``"personal"`` or both, each with where it is measured.
 
+    Where there is no test set but the clients' own, ``"federated"`` takes the place of ``"global"``.
+
     Where every test example belongs to a client, a common model has the same score on both, and one is enough.
     The same holds next to clients with models of their own: their global score is one number, which tables have.
     """
     runs = [run for group in groups.values() for run in group]
-    if not any(len(curve(run, f"personal.{metric}")[0]) for run in runs):
-        return {"global": _GLOBAL}
+    measured = {part for part in _MEASURED if any(len(curve(run, f"{part}.{metric}")[0]) for run in runs)}
+    whole = {"global": _GLOBAL}
+    if "federated" in measured and "global" not in measured:
+        whole = {"federated": _FEDERATED}
+    if "personal" not in measured:
+        return whole
     if all(_coincide(run, metric) for run in runs):
         return {"global": f"{_GLOBAL}, which is also the weighted mean over the clients' own tests"}
     if all(_coincide(run, metric) or _alone(run, metric) for run in runs):
         common = any(_coincide(run, metric) for run in runs)
         return {"personal": _PERSONAL + ", which for a common model is the whole test set" * common}
-    return {"global": _GLOBAL, "personal": _PERSONAL}
+    return whole | {"personal": _PERSONAL}
 
 
 def _coincide(run: Run, metric: str) -> bool:

@@ -16,6 +16,8 @@ from fednlp.config.sections import BASELINES
 from fednlp.errors import ConfigError, RunError
 from fednlp.formatting.safe_text import text_of_csv
 
+COUNTS = frozenset({"clients", "examples", "bytes"})
+"""Entries of an evaluation that are counts, and no scores."""
 _CLIENT_COLUMNS = ("client", "name", "train_examples", "test_examples")
 
 
@@ -183,17 +185,31 @@ def lookup(data: Mapping[str, Any], key: str, default: Any = None) -> Any:
     return value
 
 
+def trivial_baseline(summary: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the scores of a prediction without a model, and what it does as ``name``; empty without any.
+
+    Args:
+        summary: ``summary.json``; earlier versions called the entry ``baseline``.
+
+    >>> trivial_baseline({"baseline": {"name": "the mean score", "mse": 0.5}})["mse"]
+    0.5
+    """
+    found = summary or {}
+    return found.get("trivial_baseline") or found.get("baseline") or {}
+
+
 def curve(run: Run, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the rounds on which a metric was measured, and its values.
 
     Args:
         run: A run.
-        metric: ``"train_loss"``, ``"seconds"``, ``"bytes_up"`` ... of every round, or
+        metric: ``"train_loss"``, ``"seconds"``, ``"client_metrics.drift"`` ... of every round, or
             ``"global.accuracy"``, ``"personal.accuracy"`` ... of the rounds that evaluate.
 
     Both are empty where nothing was measured.
     """
-    key = f"evaluation.{metric}" if metric.split(".")[0] in ("global", "personal") else metric
+    evaluated = metric.split(".")[0] in ("global", "federated", "personal")
+    key = f"evaluation.{metric}" if evaluated else metric
     points = [(line["round"], lookup(line, key)) for line in run.rounds]
     known = [(number, value) for number, value in points if isinstance(value, int | float)]
     return (

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from fednlp.formatting.units import capital, is_share, metric_title, plural
 from fednlp.reports.describe import describe_partition, own_models
 from fednlp.reports.groups import Groups, group_baseline, metric_of
-from fednlp.reports.read import Run, lookup
+from fednlp.reports.read import Run, lookup, trivial_baseline
 
 ColumnKind = Literal["share", "plain", "points", "bytes", "seconds", "count"]
 
@@ -70,6 +71,7 @@ class Table:
 
 
 _MEMORY = "Memory: what a client requires at its peak, predicted."
+_FEDERATED = "Summed test: the global model on the clients' own test examples, from sums over the clients."
 _FINETUNED = (
     "After own steps: the personal test when each client has taken finetune_steps more steps by itself."
 )
@@ -89,6 +91,7 @@ def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
     everyone = [run for group in runs.values() for run in group]
     absent = {
         "simulated_seconds": not any(run.counted("simulated_seconds") for run in everyone),
+        "federated": not any(run.scores("federated") for run in everyone),
         "finetuned": not any(run.scores("finetuned") for run in everyone),
         "memory": not _shows_memory(everyone),
     }
@@ -104,6 +107,7 @@ def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
     ]
     caption = [
         _caption(metric),
+        *([] if absent["federated"] else [_FEDERATED]),
         *([] if absent["finetuned"] else [_FINETUNED]),
         *([] if absent["memory"] else [_MEMORY]),
     ]
@@ -130,6 +134,7 @@ def _measures(metric: str) -> list[tuple[TableColumn, Callable[[Run], Any]]]:
 
     return [
         (TableColumn("global", "Global test", kind), evaluated("global", metric)),
+        (TableColumn("federated", "Summed test", kind), evaluated("federated", metric)),
         (TableColumn("personal", "Personal test", kind), evaluated("personal", metric)),
         (
             TableColumn("personal_worst_decile", "Worst decile", kind),
@@ -190,7 +195,7 @@ def _run_notes(run: Run) -> Iterator[str]:
 
 
 EvaluationPart = Literal["global", "personal", "finetuned"]
-BASELINE = "baseline"
+TRIVIAL = "trivial_baseline"
 
 
 def across_table(experiments: Mapping[str, Groups], part: EvaluationPart = "global") -> Table:
@@ -208,14 +213,15 @@ def across_table(experiments: Mapping[str, Groups], part: EvaluationPart = "glob
     for name, groups in experiments.items():
         metric = metric_of(groups)
         scale = 100.0 if is_share(metric) else 1.0
-        cells = {title: _scaled(groups.get(title), f"evaluation.{part}.{metric}", scale) for title in titles}
+        score = partial(_in_summary, f"evaluation.{part}.{metric}")
+        cells = {title: _scaled(groups.get(title), score, scale) for title in titles}
         if part == "global":
             everyone = [run for runs in groups.values() for run in runs]
-            cells[BASELINE] = _scaled(everyone[:1], f"baseline.{metric}", scale)
+            cells[TRIVIAL] = _scaled(everyone[:1], partial(_trivial, metric), scale)
         seeds = max(len(runs) for runs in groups.values())
         rows.append(TableRow(f"{name}, {metric_title(metric)}", None, seeds, cells))
     if part == "global":
-        columns.append(TableColumn(BASELINE, "Without a model", "points"))
+        columns.append(TableColumn(TRIVIAL, "Without a model", "points"))
     notes = tuple(_described(name, next(iter(groups.values()))[0]) for name, groups in experiments.items())
     own = "Clients' own test sets, mean by test examples"
     what = {
@@ -227,14 +233,22 @@ def across_table(experiments: Mapping[str, Groups], part: EvaluationPart = "glob
     return Table(tuple(columns), tuple(rows), caption, notes, head="Experiment")
 
 
-def _scaled(runs: Sequence[Run] | None, key: str, scale: float) -> Stat | None:
-    found = stat_of(runs, lambda run: lookup(run.summary or {}, key)) if runs else None
+def _in_summary(key: str, run: Run) -> Any:
+    return lookup(run.summary or {}, key)
+
+
+def _trivial(metric: str, run: Run) -> Any:
+    return trivial_baseline(run.summary).get(metric)
+
+
+def _scaled(runs: Sequence[Run] | None, measure: Callable[[Run], Any], scale: float) -> Stat | None:
+    found = stat_of(runs, measure) if runs else None
     return found and Stat(tuple(scale * value for value in found.values))
 
 
 def _described(name: str, run: Run) -> str:
     summary = run.summary or {}
-    baseline = lookup(summary, "baseline.name")
+    baseline = trivial_baseline(summary).get("name")
     data = lookup(summary, "data.name", "unknown data")
     text = f"{name}: {summary.get('task', 'text-classification')} on {data}, {summary.get('model')}"
     text += f"; {describe_partition(run.config)}; {plural(len(run.rounds), 'round')}"

@@ -4,7 +4,7 @@ Tensors are not in these messages. In one machine they lie in memory that all wo
 :mod:`fednlp.federated.message` packs them.
 """
 
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
@@ -183,6 +183,36 @@ class ClientModelResult:
 
 
 @dataclass(frozen=True)
+class ClientSumsRequest:
+    """Have a client evaluate the published model on its own test examples, and return sums over them.
+
+    Attributes:
+        client: Its id.
+        round: The last round that is saved, or about to be: whose record counts.
+        masking: How it masks the sums for secure aggregation; None without.
+    """
+
+    client: int
+    round: int
+    masking: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class ClientSums:
+    """Whole numbers that a client sums over its test examples, or what it sends of them under masks.
+
+    Attributes:
+        client: Its id.
+        error: Why it failed; None if it did not.
+        sums: The numbers (:func:`fednlp.training.scores.sums_of`), or masked residues.
+    """
+
+    client: int
+    error: str | None = None
+    sums: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class LocalOnlyRequest:
     """Have a client train by itself from the start, and its model evaluated.
 
@@ -232,6 +262,7 @@ Request = (
     | UnmaskRequest
     | EvaluateRequest
     | ClientModelRequest
+    | ClientSumsRequest
     | LocalOnlyRequest
 )
 Answer = (
@@ -241,6 +272,7 @@ Answer = (
     | Probabilities
     | BatchPredictions
     | ClientModelResult
+    | ClientSums
     | LocalOnlyResult
     | None
 )

@@ -9,6 +9,7 @@ from fednlp.federated.aggregators.base import (
     Collection,
     Mean,
     Outcome,
+    Reported,
     mean_metrics,
     requests_of,
 )
@@ -17,13 +18,15 @@ from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.cohort import RoundPlan
 from fednlp.federated.params import Layout
 from fednlp.federated.runtime import Runtime
-from fednlp.federated.sums import ExactSum
+from fednlp.federated.sums import FRACTION_BITS, ExactSum
 from fednlp.federated.upload import Residues
 from fednlp.runtime.messages import UnmaskRequest
+from fednlp.secure.digits import num_digits
 from fednlp.secure.masks import MaskSeeds
 from fednlp.secure.params import SecAggParams
 from fednlp.secure.round import SecureRound
 from fednlp.secure.session import SessionFactory, open_session
+from fednlp.secure.upload import REPORT_BITS, REPORTS
 
 
 class MaskedSum(WeightedMean):
@@ -31,7 +34,7 @@ class MaskedSum(WeightedMean):
 
     def add(self, total: Mapping[str, ExactSum], request: TrainRequest, update: Residues) -> None:  # type: ignore[override]
         """Add a client's masked update; its weight, the last residue, is added elsewhere."""
-        total["model"].add_residues(update[:-1])
+        total["model"].add_residues(update[: len(total["model"].storage)])
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,19 @@ class SecureMean(MaskedSum):
         clip: The norm that clients cut their updates to, for differential privacy; None for none.
         denominator: What the weighted sum is divided by, whoever came through; None for the weight of those who did.
         sessions: Opens a round's session.
+        sum_reports: Whether what clients report of their training is summed with their updates.
     """
 
     params: SecAggParams
     clip: float | None = None
     denominator: float | None = None
     sessions: SessionFactory = open_session
+    sum_reports: bool = False
+
+    @property
+    def masked_extra(self) -> int:
+        """How many residues a masked update has between the update and its weight."""
+        return len(REPORTS) * num_digits(self.params.encoding, REPORT_BITS) if self.sum_reports else 0
 
     def open(self, plan: RoundPlan, layout: Layout) -> Collection:
         """Begin a round: keys are exchanged and secrets shared."""
@@ -70,7 +80,12 @@ class SecureCollection:
     def __init__(self, aggregator: SecureMean, plan: RoundPlan, layout: Layout) -> None:
         self.aggregator, self.plan, self.layout = aggregator, plan, layout
         self.secure = SecureRound(
-            aggregator.params, plan.number, plan.weights, layout.numel, aggregator.sessions
+            aggregator.params,
+            plan.number,
+            plan.weights,
+            layout.numel,
+            aggregator.sessions,
+            aggregator.masked_extra,
         )
         self._aborted: str | None = None
         try:
@@ -92,7 +107,8 @@ class SecureCollection:
         for result in results:
             if result.error is None:
                 facts = result.facts
-                self.secure.add(result.client, facts["masked_weight"], facts["masking_seconds"])
+                masked = facts["masked_weight"], facts["masking_seconds"], facts.get("masked_reports", ())
+                self.secure.add(result.client, *masked)
         if results and all(result.error is not None for result in results):
             first = results[0]
             raise TooFewClients(
@@ -106,7 +122,7 @@ class SecureCollection:
         except SecureAbort as abort:
             self._aborted = str(abort)
         everyone, facts = self._everyone(results), {"secure": self.secure.metrics(len(runtime))}
-        return Outcome(everyone, update, self._aborted, facts)
+        return Outcome(everyone, update, self._aborted, facts, self._reported())
 
     def _unmasked(self, runtime: Runtime, results: Sequence[ClientResult]) -> AggregatedUpdate:
         """Return the mean of the updates in the sum."""
@@ -126,6 +142,13 @@ class SecureCollection:
         return AggregatedUpdate(
             {"model": Mean(delta, rows)}, weight, len(kept), mean_metrics(kept), self.plan
         )
+
+    def _reported(self) -> Reported | None:
+        """Return what the clients report, summed; None where the server has each client's."""
+        if not self.aggregator.sum_reports:
+            return None
+        loss, examples, steps = self.secure.reports or (0, 0, 0)
+        return Reported(loss / (1 << FRACTION_BITS), examples, steps)
 
     def _everyone(self, results: Sequence[ClientResult]) -> list[ClientResult]:
         """Return a result for each client of the cohort, with the lengths of the protocol's messages added."""

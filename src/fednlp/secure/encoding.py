@@ -173,6 +173,20 @@ class Encoding:
             )
         return sums, share / self.top
 
+    def signed(self, residues: NDArray[np.uint32], survivors: int) -> NDArray[np.int64]:
+        """Return a sum of vectors, each within ``top`` before noise, as numbers around zero.
+
+        Args:
+            residues: Modulo ``modulus``.
+            survivors: How many vectors are in the sum.
+
+        Raises:
+            SecureAbort: The numbers cannot be a sum of that many vectors.
+        """
+        if not 1 <= survivors <= self.clients:
+            raise SecureAbort(f"a sum of {survivors} clients, where 1 to {self.clients} can take part")
+        return self._signed(residues, survivors * (self.top + self.noise_bound), survivors)
+
     def _whole(
         self, values: NDArray[np.float32], scale: float, uniform: np.random.Generator | None
     ) -> NDArray[np.int64]:

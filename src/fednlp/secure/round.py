@@ -6,7 +6,7 @@ several workers may share.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 
 from fednlp.errors import SecureAbort
 from fednlp.federated.sums import FRACTION_BITS, ExactSum
+from fednlp.secure.digits import numbers_of
 from fednlp.secure.masks import MaskSeeds, add_masks, masks_to_json
 from fednlp.secure.messages import HEADER_BYTES
 from fednlp.secure.params import SecAggParams
 from fednlp.secure.session import PHASES, Channel, SecureSession, SessionFactory, open_session
+from fednlp.secure.upload import REPORT_BITS
 from fednlp.seeds import generator
 
 AddMasks = Callable[[int, int, MaskSeeds], None]
@@ -56,6 +58,10 @@ class SecureRound:
         weights: Weight of each client of the cohort.
         parameters: Elements of an update.
         sessions: Opens the session: with all parties in this process, or with the clients elsewhere.
+        extra: Residues between the update and its weight: the digits of what clients report, which is summed too.
+
+    Attributes:
+        reports: The sums of what clients report, after :meth:`finish`.
     """
 
     def __init__(
@@ -65,13 +71,17 @@ class SecureRound:
         weights: Mapping[int, float],
         parameters: int,
         sessions: SessionFactory = open_session,
+        extra: int = 0,
     ) -> None:
-        self.params, self.weights, self.parameters = params, weights, parameters
+        self.params, self.weights, self.parameters, self.extra = params, weights, parameters, extra
         self.dropped_out = _simulated_dropouts(params, round_number, list(weights))
         channel = Channel(self.dropped_out)
-        self.session: SecureSession = sessions(params, list(weights), channel, round_number, parameters + 1)
+        length = parameters + extra + 1
+        self.session: SecureSession = sessions(params, list(weights), channel, round_number, length)
         self._asked: Set[int] = frozenset()
         self._masked_weights: dict[int, int] = {}
+        self._masked_reports = np.zeros(extra, dtype=np.int64)
+        self.reports: list[int] = []
         self._seconds, self._masking_seconds = 0.0, 0.0
 
     def begin(self) -> dict[int, dict[str, Any]]:
@@ -87,6 +97,7 @@ class SecureRound:
         with self._timed():
             seeds = self.session.setup()
         encoding = asdict(self.params.encoding)
+        reports = {"reports": True} if self.extra else {}
         asked = self.session.channel.present(seeds, "update")
         self._asked = asked.keys()
         return {
@@ -95,18 +106,23 @@ class SecureRound:
                 "noise_std": self.params.noise_std,
                 "weight": self.weights[client],
                 "seeds": seeds[client],
+                **reports,
             }
             for client in asked
         }
 
-    def add(self, client: int, masked_weight: int, seconds: float = 0.0) -> None:
+    def add(
+        self, client: int, masked_weight: int, seconds: float = 0.0, masked_reports: Sequence[int] = ()
+    ) -> None:
         """Count in a client whose masked update was added to the sum.
 
         Args:
             client: Its id.
             masked_weight: The last residue of its masked vector, which the sum of updates has no place for.
             seconds: What masking took it.
+            masked_reports: The residues before that one, of what it reports.
         """
+        self._masked_reports += np.array(masked_reports, dtype=np.int64)
         self._masked_weights[client] = masked_weight
         self._masking_seconds += seconds
 
@@ -167,8 +183,8 @@ class SecureRound:
         }
 
     def upload_bytes(self) -> int:
-        """Return the length of a masked update: a residue of 4 bytes a parameter, and one for the weight."""
-        return HEADER_BYTES + 4 * (self.parameters + 1)
+        """Return the length of a masked update: residues of 4 bytes for its parameters, the reports and the weight."""
+        return HEADER_BYTES + 4 * (self.parameters + self.extra + 1)
 
     def _unmasked(self, total: ExactSum, unmask: AddMasks) -> tuple[float, float]:
         arrived = len(self._masked_weights)
@@ -182,22 +198,26 @@ class SecureRound:
         block = (
             self.parameters % 4
         )  # masks are drawn in blocks of four residues: the last one holds the weight
-        weight = np.zeros(1 + block, dtype=np.uint32)
-        add_masks(weight, info.masks, self.parameters - block)
+        tail = np.zeros(block + self.extra + 1, dtype=np.uint32)
+        add_masks(tail, info.masks, self.parameters - block)
         if info.masks:
             unmask(-(-self.parameters // _SLICE), _SLICE, masks_to_json(info.masks))
-        masked_weight = sum(self._masked_weights.values()) + int(weight[-1])
-        encoding = self.params.encoding
-        sums, share = encoding.decode(self._residues(total, masked_weight, info.residues), arrived)
+        encoding, behind = self.params.encoding, tail[block:].astype(np.int64)
+        behind[:-1] += self._masked_reports
+        behind[-1] += sum(self._masked_weights.values())
+        residues, reports = self._residues(total, behind, info.residues)
+        sums, share = encoding.decode(residues, arrived)
+        if self.extra:
+            self.reports = numbers_of(reports, encoding, REPORT_BITS, arrived)
         storage = total.storage.numpy()
         for start in range(0, self.parameters, _CHUNK):
             storage[start : start + _CHUNK] = np.rint(sums[start : start + _CHUNK] * 2.0**FRACTION_BITS)
         return encoding.unit, share
 
     def _residues(
-        self, total: ExactSum, weight: int, subtracted: NDArray[np.uint32] | None
-    ) -> NDArray[np.uint32]:
-        """Return the unmasked sum, the weight last, modulo the protocol's modulus."""
+        self, total: ExactSum, tail: NDArray[np.int64], subtracted: NDArray[np.uint32] | None
+    ) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """Return the unmasked sum, the weight last, and that of the reports, modulo the protocol's modulus."""
         modulus, storage = self.params.encoding.modulus, total.storage.numpy()
         residues = np.empty(self.parameters + 1, dtype=np.uint32)
         for start in range(0, self.parameters, _CHUNK):
@@ -205,8 +225,10 @@ class SecureRound:
             if subtracted is not None:
                 chunk = chunk - subtracted[start : min(start + _CHUNK, self.parameters)]
             residues[start : start + len(chunk)] = chunk % modulus
-        residues[-1] = (weight - (0 if subtracted is None else int(subtracted[-1]))) % modulus
-        return residues
+        if subtracted is not None:
+            tail = tail - subtracted[self.parameters :]
+        *reports, residues[-1] = tail % modulus
+        return residues, np.array(reports, dtype=np.uint32)
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

@@ -12,10 +12,16 @@ from torch import Tensor
 from fednlp.errors import SecureAbort
 from fednlp.federated.transforms import Clip, RngKey
 from fednlp.privacy.noise import discrete_gaussian
+from fednlp.secure.digits import digits_of
 from fednlp.secure.encoding import Encoding
 from fednlp.secure.field import PRIME, add
 from fednlp.secure.masks import Mask, MaskSeeds, add_masks, field_mask, masks_from_json
 from fednlp.seeds import generator
+
+REPORTS = ("loss", "examples", "steps")
+"""What clients report of their training, where it is summed with their updates."""
+REPORT_BITS = 128
+"""Of such a number at most; the loss is counted in steps of 2^-40."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +29,8 @@ class MaskedUpdate:
     """An update as the server gets it.
 
     Attributes:
-        residues: uint32 (parameters + 1): the masked update, and the masked weight.
+        residues: uint32 (parameters + 1): the masked update, and the masked weight; the digits of what is reported, if
+            it is summed too, are between the two.
         seconds: What clipping, rounding, noise and masks took.
     """
 
@@ -31,7 +38,9 @@ class MaskedUpdate:
     seconds: float
 
 
-def mask_update(update: Tensor, masking: dict[str, Any], key: RngKey) -> MaskedUpdate:
+def mask_update(
+    update: Tensor, masking: dict[str, Any], key: RngKey, reported: Sequence[int] = ()
+) -> MaskedUpdate:
     """Return a client's update clipped, rounded and masked.
 
     Args:
@@ -41,6 +50,8 @@ def mask_update(update: Tensor, masking: dict[str, Any], key: RngKey) -> MaskedU
             ``seeds`` of its masks with their signs, none to mask it later (:func:`add_own_masks`); and ``clip``, the
             norm that the update is cut to first, or None.
         key: Seed, round and client, which rounding and noise are drawn from.
+        reported: Whole numbers that are summed with the update, in the order of :data:`REPORTS`; they are added if
+            ``masking`` has ``reports``.
 
     Raises:
         SecureAbort: The update or the weight cannot be encoded.
@@ -57,6 +68,8 @@ def mask_update(update: Tensor, masking: dict[str, Any], key: RngKey) -> MaskedU
         noise = discrete_gaussian(masking["noise_std"], update.numel() + 1, rng)
         noise[-1] = 0  # under differential privacy all clients weigh the same
     residues = encoding.encode(update.numpy(), masking["weight"], rounding, noise)
+    if masking.get("reports"):
+        residues = np.insert(residues, len(residues) - 1, digits_of(reported, encoding, REPORT_BITS))
     add_own_masks(residues, masks_from_json(masking["seeds"]), encoding.modulus)
     return MaskedUpdate(residues, time.perf_counter() - begun)
 

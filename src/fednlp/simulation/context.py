@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -16,6 +16,9 @@ from fednlp.runtime.engine import Engine
 from fednlp.simulation.label_holder import LabelHolder
 from fednlp.tasks.label_scores import LabelScores
 from fednlp.training.worker import ClientWorker
+
+if TYPE_CHECKING:
+    from fednlp.secure.session import SessionFactory
 
 
 @dataclass
@@ -35,6 +38,7 @@ class RunContext:
         note: A remark for the end of the run and its summary.
         facts: Further entries of ``summary.json``.
         labels: Who holds the labels; None where all examples have labels.
+        sum_sessions: Opens the sessions of secure sums over the clients' tests; None for sessions in this process.
         client_scores: float64 (clients,), last score of each client; NaN where it has none.
         by_label: Scores by label of the last evaluation.
     """
@@ -51,6 +55,7 @@ class RunContext:
     note: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     labels: LabelHolder | None = None
+    sum_sessions: "SessionFactory | None" = None
 
     def __post_init__(self) -> None:
         self.client_scores = np.full(self.partition.num_clients, np.nan)

@@ -20,6 +20,7 @@ from fednlp.formatting.safe_text import csv_text
 from fednlp.runtime.messages import BatchPredictions, ClientModelRequest, ClientModelResult, EvaluateRequest
 from fednlp.seeds import generator
 from fednlp.simulation.context import RunContext
+from fednlp.simulation.federated_evaluation import evaluate_by_sums
 from fednlp.simulation.run_dir import remedy
 from fednlp.tasks.base import Predictions
 from fednlp.training.scores import mean_scores, scores_by_owner
@@ -35,6 +36,7 @@ def evaluate(context: RunContext, last: bool = False) -> dict[str, dict[str, Any
     Returns:
         ``global``: metrics of the global model on the whole test set; where there are only clients' own models,
         the mean over ``evaluation.local_models`` of these, only at the end, since each costs a whole test.
+        ``federated``: metrics of the global model from sums over the clients' own tests, if configured.
         ``personal``: a summary of the clients' scores on their own tests by the models that they use, if configured.
     """
     options, worker, at_sites = (
@@ -56,6 +58,8 @@ def evaluate(context: RunContext, last: bool = False) -> dict[str, dict[str, Any
         if drawn:
             scores["global"] = mean_scores([r.everyone for r in results if r.everyone])
         context.client_scores = own_scores(context, results)
+    if options.federated:
+        scores["federated"] = evaluate_by_sums(context)
     if options.personal:
         scores["personal"] = personal_scores(context, context.client_scores)
     return scores

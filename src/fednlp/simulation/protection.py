@@ -71,7 +71,7 @@ def protect(
         params = secagg_params(experiment, len(population), parameters, largest, noise)
         promises.append(str(params.plan))
         clip, denominator = (None, None) if mechanism is None else (mechanism.clip, float(mechanism.cohort))
-        rule = SecureMean(params, clip, denominator)
+        rule = SecureMean(params, clip, denominator, sum_reports=experiment.secure.sum_reports)
         algorithm = replace(
             algorithm, aggregator=rule if sessions is None else replace(rule, sessions=sessions)
         )

@@ -81,6 +81,8 @@ class FederatedTraining:
             "examples": done.examples,
             **round_line(self._spent(done.results), self.fleet),
         }
+        if done.metrics:
+            line["client_metrics"] = done.metrics
         if done.seconds is not None:
             line["simulated_seconds"] = round(done.seconds, 6)
         norms = {r.client: r.facts["update_norms"] for r in done.results if "update_norms" in r.facts}

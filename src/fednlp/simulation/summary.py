@@ -1,5 +1,6 @@
 """``summary.json``: the results of a run, its costs, and the scores of a prediction without a model."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ def summary_of(context: RunContext, data: dict[str, Any], stopped: str | None) -
     """
     experiment, lines, task = context.experiment, context.lines, context.worker.task
     evaluated = [line for line in lines if "evaluation" in line]
+    parts = ("personal",) if context.worker.personalised else ("global", "federated")
     return {
         "name": experiment.name,
         "algorithm": experiment.algorithm.name,
@@ -35,7 +37,7 @@ def summary_of(context: RunContext, data: dict[str, Any], stopped: str | None) -
         "evaluation": evaluated[-1]["evaluation"] if evaluated else {},
         "task": task.name,
         "metric": task.metric,
-        "best": _best(evaluated, "personal" if context.worker.personalised else "global", task.metric),
+        "best": _best(evaluated, parts, task.metric),
         "bytes_up": 0,
         "bytes_down": 0,
         **totals(lines),
@@ -43,7 +45,7 @@ def summary_of(context: RunContext, data: dict[str, Any], stopped: str | None) -
         "dropped": sum(len(line.get("dropped", [])) for line in lines),
         "stopped": stopped,
         "reference": experiment.algorithm.name if experiment.algorithm.name in BASELINES else None,
-        "baseline": _baseline(context),
+        "trivial_baseline": _trivial_baseline(context),
         "note": context.note,
         **{
             key: lines[-1][key]
@@ -55,14 +57,18 @@ def summary_of(context: RunContext, data: dict[str, Any], stopped: str | None) -
     }
 
 
-def _best(evaluated: list[dict[str, Any]], part: str, metric: str) -> dict[str, Any] | None:
-    """Return the first round of the highest score; None if nothing was scored."""
-    scored = [
-        (line["evaluation"][part][metric], -line["round"])
-        for line in evaluated
-        if line["evaluation"].get(part, {}).get(metric) is not None
+def _best(evaluated: list[dict[str, Any]], parts: Sequence[str], metric: str) -> dict[str, Any] | None:
+    """Return the first round of the highest score, in the first part that has any; None if nothing was scored."""
+    scores = [
+        [
+            (line["evaluation"][part][metric], -line["round"])
+            for line in evaluated
+            if line["evaluation"].get(part, {}).get(metric) is not None
+        ]
+        for part in parts
     ]
-    if not scored:
+    scored = next(filter(None, scores), None)
+    if scored is None:
         return None
     score, earliest = max(scored)
     return {"round": -earliest, metric: score}
@@ -83,7 +89,7 @@ def _secure_total(experiment: Experiment, lines: list[dict[str, Any]]) -> dict[s
     }
 
 
-def _baseline(context: RunContext) -> dict[str, Any] | None:
+def _trivial_baseline(context: RunContext) -> dict[str, Any] | None:
     """Return the task's metrics of a prediction without a model on the whole test set; None where none can be made."""
     if context.experiment.data.at_sites:  # it is made of the training examples
         return None

@@ -26,6 +26,7 @@ from fednlp.simulation.components import RunComponents
 from fednlp.simulation.configured_algorithm import attacked, attackers_of, build_algorithm
 from fednlp.simulation.context import RunContext, Training
 from fednlp.simulation.evaluate import write_clients
+from fednlp.simulation.federated_evaluation import check_federated_evaluation
 from fednlp.simulation.final import evaluate_final, is_due
 from fednlp.simulation.label_holder import OpenLabels
 from fednlp.simulation.loops import training_of
@@ -63,6 +64,7 @@ def open_run(
     callback: Callback,
     algorithm: Algorithm | None,
     sessions: "SessionFactory | None" = None,
+    sum_sessions: "SessionFactory | None" = None,
     open_labels: OpenLabels = CentralLabels,
 ) -> OpenRun:
     """Build what the rounds need, from the last checkpoint where there is one.
@@ -77,8 +79,11 @@ def open_run(
         callback: Reports progress.
         algorithm: A method as a value, which replaces the one that the experiment names.
         sessions: Opens the sessions of secure aggregation; None for sessions in this process.
+        sum_sessions: The same for secure sums over the clients' tests.
         open_labels: Opens the labels of a run with few labels; by default this process holds them.
     """
+    for line in check_federated_evaluation(experiment, components.task, partition.test_offsets):
+        callback.log(line)
     method = attacked(build_algorithm(experiment, algorithm), experiment, partition.num_clients)
     with saving(directory.folder):
         np.save(directory.test_numbers, components.data.test_numbers)
@@ -100,7 +105,15 @@ def open_run(
         state.params = pool.vectors[MODEL]
     texts = partial(components.data.input_texts, "train")
     context = RunContext(
-        experiment, partition, pool, worker, state, callback.on_progress, callback.log, texts
+        experiment,
+        partition,
+        pool,
+        worker,
+        state,
+        callback.on_progress,
+        callback.log,
+        texts,
+        sum_sessions=sum_sessions,
     )
     if experiment.attack is not None:
         context.facts["attackers"] = attackers_of(experiment, partition.num_clients)

@@ -35,7 +35,7 @@ class Predictions:
 class Task(Protocol):
     """One formulation: how text becomes tensors, what is minimised, and how predictions are scored.
 
-    A task is a frozen dataclass whose fields are JSON values, so that a worker can build it again. It may have four
+    A task is a frozen dataclass whose fields are JSON values, so that a worker can build it again. It may have other
     members beside these:
 
     - ``by_label(predictions, features, indices)`` returns the scores of each label
@@ -45,7 +45,10 @@ class Task(Protocol):
     - ``input_lengths(features)`` returns the tokens of each example's input, where :meth:`encode` cuts an input that is
       too long (:mod:`fednlp.tasks.truncation`);
     - ``draws_inputs``, a class variable, is True where :meth:`collate` draws what a model reads anew each time, so that
-      nothing computed of it is worth keeping.
+      nothing computed of it is worth keeping;
+    - ``num_sums``, ``sums`` and ``metrics_of_sums`` are for metrics that are functions of sums over examples, which
+      clients may then evaluate together (:class:`fednlp.tasks.whole_sums.SummableTask`); ``unsummed``, a class
+      variable, names those that are not.
     """
 
     @property

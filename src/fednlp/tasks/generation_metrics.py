@@ -12,6 +12,7 @@ from fednlp.tasks import scorers
 from fednlp.tasks.base import Row
 from fednlp.tasks.inputs import ratio
 from fednlp.tasks.target_tokenizers import cached_tokenizer, decode_texts
+from fednlp.tasks.whole_sums import fraction, quotient, total_steps
 
 
 class GenerationMetrics:
@@ -69,6 +70,25 @@ class GenerationMetrics:
     def score(self, sums: np.ndarray) -> np.ndarray:
         """Return the mean ROUGE-L, or corpus BLEU."""
         return scorers.bleu(sums) if self.scorer == "bleu" else ratio(sums[..., 0], sums[..., 1])
+
+    @property
+    def num_sums(self) -> int:
+        """The number of texts, the sums of ROUGE, and the counts of BLEU."""
+        return 1 + len(scorers.ROUGE) + scorers.BLEU_COUNTS
+
+    def sums(self, predictions: Sequence[Any], features: Features, indices: np.ndarray) -> list[int]:
+        """Return the number of texts, the sums of ROUGE-1, -2 and -L in steps, and the counts that BLEU sums."""
+        references = _texts(features, indices)
+        rouge, counts = scorers.rouge(predictions, references), scorers.bleu_counts(predictions, references)
+        means = [total_steps(column) for column in rouge.T]
+        return [len(indices), *means, *(int(count) for count in counts.sum(0))]
+
+    def metrics_of_sums(self, sums: Sequence[int]) -> dict[str, float]:
+        """Return ROUGE and corpus BLEU from their sums."""
+        texts, means, counts = sums[0], sums[1 : 1 + len(scorers.ROUGE)], sums[1 + len(scorers.ROUGE) :]
+        scores = [quotient(fraction(total), texts) for total in means]
+        bleu = scorers.bleu(np.clip(np.array(counts, np.float64), 0, 2.0**53))
+        return dict(zip(scorers.ROUGE, scores, strict=True)) | {"bleu": float(bleu)}
 
     def baseline(
         self, train: Features, examples: np.ndarray, test: Features, indices: np.ndarray

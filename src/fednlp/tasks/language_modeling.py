@@ -14,6 +14,7 @@ from fednlp.data.features import Features
 from fednlp.tasks.base import Batch, Predictions
 from fednlp.tasks.blocks import logits_at, no_cache, split_batch
 from fednlp.tasks.inputs import ratio, to_device
+from fednlp.tasks.whole_sums import fraction, quotient, total_steps
 
 _MOST_NATS = 700.0
 """The largest mean loss that is distinguished: exp of much more overflows."""
@@ -100,6 +101,21 @@ class LanguageModeling:
     def score(self, sums: np.ndarray) -> np.ndarray:
         """Return the share of right tokens."""
         return ratio(sums[..., 0], sums[..., 1])
+
+    @property
+    def num_sums(self) -> int:
+        """Right tokens, predicted tokens, negative log-likelihood."""
+        return 3
+
+    def sums(self, predictions: Sequence[Any], features: Features, indices: np.ndarray) -> list[int]:
+        """Return the numbers of right and of predicted tokens, and the negative log-likelihood in steps of nats."""
+        right, count, losses = np.asarray(predictions, np.float64).reshape(-1, 3).T
+        return [int(right.sum()), int(count.sum()), total_steps(losses)]
+
+    def metrics_of_sums(self, sums: Sequence[int]) -> dict[str, float]:
+        """Return the share of right tokens, and the perplexity, from their sums."""
+        right, count, loss = sums
+        return {"accuracy": quotient(right, count), "perplexity": _perplexity(fraction(loss), count)}
 
     def baseline(
         self, train: Features, examples: np.ndarray, test: Features, indices: np.ndarray

@@ -21,6 +21,7 @@ from fednlp.tasks.base import Batch, Predictions, Row
 from fednlp.tasks.inputs import model_inputs, padding_of, ratio, to_device
 from fednlp.tasks.qa_windows import QALayout, Span, TokenisedText, qa_layout, tokenised, window_begins
 from fednlp.tasks.squad_metrics import best_scores
+from fednlp.tasks.whole_sums import fraction, quotient, total_steps
 
 _ROWS_AT_ONCE = 64
 _TRAINING_WINDOWS = 4
@@ -182,6 +183,21 @@ class QuestionAnswering:
     def score(self, sums: np.ndarray) -> np.ndarray:
         """Return the mean F1."""
         return ratio(sums[..., 0], sums[..., 1])
+
+    @property
+    def num_sums(self) -> int:
+        """The number of questions, and the sums of two scores."""
+        return 3
+
+    def sums(self, predictions: Sequence[Any], features: Features, indices: np.ndarray) -> list[int]:
+        """Return the number of questions, of exact matches, and the sum of F1 in steps."""
+        exact, f1 = _scores(predictions, features, indices).T
+        return [len(indices), int(exact.sum()), total_steps(f1)]
+
+    def metrics_of_sums(self, sums: Sequence[int]) -> dict[str, float]:
+        """Return exact match and F1 from their sums."""
+        questions, exact, f1 = sums
+        return {"exact_match": quotient(exact, questions), "f1": quotient(fraction(f1), questions)}
 
     def baseline(
         self, train: Features, examples: np.ndarray, test: Features, indices: np.ndarray

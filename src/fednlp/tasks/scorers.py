@@ -6,6 +6,8 @@ import numpy as np
 
 ROUGE = ("rouge1", "rouge2", "rouge_l")
 _ORDERS = 4
+BLEU_COUNTS = 2 * _ORDERS + 2
+"""How many counts BLEU sums."""
 
 
 def rouge(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> np.ndarray:
@@ -48,7 +50,7 @@ def bleu_counts(predictions: Sequence[str], references: Sequence[Sequence[str]])
     from sacrebleu.metrics.bleu import BLEU
 
     scorer = BLEU(force=True)  # without a word about texts that look tokenised
-    made = np.zeros((len(predictions), 2 * _ORDERS + 2))
+    made = np.zeros((len(predictions), BLEU_COUNTS))
     for row, prediction, texts in zip(made, predictions, references, strict=True):
         found = scorer.corpus_score([prediction], [[text] for text in texts])
         row[:] = [*found.counts, *found.totals, found.sys_len, found.ref_len]
@@ -65,7 +67,7 @@ def bleu(sums: np.ndarray) -> np.ndarray:
     """
     from sacrebleu.metrics.bleu import BLEU
 
-    flat = np.rint(np.asarray(sums, np.float64)).astype(np.int64).reshape(-1, 2 * _ORDERS + 2)
+    flat = np.rint(np.asarray(sums, np.float64)).astype(np.int64).reshape(-1, BLEU_COUNTS)
     scores = np.zeros(len(flat))
     for place, (*counts, length, reference) in enumerate(flat.tolist()):
         right, total = counts[:_ORDERS], counts[_ORDERS:]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fednlp.data.features import Features
 from fednlp.tasks.base import Batch, Predictions, Row
+from fednlp.tasks.class_counts import class_counts, class_metrics
 from fednlp.tasks.inputs import class_settings, encode_texts, model_inputs, padded_inputs, padding_of, ratio
 from fednlp.tasks.label_scores import LabelScores, class_scores
 
@@ -136,6 +137,20 @@ class TextClassification:
     def score(self, sums: np.ndarray) -> np.ndarray:
         """Return the share of right labels."""
         return ratio(sums[..., 0], sums[..., 1])
+
+    @property
+    def num_sums(self) -> int:
+        """The number of texts, and three counts for each label."""
+        return 1 + 3 * len(self.labels)
+
+    def sums(self, predictions: Sequence[Any], features: Features, indices: np.ndarray) -> list[int]:
+        """Return the number of texts, and how often each label is right, predicted, and true."""
+        truth, guess = features.values("label")[indices], np.asarray(predictions, np.int64)
+        return class_counts(len(self.labels), truth, guess)
+
+    def metrics_of_sums(self, sums: Sequence[int]) -> dict[str, float]:
+        """Return accuracy, macro-F1 and Matthews correlation from counts."""
+        return class_metrics(sums)
 
     def baseline(
         self, train: Features, examples: np.ndarray, test: Features, indices: np.ndarray

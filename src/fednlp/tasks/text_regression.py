@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fednlp.data.features import Features
 from fednlp.tasks.base import Batch, Predictions, Row
 from fednlp.tasks.inputs import encode_texts, model_inputs, padded_inputs, padding_of
+from fednlp.tasks.whole_sums import correlation, moments, squared_error
 
 _CONSTANT = 1e-12
 """A variance below this share of the mean square is rounding: the scores are all the same."""
@@ -33,6 +34,7 @@ class TextRegression:
     metric: str = "pearson"
     model_class: str = "AutoModelForSequenceClassification"
     uses_only_input_ids: bool = True
+    unsummed: ClassVar[tuple[str, ...]] = ("spearman",)
 
     @classmethod
     def build(cls, labels: Sequence[str], tokenizer: Any, **options: Any) -> Self:
@@ -119,6 +121,19 @@ class TextRegression:
         below = np.sqrt(np.where(known, spread_x, 1.0)) * np.sqrt(np.where(known, spread_y, 1.0))
         correlation = np.where(known, np.clip((n * xy - x * y) / below, -1.0, 1.0), 0.0)
         return np.where(varied, correlation, np.nan)
+
+    @property
+    def num_sums(self) -> int:
+        """The number of texts, and five moments."""
+        return 6
+
+    def sums(self, predictions: Sequence[Any], features: Features, indices: np.ndarray) -> list[int]:
+        """Return the moments of predictions and scores."""
+        return moments(_single(predictions), features.values("score")[indices])
+
+    def metrics_of_sums(self, sums: Sequence[int]) -> dict[str, float]:
+        """Return Pearson's correlation and the mean squared error; Spearman's is of ranks, and no function of sums."""
+        return {"pearson": correlation(sums), "mse": squared_error(sums)}
 
     def baseline(
         self, train: Features, examples: np.ndarray, test: Features, indices: np.ndarray

@@ -17,6 +17,7 @@ from fednlp.tasks.base import Batch, Predictions, Row
 from fednlp.tasks.inputs import class_settings, model_inputs, padded_inputs, padding_of, ratio
 from fednlp.tasks.label_scores import LabelScores, span_scores
 from fednlp.tasks.spans import counts
+from fednlp.tasks.whole_sums import quotient
 
 _IGNORED = -100
 _OUTSIDE = "O"
@@ -132,19 +133,33 @@ class TokenClassification:
 
         ``accuracy`` is the share with the right tag, ``unread_words`` the share that the model did not read.
         """
-        right, predicted, gold = self.statistics(predictions, features, indices).sum(0)
+        return self.metrics_of_sums(self.sums(predictions, features, indices))
+
+    @property
+    def num_sums(self) -> int:
+        """Three counts of spans, three of words."""
+        return 6
+
+    def sums(self, predictions: Sequence[Any], features: Features, indices: np.ndarray) -> list[int]:
+        """Return how many spans are right, predicted and gold, and how many words right, unread and all."""
+        found = [int(count) for count in self.statistics(predictions, features, indices).sum(0)]
         pairs = zip(predictions, _gold(features, indices), strict=True)
         hits = sum(
             guess == truth for sentence, tags in pairs for guess, truth in zip(sentence, tags, strict=True)
         )
         unread = sum(int((features.ragged("places", index) < 0).sum()) for index in indices.tolist())
         words = sum(len(features.ragged("places", index)) for index in indices.tolist())
+        return [*found, hits, unread, words]
+
+    def metrics_of_sums(self, sums: Sequence[int]) -> dict[str, float]:
+        """Return what :meth:`metrics` does, from counts."""
+        right, predicted, gold, hits, unread, words = sums
         return {
-            "precision": float(ratio(right, predicted)),
-            "recall": float(ratio(right, gold)),
-            "f1": float(ratio(2 * right, predicted + gold)),
-            "accuracy": float(ratio(hits, words)),
-            "unread_words": float(ratio(unread, words)),
+            "precision": quotient(right, predicted),
+            "recall": quotient(right, gold),
+            "f1": quotient(2 * right, predicted + gold),
+            "accuracy": quotient(hits, words),
+            "unread_words": quotient(unread, words),
         }
 
     def by_label(self, predictions: Sequence[Any], features: Features, indices: np.ndarray) -> LabelScores:

@@ -28,8 +28,9 @@ from fednlp.federated.pulling import choose, distances
 from fednlp.federated.store import ClientStore
 from fednlp.federated.sums import DIVERGED, NonFiniteUpdate, check_finite, count_nonfinite
 from fednlp.federated.transforms import RngKey
-from fednlp.federated.upload import Upload
+from fednlp.federated.upload import Upload, masked_tail
 from fednlp.tasks.base import Task
+from fednlp.tasks.whole_sums import steps
 from fednlp.training.local import LocalTrainer
 from fednlp.training.local_training import LocalTraining
 from fednlp.training.optimizers import memory_sizes
@@ -216,7 +217,8 @@ class ClientTrainer:
 
             chain = uplink.chain
             whole = layout.flatten(chain.encode(layout.views(update), key)) if chain.steps else update
-            masked = mask_update(whole, request.masking, key)
+            reported = steps(local.total_loss), local.total_examples, local.total_steps
+            masked = mask_update(whole, request.masking, key, reported)
             return Encoded(Upload(masked=masked.residues), masking_seconds=masked.seconds)
         if uplink.plain:
             return Encoded(Upload(model=Update.of(update, layout), others=others))
@@ -330,21 +332,21 @@ class ClientTrainer:
         if norms is not None:
             facts = {"update_norms": norms.tolist()}
         if sent.upload.masked is not None:
-            weight = int(sent.upload.masked[-1])
-            facts = {"masked_weight": weight, "masking_seconds": sent.masking_seconds}
+            facts = masked_tail(sent.upload.masked, self.replica.layout.numel, sent.masking_seconds)
+        summed = bool(request.masking and request.masking.get("reports"))
         return ClientResult(
             request.client,
             request.weight,
-            local.total_examples,
-            local.total_steps,
-            local.total_loss,
+            0 if summed else local.total_examples,
+            0 if summed else local.total_steps,
+            0.0 if summed else local.total_loss,
             bytes_down=down,
             tensors_down=tensors,
             bytes_up=self._bytes_up(sent.upload),
             entries=None if sent.chosen.sent is None else np.flatnonzero(sent.chosen.sent).tolist(),
             metrics={name: float(value) for name, value in result.metrics.items()},
             facts=facts,
-            gradient_examples=local.gradient_examples,
+            gradient_examples=0 if summed else local.gradient_examples,
         )
 
     def _bytes_up(self, upload: Upload) -> int | None:

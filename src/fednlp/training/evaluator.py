@@ -9,7 +9,7 @@ from fednlp.tasks.base import Predictions, Task
 from fednlp.tasks.label_scores import LabelScores, by_label
 from fednlp.training.batches import evaluation_batches
 from fednlp.training.replica import Replica
-from fednlp.training.scores import Scores, joined, scored, scores_by_owner
+from fednlp.training.scores import Scores, joined, require_summable, scored, scores_by_owner, sums_of
 
 
 class Evaluator:
@@ -67,6 +67,10 @@ class Evaluator:
     def scored(self, outcomes: list[Predictions]) -> Scores | None:
         """Return the task's metrics and the mean loss over outcomes; None where there are no examples."""
         return scored(self.task, self.features, outcomes)
+
+    def sums(self, outcomes: list[Predictions]) -> list[int]:
+        """Return the whole numbers whose sums over clients the task's metrics are made of."""
+        return sums_of(require_summable(self.task), self.features, outcomes)
 
     def by_label(self, outcomes: list[Predictions]) -> LabelScores | None:
         """Return the scores by label over outcomes; None where there are no examples, or no labels."""

@@ -1,4 +1,4 @@
-"""Scores from predictions: over all examples, and of each client's own."""
+"""Scores from predictions: over all examples, of each client's own, and from sums over the clients."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,11 +6,20 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fednlp.data.features import Features
+from fednlp.errors import ConfigError, FednlpError
 from fednlp.partition import Partition
 from fednlp.tasks.base import Predictions, Task
+from fednlp.tasks.label_scores import defined_together
+from fednlp.tasks.whole_sums import SummableTask, total_steps
 
 Scores = dict[str, float | None]
 """Values by metric; None where the examples do not define one, since JSON knows no NaN."""
+_COMMON = 3
+"""Sums that all tasks have: the number of examples, their loss, and its weight."""
+
+
+class NoSums(FednlpError):
+    """There are no sums over clients' examples, or none that examples could have."""
 
 
 def scored(task: Task, features: Features, outcomes: Sequence[Predictions]) -> Scores | None:
@@ -67,3 +76,49 @@ def joined(outcomes: Sequence[Predictions]) -> tuple[np.ndarray, list[object]]:
     """Return the examples of all outcomes, and their predictions."""
     numbers = np.array([n for outcome in outcomes for n in outcome.indices], dtype=np.int64)
     return numbers, [p for outcome in outcomes for p in outcome.predictions]
+
+
+def require_summable(task: Task) -> SummableTask:
+    """Return a task, having checked that its metrics are functions of sums over examples.
+
+    Raises:
+        ConfigError: They are not, or are not said to be.
+    """
+    if not isinstance(task, SummableTask) or not defined_together(task, "sums", "metrics"):
+        raise ConfigError(
+            f"evaluation.federated needs metrics that are functions of sums, and the task {task.name} has no methods "
+            "num_sums, sums and metrics_of_sums beside its metrics: leave evaluation.federated out"
+        )
+    return task
+
+
+def unsummed(task: Task) -> tuple[str, ...]:
+    """Return the metrics of a task that are no function of sums over examples."""
+    return tuple(getattr(task, "unsummed", ()))
+
+
+def num_sums(task: SummableTask) -> int:
+    """Return how many whole numbers :func:`sums_of` returns."""
+    return _COMMON + task.num_sums
+
+
+def sums_of(task: SummableTask, features: Features, outcomes: Sequence[Predictions]) -> list[int]:
+    """Return what a client tells of its test examples: their number, their loss and its weight, and the task's sums."""
+    numbers, predictions = joined(outcomes)
+    loss, weight = (total_steps([getattr(one, part) for one in outcomes]) for part in ("loss", "weight"))
+    own = task.sums(predictions, features, numbers) if len(numbers) else [0] * task.num_sums
+    return [len(numbers), loss, weight, *own]
+
+
+def scores_of_sums(task: SummableTask, sums: Sequence[int]) -> Scores:
+    """Return the metrics and the mean loss of all clients' examples, and their number, from the sums of all clients.
+
+    Raises:
+        NoSums: No examples have such sums.
+    """
+    examples, loss, weight = sums[:_COMMON]
+    try:
+        found = task.metrics_of_sums(sums[_COMMON:])
+    except (ArithmeticError, ValueError):
+        raise NoSums("they are not those of any examples") from None
+    return {**defined(found), "loss": loss / weight if weight else None, "examples": examples}

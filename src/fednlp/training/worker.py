@@ -29,6 +29,8 @@ from fednlp.runtime.messages import (
     BatchPredictions,
     ClientModelRequest,
     ClientModelResult,
+    ClientSums,
+    ClientSumsRequest,
     EvaluateRequest,
     LabelRequest,
     Labels,
@@ -40,6 +42,7 @@ from fednlp.runtime.messages import (
     UnmaskRequest,
 )
 from fednlp.tasks import task_from
+from fednlp.tasks.whole_sums import SUM_BITS
 from fednlp.training.activation_cache import ActivationCache, activation_cache_folder
 from fednlp.training.client import ClientInit, ClientTrainer, init_of, model_of
 from fednlp.training.evaluator import Evaluator
@@ -130,6 +133,7 @@ class ClientWorker:
             UnmaskRequest: self.unmask,
             EvaluateRequest: self.evaluate,
             ClientModelRequest: self.client_model,
+            ClientSumsRequest: self.client_sums,
             LocalOnlyRequest: self.local_only,
         }
         self._loaded: int | None = None
@@ -310,6 +314,24 @@ class ClientWorker:
         return ClientModelResult(
             client, own=by_owner[client], everyone=evaluator.scored(everyone), by_owner=by_owner
         )
+
+    def client_sums(self, request: ClientSumsRequest, vectors: Vectors) -> ClientSums:
+        """Return sums over a client's own test examples, by the global model and the layers of its own."""
+        client, x = request.client, vectors[MODEL]
+        if not self.has_global_model:
+            init = self.trainer.init(client, request.round, x)
+            shared = model_of(init, self.algorithm, x)
+            self._loaded = None
+            self.replica.load_for_evaluation(shared, init.personal)
+        elif self._loaded != request.round:
+            self.replica.load_for_evaluation(x)
+            self._loaded = request.round
+        sums = self.evaluator.sums(self.evaluator.predict_all(client))
+        if request.masking is not None:
+            from fednlp.secure.number_sum import masked_numbers
+
+            sums = masked_numbers(sums, SUM_BITS, request.masking).tolist()
+        return ClientSums(client, None, sums)
 
     def _finetune(self, request: ClientModelRequest, x: Tensor, init: ClientInit) -> str | None:
         """Let a client train on by itself, with nothing but its loss, and keep its model if configured.

@@ -5,19 +5,25 @@ clients, and holds of each stream what gRPC's flow control lets in (:data:`LOOKA
 """
 
 import asyncio
-import resource
+import os
 import secrets
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from fednlp.deployment.links import Session, Wake
-from fednlp.deployment.links.proxy import proxy_for
+from fednlp.deployment.links.proving import CHALLENGE, Prove, metadata, proven_certificate, stream_metadata
+from fednlp.deployment.links.proxy import CUTS, cut_regularly, proxy_for
 from fednlp.deployment.links.streams import GOODBYE, drive, ends_within, waker
+from fednlp.deployment.links.system import allow_many_files, keep_freed_memory, why_not_listening
+from fednlp.deployment.proofs import Challenges
 from fednlp.errors import FednlpError, MissingDependency, ProtocolError, RunError
 
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it logs is raised too
 try:
     import grpc
     import grpc.aio
@@ -110,37 +116,43 @@ def serve(
     *,
     keepalive: float = KEEPALIVE,
     log: Callable[[str], None] = lambda line: None,
+    challenges: Challenges | None = None,
 ) -> RunningServer:
     """Listen for clients.
 
     Args:
         address: ``host:port``; port 0 for any that is free.
-        credentials: A ``grpc.ServerCredentials``.
+        credentials: A ``grpc.ServerCredentials``; None without TLS, which ends before this server.
         new_session: Makes the session of a new connection; an error that it raises refuses the client.
         enrol: Answers an enrolment; an error that it raises refuses it.
         keepalive: Seconds, see :data:`KEEPALIVE`.
         log: Takes a line for people about a connection that was ended.
+        challenges: By which sites prove who they are where TLS does not show it; None where it does.
 
     Raises:
         RunError: The address cannot be listened at.
     """
-    _allow_many_files()
-    _keep_freed_memory()
+    allow_many_files()
+    keep_freed_memory()
     loop = asyncio.new_event_loop()
     started: list[Any] = []
 
     async def start() -> None:
         server = grpc.aio.server(options=options(keepalive))
-        server.add_generic_rpc_handlers((_handlers(new_session, enrol, log),))
-        started.extend((server, server.add_secure_port(address, credentials)))
+        server.add_generic_rpc_handlers((_handlers(new_session, enrol, log, challenges),))
+        if credentials is None:
+            started.extend((server, server.add_insecure_port(address)))
+        else:
+            started.extend((server, server.add_secure_port(address, credentials)))
         await server.start()
 
     try:
         loop.run_until_complete(start())
     except RuntimeError as error:
         loop.close()
+        why = why_not_listening(address) or error
         raise RunError(
-            f"cannot listen at {address} ({error}): stop what uses the port, or choose another one with --listen"
+            f"cannot listen at {address} ({why}): stop what uses the port, or choose another one with --listen"
         ) from None
 
     async def end() -> None:
@@ -164,22 +176,26 @@ def serve(
 
 def connect(
     address: str,
-    credentials: Any,
+    credentials: Callable[[], Any],
     session_factory: Callable[[Wake], Session],
     *,
     on_state: Callable[[str], None] = lambda line: None,
+    on_failed: Callable[[int], None] = lambda failures: None,
     server_name: str | None = None,
     keepalive: float = KEEPALIVE,
+    prove: Prove | None = None,
 ) -> None:
     """Run a client's session until it is finished; connect again, forever, when the connection is lost.
 
     Args:
         address: ``host:port`` of the server.
-        credentials: A ``grpc.ChannelCredentials``.
+        credentials: Returns the ``grpc.ChannelCredentials`` of the next connection; an error that it raises ends this.
         session_factory: Begins a connection of the session.
         on_state: Takes a line for people.
+        on_failed: Told when a connection came to nothing, and how many have in a row.
         server_name: Name in the server's certificate, if it is not the address's.
         keepalive: Seconds, see :data:`KEEPALIVE`.
+        prove: Proves who this client is, where TLS does not show it.
 
     Raises:
         RunError: The server does not let this client in.
@@ -190,27 +206,31 @@ def connect(
             credentials,
             session_factory,
             on_state=on_state,
+            on_failed=on_failed,
             server_name=server_name,
             keepalive=keepalive,
+            prove=prove,
         )
     )
 
 
 async def connecting(
     address: str,
-    credentials: Any,
+    credentials: Callable[[], Any],
     session_factory: Callable[[Wake], Session],
     *,
     on_state: Callable[[str], None] = lambda line: None,
+    on_failed: Callable[[int], None] = lambda failures: None,
     server_name: str | None = None,
     keepalive: float = KEEPALIVE,
+    prove: Prove | None = None,
 ) -> None:
     """Do as :func:`connect`, in an event loop that may have other sessions."""
-    _keep_freed_memory()
+    keep_freed_memory()
     event, wake = waker()
-    failures = 0
+    failures, lasted = 0, deque[float](maxlen=CUTS)
     while True:
-        session, heard, code = session_factory(wake), False, None
+        session, heard, code, begun = session_factory(wake), False, None, time.monotonic()
 
         def arrived() -> None:
             nonlocal heard
@@ -218,9 +238,10 @@ async def connecting(
 
         try:
             async with grpc.aio.secure_channel(
-                address, credentials, options=_channel_options(address, server_name, keepalive)
+                address, credentials(), options=_channel_options(address, server_name, keepalive)
             ) as channel:
-                call = channel.stream_stream(f"/{SERVICE}/{SESSION}")()
+                shown = await stream_metadata(channel, SERVICE, SESSION, prove)
+                call = channel.stream_stream(f"/{SERVICE}/{SESSION}")(metadata=shown)
                 with suppress(*_LOST):  # the status says more
                     await call.initial_metadata()  # a refusal that comes while something is sent is lost
                     await drive(
@@ -238,12 +259,27 @@ async def connecting(
         failures = 0 if heard else failures + 1
         wait = min(_FIRST_WAIT * 2**failures, _LONGEST_WAIT) * (0.5 + secrets.randbelow(1000) / 1000)
         on_state(f"no connection to {address} ({reason[:_MOST_DETAILS]}): next try in {wait:.0f} s")
+        if failures:
+            on_failed(failures)
+        else:
+            lasted.append(time.monotonic() - begun)
+            if cut_regularly(lasted):
+                on_state(
+                    f"the last {CUTS} connections were each cut after {lasted[-1]:.0f} s, which a proxy or firewall "
+                    f"does: have connections to {address} exempted from its time limit"
+                )
         if await ends_within(wait, session, event):
             return
 
 
 def enrol(
-    address: str, credentials: Any, request: bytes, *, server_name: str | None = None, timeout: float = 30.0
+    address: str,
+    credentials: Any,
+    request: bytes,
+    *,
+    server_name: str | None = None,
+    timeout: float = 30.0,
+    prove: Prove | None = None,
 ) -> bytes:
     """Return the server's answer to an enrolment.
 
@@ -253,6 +289,7 @@ def enrol(
         request: What the server's ``enrol`` takes.
         server_name: Name in the server's certificate, if it is not the address's.
         timeout: Seconds.
+        prove: Proves who this client is, where TLS does not show it.
 
     Raises:
         RunError: The server is not there, or refuses.
@@ -261,7 +298,13 @@ def enrol(
         address, credentials, options=_channel_options(address, server_name, KEEPALIVE)
     ) as channel:
         try:
-            answer: bytes = channel.unary_unary(f"/{SERVICE}/{ENROL}")(request, timeout=timeout)
+            shown = None
+            if prove is not None:
+                challenge = channel.unary_unary(f"/{SERVICE}/{CHALLENGE}")(b"", timeout=timeout)
+                shown = metadata(prove(ENROL, challenge, request))
+            answer: bytes = channel.unary_unary(f"/{SERVICE}/{ENROL}")(
+                request, timeout=timeout, metadata=shown
+            )
         except grpc.RpcError as error:
             raise RunError(f"cannot enrol at {address}: {error.details()[:_MOST_DETAILS]}") from None
     return answer
@@ -275,10 +318,20 @@ def _channel_options(address: str, server_name: str | None, keepalive: float) ->
     return options(keepalive) + more
 
 
-def _handlers(new_session: NewSession, enrol: Enrol, log: Callable[[str], None]) -> Any:
+def _handlers(
+    new_session: NewSession, enrol: Enrol, log: Callable[[str], None], challenges: Challenges | None
+) -> Any:
     async def session_handler(requests: Any, context: Any) -> None:
         peer = _peer(context)
         event, wake = waker()
+        try:
+            peer = _proven(context, peer, SESSION, b"", challenges)
+        except RunError as error:  # it may try again at once
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, error, peer, log)
+            return
+        except FednlpError as error:
+            await _abort(context, grpc.StatusCode.PERMISSION_DENIED, error, peer, log)
+            return
         try:
             session = new_session(peer, wake)
         except FednlpError as error:
@@ -301,18 +354,22 @@ def _handlers(new_session: NewSession, enrol: Enrol, log: Callable[[str], None])
         try:
             if len(request) > MOST_ENROLMENT:
                 raise ProtocolError(f"an enrolment of {len(request)} bytes is longer than {MOST_ENROLMENT}")
-            return enrol(peer, request)
+            return enrol(_proven(context, peer, ENROL, request, challenges), request)
         except FednlpError as error:
             await _abort(context, grpc.StatusCode.PERMISSION_DENIED, error, peer, log)
             return b""
 
-    return grpc.method_handlers_generic_handler(
-        SERVICE,
-        {
-            SESSION: grpc.stream_stream_rpc_method_handler(session_handler),
-            ENROL: grpc.unary_unary_rpc_method_handler(enrol_handler),
-        },
-    )
+    async def challenge_handler(request: bytes, context: Any) -> bytes:
+        assert challenges is not None
+        return challenges.issue()
+
+    methods = {
+        SESSION: grpc.stream_stream_rpc_method_handler(session_handler),
+        ENROL: grpc.unary_unary_rpc_method_handler(enrol_handler),
+    }
+    if challenges is not None:
+        methods[CHALLENGE] = grpc.unary_unary_rpc_method_handler(challenge_handler)
+    return grpc.method_handlers_generic_handler(SERVICE, methods)
 
 
 async def _status(call: Any) -> tuple[Any, str]:
@@ -336,23 +393,15 @@ async def _abort(
     await context.abort(code, str(error)[:_MOST_DETAILS])
 
 
+def _proven(
+    context: Any, peer: PeerIdentity, method: str, body: bytes, challenges: Challenges | None
+) -> PeerIdentity:
+    """Return who is at the other end: what TLS shows, or what it proves where TLS ends before this server."""
+    if challenges is None:
+        return peer
+    return PeerIdentity(peer.address, proven_certificate(context, method, body, challenges))
+
+
 def _peer(context: Any) -> PeerIdentity:
     certificates = list(context.auth_context().get("x509_pem_cert", ()))
     return PeerIdentity(str(context.peer()), certificates[0] if certificates else None)
-
-
-def _keep_freed_memory() -> None:
-    """Have the C library keep freed memory for the next message, in place of giving its pages back each time.
-
-    Once a block of this size has been freed, glibc takes smaller ones from its heap, and keeps up to twice as much of
-    it (mallopt(3), M_MMAP_THRESHOLD). It halves the processor time of receiving.
-    """
-    bytes((32 << 20) - (1 << 14))
-
-
-def _allow_many_files() -> None:
-    """Raise the limit of open files to what the system allows: each client needs one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

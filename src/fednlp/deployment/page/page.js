@@ -36,6 +36,10 @@ function score(round, part) {
   return round.scores[part]?.[metric] ?? null;
 }
 
+function anyScore(round) {
+  return score(round, "global") ?? score(round, "federated") ?? score(round, "personal");
+}
+
 // ---- elements --------------------------------------------------------------------------------------------------
 
 function element(name, text, className) {
@@ -103,7 +107,7 @@ function showTiles(status) {
     ["rounds done", `${rounds.length} of ${status.rounds}`],
     ["sites connected", `${there} of ${members}`],
     ["training loss", number(last((round) => round.loss))],
-    [`test ${words(metric)}`, number(last((round) => score(round, "global") ?? score(round, "personal")))],
+    [`test ${words(metric)}`, number(last(anyScore))],
     ["received, sent", `${bytes(total("bytes_in"))}, ${bytes(total("bytes_out"))}`],
   ];
   if (status.privacy) {
@@ -129,7 +133,7 @@ function showRounds() {
   }));
   at("rounds").replaceChildren(...rounds.slice(-LAST_ROUNDS).reverse().map((one) => row([
     [one.aborted ? `${one.round}, no sum` : String(one.round)],
-    ...[number(one.loss), number(score(one, "global") ?? score(one, "personal")), String(one.clients), String(one.dropped),
+    ...[number(one.loss), number(anyScore(one)), String(one.clients), String(one.dropped),
       bytes(one.bytes_up), bytes(one.bytes_down), one.seconds == null ? "–" : duration(one.seconds)].map((text) => [text, "number"]),
   ])));
   const lines = (...all) => all.map(([name, style, value]) => ({
@@ -139,6 +143,7 @@ function showRounds() {
     ...chart("Loss", lines(["training", "a", (one) => one.loss], ["global test", "b", (one) => one.scores.global?.loss])),
     ...chart(words(metric), lines(
       ["global test", "a", (one) => score(one, "global")],
+      ["clients' tests, summed", "d", (one) => score(one, "federated")],
       ["clients' own tests", "b", (one) => score(one, "personal")],
       ["worst decile of clients", "c", (one) => one.scores.personal?.[`${metric}_worst_decile`]])),
   );

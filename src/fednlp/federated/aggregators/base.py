@@ -82,6 +82,21 @@ class AggregatedUpdate:
 
 
 @dataclass(frozen=True)
+class Reported:
+    """What a cohort's clients report of their training, summed.
+
+    Attributes:
+        loss: Sum over the examples seen.
+        examples: Examples seen.
+        steps: Local steps.
+    """
+
+    loss: float
+    examples: int
+    steps: int
+
+
+@dataclass(frozen=True)
 class Outcome:
     """How a cohort's round ended on the server's side.
 
@@ -90,12 +105,14 @@ class Outcome:
         update: None where there is none: the round then changes nothing.
         aborted: Why there is none.
         facts: What the round's line says of it: JSON values.
+        reported: What the clients report, where the server knows the sums alone; None where it has each client's.
     """
 
     results: Sequence[ClientResult]
     update: AggregatedUpdate | None
     aborted: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    reported: Reported | None = None
 
 
 class Collection(Protocol):
@@ -119,6 +136,11 @@ class Aggregator(ABC):
 
     needs_clients: ClassVar[bool] = True
     """Whether a round of which no client is drawn changes nothing."""
+
+    @property
+    def masked_extra(self) -> int:
+        """How many residues a masked update has between the update and its weight."""
+        return 0
 
     @abstractmethod
     def init(self, layout: Layout, sends: Sequence[str], room: Room) -> Any:

@@ -1,0 +1,56 @@
+"""What accuracy, macro F1 and Matthews correlation of classes are made of: three counts for each label.
+
+They are fewer than a confusion matrix holds, and tell less.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from fednlp.tasks.whole_sums import quotient
+
+
+def class_counts(labels: int, truth: np.ndarray, guess: np.ndarray) -> list[int]:
+    """Return the number of examples, then of each label: how often it is right, predicted, and true.
+
+    Args:
+        labels: How many there are.
+        truth: The right class of each example, int64; -1 for a label that is not among these, whose examples count
+            in the first number alone.
+        guess: The predicted class of each example, int64.
+
+    >>> class_counts(2, np.array([0, 0, 1, -1]), np.array([0, 1, 1, 1]))
+    [4, 1, 1, 1, 2, 2, 1]
+    """
+    examples, known = len(truth), truth >= 0
+    truth, guess = truth[known], guess[known]
+    counted = (truth[truth == guess], guess, truth)
+    return [examples, *(int(n) for ids in counted for n in np.bincount(ids, minlength=labels))]
+
+
+def class_metrics(counts: Sequence[int]) -> dict[str, float]:
+    """Return accuracy, macro F1 and Matthews correlation (as scikit-learn has them) from counts of examples.
+
+    The correlation is the R_K of J. Gorodkin, "Comparing two K-category assignments by a K-category correlation
+    coefficient", 2004.
+
+    Args:
+        counts: From :func:`class_counts`, summed.
+    """
+    labels = len(counts) // 3
+    examples, (right, guessed, true) = counts[0], (counts[1 + k * labels :][:labels] for k in range(3))
+    hits, known = sum(right), sum(true)
+    accuracy = quotient(hits, examples)
+    if not known:
+        return {"accuracy": accuracy, "macro_f1": math.nan, "mcc": math.nan}
+    both = [(r, g + t) for r, g, t in zip(right, guessed, true, strict=True) if g + t]
+    f1 = math.fsum(2 * r / total for r, total in both) / len(both)
+    shared = hits * known - sum(g * t for g, t in zip(guessed, true, strict=True))
+    spreads = [known * known - sum(n * n for n in of) for of in (guessed, true)]
+    varied = min(spreads) > 0
+    return {
+        "accuracy": accuracy,
+        "macro_f1": f1,
+        "mcc": shared / math.sqrt(spreads[0]) / math.sqrt(spreads[1]) if varied else 0.0,
+    }
