@@ -19,17 +19,23 @@ from fednlp.errors import FednlpError, RunError
 
 link = pytest.importorskip("fednlp.deployment.links.mqtt", reason="this needs paho-mqtt")
 
-from fednlp.deployment.links.broker import Broker, BrokerAddress  # noqa: E402
+import fednlp  # noqa: E402
+from fednlp.config import Experiment  # noqa: E402
+from fednlp.deployment import join as joining  # noqa: E402
+from fednlp.deployment.links.broker import Broker  # noqa: E402
 from fednlp.deployment.links.packets import Kind, Packet, join, new_id  # noqa: E402
+from fednlp.deployment.serve import Listening, serve  # noqa: E402
+from fednlp.deployment.shards import split_out  # noqa: E402
+from fednlp.simulation.callback import NullCallback  # noqa: E402
 
 from .mosquitto import MOSQUITTO, Mosquitto  # noqa: E402
+from .test_federation import OneAtATime, allows, quiet, rounds  # noqa: E402
 from .throwaway import SERVER, Authority, name_of  # noqa: E402
 
 pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
 
 SOON = 60.0
 MODEL = os.urandom((3 << 20) + 17)
-CHANNEL = "0123456789abcdef"
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +46,7 @@ def authority() -> Authority:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "_FIRST_WAIT", 0.05)
+    monkeypatch.setattr(link, "HANDSHAKE", 5.0)
 
 
 @pytest.fixture
@@ -56,7 +63,7 @@ class Server:
         self.lines: list[str] = []
         material = authority.material(SERVER)
         self.running = link.serve(
-            broker.address, CHANNEL, lambda: material, self.new_session, self.enrol, log=self.lines.append
+            broker.address, lambda: material, self.new_session, self.enrol, log=self.lines.append
         )
 
     def new_session(self, peer: Any, wake: Callable[[], None]) -> Any:
@@ -98,7 +105,7 @@ class Client:
             on_ready=self._work,
             on_state=self.lines.append,
         )
-        self._arguments = broker.address, CHANNEL, material, self.session.begin
+        self._arguments = broker.address, lambda: material, self.session.begin
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
@@ -147,11 +154,11 @@ class Eavesdropper:
     def __init__(self, broker: Mosquitto) -> None:
         self.seen: list[tuple[str, bytes]] = []
         self._loop = asyncio.new_event_loop()
-        self._loop.run_until_complete(self._open(BrokerAddress.parse(broker.address)))
+        self._loop.run_until_complete(self._open(broker.address))
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
-    async def _open(self, address: BrokerAddress) -> None:
+    async def _open(self, address: str) -> None:
         self._broker = Broker(
             address,
             ["#"],
@@ -213,7 +220,7 @@ def test_a_server_that_is_gone_is_known_to_be(
     client = Client(tmp_path / "0", broker, authority.material("0"))
     until(lambda: server.hub.connected())
     server.running.stop()
-    until(lambda: any("the server is gone" in line or "not there" in line for line in client.lines))
+    until(lambda: any("no connection by way of" in line for line in client.lines))
     again = Server(tmp_path, authority, broker)
     asked(again.hub, tmp_path, "1.0.train", 0)
     assert answered(again.hub) == 0
@@ -222,7 +229,7 @@ def test_a_server_that_is_gone_is_known_to_be(
 
 
 def test_enrolment_and_its_refusal(broker: Mosquitto, server: Server, authority: Authority) -> None:
-    arguments = broker.address, CHANNEL, authority.material("5")
+    arguments = broker.address, authority.material("5")
     assert link.enrol(*arguments, b"please", server_name=SERVER) == b"5 please"
     with pytest.raises(RunError, match=r"cannot enrol by way of mqtt://127.0.0.1:\d+: this token was used"):
         link.enrol(*arguments, b"no", server_name=SERVER)
@@ -261,6 +268,7 @@ def test_what_others_send_disturbs_nobody(
         if "/up/" in topic:
             eavesdropper.send(topic, data)
             eavesdropper.send(topic, data[:-1] + bytes([data[-1] ^ 1]))
+    topics = f"fednlp/{link.channel_of(authority.material('0'))}"
     for _ in range(20):
         name = new_id()
         for data in (
@@ -269,8 +277,8 @@ def test_what_others_send_disturbs_nobody(
             join(Packet(name, Kind.DATA, 0, b"noise")),
             join(Packet(name, Kind.END, 0)),
         ):
-            eavesdropper.send(f"fednlp/{CHANNEL}/up/{name.hex()}", data)
-            eavesdropper.send(f"fednlp/{CHANNEL}/up/x", data)
+            eavesdropper.send(f"{topics}/up/{name.hex()}", data)
+            eavesdropper.send(f"{topics}/up/x", data)
     asked(server.hub, tmp_path, "1.0.train", 0)
     assert answered(server.hub) == 0
     client.leave()
@@ -280,3 +288,66 @@ def test_a_broker_that_is_not_there_is_named(tmp_path: Path, authority: Authorit
     gone = Mosquitto(tmp_path)
     with pytest.raises(RunError, match=r"the broker at 127.0.0.1:\d+ is not reached: Connection refused"):
         Server(tmp_path, authority, gone)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"exchange.up": ["int8"], "exchange.error_feedback": True},
+        {"algorithm": {"name": "scaffold"}, "client.optimizer": "sgd"},
+    ],
+    ids=["8 bits", "scaffold"],
+)
+def test_a_federation_by_way_of_a_broker_is_the_simulation(
+    settings: dict[str, Any],
+    broker: Mosquitto,
+    experiment: Callable[..., Experiment],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker is restarted in the middle of each round: no site works twice, and the weights are the same."""
+    monkeypatch.setattr(joining, "Site", OneAtATime)
+    more = {"clients_per_round": 2, "partition.clients": 2, "task.name": "text-classification"}
+    made = experiment(settings | more | {"num_rounds": 2})
+    simulated = fednlp.run(made, tmp_path / "simulated")
+    shards = split_out(made.resolved(), tmp_path / "shards", quiet)
+    tokens: dict[str, str] = {}
+    threads: list[threading.Thread] = []
+
+    def site(name: str) -> None:
+        folder = joining.enrolled_folder(tokens[name], quiet, tmp_path / name)
+        joining.join(folder, allows(*shards.files(name)), quiet)
+
+    def begin() -> None:
+        for name in shards.names:
+            threads.append(threading.Thread(target=site, args=(name,)))
+            threads[-1].start()
+
+    class Restarting(NullCallback):
+        def on_progress(self, done: int, of: int, what: str) -> None:
+            if what == "clients" and done == 1:
+                broker.stop()
+                broker.start()
+
+    where = Listening(broker=broker.address)
+    out = tmp_path / "server"
+    deployed = serve(shards.experiment, out, shards.names, where, Restarting(), tokens.__setitem__, begin)
+    for thread in threads:
+        thread.join(SOON)
+        assert not thread.is_alive()
+    assert rounds(deployed) == rounds(simulated)
+    weights = [(run.folder / "model" / "model.safetensors").read_bytes() for run in (deployed, simulated)]
+    assert weights[0] == weights[1]
+
+
+def test_what_does_not_go_by_a_broker_is_named(tmp_path: Path, experiment: Callable[..., Experiment]) -> None:
+    where = Listening(broker="mqtt://127.0.0.1", behind_proxy=True)
+    made = split_out(
+        experiment(
+            {"partition.clients": 2, "clients_per_round": 2, "task.name": "text-classification"}
+        ).resolved(),
+        tmp_path / "shards",
+        quiet,
+    ).experiment
+    with pytest.raises(FednlpError, match="--broker goes with join tokens"):
+        serve(made, tmp_path / "server", [], where, NullCallback(), print)

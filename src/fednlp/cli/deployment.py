@@ -45,6 +45,10 @@ def serve(
     address: Annotated[
         str | None, typer.Option(help="host:port as the sites reach this server, if it is another.")
     ] = None,
+    broker: Annotated[
+        str | None,
+        typer.Option(help="mqtts://host:port of an MQTT broker, by which the sites reach this server."),
+    ] = None,
     ca: _CA = None,
     cert: _CERT = None,
     key: _KEY = None,
@@ -61,7 +65,7 @@ def serve(
     settings = config.load(experiment, changes or [])
     hosts = tuple({one.rpartition(":")[0] for one in (listen, address) if one} - {"0.0.0.0", "[::]", ""})
     with Console(again=f"go on with: {_same_command()}") as console:
-        where = Listening(listen, address, hosts, _files(ca, cert, key), behind_proxy)
+        where = Listening(listen, address, hosts, _files(ca, cert, key), behind_proxy, broker)
         serve_federation(settings, out, _names(sites), where, console, _show_token, page=page)
 
 

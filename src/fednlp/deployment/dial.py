@@ -15,6 +15,7 @@ from fednlp.deployment.ca import SERVER_NAME
 from fednlp.deployment.certificates import Material, fingerprint
 from fednlp.deployment.findings import GOOD, WARNING, WRONG, Finding, certificate_dates
 from fednlp.deployment.links.proxy import proxy_for
+from fednlp.deployment.names import broker_scheme
 from fednlp.formatting.safe_text import clean
 
 PATIENCE = 10.0
@@ -42,13 +43,14 @@ def dial(
     """Yield a finding for each step on the way to a server, up to the first that fails.
 
     Args:
-        address: ``host:port``.
+        address: ``host:port`` of the server, or ``mqtts://host:port`` of a broker.
         material: What this site shows and trusts; None to look at the server alone.
         now: Seconds since 1970.
         server_name: Name in the server's certificate; None for that of the address, as with an organisation's own.
     """
-    proxy = proxy_for(address)
-    host, port = place_of(proxy) if proxy else split(address)
+    scheme = broker_scheme(address)
+    proxy = None if scheme else proxy_for(address)
+    host, port = place_of(proxy) if proxy else split(address.removeprefix(scheme))
     found = resolve(host, port)
     yield found
     if found.state == WRONG:
@@ -58,6 +60,10 @@ def dial(
     if connection is None:
         return
     with connection:
+        if scheme:
+            text = "the broker is there; whether the server is, fednlp join says"
+            yield Finding("broker", GOOD, text)
+            return
         found = through_proxy(connection, proxy, address)
         yield found
         if found.state != WRONG:

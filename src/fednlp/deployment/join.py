@@ -27,7 +27,7 @@ from fednlp.deployment.invitations import invitation_name
 from fednlp.deployment.label_telling import asks_labels, examine_labels
 from fednlp.deployment.links.grpc import connect, enrol
 from fednlp.deployment.links.proving import Prove
-from fednlp.deployment.names import server_address
+from fednlp.deployment.names import broker_scheme, server_address
 from fednlp.deployment.organisation import Files
 from fednlp.deployment.participate import Participant
 from fednlp.deployment.policy import SitePolicy, load_policy
@@ -113,6 +113,10 @@ def _redeemed_folder(token: JoinToken, root: Path, log: Log, balancer: Balancer 
 def _organisation_folder(target: str, files: Files, root: Path, log: Log) -> Path:
     """Store how this site reaches a server with an organisation's certificates."""
     address = server_address(target)
+    if broker_scheme(address):
+        raise ConfigError(
+            "by way of a broker, join with a token: --ca, --cert and --key are for a server's address"
+        )
     files.require_current(time.time())
     folder = root / f"{re.sub('[^0-9A-Za-z.]+', '-', address).strip('-')}-{files.site()}"
     if not has_joined(folder):
@@ -231,6 +235,13 @@ def _connected(folder: Path, policy: SitePolicy, log: Log) -> Iterator[tuple[Par
 def _link(access: Access, site: Participant, failure: list[FednlpError], log: Log) -> None:
     """Keep the connection: the work of a thread."""
     try:
+        if broker_scheme(access.address):
+            from fednlp.deployment.links import mqtt
+
+            mqtt.connect(
+                access.address, access.material, site.session.begin, on_state=log, server_name=SERVER_NAME
+            )
+            return
         connect(
             access.address,
             lambda: _credentials(access),
@@ -264,6 +275,10 @@ def _asking(access: Access) -> Callable[[bytes], bytes]:
 
     def ask(message: bytes) -> bytes:
         address, name = access.address, access.server_name
+        if broker_scheme(address):
+            from fednlp.deployment.links import mqtt
+
+            return mqtt.enrol(address, access.material(), message, server_name=SERVER_NAME)
         try:
             return enrol(address, _credentials(access), message, server_name=name, prove=_prove(access))
         except RunError:

@@ -12,6 +12,8 @@ _ADDRESS = re.compile(
     r"(\[[0-9A-Fa-f:.]{2,45}\]|[0-9A-Za-z](?:[0-9A-Za-z._-]*[0-9A-Za-z])?):([1-9][0-9]{0,4})"
 )
 _PUNCTUATION = "._-"
+_BROKERS = {"mqtt://": 1883, "mqtts://": 8883}
+"""How the addresses of MQTT brokers begin, and their usual ports; ``mqtts`` has TLS to the broker as well."""
 
 
 def site_name(text: str) -> str:
@@ -42,17 +44,31 @@ def _may_stand(character: str) -> bool:
 
 
 def server_address(text: str) -> str:
-    """Return an address, after checking that it is a host name or IP address and a port.
+    """Return an address, after checking that it is a host name or IP address and a port, or a broker's.
 
     Raises:
         IdentityError: It is anything else.
 
-    >>> server_address("fl.example.org:8443"), server_address("[::1]:8443")
-    ('fl.example.org:8443', '[::1]:8443')
+    >>> server_address("fl.example.org:8443"), server_address("[::1]:8443"), server_address("mqtts://broker.example.org")
+    ('fl.example.org:8443', '[::1]:8443', 'mqtts://broker.example.org:8883')
     """
-    match = _ADDRESS.fullmatch(text) if len(text) <= LONGEST_ADDRESS else None
+    scheme = broker_scheme(text)
+    rest = text.removeprefix(scheme)
+    if scheme and not _ADDRESS.fullmatch(rest):
+        rest = f"{rest}:{_BROKERS[scheme]}"
+    match = _ADDRESS.fullmatch(rest) if len(text) <= LONGEST_ADDRESS else None
     if match is None or int(match[2]) > 65535:
         raise IdentityError(
-            f"{clean(text)[:80]!r} is no address: type host:port, as in fl.example.org:8443 or [2001:db8::1]:8443"
+            f"{clean(text)[:80]!r} is no address: type host:port, as in fl.example.org:8443 or [2001:db8::1]:8443, or "
+            "mqtts://host:port for a broker"
         )
-    return text
+    return scheme + rest
+
+
+def broker_scheme(address: str) -> str:
+    """Return how the address of an MQTT broker begins; nothing for a server's.
+
+    >>> broker_scheme("mqtt://[::1]:1883"), broker_scheme("fl.example.org:8443")
+    ('mqtt://', '')
+    """
+    return next((scheme for scheme in _BROKERS if address.startswith(scheme)), "")

@@ -21,9 +21,10 @@ from fednlp.deployment.enrolment import (
 from fednlp.deployment.federation import Federation, open_directory, run_name
 from fednlp.deployment.goodbye import let_go
 from fednlp.deployment.hub import Hub
-from fednlp.deployment.links import Session, Wake
-from fednlp.deployment.links.grpc import PeerIdentity, RunningServer
+from fednlp.deployment.links import Running, Session, Wake
+from fednlp.deployment.links.grpc import PeerIdentity
 from fednlp.deployment.links.grpc import serve as listen_with
+from fednlp.deployment.names import server_address
 from fednlp.deployment.organisation import Files, OrganisationAdmission
 from fednlp.deployment.proofs import Challenges
 from fednlp.deployment.sites import Register
@@ -43,6 +44,7 @@ class Listening:
         hosts: Further names and addresses of the server, for its certificate.
         files: Certificates of an organisation, in place of those that the federation makes itself.
         behind_proxy: Whether a load balancer ends TLS, so that the server listens without it.
+        broker: ``mqtts://host:port`` of an MQTT broker, by which the sites reach the server, in place of ``listen``.
     """
 
     listen: str = "0.0.0.0:8443"
@@ -50,6 +52,7 @@ class Listening:
     hosts: tuple[str, ...] = ()
     files: Files | None = None
     behind_proxy: bool = False
+    broker: str | None = None
 
     @property
     def kind(self) -> Kind:
@@ -94,9 +97,8 @@ def serve(
     with directory.alone(), _shown(page, out, callback.log):
         admission = _admission(folder, where, callback.log)
         hub = Hub(folder, run_name(directory))
-        running = _listen(where, admission, hub, callback)
+        running, address = _listen(where, admission, hub, callback)
         try:
-            address = where.address or _reached(where.listen, running.port)
             store_address(folder, address, where.kind)
             known = {site.name for site in admission.register.sites()}
             for name in sites:
@@ -136,11 +138,15 @@ def _require_distinct(sites: Sequence[str]) -> None:
 
 
 def _require_fit(experiment: Experiment, where: Listening) -> None:
-    """Refuse what a load balancer that ends TLS breaks.
+    """Refuse what a load balancer that ends TLS breaks, and what goes by no broker.
 
     Raises:
         ConfigError: It breaks the experiment's secure aggregation, or an organisation's certificates.
     """
+    if where.broker is not None and (where.files is not None or where.behind_proxy):
+        raise ConfigError(
+            "--broker goes with join tokens: leave --ca, --cert and --key, or --behind-proxy, out"
+        )
     if where.behind_proxy and where.files is not None:
         raise ConfigError(
             "--behind-proxy does not go with --ca, --cert and --key: the balancer shows no certificate"
@@ -159,7 +165,9 @@ def _admission(folder: Path, where: Listening, log: Callable[[str], None]) -> Ad
     return OrganisationAdmission(where.files, Register(folder), log)
 
 
-def _listen(where: Listening, admission: Admission, hub: Hub, callback: Callback) -> RunningServer:
+def _listen(where: Listening, admission: Admission, hub: Hub, callback: Callback) -> tuple[Running, str]:
+    """Begin to answer sites; return what does so, and the address that sites are told."""
+
     def session(peer: PeerIdentity, wake: Wake) -> Session:
         site = admission.authorise(peer.certificate)
         return hub.session(site.client, wake, time.time)
@@ -167,13 +175,21 @@ def _listen(where: Listening, admission: Admission, hub: Hub, callback: Callback
     def enrol(peer: PeerIdentity, message: bytes) -> bytes:
         return admission.enrol(peer.certificate, message)
 
-    if not where.behind_proxy:
+    if where.broker is not None:
+        from fednlp.deployment.links import mqtt
+
+        address = server_address(where.broker)
+        return mqtt.serve(address, admission.material, session, enrol, log=callback.log), address
+    credentials, challenges = None, None
+    if where.behind_proxy:
+        challenges = Challenges()
+        callback.log(
+            f"this server listens without TLS at {where.listen}: let nobody but the load balancer reach it"
+        )
+    else:
         credentials = server_credentials(admission.material)
-        return listen_with(where.listen, credentials, session, enrol, log=callback.log)
-    callback.log(
-        f"this server listens without TLS at {where.listen}: let nobody but the load balancer reach it"
-    )
-    return listen_with(where.listen, None, session, enrol, log=callback.log, challenges=Challenges())
+    running = listen_with(where.listen, credentials, session, enrol, log=callback.log, challenges=challenges)
+    return running, where.address or _reached(where.listen, running.port)
 
 
 def _reached(listen: str, port: int) -> str:

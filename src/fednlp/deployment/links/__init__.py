@@ -31,3 +31,14 @@ class Session(Protocol):
 
     def close(self) -> None:
         """Let go of what the connection held: it is gone."""
+
+
+class Running(Protocol):
+    """A server that answers in a thread of its own."""
+
+    def stop(self, grace: float = 1.0) -> None:
+        """End all connections.
+
+        Args:
+            grace: Seconds that they get to end by themselves.
+        """

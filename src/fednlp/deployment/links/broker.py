@@ -6,11 +6,10 @@ import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
-from fednlp.errors import IdentityError, MissingDependency, RunError
+from fednlp.deployment.names import broker_scheme
+from fednlp.errors import MissingDependency, RunError
 
 try:
     import paho.mqtt.client as paho
@@ -19,8 +18,6 @@ except ImportError:
         "a federation over MQTT needs paho-mqtt: run pip install 'fednlp[mqtt]'"
     ) from None
 
-SCHEMES = {"mqtt": 1883, "mqtts": 8883}
-"""Ports by scheme; ``mqtts`` has TLS to the broker as well."""
 KEEPALIVE = 30
 """Seconds of silence after which the broker takes this end for gone, less than twice."""
 _PENDING = 64
@@ -30,45 +27,11 @@ _PATIENCE = 20.0
 USER, PASSWORD, ROOTS = "FEDNLP_BROKER_USER", "FEDNLP_BROKER_PASSWORD", "FEDNLP_BROKER_CA"
 
 
-@dataclass(frozen=True)
-class BrokerAddress:
-    """Where a broker is."""
-
-    scheme: str
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> "BrokerAddress":
-        """Read ``mqtt://host:port`` or ``mqtts://host:port``.
-
-        Raises:
-            IdentityError: It is no address of a broker.
-
-        >>> BrokerAddress.parse("mqtts://broker.example.org")
-        BrokerAddress(scheme='mqtts', host='broker.example.org', port=8883)
-        """
-        parts = urlsplit(text)
-        with suppress(ValueError):
-            if (
-                parts.scheme in SCHEMES
-                and parts.hostname
-                and not (parts.path or parts.query or parts.username)
-            ):
-                return cls(parts.scheme, parts.hostname, parts.port or SCHEMES[parts.scheme])
-        raise IdentityError(f"{text} is no broker's address: say mqtts://HOST:PORT, or mqtt://HOST:PORT")
-
-
-def is_broker(address: str) -> bool:
-    """Return whether an address is that of a broker."""
-    return address.partition("://")[0] in SCHEMES
-
-
 class Broker:
     """A connection to a broker; its callbacks run in the event loop that makes it.
 
     Args:
-        address: Of the broker.
+        address: ``mqtts://host:port`` of the broker.
         topics: To subscribe to.
         will: Topic, payload and whether it is retained, of what the broker says when this end is gone.
         on_message: Told the topic and the payload of each message.
@@ -78,7 +41,7 @@ class Broker:
 
     def __init__(
         self,
-        address: BrokerAddress,
+        address: str,
         topics: list[str],
         will: tuple[str, bytes, bool],
         on_message: Callable[[str, bytes], None],
@@ -86,7 +49,8 @@ class Broker:
         hello: tuple[str, bytes] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._address, self._topics, self._hello = address, topics, hello
+        scheme = broker_scheme(address)
+        self._where, self._topics, self._hello = address.removeprefix(scheme), topics, hello
         self._on_message, self._on_lost = on_message, on_lost
         self._pending = threading.Semaphore(_PENDING)
         self._ready: asyncio.Future[None] = self._loop.create_future()
@@ -101,7 +65,7 @@ class Broker:
         client.will_set(topic, payload, qos=1, retain=retained)
         if os.environ.get(USER):
             client.username_pw_set(os.environ[USER], os.environ.get(PASSWORD))
-        if address.scheme == "mqtts":
+        if scheme == "mqtts://":
             client.tls_set_context(ssl.create_default_context(cafile=os.environ.get(ROOTS)))
         client.on_connect, client.on_subscribe = self._connected, self._subscribed
         client.on_message, client.on_disconnect = self._arrived, self._disconnected
@@ -113,9 +77,10 @@ class Broker:
         Raises:
             RunError: The broker is not reached, or refuses.
         """
-        where = f"{self._address.host}:{self._address.port}"
+        where = self._where
+        host, _, port = where.rpartition(":")
         try:
-            await asyncio.to_thread(self._client.connect, self._address.host, self._address.port, KEEPALIVE)
+            await asyncio.to_thread(self._client.connect, host.strip("[]"), int(port), KEEPALIVE)
             self._client.loop_start()
             await asyncio.wait_for(self._ready, _PATIENCE)
         except (OSError, TimeoutError, ValueError) as error:
@@ -150,7 +115,7 @@ class Broker:
     def _connected(self, client: Any, data: Any, flags: Any, code: Any, properties: Any) -> None:
         if code.is_failure:
             why = RunError(
-                f"the broker at {self._address.host}:{self._address.port} refuses this machine: {code}. Set {USER} and "
+                f"the broker at {self._where} refuses this machine: {code}. Set {USER} and "
                 f"{PASSWORD} if it wants a login"
             )
             self._call(lambda: _settle(self._ready, why))

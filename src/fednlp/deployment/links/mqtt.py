@@ -14,10 +14,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 
-from fednlp.deployment.certificates import Material
+from cryptography import x509
+
+from fednlp.deployment.certificates import Material, fingerprint
 from fednlp.deployment.frames import MOST_FRAME
 from fednlp.deployment.links import Session, Wake
-from fednlp.deployment.links.broker import Broker, BrokerAddress
+from fednlp.deployment.links.broker import Broker
 from fednlp.deployment.links.grpc import MOST_ENROLMENT, Enrol, NewSession, PeerIdentity
 from fednlp.deployment.links.packets import Kind, Ordered, Packet, new_id, split
 from fednlp.deployment.links.sealed import Lost, SealedStream, context
@@ -35,17 +37,18 @@ _MOST_ENDED = 1 << 12
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0
 
 
-class RunningServer:
-    """A server in a thread of its own; made by :func:`serve`.
+def channel_of(material: Material) -> str:
+    """Return what a federation's topics are called: by its authority, which is the first that both ends trust."""
+    authority = x509.load_pem_x509_certificates(material.roots)[0]
+    return fingerprint(authority)[:16]
 
-    Attributes:
-        port: The broker's.
-    """
+
+class RunningServer:
+    """A server in a thread of its own; made by :func:`serve`."""
 
     def __init__(
-        self, port: int, loop: asyncio.AbstractEventLoop, thread: threading.Thread, over: asyncio.Event
-    ):
-        self.port = port
+        self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, over: asyncio.Event
+    ) -> None:
         self._loop, self._thread, self._over = loop, thread, over
 
     def stop(self, grace: float = 1.0) -> None:
@@ -57,7 +60,6 @@ class RunningServer:
 
 def serve(
     address: str,
-    channel: str,
     material: Callable[[], Material],
     new_session: NewSession,
     enrol: Enrol,
@@ -68,7 +70,6 @@ def serve(
 
     Args:
         address: ``mqtts://host:port`` of the broker.
-        channel: What the topics of this federation are called.
         material: Returns what the server shows and trusts, at each handshake.
         new_session: Makes the session of a new connection; an error that it raises refuses the client.
         enrol: Answers an enrolment; an error that it raises refuses it.
@@ -77,11 +78,10 @@ def serve(
     Raises:
         RunError: The broker is not reached.
     """
-    where = BrokerAddress.parse(address)
     loop = asyncio.new_event_loop()
 
     async def begin() -> tuple[_Server, asyncio.Event]:
-        server = _Server(where, channel, material, new_session, enrol, log)
+        server = _Server(address, material, new_session, enrol, log)
         await server.open()
         return server, asyncio.Event()
 
@@ -99,13 +99,12 @@ def serve(
 
     thread = threading.Thread(target=run, name="fednlp-server", daemon=True)
     thread.start()
-    return RunningServer(where.port, loop, thread, over)
+    return RunningServer(loop, thread, over)
 
 
 def connect(
     address: str,
-    channel: str,
-    material: Material,
+    material: Callable[[], Material],
     session_factory: Callable[[Wake], Session],
     *,
     on_state: Callable[[str], None] = lambda line: None,
@@ -115,8 +114,7 @@ def connect(
 
     Args:
         address: ``mqtts://host:port`` of the broker.
-        channel: What the topics of this federation are called.
-        material: What this client shows and trusts.
+        material: Returns what the next connection shows and trusts.
         session_factory: Begins a connection of the session.
         on_state: Takes a line for people.
         server_name: Name in the server's certificate.
@@ -124,15 +122,12 @@ def connect(
     Raises:
         RunError: The server does not let this client in.
     """
-    asyncio.run(
-        connecting(address, channel, material, session_factory, on_state=on_state, server_name=server_name)
-    )
+    asyncio.run(connecting(address, material, session_factory, on_state=on_state, server_name=server_name))
 
 
 async def connecting(
     address: str,
-    channel: str,
-    material: Material,
+    material: Callable[[], Material],
     session_factory: Callable[[Wake], Session],
     *,
     on_state: Callable[[str], None] = lambda line: None,
@@ -149,7 +144,7 @@ async def connecting(
             heard = True
 
         try:
-            async with _Line(address, channel, material, server_name, _SESSION) as line:
+            async with _Line(address, material(), server_name, _SESSION) as line:
                 await drive(session, line.frame, line.stream.write, None, event, arrived)
                 await line.settle()
                 reason = line.reason
@@ -169,13 +164,12 @@ async def connecting(
 
 
 def enrol(
-    address: str, channel: str, material: Material, request: bytes, *, server_name: str, timeout: float = 60.0
+    address: str, material: Material, request: bytes, *, server_name: str, timeout: float = 60.0
 ) -> bytes:
     """Return the server's answer to an enrolment.
 
     Args:
         address: ``mqtts://host:port`` of the broker.
-        channel: What the topics of this federation are called.
         material: What this client shows and trusts.
         request: What the server's ``enrol`` takes.
         server_name: Name in the server's certificate.
@@ -186,7 +180,7 @@ def enrol(
     """
 
     async def ask() -> bytes:
-        async with _Line(address, channel, material, server_name, _ENROL) as line:
+        async with _Line(address, material, server_name, _ENROL) as line:
             await line.stream.write(request)
             return _accepted(await line.stream.read(1 + MOST_ENROLMENT))
 
@@ -219,7 +213,6 @@ class _Line:
 
     Args:
         address: Of the broker.
-        channel: Of the federation.
         material: What this client shows and trusts.
         server_name: Name in the server's certificate.
         purpose: What the connection is for.
@@ -229,24 +222,20 @@ class _Line:
         reason: Why it is over.
     """
 
-    def __init__(
-        self, address: str, channel: str, material: Material, server_name: str, purpose: bytes
-    ) -> None:
-        ordered = Ordered(new_id())
+    def __init__(self, address: str, material: Material, server_name: str, purpose: bytes) -> None:
+        ordered, topics = Ordered(new_id()), f"fednlp/{channel_of(material)}"
         name = ordered.connection.hex()
-        self._purpose, self._up, self._presence = (
-            purpose,
-            f"fednlp/{channel}/up/{name}",
-            f"fednlp/{channel}/server",
-        )
+        self._purpose, self._up, self._presence = purpose, f"{topics}/up/{name}", f"{topics}/server"
         self._server: bytes | None = None
         self._there = asyncio.Event()
         self.reason = ""
         will = self._up, ordered.end(), False
-        topics = [f"fednlp/{channel}/down/{name}", self._presence]
-        where = BrokerAddress.parse(address)
         self._broker = Broker(
-            where, topics, will, self._arrived, lambda why: self.stream.break_off(Lost(why))
+            address,
+            [f"{topics}/down/{name}", self._presence],
+            will,
+            self._arrived,
+            lambda why: self.stream.break_off(Lost(why)),
         )
         self.stream = SealedStream(
             ordered,
@@ -305,14 +294,14 @@ class _Server:
 
     def __init__(
         self,
-        where: BrokerAddress,
-        channel: str,
+        address: str,
         material: Callable[[], Material],
         new_session: NewSession,
         enrol: Enrol,
         log: Callable[[str], None],
     ) -> None:
-        self._where, self._channel, self._material = where, channel, material
+        self._address, self._material = address, material
+        self._topics = f"fednlp/{channel_of(material())}"
         self._new_session, self._enrol, self._log = new_session, enrol, log
         self._instance = new_id()
         self._streams: dict[bytes, SealedStream] = {}
@@ -322,11 +311,11 @@ class _Server:
 
     async def open(self) -> None:
         """Connect to the broker."""
-        presence = f"fednlp/{self._channel}/server"
+        presence = f"{self._topics}/server"
         self._lost = asyncio.Event()
         self._broker = Broker(
-            self._where,
-            [f"fednlp/{self._channel}/up/+"],
+            self._address,
+            [f"{self._topics}/up/+"],
             (presence, b"", True),
             self._arrived,
             self._lose,
@@ -355,7 +344,7 @@ class _Server:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._broker.send(f"fednlp/{self._channel}/server", b"")
+        self._broker.send(f"{self._topics}/server", b"")
         await self._broker.flush(GOODBYE)
         self._broker.close()
 
@@ -383,7 +372,7 @@ class _Server:
         full = len(self._streams) >= _MOST_CONNECTIONS or len(self._half_open) >= _MOST_HALF_OPEN
         if packet.kind != Kind.DATA or name in self._ended or full:
             return None
-        down = f"fednlp/{self._channel}/down/{name.hex()}"
+        down = f"{self._topics}/down/{name.hex()}"
         made = context(self._material(), server=True)
         stream = SealedStream(Ordered(name), made, lambda data: self._broker.send(down, data))
         self._streams[name] = stream
