@@ -74,7 +74,9 @@ class Experiment(ExperimentFields):
                 "server": server_defaults(self.algorithm.name, self.server),
                 "clients_per_round": settled.clients_per_round,
                 "partition": settled.partition.model_copy(update=partition),
-                "data": self.data.model_copy(update=_anchored(self.data, "path", "test_path")),
+                "data": self.data.model_copy(
+                    update=_anchored(self.data, "path", "test_path", "validation_path")
+                ),
                 "model": self.model.model_copy(update=_anchored_model(self.model)),
                 "costs": self.costs.model_copy(update=_anchored_device(self.costs)),
                 "runtime": self.runtime.model_copy(update=_anchored(self.runtime, "gpu_mapping")),

@@ -106,6 +106,9 @@ class Allow(Section):
     tell_labels: bool = Field(
         default=False, description="whether the server may know the names of the labels"
     )
+    pseudo_labels: bool = Field(
+        default=True, description="whether the model may label texts here, to be trained on here ([fewshot])"
+    )
     most_rounds: PositiveInt | None = Field(
         default=None, description="the most rounds of a run", examples=[100]
     )
