@@ -104,7 +104,7 @@ def test_hidden_labels_change_nothing(
         seen.update([*found.examples.tolist(), *found.validation[0].tolist()])
         return found
 
-    monkeypatch.setattr("fednlp.simulation.pseudo_labels.gold_labels_of", spied)
+    monkeypatch.setattr("fednlp.simulation.central_labels.gold_labels_of", spied)
     with texts.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     test = write(tmp_path / "test.csv", rows[160:])

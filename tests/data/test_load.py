@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +27,29 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "mine.csv"
     path.write_text(CSV)
     return path
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_examples_may_lack_a_label_where_that_is_asked_for(kind: str, tmp_path: Path) -> None:
+    labels = ["x", "", "y", None, "x", " "]
+    rows = [{"text": f"text {number}", "label": label} for number, label in enumerate(labels)]
+    path, tests = tmp_path / f"few.{kind}", tmp_path / "test.csv"
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif kind == "jsonl":
+        path.write_text("\n".join(map(json.dumps, rows)))
+    else:
+        path.write_text("text,label\n" + "".join(f"{row['text']},{row['label'] or ''}\n" for row in rows))
+    tests.write_text("text,label\na,x\nb,\n")
+    data = load_data(path=path, unlabelled=True, test_fraction=0.4)
+    assert data.label_names == ("x", "y")
+    assert data.labels("train").tolist() == [0, -1, 1, -1, 0, -1]
+    assert len(data.test_numbers) == 1
+    assert data.labels("test")[data.test_numbers].min() >= 0
+    with pytest.raises(DataError, match=r"(row 2|:3|:2): the label is missing"):
+        load_data(path=path)
+    with pytest.raises(DataError, match=r"test\.csv:3: the label is missing"):
+        load_data(path=path, test_path=tests, unlabelled=True)
 
 
 def test_a_file_is_loaded_with_a_held_out_test_set(path: Path) -> None:

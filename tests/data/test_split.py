@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fednlp.data.split import hold_out
+from fednlp.data.split import hold_out, hold_out_labelled
 from fednlp.errors import DataError
 
 labellings = st.lists(st.integers(0, 5), min_size=2, max_size=200).map(lambda ids: np.array(ids, np.int64))
@@ -64,3 +64,16 @@ def test_a_fraction_beyond_its_bounds_is_refused(fraction: float) -> None:
 def test_one_example_cannot_be_split() -> None:
     with pytest.raises(DataError, match="cannot be held out of one example"):
         hold_out(np.zeros(1, np.int64), 1, 0.5, 0)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(-1, 5), max_size=200), fractions, st.integers(0, 2**31))
+def test_examples_without_a_label_are_never_held_out(ids: list[int], fraction: float, seed: int) -> None:
+    labels = np.array(ids, np.int64)
+    train, test = hold_out_labelled(labels, 6, fraction, seed)
+    assert np.array_equal(np.sort(np.concatenate([train, test])), np.arange(len(labels)))
+    known = np.flatnonzero(labels >= 0)
+    if len(known) < 2:
+        assert len(test) == 0
+    else:
+        assert np.array_equal(test, known[hold_out(labels[known], 6, fraction, seed)[1]])

@@ -103,5 +103,8 @@ def test_going_on_from_an_older_round_forgets_all_that_came_after(tmp_path: Path
     store = ClientStore(tmp_path / "clients.bin", FIELDS)
     for number in (2, 3):
         store.write(0, number, record(float(number)))
+    store.forget(0, 2, before=3)
+    assert store.read(0, 2) is None
+    assert store.read(0, 3) is not None
     store.forget(0, 2)
     assert store.read(0, 9) is None

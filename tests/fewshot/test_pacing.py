@@ -15,8 +15,8 @@ from fednlp.fewshot.pacing import (
     aug_e,
     candidate_percentage,
     is_labelling_round,
+    label_quota,
     most_confident,
-    num_pseudo_labels,
 )
 
 paces = st.builds(
@@ -25,6 +25,10 @@ paces = st.builds(
     n=st.integers(1, 20),
     k=st.one_of(st.integers(1, 100), st.integers(1, 1000).map(lambda tenths: tenths / 10)),
 )
+
+
+def num_pseudo_labels(pace: Pace | FixedPacing, labelling: int, candidates: int, reached: float = 0.0) -> int:
+    return label_quota(pace, labelling, reached).of(candidates)
 
 
 @given(paces, st.integers(1, 300), st.integers(0, 100_000))

@@ -77,6 +77,16 @@ def test_an_embedding_is_the_mean_of_the_tokens(encoder, monkeypatch, max_length
         np.testing.assert_allclose(vector, by_hand(text, encoder, max_length), atol=1e-5)
 
 
+@pytest.mark.parametrize("sizes", [(2, 0, 4), (6,), (1, 5)])
+def test_a_group_is_embedded_as_if_it_were_alone(encoder, monkeypatch, sizes):
+    monkeypatch.setattr("fednlp.partition.embed._BATCH", 2)
+    monkeypatch.setattr("fednlp.partition.embed._AT_ONCE", 3)
+    ends = np.cumsum(sizes)
+    parts = [TEXTS[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+    alone = np.concatenate([embed(part, encoder) for part in parts])
+    assert np.array_equal(embed(TEXTS, encoder, groups=sizes), alone)
+
+
 def test_what_was_embedded_once_is_read(encoder, cache, monkeypatch):
     first = embed(TEXTS, encoder)
     (path,) = cache.iterdir()

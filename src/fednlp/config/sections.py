@@ -105,11 +105,12 @@ class Data(DataFiles):
     """Where the examples come from: a known data set by ``name``, files by ``path``, or both.
 
     ``name = "sites"`` is for a deployment: the examples are at the sites, and the server knows the ``labels`` and a
-    test set at most.
+    test set at most. For a search for a pace it also has labelled texts of its own, ``validation_path``.
     """
 
     name: str | None = None
     labels: Annotated[list[str] | None, Field(min_length=2)] = None
+    validation_path: str | None = None
 
     @property
     def at_sites(self) -> bool:
@@ -122,6 +123,10 @@ class Data(DataFiles):
             raise ValueError('labels are for name = "sites": other data bring theirs; leave labels out')
         if self.labels is not None and len({*self.labels}) < len(self.labels):
             raise ValueError("labels: each is to be named once")
+        if self.validation_path is not None and not self.at_sites:
+            raise ValueError(
+                'validation_path is for name = "sites": say fewshot.validation, and leave it out'
+            )
         if self.at_sites and self.path is not None:
             raise ValueError('name = "sites" has no path: each site names its own files')
         if self.name is None and self.path is None:

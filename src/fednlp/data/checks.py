@@ -20,13 +20,14 @@ _PLAIN_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def row_check(task: str, columns: Mapping[str, str], names: Sequence[str]) -> Check:
+def row_check(task: str, columns: Mapping[str, str], names: Sequence[str], unlabelled: bool = False) -> Check:
     """Return the check of a row for a task: it gives the row back, or what is wrong with it.
 
     Args:
         task: Its name.
         columns: The task's columns: own names by canonical ones.
         names: All columns of the row, in their order.
+        unlabelled: Whether a row may lack its label, which is then empty.
 
     >>> check = row_check("text-regression", {"text": "text", "score": "score"}, ["text", "score"])
     >>> check(["a", "0.5"])
@@ -36,9 +37,12 @@ def row_check(task: str, columns: Mapping[str, str], names: Sequence[str]) -> Ch
     """
     schema = TASKS[task].schema
     places = {name: names.index(own) for name, own in columns.items()}
-    needed = [(places[name], columns[name]) for name in schema.needed]
+    given = [name for name in schema.needed if not (unlabelled and name == "label")]
+    needed = [(places[name], columns[name]) for name in given]
     lists = [(places[name], own) for name, own in columns.items() if name in LISTS]
     judge = _JUDGES[schema.kind](columns, places)
+    if unlabelled and "label" in places:
+        judge = _or_empty(places["label"])
 
     def check(row: Row) -> Row | Fault:
         for place, own in needed:
@@ -61,6 +65,11 @@ Judge = Callable[[Row], str | Row | None]
 def _class(columns: Mapping[str, str], places: Mapping[str, int]) -> Judge:
     place, own = places["label"], columns["label"]
     return lambda row: None if _at(row, place).strip() else f"the label is missing: fill in {own!r}"
+
+
+def _or_empty(place: int) -> Judge:
+    """Have any label pass, a blank one as an empty one."""
+    return lambda row: None if _at(row, place).strip() else _changed(row, place, "")
 
 
 def _score(columns: Mapping[str, str], places: Mapping[str, int]) -> Judge:
@@ -270,7 +279,13 @@ def named_columns(rows: Rows) -> tuple[str, Sequence[str]]:
     return where, names
 
 
-def view_of(rows: Rows, task: str, configured: Mapping[str, str], on_invalid_row: OnInvalidRow) -> View:
+def view_of(
+    rows: Rows,
+    task: str,
+    configured: Mapping[str, str],
+    on_invalid_row: OnInvalidRow,
+    unlabelled: bool = False,
+) -> View:
     """Return how rows are read for a task.
 
     Args:
@@ -278,6 +293,7 @@ def view_of(rows: Rows, task: str, configured: Mapping[str, str], on_invalid_row
         task: Its task.
         configured: The user's own names of columns, by the canonical ones.
         on_invalid_row: Whether an invalid row is refused or dropped.
+        unlabelled: Whether a row may lack its label.
 
     Raises:
         DataError: A column is missing.
@@ -290,6 +306,7 @@ def view_of(rows: Rows, task: str, configured: Mapping[str, str], on_invalid_row
     return View(
         task,
         {own: canonical for canonical, own in found.items()},
-        lambda columns: row_check(task, found, columns),
+        lambda columns: row_check(task, found, columns, unlabelled),
         on_invalid_row == "drop",
+        unlabelled,
     )

@@ -15,7 +15,7 @@ from fednlp.data.readers.csv_files import checked_delimiter
 from fednlp.data.readers.hf_datasets import hub_rows
 from fednlp.data.silos.paths import PathSetting
 from fednlp.data.silos.pooling import SILO, split_silos
-from fednlp.data.split import hold_out
+from fednlp.data.split import hold_out, hold_out_labelled
 from fednlp.data.store import Stored, stored
 from fednlp.data.textdata import TextData, class_ids, class_names
 from fednlp.data.user_data import open_user_data, targets_of
@@ -38,6 +38,7 @@ def load_data(
     delimiter: str | None = None,
     on_invalid_row: OnInvalidRow = "refuse",
     seed: int = 0,
+    unlabelled: bool = False,
 ) -> TextData:
     """Load a data set by name, from the user's own files, or a known data set from its files in a folder.
 
@@ -61,6 +62,8 @@ def load_data(
         on_invalid_row: What to do with a row that cannot be an example: ``"refuse"`` the file, with the row's place;
             or ``"drop"`` the row, and count it.
         seed: Of the draw of what is held out.
+        unlabelled: Whether a training example of a task with classes may lack its label: its cell is empty, and its
+            label id is -1. Only examples with a label are held out.
 
     Raises:
         DataError: Unknown name, unfit file, column or row; the message says where and what to do.
@@ -82,8 +85,8 @@ def load_data(
     guessed = not (task or opened.task)
     task = task or opened.task or infer_task(*named_columns(opened.train), configured)
     train, test = (
-        stored(rows, view_of(rows, task, configured, on_invalid_row)) if rows else None
-        for rows in (opened.train, opened.test)
+        stored(rows, view_of(rows, task, configured, on_invalid_row, blanks)) if rows else None
+        for rows, blanks in ((opened.train, unlabelled), (opened.test, False))
     )
     assert train is not None
     data = _assemble(shown, opened, task, train, test, configured, on_invalid_row, test_fraction, seed)
@@ -156,7 +159,9 @@ def _assemble(
         train_numbers, test_numbers = np.arange(train.table.num_rows, dtype=np.int64), np.empty(0, np.int64)
     else:
         ids, count = class_ids(train.table, task, columns, names), max(len(names), 1)
-        if opened.silos:
+        if ids.min(initial=0) < 0:
+            train_numbers, test_numbers = hold_out_labelled(ids, count, fraction, seed)
+        elif opened.silos:
             train_numbers, test_numbers = split_silos(train.table, ids, count, fraction, seed)
         else:
             train_numbers, test_numbers = hold_out(ids, count, fraction, seed)

@@ -51,6 +51,32 @@ def hold_out(
     return np.flatnonzero(~chosen), np.flatnonzero(chosen)
 
 
+def hold_out_labelled(
+    labels: Numbers, num_labels: int, fraction: float, seed: int
+) -> tuple[Numbers, Numbers]:
+    """Split examples of which some have no label: the test examples are drawn among those with one.
+
+    Args:
+        labels: Label ids, one an example; -1 for none.
+        num_labels: How many labels there are.
+        fraction: Share of the examples with a label that the test set has, above 0 and below 1.
+        seed: Of the draw.
+
+    Returns:
+        The numbers of the training examples and of the test examples, each in order; no test examples where fewer than
+        two have a label.
+
+    >>> train, test = hold_out_labelled(np.array([-1, 0, -1, 0]), 1, 0.5, seed=0)
+    >>> len(train), len(test)
+    (3, 1)
+    """
+    labelled = np.flatnonzero(labels >= 0)
+    if len(labelled) < 2:
+        return np.arange(len(labels)), labelled[:0]
+    _, held = hold_out(labels[labelled], num_labels, fraction, seed)
+    return np.setdiff1d(np.arange(len(labels)), labelled[held]), labelled[held]
+
+
 def _quotas(counts: Numbers, fraction: float) -> Numbers:
     total = int(counts.sum())
     size = min(max(int(fraction * total + 0.5), 1), total - 1)

@@ -73,17 +73,20 @@ class View:
         roles: What each column is for, by the column's own name.
         check: Makes the check of a row for column names.
         drop: Leave out the rows that do not pass; else the first of them is an error.
+        unlabelled: Whether a row may lack its label.
     """
 
     task: str
     roles: Mapping[str, str]
     check: Callable[[Sequence[str]], Check]
     drop: bool = False
+    unlabelled: bool = False
 
     @property
     def key(self) -> tuple[str, ...]:
         """What names it in the cache."""
-        return (self.task, json.dumps(sorted(self.roles.items())), "drop" if self.drop else "refuse")
+        key = self.task, json.dumps(sorted(self.roles.items())), "drop" if self.drop else "refuse"
+        return (*key, "unlabelled") if self.unlabelled else key
 
 
 @dataclass(frozen=True)

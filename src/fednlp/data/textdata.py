@@ -157,12 +157,14 @@ class TextData:
 def class_names(task: str, columns: Mapping[str, str], tables: Iterable["pa.Table"]) -> tuple[str, ...]:
     """Return the names of a task's classes in the order of their ids, from all tables together.
 
-    Labels are sorted (numbers by value); of tags, ``O`` comes first. Other tasks have none.
+    Labels are sorted (numbers by value); of tags, ``O`` comes first. An empty label is none.
+    Other tasks have none.
     """
     kind = TASKS[task].schema.kind
     if kind == "class":
         column = columns["label"]
-        return in_order(task, (one for table in tables for one in table.column(column).unique().to_pylist()))
+        values = (one for table in tables for one in table.column(column).unique().to_pylist())
+        return in_order(task, (value for value in values if value))
     if kind != "tags":
         return ()
     tags: set[str] = set()

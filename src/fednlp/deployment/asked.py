@@ -8,7 +8,7 @@ from fednlp.deployment.secure_messages import TESTS
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.partition import OneClient
-from fednlp.runtime.messages import ClientModelRequest, ClientSumsRequest, from_json
+from fednlp.runtime.messages import ClientModelRequest, ClientSumsRequest, KeepLabelsRequest, from_json
 
 DERIVED = "derived"
 """The object with the tensors that the server computes, beside a model whose other tensors are transformed."""
@@ -16,10 +16,11 @@ _TRAIN = re.compile(r"train(-[1-9][0-9]{0,5})?")
 """Names of calls to train; a number is that of a further attempt at a round."""
 _EVALUATE = ("evaluate", "finetune")
 
+SiteRequest = TrainRequest | ClientModelRequest | ClientSumsRequest | KeepLabelsRequest
+"""What a site does for a server."""
 
-def asked_of(
-    value: Any, name: str, experiment: Experiment, own: OneClient
-) -> TrainRequest | ClientModelRequest | ClientSumsRequest:
+
+def asked_of(value: Any, name: str, experiment: Experiment, own: OneClient) -> SiteRequest:
     """Return the request that a call carries, if the experiment has it done.
 
     A server that asks for more, such as training on one example alone, would learn more than the site agreed to.
@@ -34,22 +35,47 @@ def asked_of(
         RunError: It is no such request.
     """
     wanted = from_json(value)
-    if not isinstance(wanted, (TrainRequest, ClientModelRequest, ClientSumsRequest)):
+    if not isinstance(wanted, SiteRequest):
         raise RunError(f"a site does not answer a {type(wanted).__name__}")
     if wanted.client != own.client:
         raise RunError(f"the server asks for client {wanted.client}, and this site is client {own.client}")
     if not 1 <= wanted.round <= experiment.num_rounds:
         raise RunError(f"the server asks for round {wanted.round} of {experiment.num_rounds}")
+    if isinstance(wanted, KeepLabelsRequest):
+        _require_labelling(wanted, name, experiment)
+        return wanted
     if isinstance(wanted, ClientSumsRequest):
         _require_sums(wanted, name, experiment)
         return wanted
     if wanted.examples is not None or wanted.labels is not None:
         raise RunError("the server names examples or labels, which are the site's own")
+    _require_labels(wanted, experiment)
     if isinstance(wanted, TrainRequest):
         _require_training(wanted, name, experiment)
     else:
         _require_evaluation(wanted, name, experiment)
     return wanted
+
+
+def _require_labelling(wanted: KeepLabelsRequest, name: str, experiment: Experiment) -> None:
+    fewshot = experiment.fewshot
+    if name != "label":
+        raise RunError(f"a call to label is not called {name}")
+    if fewshot is None or fewshot.pacing == "none":
+        raise RunError("the server asks for pseudo labels, and the experiment has none")
+    static = fewshot.pacing == "static"
+    if not 0 < wanted.percentage <= 100 or wanted.most != (fewshot.per_client if static else None):
+        raise RunError("the server asks for another number of pseudo labels than the experiment has")
+
+
+def _require_labels(wanted: TrainRequest | ClientModelRequest, experiment: Experiment) -> None:
+    """Check that a site trains on the labels that it has kept where the experiment has it keep some."""
+    trains = isinstance(wanted, TrainRequest) or wanted.finetune_steps > 0
+    if (experiment.fewshot is not None and trains) is (wanted.labelling is None):
+        raise RunError("the server names no labelling to train by, or one that the experiment does not have")
+    latest = wanted.round - isinstance(wanted, TrainRequest)
+    if wanted.labelling is not None and not 0 <= wanted.labelling <= latest:
+        raise RunError(f"the server names the labels of round {wanted.labelling} in round {wanted.round}")
 
 
 def _require_training(wanted: TrainRequest, name: str, experiment: Experiment) -> None:

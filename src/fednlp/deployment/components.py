@@ -1,5 +1,7 @@
 """What a run is made of where the examples are at the sites: the server's components, and a site's."""
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -33,19 +35,51 @@ def server_components(experiment: Experiment, log: Log) -> RunComponents:
 
 
 def server_data(experiment: Experiment) -> TextData:
-    """Return the server's data: no training examples, and the global test set if there is one.
+    """Return the server's data: no training examples, the global test set if there is one, and validation texts if any.
+
+    The training table holds the validation texts, of which no example is trained on.
 
     Raises:
-        DataError: The test set cannot be loaded, or has labels that ``data.labels`` lacks.
+        DataError: A file cannot be loaded, or has labels that ``data.labels`` lacks.
     """
-    task, labels = experiment.task.configured, tuple(experiment.data.labels or ())
-    kind = task if task in TASKS else None
-    if experiment.data.test_path is None:
-        return _no_data(kind or "text-classification", labels)
-    configured = experiment.data
-    tests = load_data(
-        path=configured.test_path,
-        task=kind,
+    task, configured = experiment.task.configured, experiment.data
+    tests = None if configured.test_path is None else _labelled(experiment, configured.test_path, "test set")
+    texts = (
+        None
+        if configured.validation_path is None
+        else _labelled(experiment, configured.validation_path, "validation set")
+    )
+    base = tests or texts
+    if base is None:
+        return _no_data((task if task in TASKS else None) or "text-classification", configured.labels or ())
+    both = tests is not None and texts is not None
+    return replace(
+        base,
+        name=SITES,
+        train=(texts or base).train,
+        test=base.train,
+        train_numbers=_NO_NUMBERS,
+        test_numbers=_NO_NUMBERS if tests is None else tests.train_numbers,
+        held_out=not both,
+        fingerprint=_joined(tests, texts) if both else base.fingerprint,
+    )
+
+
+def _joined(*parts: TextData | None) -> str:
+    """Return a fingerprint of several data sets."""
+    return hashlib.sha256("".join(part.fingerprint for part in parts if part).encode()).hexdigest()
+
+
+def _labelled(experiment: Experiment, path: str, what: str) -> TextData:
+    """Load a file of the server's own, with the experiment's labels.
+
+    Raises:
+        DataError: It cannot be loaded, or has labels that ``data.labels`` lacks.
+    """
+    task, configured, labels = experiment.task.configured, experiment.data, experiment.data.labels or ()
+    found = load_data(
+        path=path,
+        task=task if task in TASKS else None,
         text=configured.text,
         label=configured.label,
         columns=configured.columns,
@@ -53,24 +87,15 @@ def server_data(experiment: Experiment) -> TextData:
         on_invalid_row=configured.on_invalid_row,
         test_fraction=None,
     )
-    unknown = unknown_labels(tests, labels)
+    unknown = unknown_labels(found, labels)
     if unknown:
         raise DataError(
-            f"the test set {configured.test_path} has labels that data.labels lacks: {', '.join(list(unknown)[:5])}"
+            f"the {what} {path} has labels that data.labels lacks: {', '.join(list(unknown)[:5])}"
         )
-    tests = with_labels(tests, labels) if labels else tests
-    return replace(
-        tests,
-        name=SITES,
-        train=tests.train,
-        test=tests.train,
-        train_numbers=_NO_NUMBERS,
-        test_numbers=tests.train_numbers,
-        held_out=True,
-    )
+    return with_labels(found, labels) if labels else found
 
 
-def _no_data(task: str, labels: tuple[str, ...]) -> TextData:
+def _no_data(task: str, labels: Sequence[str]) -> TextData:
     """Return data of no examples: one row that no number names, so that features have their columns."""
     import pyarrow as pa
 
@@ -86,5 +111,5 @@ def _no_data(task: str, labels: tuple[str, ...]) -> TextData:
     table = pa.table({name: pa.array([row[name]], pa.string()) for name in schema.needed})
     columns, none = {name: name for name in schema.needed}, _NO_NUMBERS
     return TextData(
-        SITES, "the sites", task, table, table, none, none, True, columns, labels, 0, "", "0" * 64
+        SITES, "the sites", task, table, table, none, none, True, columns, tuple(labels), 0, "", "0" * 64
     )

@@ -8,7 +8,7 @@ from fednlp.deployment.setup import Ready
 from fednlp.deployment.site_data import UNREADABLE, UnfitSiteData
 from fednlp.errors import DataError, FednlpError, RunError
 from fednlp.federated.client import ClientResult
-from fednlp.runtime.messages import ClientModelResult
+from fednlp.runtime.messages import ClientModelResult, LabelsKept
 
 
 def tells_sums(allow: Allow, experiment: Experiment) -> bool:
@@ -83,3 +83,24 @@ def told_error(error: Exception) -> str:
     if isinstance(error, DataError):
         return UNREADABLE
     return str(error) if isinstance(error, FednlpError) else f"an error of its own ({type(error).__name__})"
+
+
+def told_labels(allow: Allow, ready: Ready, gold: int, candidates: int) -> Ready:
+    """Return what the server is told of the numbers of gold labels and of texts that can be labelled.
+
+    Where it may not know them it is told of one each, or of none.
+
+    >>> told_labels(Allow(tell_size=False), Ready(train=1, test=0), 12, 300)
+    Ready(train=1, test=0, gold=1, candidates=1)
+    """
+    counts = {"gold": gold, "candidates": candidates}
+    return ready.model_copy(update={name: _told_count(allow, count) for name, count in counts.items()})
+
+
+def told_kept(allow: Allow, kept: LabelsKept) -> LabelsKept:
+    """Return what the server is told of the number of pseudo labels."""
+    return replace(kept, labels=_told_count(allow, kept.labels))
+
+
+def _told_count(allow: Allow, count: int) -> int:
+    return count if allow.tell_size else min(1, count)

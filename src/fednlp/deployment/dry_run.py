@@ -41,13 +41,13 @@ def dry_run(
     model = experiment.model.name_or_path
     sections = {
         "federation": [f"{federation}, {plural(clients, 'site')}"],
-        "this site": [f"{site}, {plural(facts.examples, 'training example')}"],
+        "this site": [f"{site}, {plural(facts.examples, 'training example')}{_with_label(facts)}"],
         "experiment": [
             f"{experiment.name}: {facts.task} with {model}",
             describe_method(config, clients=clients),
         ],
         "downloads": list(_downloads(facts)),
-        "trains": list(_trains(facts)),
+        "trains": list(_trains(experiment, facts)),
         "sends": list(_sends(experiment, facts)),
         "tells": list(_tells(policy, experiment, facts)),
         "privacy": [facts.privacy.statement if facts.privacy else "no differential privacy"],
@@ -61,13 +61,17 @@ def dry_run(
     return [*lines, "nothing was sent"]
 
 
+def _with_label(facts: Facts) -> str:
+    return "" if facts.gold is None else f", {facts.gold:,} of them with a label"
+
+
 def _downloads(facts: Facts) -> Iterator[str]:
     for one in facts.downloads:
         yield f"{one.name}: {human_bytes(one.size)}, sha256:{one.digest[:SHORTEST_DIGEST]}"
     yield f"each round: {human_bytes(facts.bytes_down)}"
 
 
-def _trains(facts: Facts) -> Iterator[str]:
+def _trains(experiment: Experiment, facts: Facts) -> Iterator[str]:
     whole = facts.total
     personal = f", {whole.personal:,} of them personal: they stay here" if whole.personal else ""
     yield f"{whole.tunable:,} of {whole.parameters:,} parameters{personal}"
@@ -76,6 +80,8 @@ def _trains(facts: Facts) -> Iterator[str]:
     )
     seconds = "" if facts.seconds is None else f", about {human_seconds(facts.seconds)}"
     yield f"each round: {plural(facts.steps, 'local step')}{seconds}; {memory}"
+    if experiment.fewshot is not None and experiment.fewshot.pacing != "none":
+        yield "labels: texts without a label are given one by the model; these labels stay here"
 
 
 def _sends(experiment: Experiment, facts: Facts) -> Iterator[str]:
@@ -120,6 +126,9 @@ def _tells(policy: SitePolicy, experiment: Experiment, facts: Facts) -> Iterator
     allow = policy.allow
     size = f"its number of training examples, {facts.examples:,}"
     yield size if allow.tell_size else "not its number of training examples (allow.tell_size = false)"
+    if facts.gold is not None:
+        counts = "how many of its examples have a label, and how many texts it can label and has labelled"
+        yield counts if allow.tell_size else "whether any of its examples have a label, or have been labelled"
     summed = experiment.secure.sum_reports
     if summed:
         yield "its training loss, examples seen and local steps, masked: the server sees their sums alone"

@@ -97,6 +97,7 @@ class Facts:
         privacy: What the run spends; None without ``[privacy]``.
         tells_size: Whether the server weighs sites by their numbers of examples.
         asks_labels: Whether the server asks sites for the names of their labels.
+        gold: Number of the site's training examples with a label; None without ``[fewshot]``.
     """
 
     task: str
@@ -116,6 +117,7 @@ class Facts:
     privacy: PrivacyPrice | None
     tells_size: bool
     asks_labels: bool
+    gold: int | None = None
 
     @property
     def total(self) -> ParameterRow:
@@ -132,6 +134,7 @@ def facts_of(
     examples: int,
     longest: int,
     downloads: Iterable[Download] = (),
+    gold: int | None = None,
     asks_labels: bool = False,
     random_cohorts: bool = False,
     profile: str | None = None,
@@ -146,6 +149,7 @@ def facts_of(
         examples: Number of the site's training examples.
         longest: Maximum number of tokens of a row.
         downloads: What the site gets before the first round.
+        gold: Number of its training examples with a label; None without ``[fewshot]``.
         asks_labels: Whether the server asks for the names of its labels.
         random_cohorts: Whether each cohort is drawn at random among all sites, and nobody outside knows who is in it:
             only then does sampling lower epsilon.
@@ -181,6 +185,7 @@ def facts_of(
         privacy=_price(experiment, protected, random_cohorts),
         tells_size=algorithm.weight(1) != algorithm.weight(2),
         asks_labels=asks_labels,
+        gold=gold,
     )
 
 

@@ -4,6 +4,7 @@ import json
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,17 @@ from fednlp.deployment.label_agreement import FILE as AGREED
 from fednlp.deployment.label_agreement import agree, lacks_labels, with_agreed
 from fednlp.deployment.newcomers import Newcomers, PopulationChanged, fixed_population
 from fednlp.deployment.remote import Sites
+from fednlp.deployment.remote_labels import RemoteLabels, save_counts
 from fednlp.deployment.secure_messages import OF_TESTS
 from fednlp.deployment.secure_server import Asking, SecureSessions
 from fednlp.deployment.servable import require_servable
-from fednlp.deployment.setup import Setup, model_files
+from fednlp.deployment.setup import ENCODER_FILES, Setup, model_files
 from fednlp.deployment.waiting import Patience
 from fednlp.disk import atomic, write_private
 from fednlp.errors import RunError, TooFewClients
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
+from fednlp.models.resolve import resolve_model
+from fednlp.partition.embed import ENCODER
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.components import RunComponents
 from fednlp.simulation.configured_algorithm import build_algorithm
@@ -138,8 +142,11 @@ class Federation:
         if directory.partition.is_file():
             check_start(directory, experiment, directory.read_json("environment.json"), start, log)
         else:
-            partition = self._gathering(components).partition(self._refuse_removed)
+            gathering = self._gathering(components)
+            partition = gathering.partition(self._refuse_removed)
             with saving(directory.folder):
+                if experiment.fewshot is not None:
+                    save_counts(directory.folder / FOLDER, gathering.ready, partition.num_clients)
                 (directory.folder / "checkpoint").mkdir(exist_ok=True)
                 write_facts(directory, components, partition, start)
                 partition.save(directory.partition)
@@ -173,6 +180,7 @@ class Federation:
                 None,
                 self._secure_sessions().open,
                 self._sum_sessions().open,
+                partial(RemoteLabels, directory.folder / FOLDER),
             )
             self._keep_noise_secret(run)
             patience = Patience(experiment.rounds.wait, self._waiting, self._refuse_removed)
@@ -226,7 +234,9 @@ class Federation:
             run=self.hub.run,
             asked_labels=(self.directory.folder / FOLDER / AGREED).is_file(),
         )
-        files = model_files(Path(components.source))
+        fewshot, files = self.experiment.fewshot, model_files(Path(components.source))
+        if fewshot is not None and fewshot.filter_ratio is not None:
+            files |= model_files(Path(resolve_model(ENCODER)), ENCODER_FILES)
         return Gathering(self.hub, self.members, setup, files, self._removal, self.callback.log, number)
 
     def _keep_noise_secret(self, run: OpenRun) -> None:

@@ -164,7 +164,9 @@ def fixed_population(experiment: Experiment, algorithm: Algorithm) -> str | None
         return "[privacy] states its guarantee for a number of sites; it can take part in the next run"
     if experiment.fewshot is not None:
         return "[fewshot] shares its gold labels out before the first round; it can take part in the next run"
-    if name == "fedbuff" or algorithm.receives:
+    if name == "fedbuff":
+        return "fedbuff draws who trains among the sites of the beginning; it can take part in the next run"
+    if algorithm.receives:
         return f"{name} keeps sums over all sites from round to round; it can take part in the next run"
     return None
 

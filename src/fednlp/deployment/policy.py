@@ -16,7 +16,7 @@ from pydantic import Field, PlainValidator, ValidationError, field_validator
 
 from fednlp.config.error_messages import explain, report
 from fednlp.config.sections import DataFiles, Section
-from fednlp.costs.devices import load_profile, profile_names
+from fednlp.costs.devices import load_profile, profile_names, saved_profiles
 from fednlp.disk import expanded
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithms import ALGORITHMS
@@ -105,6 +105,9 @@ class Allow(Section):
     )
     tell_labels: bool = Field(
         default=False, description="whether the server may know the names of the labels"
+    )
+    pseudo_labels: bool = Field(
+        default=True, description="whether the model may label texts here, to be trained on here ([fewshot])"
     )
     most_rounds: PositiveInt | None = Field(
         default=None, description="the most rounds of a run", examples=[100]
@@ -253,7 +256,7 @@ def load_policy(path: Path) -> SitePolicy:
     policy = parse_policy(document, str(path))
     folder, device = path.absolute().parent, policy.device
     data = _anchored(policy.data, folder, "path", "test_path")
-    if device.profile is not None and device.profile not in profile_names():
+    if device.profile is not None and device.profile not in (*profile_names(), *saved_profiles()):
         device = _anchored(device, folder, "profile")
     try:
         if device.profile is not None:

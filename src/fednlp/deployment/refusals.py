@@ -10,6 +10,7 @@ from typing import Any
 from fednlp.config import Experiment, own_code
 from fednlp.deployment.facts import Facts
 from fednlp.deployment.policy import Allow, SitePolicy
+from fednlp.deployment.setup import ENCODER_FILES
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import digits, plural
 from fednlp.models.selection import fits
@@ -110,6 +111,9 @@ def _method(allow: Allow, experiment: Experiment) -> Iterator[Refusal]:
         yield _refusal("allow.algorithms", allow.algorithms, f"has {_shown(name)}", "algorithm.name")
     if allow.most_rounds is not None and rounds > allow.most_rounds:
         yield _refusal("allow.most_rounds", allow.most_rounds, f"has {rounds:,}", "num_rounds")
+    labelling = experiment.fewshot is not None and experiment.fewshot.pacing != "none"
+    if labelling and not allow.pseudo_labels:
+        yield _refusal("allow.pseudo_labels", False, "has sites label texts by the model", "fewshot.pacing")
 
 
 def _protection(allow: Allow, experiment: Experiment) -> Iterator[Refusal]:
@@ -128,7 +132,8 @@ def _task(allow: Allow, experiment: Experiment, task: str) -> Iterator[Refusal]:
 
 
 def _model(allow: Allow, experiment: Experiment, facts: Facts) -> Iterator[Refusal]:
-    model, digests = experiment.model.name_or_path, [one.digest for one in facts.downloads]
+    model = experiment.model.name_or_path
+    digests = [one.digest for one in facts.downloads if not one.name.startswith(ENCODER_FILES)]
     if not _fits_any(model, allow.models) and not any(_is_digest(one, digests) for one in allow.models):
         yield _refusal("allow.models", allow.models, f"has {_shown(model)}", "model.name_or_path")
 

@@ -14,6 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from fednlp.deployment.asked import SiteRequest
 from fednlp.deployment.hub import Hub, StoredReply
 from fednlp.deployment.messages import Call
 from fednlp.deployment.objects import mapped_privately
@@ -34,6 +35,8 @@ from fednlp.runtime.messages import (
     ClientModelResult,
     ClientSums,
     ClientSumsRequest,
+    KeepLabelsRequest,
+    LabelsKept,
     from_json,
     to_json,
 )
@@ -41,12 +44,14 @@ from fednlp.runtime.messages import (
 _KINDS: Mapping[type, str] = {
     TrainRequest: "train",
     ClientModelRequest: "evaluate",
+    KeepLabelsRequest: "label",
     ClientSumsRequest: TESTS,
 }
 """What goes to sites, and what it is called in the numbers of calls."""
 _ANSWERS: Mapping[type, Any] = {
     TrainRequest: ClientResult,
     ClientModelRequest: ClientModelResult,
+    KeepLabelsRequest: LabelsKept,
     ClientSumsRequest: ClientSums,
 }
 
@@ -171,7 +176,7 @@ class Sites:
     ) -> None:
         self.close()
 
-    def _call_id(self, request: TrainRequest | ClientModelRequest) -> str:
+    def _call_id(self, request: SiteRequest) -> str:
         """Return the number of a request's call; that of a client that failed in an earlier attempt is a new one."""
         own = call_id(request)
         return self.log.of(request.round).calls.get(request.client, own) if _trains(request) else own
@@ -285,7 +290,7 @@ class Sites:
             self.counted[request.client] = request.round
 
 
-def call_id(request: TrainRequest | ClientModelRequest | ClientSumsRequest) -> str:
+def call_id(request: SiteRequest) -> str:
     """Return the number of the call that carries a request.
 
     >>> call_id(TrainRequest(client=3, round=12, weight=1.0))
@@ -306,7 +311,8 @@ def told(request: Any) -> Any:
     the update is, and how much others weigh, may not be known before.
 
     >>> told(TrainRequest(client=3, round=12, weight=0.25, staleness=2))
-    TrainRequest(client=3, round=10, weight=1.0, staleness=0, rate=1.0, masking=None, examples=None, labels=None)
+    TrainRequest(client=3, round=10, weight=1.0, staleness=0, rate=1.0, masking=None, examples=None, labels=None,
+    labelling=None)
     """
     if not isinstance(request, TrainRequest):
         return request

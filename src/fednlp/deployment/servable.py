@@ -3,10 +3,13 @@
 from collections.abc import Iterator
 
 from fednlp.config import Experiment
-from fednlp.config.sections import BASELINES
+from fednlp.config.sections import BASELINES, Fewshot
 from fednlp.deployment.secure_terms import NO_DIRECTORY
 from fednlp.errors import ConfigError
 from fednlp.models.registry import FROM_SCRATCH_NAMES
+
+DRAWN = ("gold", "gamma", "noisy_client_fraction", "validation")
+"""Keys of ``[fewshot]`` that say which labels a simulation hides: at a site its files do."""
 
 
 def require_servable(experiment: Experiment) -> None:
@@ -43,18 +46,51 @@ def _problems(experiment: Experiment) -> Iterator[str]:
             f"{experiment.model.name_or_path} is built over a vocabulary of the training texts, which are at the "
             "sites: give model.name_or_path a folder with a tokenizer.json, or a pretrained model"
         )
+    drawn = [key for key in DRAWN if _differs(experiment.fewshot, key)]
+    if drawn:
+        yield (
+            f"fewshot.{drawn[0]} is for simulations, which hide labels: a site has the labels of its own files, and a "
+            "text without one has an empty cell; leave it out"
+        )
+    searches = experiment.fewshot is not None and experiment.fewshot.pacing == "search"
+    if searches and experiment.data.validation_path is None:
+        yield (
+            'fewshot.pacing = "search" compares paces on labelled texts of the server: say data.validation_path = '
+            '"validation.csv", or fewshot.pacing = "curriculum"'
+        )
+    if experiment.data.validation_path is not None and not searches:
+        yield 'data.validation_path is for fewshot.pacing = "search" alone: leave it out'
     yield from _unsupported(experiment)
+
+
+def _differs(fewshot: Fewshot | None, key: str) -> bool:
+    return fewshot is not None and getattr(fewshot, key) != Fewshot.model_fields[key].default
 
 
 def _unsupported(experiment: Experiment) -> Iterator[str]:
     name = experiment.algorithm.name
     if name in BASELINES:
         yield f"{name} is a baseline of simulations: say another algorithm.name"
-    if experiment.fewshot is not None:
-        yield "[fewshot] draws gold labels from all examples, which no server of a federation has: leave it out"
+    yield from _fewshot(experiment)
     if experiment.attack is not None:
         yield "[attack] is for simulations: leave it out"
     if experiment.secure.malicious_server:
         yield NO_DIRECTORY
     if experiment.evaluation.cross_client_evaluation:
         yield "evaluation.cross_client_evaluation needs all sites' test examples in one place: leave it out"
+
+
+def _fewshot(experiment: Experiment) -> Iterator[str]:
+    fewshot = experiment.fewshot
+    if fewshot is None:
+        return
+    if fewshot.detect_label_noise:
+        yield (
+            "fewshot.detect_label_noise compares the gold labels of all clients with the model's predictions, and the "
+            "gold labels of a federation stay at its sites: leave it out"
+        )
+    if experiment.secure.protocol != "none":
+        yield (
+            "[fewshot] with secure sums is for simulations yet, as a site's weight changes with its labels: leave "
+            "[secure] or [fewshot] out"
+        )

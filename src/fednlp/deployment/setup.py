@@ -1,7 +1,7 @@
 """What a site is told before the first round, and what it answers: plain JSON, checked on both sides."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, RunError
 
-MODEL_FILES = "start:"
-"""Objects of this prefix are the files of the starting model's folder."""
+MODEL_FILES, ENCODER_FILES = "start:", "encoder:"
+"""Objects of these prefixes are the files of the starting model's folder, and of the model's that filters texts."""
 _SUFFIXES = frozenset({".json", ".jinja", ".model", ".safetensors", ".txt"})
 """Files of a model's folder that travel: no code, and nothing that loading would run."""
 _NAME = re.compile(r"setup(?:-([1-9][0-9]{0,5}))?")
@@ -52,11 +52,15 @@ class Ready(_Checked):
     Attributes:
         train: How many training examples it has; 1 where it does not tell.
         test: How many test examples of its own.
+        gold: How many of its training examples have a label; None without ``[fewshot]``.
+        candidates: How many texts may be given a pseudo label; None without ``[fewshot]``.
         clients: How many sites it was told that there are.
     """
 
     train: int = Field(ge=1, le=2**40)
     test: int = Field(ge=0, le=2**40)
+    gold: int | None = Field(default=None, ge=0, lt=2**31)
+    candidates: int | None = Field(default=None, ge=0, lt=2**31)
     clients: int = Field(default=1, ge=1, repr=False)
 
 
@@ -120,40 +124,43 @@ def read_experiment(sections: Mapping[str, Any]) -> Experiment:
         raise RunError(f"the server's experiment does not fit this version of fednlp: {error}") from None
 
 
-def model_files(folder: Path) -> dict[str, Path]:
+def model_files(folder: Path, prefix: str = MODEL_FILES) -> dict[str, Path]:
     """Return the files of a model's folder that travel to the sites, by the names of their objects.
 
     Args:
-        folder: Of the starting model; a folder in it may hold a tokenizer of targets.
+        folder: Of the model; a folder in it may hold a tokenizer of targets.
+        prefix: Of the names.
     """
     found = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in _SUFFIXES)
-    return {MODEL_FILES + path.relative_to(folder).as_posix().replace("/", ":"): path for path in found}
+    return {prefix + path.relative_to(folder).as_posix().replace("/", ":"): path for path in found}
 
 
-def place_model(objects: Mapping[str, Path], folder: Path) -> None:
-    """Put the files of the starting model into a folder, under the names that they have at the server.
+def place_models(objects: Mapping[str, Path], folders: Mapping[str, Path]) -> None:
+    """Put the files of models into folders, under the names that they have at the server.
 
     Args:
         objects: That came with the setup: file by name.
-        folder: Of the site's own.
+        folders: The site's own, by the prefix of the names of the files that belong there.
 
     Raises:
         RunError: A name leads out of the folder, or is of a kind of file that does not travel.
     """
     for name, path in objects.items():
-        target = folder / _checked_name(name)
+        prefix, plain = _checked_name(name, folders)
+        target = folders[prefix] / plain
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
         target.hardlink_to(path)
 
 
-def _checked_name(name: str) -> PurePosixPath:
-    parts = name.removeprefix(MODEL_FILES).split(":")
+def _checked_name(name: str, prefixes: Iterable[str]) -> tuple[str, PurePosixPath]:
+    prefix = next((prefix for prefix in prefixes if name.startswith(prefix)), "")
+    parts = name.removeprefix(prefix).split(":")
     path = PurePosixPath(*parts)
     plain = len(parts) <= 2 and all(_PLAIN.fullmatch(part) for part in parts)
-    if not name.startswith(MODEL_FILES) or not plain or path.suffix not in _SUFFIXES:
+    if not prefix or not plain or path.suffix not in _SUFFIXES:
         raise RunError(f"the server sent a file that has no place in a model: {name[:80]!r}")
-    return path
+    return prefix, path
 
 
 def _first(error: ValidationError) -> str:

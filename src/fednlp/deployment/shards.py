@@ -13,14 +13,16 @@ from fednlp import config
 from fednlp.config import Experiment
 from fednlp.config.sections import SITES
 from fednlp.data.textdata import Split, TextData
-from fednlp.deployment.servable import unsupported
+from fednlp.deployment.servable import DRAWN, unsupported
 from fednlp.disk import atomic, writing
 from fednlp.errors import ConfigError
+from fednlp.fewshot.gold import GoldLabels
 from fednlp.partition import Partition
 from fednlp.simulation.components import Log, open_data
+from fednlp.simulation.gold_labels import drawn_gold_labels
 from fednlp.simulation.partitioning import build_partition
 
-TRAIN, TEST = "train.parquet", "test.parquet"
+TRAIN, TEST, VALIDATION = "train.parquet", "test.parquet", "validation.parquet"
 FEDERATION = "federation.toml"
 SIMULATION = "simulation.toml"
 """The experiment that was split."""
@@ -76,17 +78,21 @@ def split_out(experiment: Experiment, folder: Path, log: Log) -> Shards:
         raise ConfigError(f"{folder} is not empty: choose another folder")
     data = open_data(experiment)
     partition = build_partition(experiment, data, log)
+    gold = _gold_labels(experiment, data, partition)
     names = folder_names(partition)
     with writing(folder, _REMEDY):
         (folder / _UNDERWAY).touch()
         for client, name in enumerate(names):
             (folder / name).mkdir(parents=True)
-            _write(data, "train", partition.train(client), folder / name / TRAIN)
+            numbers, labels = _training_examples(partition.train(client), gold, client)
+            _write(data, "train", numbers, folder / name / TRAIN, labels)
             if len(partition.test(client)):
                 _write(data, "test", partition.test(client), folder / name / TEST)
         if len(data.test_numbers):
             _write(data, "test", data.test_numbers, folder / TEST)
-        served = served_experiment(experiment, data, folder / TEST)
+        if gold is not None and len(gold.validation[0]):
+            _write(data, "train", gold.validation[0], folder / VALIDATION)
+        served = served_experiment(experiment, data, folder / TEST, folder / VALIDATION)
         contents = {
             SIMULATION: config.dump(experiment),
             NAMES: "\n".join(names),
@@ -120,13 +126,14 @@ def opened(experiment: Experiment, folder: Path) -> Shards | None:
     return Shards(folder, names, config.load(folder / FEDERATION).resolved())
 
 
-def served_experiment(experiment: Experiment, data: TextData, test: Path) -> Experiment:
+def served_experiment(experiment: Experiment, data: TextData, test: Path, validation: Path) -> Experiment:
     """Return an experiment as the server of a deployment has it.
 
     Args:
         experiment: Of a simulation.
         data: Its data: their task and their labels.
         test: File of the global test set, if there is one.
+        validation: File of the labelled texts that a search for a pace has, if there is one.
     """
     sections: dict[str, Any] = experiment.model_dump(exclude_none=True)
     sections["data"] = {"name": SITES}
@@ -136,6 +143,10 @@ def served_experiment(experiment: Experiment, data: TextData, test: Path) -> Exp
         sections["data"]["test_path"] = str(test.absolute())
     sections["task"] = {**sections.get("task", {}), "name": experiment.task.configured or data.task}
     sections.pop("partition", None)
+    if "fewshot" in sections:
+        sections["fewshot"] = {key: value for key, value in sections["fewshot"].items() if key not in DRAWN}
+        if sections["fewshot"]["pacing"] == "search":
+            sections["data"]["validation_path"] = str(validation.absolute())
     sections["clients_per_round"] = experiment.clients_per_round
     return config.parse(sections, experiment.name).resolved()
 
@@ -160,12 +171,53 @@ def _plain(name: str) -> str:
     return kept.strip(".-")[:64]
 
 
-def _write(data: TextData, split: Split, numbers: Sequence[int] | np.ndarray, path: Path) -> None:
-    """Write rows of a table under the task's canonical names of columns."""
+def _gold_labels(experiment: Experiment, data: TextData, partition: Partition) -> GoldLabels | None:
+    """Return the gold labels that a simulation draws; None where all examples have labels.
+
+    Raises:
+        ConfigError: There are more gold labels than examples, or the task has no classes.
+    """
+    if experiment.fewshot is None:
+        return None
+    if data.schema.kind != "class":
+        raise ConfigError(f"[fewshot] gives texts classes, and {data.task} has none: leave it out")
+    return drawn_gold_labels(experiment, data.labels("train"), data.label_names, partition)
+
+
+def _training_examples(
+    numbers: np.ndarray, gold: GoldLabels | None, client: int
+) -> tuple[np.ndarray, list[str] | None]:
+    """Return the rows of a client's file, and their labels: empty but for its gold ones; None for those of the data.
+
+    Raises:
+        ConfigError: The server has all of them, for validation.
+    """
+    if gold is None:
+        return numbers, None
+    rising = np.setdiff1d(numbers, gold.validation[0])
+    if not len(rising):
+        raise ConfigError(f"fewshot.validation takes all examples of client {client}: lower it")
+    examples, labels = gold.of(client)
+    names = dict(zip(examples.tolist(), (gold.label_names[label] for label in labels), strict=True))
+    return rising, [names.get(number, "") for number in rising.tolist()]
+
+
+def _write(
+    data: TextData,
+    split: Split,
+    numbers: Sequence[int] | np.ndarray,
+    path: Path,
+    labels: Sequence[str] | None = None,
+) -> None:
+    """Write rows of a table under the task's canonical names of columns, with labels of their own if given."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     columns = data.columns_in(split)
     table = (data.train if split == "train" else data.test).select(list(columns.values()))
     rows = table.take(np.asarray(numbers, dtype=np.int64)).rename_columns(list(columns))
+    if labels is not None:
+        place = rows.column_names.index("label")
+        rows = rows.set_column(place, "label", pa.array(labels, pa.string()))
     with atomic(path, _REMEDY) as file:
         pq.write_table(rows.replace_schema_metadata({"fednlp": json.dumps({"task": data.task})}), file)

@@ -1,18 +1,26 @@
 """A site's work: it answers the server's calls with its own examples, which never leave it."""
 
 import json
+import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
+from torch import Tensor
 
-from fednlp.config import Experiment, differences
-from fednlp.deployment.asked import DERIVED, asked_of
-from fednlp.deployment.disclosure import require_sums_told, tells_sums, told_result, told_score, told_sizes
+from fednlp.config import differences
+from fednlp.deployment.asked import DERIVED, SiteRequest, asked_of
+from fednlp.deployment.disclosure import (
+    require_sums_told,
+    tells_sums,
+    told_kept,
+    told_labels,
+    told_result,
+    told_score,
+    told_sizes,
+)
 from fednlp.deployment.dry_run import dry_run
 from fednlp.deployment.facts import Download, Facts, facts_of
 from fednlp.deployment.label_telling import asks_labels, tell_labels
@@ -25,19 +33,35 @@ from fednlp.deployment.secure_agreed import agreed, agreed_on_tests
 from fednlp.deployment.secure_kept import KeptSessions
 from fednlp.deployment.secure_messages import OF_TESTS, STEPS
 from fednlp.deployment.secure_site import SecureSite
-from fednlp.deployment.setup import Setup, experiment_of, is_setup, place_model, read_setup
-from fednlp.deployment.site_data import open_site_data
+from fednlp.deployment.setup import (
+    ENCODER_FILES,
+    MODEL_FILES,
+    Ready,
+    Setup,
+    experiment_of,
+    is_setup,
+    place_models,
+    read_setup,
+)
+from fednlp.deployment.site_worker import ENCODER, LABELS, START, SiteWork, open_work
 from fednlp.disk import atomic
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.upload import Trained, pack_upload
+from fednlp.fewshot.pacing import LabelQuota
 from fednlp.partition import OneClient
-from fednlp.runtime.messages import ClientModelRequest, ClientModelResult, ClientSumsRequest, to_json
-from fednlp.simulation.components import Log, RunComponents, build_components
-from fednlp.simulation.workers import client_algorithm, worker_spec
+from fednlp.runtime.messages import (
+    ClientModelRequest,
+    ClientModelResult,
+    ClientSumsRequest,
+    KeepLabelsRequest,
+    LabelRequest,
+    LabelsKept,
+    to_json,
+)
+from fednlp.simulation.components import Log
 from fednlp.training.worker import ClientWorker
-from fednlp.training.worker_spec import load_model
 
 _SETUP, _SECURE, _SECURE_TESTS, _LAST = "setup.json", "secure", "secure-tests", "trained.json"
 
@@ -54,8 +78,7 @@ class Site:
 
     def __init__(self, folder: Path, name: str, policy: SitePolicy, log: Log) -> None:
         self.folder, self.name, self.policy, self.log = folder, name, policy, log
-        self._worker: ClientWorker | None = None
-        self._agreed: Experiment | None = None
+        self._opened: SiteWork | None = None
         self._sums: SecureSite | None = None
         self._test_sums: SecureSite | None = None
         self._published = Published()
@@ -90,7 +113,9 @@ class Site:
         return self._work(name, request, objects)
 
     def end(self) -> None:
-        """Remove what is kept for secure sums: the run is over."""
+        """Remove pseudo labels, and what is kept for secure sums: the run is over."""
+        if (self.folder / LABELS).is_dir():
+            shutil.rmtree(self.folder / LABELS)
         setup = self.folder / _SETUP
         for name, prefix in ((_SECURE, ""), (_SECURE_TESTS, OF_TESTS)):
             if (self.folder / name).is_dir() and setup.is_file():
@@ -98,23 +123,28 @@ class Site:
                 KeptSessions(self.folder / name, run).end()
 
     @property
-    def worker(self) -> ClientWorker:
-        """The worker, made again from what was set up where this process has none yet."""
-        if self._worker is None:
+    def opened(self) -> SiteWork:
+        """What the site works with, opened again from what was set up where this process has not yet."""
+        if self._opened is None:
             path = self.folder / _SETUP
             if not path.is_file():
                 raise RunError(
                     "the server asks for work before it has set this site up: start the server again"
                 )
             setup = read_setup(json.loads(path.read_text()))
-            self._worker = self._open(setup)
-            self._open_sums(setup, self._worker)
-        return self._worker
+            self._opened = self._open(setup)
+            self._open_sums(setup, self._opened.worker)
+        return self._opened
+
+    @property
+    def worker(self) -> ClientWorker:
+        """The worker that has this site's examples alone."""
+        return self.opened.worker
 
     @property
     def sums(self) -> SecureSite | None:
         """This site's part in secure sums; None where the experiment has none."""
-        return self._sums if self.worker is not None else None
+        return self._sums if self.opened is not None else None
 
     @property
     def test_sums(self) -> SecureSite | None:
@@ -123,15 +153,12 @@ class Site:
 
     def _set_up(self, setup: Setup, objects: Mapping[str, Path]) -> dict[str, Any]:
         self._require_unchanged(setup)
-        self._worker = self._examined(setup, objects)
-        self._open_sums(setup, self._worker)
+        self._opened = work = self._examined(setup, objects)
+        self._open_sums(setup, work.worker)
+        ready = self._ready(setup, work)
         with atomic(self.folder / _SETUP, "then run fednlp join again") as file:
             file.write(setup.model_dump_json().encode())
-        own = self._worker.partition
-        train, test = (len(part(setup.client)) for part in (own.train, own.test))
-        sums = tells_sums(self.policy.allow, experiment_of(setup))
-        sizes = told_sizes(self.policy.allow, train, test, sums=sums)
-        return sizes.model_dump() | {"clients": setup.clients}
+        return ready.model_dump(exclude_none=True) | {"clients": setup.clients}
 
     def _require_unchanged(self, setup: Setup) -> None:
         """Check that a site that is set up again has the experiment that it has agreed to."""
@@ -140,15 +167,25 @@ class Site:
         if known.run == setup.run and (changed := differences(experiment_of(known), experiment_of(setup))):
             raise RunError(f"the server has changed the experiment of this run: {'; '.join(changed[:5])}")
 
-    def _examined(self, setup: Setup, objects: Mapping[str, Path]) -> ClientWorker:
-        """Return the worker of an experiment that the site's policy allows.
+    def _ready(self, setup: Setup, work: SiteWork) -> Ready:
+        """Return how many examples the site has, as far as the server may know."""
+        allow, own = self.policy.allow, work.worker.partition
+        train, test = (len(part(setup.client)) for part in (own.train, own.test))
+        sums = tells_sums(allow, work.experiment)
+        ready = told_sizes(allow, train, test, sums=sums)
+        if work.labels is None:
+            return ready
+        return told_labels(allow, ready, len(work.labels.gold[0]), len(work.labels.candidates))
+
+    def _examined(self, setup: Setup, objects: Mapping[str, Path]) -> SiteWork:
+        """Return what an experiment is done with that the site's policy allows.
 
         Raises:
             RunError: It does not; every reason is named.
         """
-        worker, _, refusals = self._look(setup, objects)
+        work, _, refusals = self._look(setup, objects)
         self._require_none(refusals)
-        return worker
+        return work
 
     def examine(self, setup: Setup, objects: Mapping[str, Path], federation: str) -> list[str]:
         """Return the lines that tell what an experiment would fetch, train and send here.
@@ -162,17 +199,18 @@ class Site:
         experiment = experiment_of(setup)
         return dry_run(federation, self.name, self.policy, experiment, facts, refusals, clients=setup.clients)
 
-    def _look(self, setup: Setup, objects: Mapping[str, Path]) -> tuple[ClientWorker, Facts, list[Refusal]]:
-        """Return the worker of an experiment, what it would do, and what the policy refuses of that.
+    def _look(self, setup: Setup, objects: Mapping[str, Path]) -> tuple[SiteWork, Facts, list[Refusal]]:
+        """Return what an experiment is done with, what it would do, and what the policy refuses of that.
 
         Raises:
             RunError: The policy refuses the experiment's text, so that nothing of it is looked at further.
         """
         experiment = experiment_of(setup)
         self._require_none(check_settings(self.policy, experiment))
-        place_model(objects, self.folder / "start")
-        self._require_none(check_memory(self.policy, setup, experiment, self.folder / "start"))
-        worker = self._open(setup)
+        place_models(objects, {MODEL_FILES: self.folder / START, ENCODER_FILES: self.folder / ENCODER})
+        self._require_none(check_memory(self.policy, setup, experiment, self.folder / START))
+        work = self._open(setup)
+        worker, labels = work.worker, work.labels
         facts = facts_of(
             experiment,
             worker.replica.model,
@@ -181,38 +219,24 @@ class Site:
             examples=len(worker.partition.train(setup.client)),
             longest=setup.longest,
             downloads=[Download(name, path.stat().st_size, path.name) for name, path in objects.items()],
+            gold=None if labels is None else len(labels.gold[0]),
             asks_labels=setup.asked_labels,
         )
-        return worker, facts, check(self.policy, experiment, facts)
+        return work, facts, check(self.policy, experiment, facts)
 
     def _require_none(self, refusals: list[Refusal]) -> None:
         if refusals:
             raise RunError("; ".join(refused_by(self.name, refusals)))
 
-    def _open(self, setup: Setup) -> ClientWorker:
-        """Build the worker that has this site's examples alone.
+    def _open(self, setup: Setup) -> SiteWork:
+        """Open the site's data and the model.
 
         Raises:
             RunError: The site's policy, as it is now, refuses the experiment.
         """
         self._require_none(check_settings(self.policy, experiment_of(setup)))
-        experiment = self._own_experiment(setup)
-        torch.set_num_threads(experiment.runtime.threads)
-        task = experiment.task.configured
-        data = open_site_data(self.policy, task or setup.task, experiment.data.labels or ())
-        components = build_components(experiment, self.log, data)
-        self._compare(setup, components)
-        np.save(self.folder / "no-tests.npy", np.zeros(0, dtype=np.int64))
-        spec = worker_spec(
-            experiment,
-            components,
-            self.folder / "partition",
-            self.folder / "no-tests.npy",
-            self.folder / "record.bin",
-        )
-        own = OneClient(setup.client, setup.clients, data.train_numbers, data.test_numbers)
-        self._agreed, self._run = experiment_of(setup), setup.run
-        return ClientWorker(spec, load_model(spec), client_algorithm(experiment, setup.clients), own)
+        self._run = setup.run
+        return open_work(self.folder, self.policy, setup, self.log)
 
     def _open_sums(self, setup: Setup, worker: ClientWorker) -> None:
         """Open what answers the calls of secure sums, as far as the experiment has any."""
@@ -238,45 +262,22 @@ class Site:
         )
         self._test_sums = None if terms is None else SecureSite(self.folder / _SECURE_TESTS, terms)
 
-    def _own_experiment(self, setup: Setup) -> Experiment:
-        """Return the experiment with this site's own model folder and device."""
-        experiment = experiment_of(setup)
-        model = experiment.model.model_copy(update={"name_or_path": str((self.folder / "start").resolve())})
-        device = self.policy.device
-        runtime = experiment.runtime.model_copy(
-            update={"device": device.device, "threads": device.threads or experiment.runtime.threads}
-        )
-        return experiment.model_copy(update={"model": model, "runtime": runtime})
-
-    def _compare(self, setup: Setup, components: RunComponents) -> None:
-        """Check that this version makes of the experiment what the server's makes of it."""
-        fields = json.loads(json.dumps(asdict(components.task)))  # type: ignore[call-overload]
-        if (components.task_spec, fields, components.longest) != (
-            setup.task,
-            setup.task_fields,
-            setup.longest,
-        ):
-            raise RunError(
-                "this version of fednlp understands the task otherwise than the server's: install the same version"
-            )
-
     def _work(
         self, name: str, request: Mapping[str, Any], objects: Mapping[str, Path]
     ) -> tuple[dict[str, Any], Path | None]:
         worker = self.worker
-        own, agreed = worker.partition, self._agreed
+        own = worker.partition
         assert isinstance(own, OneClient)
-        assert agreed is not None
-        wanted = asked_of(request.get("request"), name, agreed, own)
+        wanted = asked_of(request.get("request"), name, self.opened.experiment, own)
         sums, do = self.sums, partial(self._do, request=request, objects=objects)
         if sums is not None:
-            sums.over(wanted.round if isinstance(wanted, TrainRequest) else wanted.round + 1)
+            sums.over(wanted.round + (not isinstance(wanted, TrainRequest | KeepLabelsRequest)))
             if isinstance(wanted, TrainRequest):
                 return sums.train(wanted, do)
         if isinstance(wanted, TrainRequest):
             self._last.require_same(self._run, wanted.round, name, request, objects)
         if isinstance(wanted, ClientSumsRequest):
-            require_sums_told(self.policy.allow, agreed)
+            require_sums_told(self.policy.allow, self.opened.experiment)
             if self.test_sums is not None:
                 return self.test_sums.add(wanted, do)
         answer = do(wanted)
@@ -289,7 +290,7 @@ class Site:
 
     def _do(
         self,
-        wanted: TrainRequest | ClientModelRequest | ClientSumsRequest,
+        wanted: SiteRequest,
         request: Mapping[str, Any],
         objects: Mapping[str, Path],
     ) -> Any:
@@ -304,6 +305,11 @@ class Site:
         if missing:
             raise RunError(f"the server did not send {', '.join(sorted(missing))}")
         wanted = self._as_counted(request.get("counted"), wanted)
+        if isinstance(wanted, KeepLabelsRequest):
+            return self._label(wanted, vectors)
+        labels = self.opened.labels
+        if labels is not None and not isinstance(wanted, ClientSumsRequest):
+            wanted = labels.with_labels(wanted)
         answer = worker.handlers[type(wanted)](wanted, vectors)
         worker.trainer.sync()
         if isinstance(answer, ClientModelResult):
@@ -312,9 +318,16 @@ class Site:
             return replace(answer, result=told_result(self.policy.allow, answer.result))
         return answer
 
-    def _as_counted(
-        self, counted: Any, request: TrainRequest | ClientModelRequest | ClientSumsRequest
-    ) -> TrainRequest | ClientModelRequest | ClientSumsRequest:
+    def _label(self, wanted: KeepLabelsRequest, vectors: Mapping[str, Tensor]) -> LabelsKept:
+        """Give texts of the site's pseudo labels, keep them, and return what the server is told: their number."""
+        labels = self.opened.labels
+        assert labels is not None
+        texts = labels.candidates.tolist()
+        found = self.worker.label(LabelRequest(wanted.client, wanted.round, texts), vectors)
+        kept = labels.keep(wanted.round, found, LabelQuota(wanted.percentage, wanted.most))
+        return told_kept(self.policy.allow, LabelsKept(wanted.client, kept))
+
+    def _as_counted(self, counted: Any, request: SiteRequest) -> SiteRequest:
         """Leave out what was kept in rounds that came to nothing: the last that counted is the server's to say.
 
         A model is evaluated as it was after that round, as an update that has not been used yet may still count.
@@ -326,7 +339,8 @@ class Site:
             return request if self.worker.has_global_model else replace(request, round=counted)
         if isinstance(request, ClientModelRequest) and not request.finetune_steps:
             return replace(request, round=counted)
-        store.forget(request.client, counted + 1)
+        before = request.round if isinstance(request, KeepLabelsRequest) else None  # it may train as well
+        store.forget(request.client, counted + 1, before)
         return request
 
 

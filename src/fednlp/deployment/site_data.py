@@ -35,7 +35,9 @@ class UnfitSiteData(DataError):
         self.for_server = for_server
 
 
-def open_site_data(policy: SitePolicy, task: str, labels: Sequence[str] | None) -> TextData:
+def open_site_data(
+    policy: SitePolicy, task: str, labels: Sequence[str] | None, unlabelled: bool = False
+) -> TextData:
     """Load a site's data, with the experiment's names and numbers of labels.
 
     Args:
@@ -44,6 +46,7 @@ def open_site_data(policy: SitePolicy, task: str, labels: Sequence[str] | None) 
             the data are.
         labels: The experiment's labels in the order of their ids, empty for a task without labels; None where the
             sites are asked for theirs: they are numbered as in a data set of their own.
+        unlabelled: Whether an example may lack its label.
 
     Raises:
         UnfitSiteData: They lack a column, hold rows that are no examples, or have a label that the experiment does not
@@ -57,7 +60,7 @@ def open_site_data(policy: SitePolicy, task: str, labels: Sequence[str] | None) 
             UNREADABLE,
         )
     try:
-        data = load_data(**files.arguments(), task=task if task in TASKS else None)
+        data = load_data(**files.arguments(), task=task if task in TASKS else None, unlabelled=unlabelled)
         renamed = _renamed(data, policy.labels, labels or ())
     except MissingColumns as error:
         own = configured_columns(files.columns, files.text, files.label)

@@ -228,6 +228,8 @@ class TrainRequest:
         masking: How the client masks its update for secure aggregation; None without.
         examples: The training examples to use; None for all that the client has.
         labels: The labels of ``examples``; None for those of the data set.
+        labelling: Round of the labelling whose pseudo labels the client, which keeps them, trains on beside its gold
+            labels; 0 for gold labels alone; None where a client keeps no labels.
     """
 
     client: int
@@ -238,6 +240,7 @@ class TrainRequest:
     masking: dict[str, Any] | None = None
     examples: list[int] | None = None
     labels: list[int] | None = None
+    labelling: int | None = None
 
     @property
     def began(self) -> int:

@@ -110,10 +110,16 @@ class ClientStore:
             offset += 4 * size
         _write_all(self._file, _STAMP.pack(round_number, checksum), place)
 
-    def forget(self, client: int, round_number: int) -> None:
-        """Discard a client's record of an earlier attempt at a round, in which it now fails."""
+    def forget(self, client: int, round_number: int, before: int | None = None) -> None:
+        """Discard a client's records of rounds that came to nothing.
+
+        Args:
+            client: The client's id.
+            round_number: Number of the first of these rounds.
+            before: Number of the first later round whose record stays; None for none.
+        """
         for slot, (number, _) in enumerate(self._stamps(client)):
-            if number >= round_number:
+            if number >= round_number and (before is None or number < before):
                 _write_all(self._file, _STAMP.pack(0, 0), self._place(client, slot))
 
     def sync(self) -> None:

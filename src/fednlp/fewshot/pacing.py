@@ -95,31 +95,52 @@ def candidate_percentage(pace: Pace, labelling: int, reached: float = 0.0) -> fl
     return min(100.0, round(reached + labelling * pace.k, _DIGITS))
 
 
-def num_pseudo_labels(pace: Pace | FixedPacing, labelling: int, candidates: int, reached: float = 0.0) -> int:
-    """Return the number of pseudo labels of a client at the g-th labelling.
+@dataclass(frozen=True)
+class LabelQuota:
+    """How many of its texts each client gives a pseudo label at a labelling.
+
+    Attributes:
+        percentage: Of the client's candidates, above 0 and at most 100.
+        most: Maximum number of labels; None for no maximum.
+    """
+
+    percentage: float
+    most: int | None = None
+
+    def of(self, candidates: int) -> int:
+        """Return the number of pseudo labels of a client, rounded up: with candidates it gets at least one.
+
+        Args:
+            candidates: The client's texts that may be given a pseudo label.
+        """
+        labels = rounded_up(self.percentage * candidates / 100)
+        return labels if self.most is None else min(self.most, labels)
+
+
+def label_quota(pace: Pace | FixedPacing, labelling: int, reached: float = 0.0) -> LabelQuota:
+    """Return how many of its texts each client gives a pseudo label at the g-th labelling.
 
     Args:
-        pace: A :class:`Pace`, for a percentage of the candidates, rounded up, so that a client with candidates gets at
-            least one; or :class:`FixedPacing`, for a fixed number, at most all candidates.
+        pace: A :class:`Pace`, for a percentage of the candidates; or :class:`FixedPacing`, for a fixed number, at most
+            all candidates.
         labelling: g, counted from 1 since the pace began.
-        candidates: The client's texts that may be given a pseudo label.
         reached: The percentage reached before, as in :func:`candidate_percentage`.
 
     Raises:
         ConfigError: The labelling is below 1.
 
-    >>> [num_pseudo_labels(Pace(5, 2, 1), g, 1000) for g in (1, 2, 3, 200)]
+    >>> [label_quota(Pace(5, 2, 1), g).of(1000) for g in (1, 2, 3, 200)]
     [10, 20, 30, 1000]
-    >>> num_pseudo_labels(Pace(1, 1, 1), 1, 20)
+    >>> label_quota(Pace(1, 1, 1), 1).of(20)
     1
-    >>> num_pseudo_labels(FixedPacing(), 7, 350), num_pseudo_labels(FixedPacing(), 7, 35)
+    >>> label_quota(FixedPacing(), 7).of(350), label_quota(FixedPacing(), 7).of(35)
     (100, 35)
     """
     if labelling < 1:
         raise ConfigError(f"labelling = {labelling!r:.80}: labellings are counted from 1")
     if isinstance(pace, FixedPacing):
-        return min(pace.per_client, candidates)
-    return rounded_up(candidate_percentage(pace, labelling, reached) * candidates / 100)
+        return LabelQuota(100.0, pace.per_client)
+    return LabelQuota(candidate_percentage(pace, labelling, reached))
 
 
 def rounded_up(amount: float) -> int:

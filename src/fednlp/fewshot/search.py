@@ -33,7 +33,7 @@ class RoundOrder:
         iteration: i of Algorithm 1, from 0. Every trial of a search begins at the same one: random draws based on it
             give all trials the same cohorts and batches.
         labelling: g, counted since the pace began, if clients label in this round; else 0.
-        reached: The percentage that :func:`fednlp.fewshot.pacing.num_pseudo_labels` starts from.
+        reached: The percentage that :func:`fednlp.fewshot.pacing.label_quota` starts from.
         remember: Name under which to save the present model first; None for no saving.
         restore: Name of the saved model to restore then; None for none.
         keep: Names of the saved models to keep; all others are deleted then.

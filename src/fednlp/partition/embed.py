@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,20 @@ from fednlp.partition.npz import read_arrays
 
 Progress = Callable[[int, int], None]
 
+ENCODER = "minilm"
+"""The encoder by default."""
 _AT_ONCE = 8192
 _BATCH = 32
 
 
 def embed(
     texts: Sequence[str],
-    encoder: str = "minilm",
+    encoder: str = ENCODER,
     *,
     max_length: int = 64,
     progress: Progress | None = None,
     device: str = "cpu",
+    groups: Sequence[int] | None = None,
 ) -> NDArray[np.float32]:
     """Return the mean of the encoder's last hidden states over each text's tokens, of length 1.
 
@@ -37,6 +40,8 @@ def embed(
             minutes for ten thousand texts on one core, and shows a text's topic.
         progress: Called with the number of texts done and N.
         device: The PyTorch device, e.g. ``"cuda"``.
+        groups: How many texts each group has, in their order. The texts of a group are embedded as they would be by
+            themselves, to the last bit. By default all are one group.
 
     Returns:
         float32 (N, width).
@@ -51,17 +56,17 @@ def embed(
     from fednlp.models.resolve import resolve_model
 
     source = resolve_model(encoder)
-    path = cache_dir() / "embeddings" / f"{_key(texts, source, max_length)}.npz"
+    path = cache_dir() / "embeddings" / f"{_key(texts, source, max_length, groups)}.npz"
     vectors = _cached(path, len(texts))
     if vectors is None:
-        vectors = _encode(texts, source, max_length, progress, device)
+        vectors = _encode(texts, source, max_length, progress, device, groups)
         with atomic(path) as file:
             np.savez(file, vectors=vectors)
     return vectors
 
 
-def _key(texts: Sequence[str], source: str, max_length: int) -> str:
-    """Return a digest of the inputs of the vectors: the texts, the encoder's files, the length."""
+def _key(texts: Sequence[str], source: str, max_length: int, groups: Sequence[int] | None = None) -> str:
+    """Return a digest of the inputs of the vectors: the texts, the encoder's files, the length, the groups."""
     from fednlp.disk import sha256_of
 
     content = hashlib.sha256()
@@ -71,7 +76,8 @@ def _key(texts: Sequence[str], source: str, max_length: int) -> str:
     folder = Path(source)
     files = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
     parts = {path.name: sha256_of(path) for path in files} or source
-    return hashlib.sha256(json.dumps([content.hexdigest(), parts, max_length]).encode()).hexdigest()[:32]
+    inputs = [content.hexdigest(), parts, max_length, *([] if groups is None else [[*groups]])]
+    return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:32]
 
 
 def _cached(path: Path, rows: int) -> NDArray[np.float32] | None:
@@ -84,7 +90,12 @@ def _cached(path: Path, rows: int) -> NDArray[np.float32] | None:
 
 
 def _encode(
-    texts: Sequence[str], source: str, max_length: int, progress: Progress | None, device: str
+    texts: Sequence[str],
+    source: str,
+    max_length: int,
+    progress: Progress | None,
+    device: str,
+    groups: Sequence[int] | None,
 ) -> NDArray[np.float32]:
     import torch
 
@@ -96,8 +107,8 @@ def _encode(
         model = model.get_encoder()
     vectors = np.zeros((len(texts), model.config.hidden_size), dtype=np.float32)
     done = 0
-    for start in range(0, len(texts), _AT_ONCE):
-        part = list(texts[start : start + _AT_ONCE])
+    for start, stop in _parts([len(texts)] if groups is None else groups):
+        part = list(texts[start:stop])
         tokens = tokenizer(part, truncation=True, max_length=max_length)["input_ids"]
         by_length = np.argsort([-len(ids) for ids in tokens], kind="stable")
         for first in range(0, len(part), _BATCH):
@@ -109,6 +120,19 @@ def _encode(
             if progress is not None:
                 progress(done, len(texts))
     return vectors
+
+
+def _parts(groups: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first and last places of the texts that are tokenised at once: some of one group.
+
+    >>> list(_parts([2, 0, 3]))
+    [(0, 2), (2, 5)]
+    """
+    first = 0
+    for size in groups:
+        for start in range(0, size, _AT_ONCE):
+            yield first + start, first + min(start + _AT_ONCE, size)
+        first += size
 
 
 def _pool(model: Any, tokens: Sequence[Sequence[int]], padding: int) -> NDArray[np.float32]:

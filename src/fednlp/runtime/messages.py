@@ -45,6 +45,38 @@ class Labels:
 
 
 @dataclass(frozen=True)
+class KeepLabelsRequest:
+    """Have a client give texts of its own pseudo labels by the model that it has after a broadcast, and keep these.
+
+    Attributes:
+        client: Its id.
+        round: The number of the round.
+        percentage: Percentage of the texts that may get a label, above 0 and at most 100.
+        most: Maximum number of labels; None for no maximum.
+    """
+
+    client: int
+    round: int
+    percentage: float
+    most: int | None = None
+
+
+@dataclass(frozen=True)
+class LabelsKept:
+    """How many pseudo labels a client has since a labelling.
+
+    Attributes:
+        client: Its id.
+        labels: Their number.
+        error: Why it failed; None if it did not.
+    """
+
+    client: int
+    labels: int = 0
+    error: str | None = None
+
+
+@dataclass(frozen=True)
 class ProbabilitiesRequest:
     """Have one batch of training texts classified by the model that is published."""
 
@@ -117,6 +149,7 @@ class ClientModelRequest:
         save_to: File of client models that the model is written to; None for nowhere.
         examples: The training examples for these steps; None for all that the client has.
         labels: The labels of ``examples``; None for those of the data set.
+        labelling: As in :class:`fednlp.federated.client.TrainRequest`.
     """
 
     client: int
@@ -127,6 +160,7 @@ class ClientModelRequest:
     save_to: str | None = None
     examples: list[int] | None = None
     labels: list[int] | None = None
+    labelling: int | None = None
 
 
 @dataclass(frozen=True)
@@ -223,6 +257,7 @@ class LocalOnlyResult:
 Request = (
     TrainRequest
     | LabelRequest
+    | KeepLabelsRequest
     | ProbabilitiesRequest
     | UnmaskRequest
     | EvaluateRequest
@@ -233,6 +268,7 @@ Request = (
 Answer = (
     ClientResult
     | Labels
+    | LabelsKept
     | Probabilities
     | BatchPredictions
     | ClientModelResult

@@ -13,6 +13,7 @@ from fednlp.federated.state import State
 from fednlp.federated.sums import DIVERGED, count_nonfinite
 from fednlp.partition import Partition
 from fednlp.runtime.engine import Engine
+from fednlp.simulation.label_holder import LabelHolder
 from fednlp.tasks.label_scores import LabelScores
 from fednlp.training.worker import ClientWorker
 
@@ -36,9 +37,7 @@ class RunContext:
         lines: The lines of ``rounds.jsonl`` so far.
         note: A remark for the end of the run and its summary.
         facts: Further entries of ``summary.json``.
-        gold: Numbers of the gold-labelled examples, and their labels, both int64; None where all examples have labels.
-        labelled: Returns the numbers of a client's examples with a label, and their labels, both int64; None where all
-            examples have labels.
+        labels: Who holds the labels; None where all examples have labels.
         sum_sessions: Opens the sessions of secure sums over the clients' tests; None for sessions in this process.
         client_scores: float64 (clients,), last score of each client; NaN where it has none.
         by_label: Scores by label of the last evaluation.
@@ -55,8 +54,7 @@ class RunContext:
     lines: list[dict[str, Any]] = field(default_factory=list)
     note: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    gold: tuple[np.ndarray, np.ndarray] | None = None
-    labelled: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None
+    labels: LabelHolder | None = None
     sum_sessions: "SessionFactory | None" = None
 
     def __post_init__(self) -> None:

@@ -114,17 +114,13 @@ def evaluate_clients(
         save_to: File for the models after these steps; None for no file.
     """
     clients, on_all = sorted({*own, *everyone}), set(everyone)
-    labelled = context.labelled if finetune_steps else None
+    labels = context.labels if finetune_steps else None
     context.pool.publish(MODEL, context.state.params)
     requests = []
     for client in clients:
-        examples, labels = (None, None) if labelled is None else (p.tolist() for p in labelled(client))
         number, all_tests = context.state.round, client in on_all
-        requests.append(
-            ClientModelRequest(
-                client, number, bool(own), all_tests, finetune_steps, save_to, examples, labels
-            )
-        )
+        request = ClientModelRequest(client, number, bool(own), all_tests, finetune_steps, save_to)
+        requests.append(request if labels is None else labels.with_labels(request))
     found: list[ClientModelResult] = context.pool.do(
         requests, lambda done: context.on_progress(done, len(clients), "clients' models")
     )

@@ -77,13 +77,9 @@ def _finetune(
     context: RunContext, run: RunDir, everyone: list[int], found: dict[str, Any]
 ) -> list[ClientModelResult]:
     """Have clients take their fine-tuning steps, and add the outcome to ``found``; return their results."""
-    keep, clients = _keeps_models(context, run), range(context.partition.num_clients)
-    labelled = context.labelled
-    sizes = (
-        np.diff(context.partition.train_offsets)
-        if labelled is None
-        else [len(labelled(client)[0]) for client in clients]
-    )
+    keep = _keeps_models(context, run)
+    held = context.labels
+    sizes = np.diff(context.partition.train_offsets) if held is None else held.gold + held.pseudo
     able = np.flatnonzero(sizes).tolist()
     trained = [client for client in everyone if sizes[client]]
     own = able if keep else [client for client in clients_with_tests(context) if sizes[client]]

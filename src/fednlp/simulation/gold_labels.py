@@ -5,12 +5,16 @@ from pathlib import Path
 
 import numpy as np
 
+from fednlp.config import Experiment
 from fednlp.data.features import open_features
 from fednlp.errors import ConfigError, RunError
 from fednlp.fewshot.filtering import filter_clients
 from fednlp.fewshot.gold import GoldLabels, draw_gold_labels
+from fednlp.partition import Partition
 from fednlp.partition.embed import embed
+from fednlp.partition.index import IntArray
 from fednlp.simulation.context import RunContext
+from fednlp.tasks.base import Task
 from fednlp.tasks.text_classification import TextClassification
 
 
@@ -21,32 +25,68 @@ def gold_labels_of(context: RunContext) -> GoldLabels:
         ConfigError: The task has no classes, there are more gold labels than examples, or no example is left to label.
         RunError: The cached features were deleted.
     """
-    fewshot, partition, task = context.experiment.fewshot, context.partition, context.worker.task
+    fewshot, partition = context.experiment.fewshot, context.partition
     assert fewshot is not None
-    if not isinstance(task, TextClassification):
-        raise ConfigError(f"[fewshot] gives texts classes, and {task.name} has none: leave it out")
+    names = class_names_of(context.worker.task)
     folder = context.worker.spec.train_features
     features = open_features(Path(folder))
     if features is None:
         raise RunError(f"the features in {folder} are gone: start the run again, which makes them again")
-    gold = draw_gold_labels(
-        features.values("label"),
-        tuple(task.labels),
-        partition,
-        total=fewshot.gold,
-        gamma=fewshot.gamma,
-        noisy_fraction=fewshot.noisy_client_fraction,
-        validation=fewshot.validation if fewshot.pacing == "search" else 0,
-        seed=context.experiment.seed,
-    )
+    gold = drawn_gold_labels(context.experiment, features.values("label"), names, partition)
     if fewshot.filter_ratio is not None:
-        texts = np.flatnonzero(gold.usable)
-        context.log(f"embedding {len(texts):,} texts for filtering (once; kept in the cache)")
-        vectors = embed(context.texts(texts))
+        context.log(f"embedding {int(gold.usable.sum()):,} texts for filtering (once; kept in the cache)")
+        own = [np.sort(partition.train(client)) for client in range(partition.num_clients)]
+        own = [numbers[gold.usable[numbers]] for numbers in own]
+        texts = np.concatenate(own)
+        vectors = embed(context.texts(texts), groups=[len(numbers) for numbers in own])
         usable = filter_clients(
-            partition, gold.usable, vectors, fewshot.filter_ratio, fewshot.neighbours, fewshot.rho
+            partition,
+            gold.usable,
+            vectors[np.argsort(texts)],
+            fewshot.filter_ratio,
+            fewshot.neighbours,
+            fewshot.rho,
         )
         gold = replace(gold, usable=usable)
     for name in gold.classes_without_gold():
         context.log(f'no gold label is "{name}": it is learnt only from pseudo labels, if at all')
     return gold
+
+
+def drawn_gold_labels(
+    experiment: Experiment, labels: IntArray, names: tuple[str, ...], partition: Partition
+) -> GoldLabels:
+    """Return the gold labels that an experiment draws, before any filtering.
+
+    Args:
+        experiment: With ``[fewshot]``.
+        labels: int64, of each training example.
+        names: Names of the labels, by class number.
+        partition: The clients' training examples.
+
+    Raises:
+        ConfigError: There are more gold labels than examples, or no example is left to label.
+    """
+    fewshot = experiment.fewshot
+    assert fewshot is not None
+    return draw_gold_labels(
+        labels,
+        names,
+        partition,
+        total=fewshot.gold,
+        gamma=fewshot.gamma,
+        noisy_fraction=fewshot.noisy_client_fraction,
+        validation=fewshot.validation if fewshot.pacing == "search" else 0,
+        seed=experiment.seed,
+    )
+
+
+def class_names_of(task: Task) -> tuple[str, ...]:
+    """Return the names of a task's classes, by number.
+
+    Raises:
+        ConfigError: It has none, so that texts cannot be given pseudo labels.
+    """
+    if not isinstance(task, TextClassification):
+        raise ConfigError(f"[fewshot] gives texts classes, and {task.name} has none: leave it out")
+    return tuple(task.labels)

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 from fednlp.federated.lora import ExactAveraging, check_exact
 from fednlp.simulation.baselines import Centralised, LocalOnly, SequentialFineTuning
+from fednlp.simulation.central_labels import CentralLabels
 from fednlp.simulation.context import RunContext, Training
+from fednlp.simulation.label_holder import OpenLabels
 from fednlp.simulation.protection import Protected
 from fednlp.simulation.pseudo_labels import PseudoLabels
 from fednlp.simulation.rounds import FederatedTraining
@@ -16,12 +18,15 @@ _BASELINES: dict[str, type[Centralised | SequentialFineTuning | LocalOnly]] = {
 }
 
 
-def training_of(context: RunContext, protected: Protected) -> Training:
+def training_of(
+    context: RunContext, protected: Protected, open_labels: OpenLabels = CentralLabels
+) -> Training:
     """Return the training loop of a run.
 
     Args:
         context: The run.
         protected: The run's algorithm, with differential privacy and secure aggregation.
+        open_labels: Opens the labels of a run with few labels.
 
     Raises:
         ConfigError: The model, the data or the labels do not allow the configured method.
@@ -38,5 +43,5 @@ def training_of(context: RunContext, protected: Protected) -> Training:
     context.facts.update(protected.facts)
     if context.experiment.fewshot is None:
         return FederatedTraining(context, algorithm)
-    labels = PseudoLabels(context, algorithm)
+    labels = PseudoLabels(context, algorithm, open_labels(context))
     return FederatedTraining(context, labels.algorithm, labels)

@@ -3,7 +3,6 @@
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fednlp.config.sections import Fewshot
 from fednlp.errors import ConfigError
@@ -26,8 +25,8 @@ class SearchedLabels(Protocol):
     def accuracy(self) -> float:
         """Return the global model's accuracy on the labels that the server has for choosing a pace."""
 
-    def candidates(self, client: int) -> NDArray[np.int64]:
-        """Return the texts of a client that may be given a pseudo label."""
+    def num_candidates(self, client: int) -> int:
+        """Return the number of texts of a client that may be given a pseudo label."""
 
     def trust_all_but(self, flagged: list[int]) -> None:
         """Use the gold labels of all clients except flagged ones."""
@@ -93,7 +92,7 @@ class PaceSearch:
     def _seconds(self, line: dict[str, Any]) -> tuple[float | None, float, float]:
         """Return the seconds of a client's labelling (None without any), of a training batch, and of the round."""
         training, inference = self.units
-        texts = [len(self.labels.candidates(client)) for client in line["labelling"]]
+        texts = [self.labels.num_candidates(client) for client in line["labelling"]]
         labelling = float(np.mean(texts)) * inference if texts else None
         batch = self.context.worker.options.examples_per_step * training
         trained = line["examples"] * training / max(1, len(line["cohort"]))

@@ -1,11 +1,12 @@
 """Rounds with few labels: clients that have some train, others label their texts alongside (FeS, section 2.3).
 
 Clients with a gold or a pseudo label may be drawn to train; n clients are drawn to label, every f rounds. Both use the
-same global model. Texts labelled in a round are trained on from the next round on. The data set's labels are read
-once, for the gold ones: no other label reaches a worker, a decision, or a score that a decision is based on.
+same global model. Texts labelled in a round are trained on from the next round on. No label but the gold ones reaches
+a worker, a decision, or a score that a decision is based on.
 
 Any algorithm can be trained so: :func:`with_pseudo_labels` draws its cohorts among the clients that have labels, and
-:class:`PseudoLabels` stands between the round and the runtime.
+:class:`PseudoLabels` stands between the round and the runtime. Who holds the labels is a
+:class:`~fednlp.simulation.label_holder.LabelHolder`: the server of a simulation, or the sites of a deployment.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -24,18 +24,13 @@ from fednlp.federated.cohort import Cohort, Population
 from fednlp.federated.round import RoundReport, publish
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.transforms import RngKey
-from fednlp.fewshot.gold import GoldLabels
 from fednlp.fewshot.noisy_labels import find_noisy_clients
-from fednlp.fewshot.pacing import FixedPacing, Pace, is_labelling_round, most_confident, num_pseudo_labels
-from fednlp.runtime.messages import LabelRequest, Labels, Probabilities, ProbabilitiesRequest
+from fednlp.fewshot.pacing import FixedPacing, LabelQuota, Pace, is_labelling_round, label_quota
+from fednlp.runtime.messages import Probabilities, ProbabilitiesRequest
 from fednlp.seeds import generator
 from fednlp.simulation.context import RunContext
-from fednlp.simulation.gold_labels import gold_labels_of
+from fednlp.simulation.label_holder import LabelHolder, Numbers
 from fednlp.simulation.pace_search import PaceSearch
-
-Numbers = NDArray[np.int64]
-PSEUDO = "fewshot.pseudo"
-"""Name of the state's vector of pseudo labels: int32 (training examples,), -1 for none."""
 
 
 def with_pseudo_labels(
@@ -60,11 +55,12 @@ def with_pseudo_labels(
 
 
 class PseudoLabels:
-    """The labels of a run, and a runtime that trains clients on them while other clients label their texts.
+    """A runtime that trains clients on the labels that they have, while other clients label their texts.
 
     Args:
         context: The run.
         algorithm: The method.
+        holder: Who holds the labels.
 
     Attributes:
         algorithm: The method, on the clients that have labels.
@@ -73,18 +69,14 @@ class PseudoLabels:
         total: The pool's aggregation.
     """
 
-    def __init__(self, context: RunContext, algorithm: Algorithm) -> None:
+    def __init__(self, context: RunContext, algorithm: Algorithm, holder: LabelHolder) -> None:
         assert context.experiment.fewshot is not None
-        self.context, self.fewshot = context, context.experiment.fewshot
-        self.known: GoldLabels = gold_labels_of(context)
+        self.context, self.fewshot, self.holder = context, context.experiment.fewshot, holder
         self.search = PaceSearch(context, self) if self.fewshot.pacing == "search" else None
         self.algorithm = with_pseudo_labels(algorithm, self._stream)
-        texts = len(context.worker.train_features)
-        context.state.vectors.setdefault(PSEUDO, torch.full((texts,), -1, dtype=torch.int32))
         context.state.memory.setdefault("labellings", 0)
-        context.gold = self.known.examples, self.known.labels
-        context.labelled = self.labelled
-        context.facts["fewshot"] = self.known.facts()
+        context.labels = holder
+        context.facts["fewshot"] = holder.facts()
         if self.fewshot.detect_label_noise and context.worker.replica.personal.numel:
             raise ConfigError(
                 "fewshot.detect_label_noise asks the server's model, whose personal layers (model.train) no client has "
@@ -92,10 +84,10 @@ class PseudoLabels:
             )
         self.texts_seen: dict[int, int] = {}
         self.trust_all_but(context.state.memory.setdefault("flagged", []))
-        self.sizes = self.held
+        self.sizes = holder.gold
         self._labelling: list[int] = []
         self._flagged: list[int] = []
-        self._found: dict[int, Labels] = {}
+        self._answers: list[tuple[Any, Any]] = []
         if self.search is not None:
             self.search.begin()
 
@@ -107,22 +99,9 @@ class PseudoLabels:
         """The aggregation that updates are added to."""
         return self.context.pool.total
 
-    @property
-    def pseudo(self) -> NDArray[np.int32]:
-        """The present pseudo labels by example number, int32, -1 for none; a view of the state."""
-        return self.context.state.vectors[PSEUDO].numpy()
-
-    def candidates(self, client: int) -> Numbers:
-        """Return the texts of a client that may be given a pseudo label."""
-        own = self.context.partition.train(client)
-        return np.sort(own[self.usable[own]])
-
-    def labelled(self, client: int) -> tuple[Numbers, Numbers]:
-        """Return the texts of a client that have a label now, and their labels: gold, then pseudo."""
-        candidates, pseudo = self.candidates(client), self.pseudo
-        given = candidates[pseudo[candidates] >= 0]
-        numbers, labels = self.known.of(client) if self.held[client] else self.known.of(-1)
-        return np.concatenate([numbers, given]), np.concatenate([labels, pseudo[given].astype(np.int64)])
+    def num_candidates(self, client: int) -> int:
+        """Return the number of texts of a client that may be given a pseudo label."""
+        return int(self.holder.candidates[client])
 
     def prepare(self) -> int:
         """Draw the clients that label in the next round; return the number of clients that train or label.
@@ -133,17 +112,19 @@ class PseudoLabels:
         if self.search is not None:
             self.search.prepare()
         context, number = self.context, self.context.state.round + 1
-        self.texts_seen, self._found = {}, {}
+        self.texts_seen, self._answers = {}, []
         due_now = self._is_due(number)
         self._flagged = self._check() if due_now and self.fewshot.detect_label_noise else []
-        self.sizes = self.held + self._counts(self.pseudo >= 0)
+        self.sizes = self.holder.gold + self.holder.pseudo
         able = int(np.count_nonzero(self.sizes))
-        self._labelling = self._drawn(self.pace.n) if due_now else []
+        candidates = self.holder.candidates
+        self._labelling = self._drawn(self.pace.n, candidates) if due_now else []
         if not able and not self._labelling:
-            raise ConfigError("no client has a label to train on, and none is to label: raise fewshot.gold")
-        context.state.memory["labellings"] += bool(self._labelling)
+            raise ConfigError(
+                "no client has a label to train on, and none is to label: raise fewshot.gold, or label texts at a site"
+            )
         for client in self._labelling:
-            self._count_texts(client, len(self.candidates(client)))
+            self._count_texts(client, int(candidates[client]))
         return min(context.experiment.clients_per_round, able) + len(self._labelling)
 
     def publish(self, name: str, vector: Tensor, message: bytes | None = None) -> None:
@@ -155,29 +136,32 @@ class PseudoLabels:
     ) -> list[Any]:
         """Have clients train on the labels that they have, and others label their texts alongside."""
         given = [
-            self._with_labels(request) if isinstance(request, TrainRequest) else request
+            self.holder.with_labels(request) if isinstance(request, TrainRequest) else request
             for request in requests
         ]
         if not any(isinstance(request, TrainRequest) for request in requests):
             return self.context.pool.do(given, on_progress)
         labelling = self._label_requests(self.context.state.round + 1)
         answers = self.context.pool.do([*given, *labelling], on_progress)
-        self._found = dict(zip(self._labelling, answers[len(given) :], strict=True))
+        self._answers = list(zip(labelling, answers[len(given) :], strict=True))
         return answers[: len(given)]
 
     def finish(self, report: RoundReport) -> dict[str, Any]:
-        """Store the new labels; return the round's entries about labels."""
-        line: dict[str, Any] = {}
+        """Have the new labels stored; return the round's entries about labels."""
         if (
-            self._labelling and not self._found
+            self._labelling and not self._answers
         ):  # no client was trained: none has a label, or secure aggregation was aborted
-            answers = self._label_only(report.round)
-            self._found = dict(zip(self._labelling, answers, strict=True))
-        self._store_labels()
-        line["labelling"] = self._labelling
+            self._label_only(report.round)
+        failed = self._keep_labels()
+        self.context.state.memory["labellings"] += bool(self._labelling)
+        line: dict[str, Any] = {"labelling": [one for one in self._labelling if one not in failed]}
+        if failed:
+            line["labelling_dropped"] = [
+                {"client": client, "reason": reason} for client, reason in failed.items()
+            ]
         if self._flagged:
             line["flagged"] = self._flagged
-        line["labels"] = {"gold": int(self.held.sum()), "pseudo": int((self.pseudo >= 0).sum())}
+        line["labels"] = {"gold": int(self.holder.gold.sum()), "pseudo": int(self.holder.pseudo.sum())}
         return line
 
     def tell(self, line: dict[str, Any]) -> dict[str, Any]:
@@ -185,7 +169,7 @@ class PseudoLabels:
         return {} if self.search is None else self.search.tell(line)
 
     def probabilities(self, numbers: Numbers) -> NDArray[np.float64]:
-        """Return the published model's probability of each label for training texts, float64 (texts, labels).
+        """Return the published model's probability of each label for the server's texts, float64 (texts, labels).
 
         Batches depend only on the texts, so that the last bit does not depend on the number of workers.
         """
@@ -194,20 +178,19 @@ class PseudoLabels:
         parts = [numbers[order[start : start + size]].tolist() for start in range(0, len(order), size)]
         answers: list[Probabilities] = context.pool.do([ProbabilitiesRequest(part) for part in parts])
         rows = [row for answer in answers for row in answer.rows]
-        found = np.empty((len(numbers), len(self.known.label_names)))
+        found = np.empty((len(numbers), len(self.holder.known.label_names)))
         found[order] = np.array(rows).reshape(found.shape)
         return found
 
     def accuracy(self) -> float:
         """Return the global model's accuracy on the labels that the server has for choosing a pace."""
-        numbers, labels = self.known.validation
+        numbers, labels = self.holder.known.validation
         self.context.pool.publish(MODEL, self.context.state.params)
         return float((self.probabilities(numbers).argmax(axis=1) == labels).mean())
 
     def trust_all_but(self, flagged: list[int]) -> None:
         """Use the gold labels of all clients except flagged ones."""
-        self.usable, self.held = self.known.usable.copy(), self.known.counts()
-        self._distrust(flagged)
+        self.holder.trust_all_but(flagged)
 
     @property
     def pace(self) -> Pace | FixedPacing:
@@ -217,6 +200,14 @@ class PseudoLabels:
         if self.fewshot.pacing == "static":
             return FixedPacing(self.fewshot.per_client, self.fewshot.f, self.fewshot.n)
         return Pace(self.fewshot.f, self.fewshot.n, self.fewshot.k)
+
+    @property
+    def quota(self) -> LabelQuota:
+        """How many of a client's texts get a pseudo label in this round."""
+        if self.search is None:
+            return label_quota(self.pace, self.context.state.memory["labellings"] + 1)
+        order = self.search.order
+        return label_quota(order.pace, order.labelling, order.reached)
 
     def _is_due(self, number: int) -> bool:
         """Return whether clients label in a round."""
@@ -228,74 +219,50 @@ class PseudoLabels:
         """Return the number that a round's clients are drawn with; the same for all trials of a search."""
         return round_number if self.search is None else self.search.order.iteration + 1
 
-    def _with_labels(self, request: TrainRequest) -> TrainRequest:
-        examples, labels = self.labelled(request.client)
-        return replace(request, examples=examples.tolist(), labels=labels.tolist())
+    def _label_requests(self, number: int) -> list[Any]:
+        return [self.holder.label_request(client, number, self.quota) for client in self._labelling]
 
-    def _label_requests(self, number: int) -> list[LabelRequest]:
-        return [LabelRequest(c, number, self.candidates(c).tolist()) for c in self._labelling]
-
-    def _label_only(self, number: int) -> list[Labels]:
+    def _label_only(self, number: int) -> None:
         """Have clients label in a round without training."""
-        context = self.context
-        publish(self.algorithm, context.state, context.pool, RngKey(context.experiment.seed, number, -1))
-        return context.pool.do(self._label_requests(number))
+        self._publish(number)
+        requests = self._label_requests(number)
+        self._answers = list(zip(requests, self.context.pool.do(requests), strict=True))
+
+    def _keep_labels(self) -> dict[int, str]:
+        """Have the new labels replace earlier ones; return why clients failed to label, by client."""
+        failed = {}
+        for request, answer in self._answers:
+            reason = self.holder.keep(request, self.quota, answer)
+            if reason is not None:
+                failed[int(request.client)] = reason
+                del self.texts_seen[request.client]
+        return failed
 
     def _check(self) -> list[int]:
         """Find clients whose gold labels contradict the present model, and discard these labels."""
-        context, known = self.context, self.known
-        asked = np.flatnonzero(self.held[known.owners] > 0)
-        publish(
-            self.algorithm,
-            context.state,
-            context.pool,
-            RngKey(context.experiment.seed, context.state.round + 1, -1),
-        )
+        holder, known, memory = self.holder, self.holder.known, self.context.state.memory
+        asked = np.flatnonzero(holder.gold[known.owners] > 0)
+        self._publish(self.context.state.round + 1)
         predicted = self.probabilities(known.examples[asked])
         found: list[int] = find_noisy_clients(known.owners[asked], known.labels[asked], predicted).tolist()
-        for client in np.flatnonzero(self.held).tolist():
-            self._count_texts(client, int(self.held[client]))
-        memory = context.state.memory
+        for client in np.flatnonzero(holder.gold).tolist():
+            self._count_texts(client, int(holder.gold[client]))
         memory["flagged"] = sorted({*memory["flagged"], *found})
-        self._distrust(found)
+        self.trust_all_but(memory["flagged"])
         return found
 
-    def _distrust(self, clients: list[int]) -> None:
-        """Discard the gold labels of clients: their texts count as unlabelled from here on."""
-        for client in clients:
-            self.usable[self.known.of(client)[0]] = True
-            self.held[client] = 0
+    def _publish(self, number: int) -> None:
+        """Send the global model to the clients outside of the training of a round."""
+        context = self.context
+        publish(self.algorithm, context.state, context.pool, RngKey(context.experiment.seed, number, -1))
 
-    def _counts(self, which: NDArray[np.bool_]) -> Numbers:
-        """Return the number of marked training examples of each client."""
-        partition = self.context.partition
-        upto = np.concatenate([[0], np.cumsum(which[partition.train_indices])])
-        return upto[partition.train_offsets[1:]] - upto[partition.train_offsets[:-1]]  # type: ignore[no-any-return]
-
-    def _drawn(self, count: int) -> list[int]:
+    def _drawn(self, count: int, candidates: Numbers) -> list[int]:
         """Draw the clients that label in the next round, among those with unlabelled texts."""
         number = self._stream(self.context.state.round + 1)
         rng = generator(self.context.experiment.seed, "labelling", number)
-        clients = np.flatnonzero(self._counts(self.usable))
+        clients = np.flatnonzero(candidates)
         drawn: list[int] = np.sort(rng.choice(clients, min(count, len(clients)), replace=False)).tolist()
         return drawn
 
     def _count_texts(self, client: int, texts: int) -> None:
         self.texts_seen[client] = self.texts_seen.get(client, 0) + texts
-
-    def _store_labels(self) -> None:
-        """Replace the pseudo labels of each client that labelled by those of its most confident texts."""
-        for client, found in self._found.items():
-            texts = self.candidates(client)
-            labels = np.array(found.labels, dtype=np.int32)
-            among = labels if self.fewshot.class_balanced else None
-            best = most_confident(np.array(found.confidences), self._num_labels(len(texts)), among)
-            self.pseudo[texts] = -1
-            self.pseudo[texts[best]] = labels[best]
-
-    def _num_labels(self, texts: int) -> int:
-        """Return the number of a client's texts that get a pseudo label in this round."""
-        if self.search is None:
-            return num_pseudo_labels(self.pace, self.context.state.memory["labellings"], texts)
-        order = self.search.order
-        return num_pseudo_labels(order.pace, order.labelling, texts, order.reached)

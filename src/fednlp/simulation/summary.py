@@ -94,9 +94,9 @@ def _trivial_baseline(context: RunContext) -> dict[str, Any] | None:
     if context.experiment.data.at_sites:  # it is made of the training examples
         return None
     worker, examples, train = context.worker, context.partition.train_indices, context.worker.train_features
-    if context.gold is not None:
-        examples, labels = context.gold
-        train = train.with_values("label", examples, labels)
+    if context.labels is not None:
+        known = context.labels.known
+        examples, train = known.examples, train.with_values("label", known.examples, known.labels)
     numbers = np.load(worker.spec.test_numbers)
     name, predictions = worker.task.baseline(train, examples, worker.test_features, numbers)
     return {"name": name, **defined(worker.task.metrics(predictions, worker.test_features, numbers))}

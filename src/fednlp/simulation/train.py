@@ -22,12 +22,14 @@ from fednlp.privacy.dp import DPMechanism
 from fednlp.reports.trackers import open_trackers, round_numbers
 from fednlp.runtime.engine import Engine
 from fednlp.simulation.callback import Callback
+from fednlp.simulation.central_labels import CentralLabels
 from fednlp.simulation.components import RunComponents
 from fednlp.simulation.configured_algorithm import attacked, attackers_of, build_algorithm
 from fednlp.simulation.context import RunContext, Training
 from fednlp.simulation.evaluate import write_clients
 from fednlp.simulation.federated_evaluation import check_federated_evaluation
 from fednlp.simulation.final import evaluate_final, is_due
+from fednlp.simulation.label_holder import OpenLabels
 from fednlp.simulation.loops import training_of
 from fednlp.simulation.protection import protect
 from fednlp.simulation.run_dir import RunDir, require_space, saving
@@ -64,6 +66,7 @@ def open_run(
     algorithm: Algorithm | None,
     sessions: "SessionFactory | None" = None,
     sum_sessions: "SessionFactory | None" = None,
+    open_labels: OpenLabels = CentralLabels,
 ) -> OpenRun:
     """Build what the rounds need, from the last checkpoint where there is one.
 
@@ -78,6 +81,7 @@ def open_run(
         algorithm: A method as a value, which replaces the one that the experiment names.
         sessions: Opens the sessions of secure aggregation; None for sessions in this process.
         sum_sessions: The same for secure sums over the clients' tests.
+        open_labels: Opens the labels of a run with few labels; by default this process holds them.
     """
     for line in check_federated_evaluation(experiment, components.task, partition.test_offsets):
         callback.log(line)
@@ -114,7 +118,7 @@ def open_run(
     )
     if experiment.attack is not None:
         context.facts["attackers"] = attackers_of(experiment, partition.num_clients)
-    training = training_of(context, protected)
+    training = training_of(context, protected, open_labels)
     return OpenRun(directory, context, training, components, callback, protected.mechanism)
 
 

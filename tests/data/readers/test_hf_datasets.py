@@ -80,7 +80,6 @@ def test_many_rows_are_all_there_in_order(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda: dataset([0, -1]), r"row 1: the label is missing"),
         (
             lambda: datasets.Dataset.from_dict({"text": [["a"], ["b"]], "label": ["x", "y"]}),
             r"row 0: the text is missing: 'text' must be a string",
@@ -97,6 +96,13 @@ def test_faults_name_the_folder_and_the_row(tmp_path: Path, make: Callable[[], A
     with pytest.raises(DataError, match=expected) as caught:
         read(saved_rows(tmp_path)[0])
     assert str(caught.value).startswith(str(tmp_path))
+
+
+def test_a_label_that_is_missing_is_empty_and_refused_where_each_row_needs_one(tmp_path: Path) -> None:
+    dataset([0, -1]).save_to_disk(tmp_path)
+    assert [row["label"] for row in read(saved_rows(tmp_path)[0])][1] == ""
+    with pytest.raises(DataError, match="row 1: the label is missing: fill in 'label'"):
+        load_data(path=tmp_path, task="text-classification")
 
 
 def test_a_broken_folder_is_one_line(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from fednlp.data.columns import LISTS, check_columns
@@ -150,20 +151,20 @@ def as_text(value: Any) -> str | None:
 
 
 def label_fault(value: Any, column: str) -> str | None:
-    """Say what is wrong with a label: it is missing, empty, or neither a string nor a number."""
-    if value is None or value != value or (isinstance(value, str) and not value.strip()):
-        return f"the label is missing: fill in {column!r}"
-    if not isinstance(value, (str, int, float)):
+    """Say what is wrong with a label: it is neither missing, nor a string or a number."""
+    if not isinstance(value, (str, int, float, NoneType)):
         return f"the label in {column!r} is neither a string nor a number: write it as one of the two"
     return None
 
 
 def as_label(value: Any) -> Any:
-    """Return a label so that 3, 3.0 and "3" are one.
+    """Return a label so that 3, 3.0 and "3" are one; empty where it is missing.
 
-    >>> as_text(as_label(3.0)), as_text(as_label(True))
-    ('3', 'true')
+    >>> as_text(as_label(3.0)), as_text(as_label(True)), as_text(as_label(None))
+    ('3', 'true', '')
     """
+    if value is None or value != value:
+        return ""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -1,0 +1,91 @@
+"""Opens what a site works with: the worker that has this site's examples alone, and the labels that it keeps."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fednlp.config import Experiment
+from fednlp.deployment.policy import SitePolicy
+from fednlp.deployment.setup import Setup, experiment_of
+from fednlp.deployment.site_data import open_site_data
+from fednlp.deployment.site_labels import SiteLabels
+from fednlp.errors import RunError
+from fednlp.partition import OneClient
+from fednlp.simulation.components import Log, RunComponents, build_components
+from fednlp.simulation.workers import client_algorithm, worker_spec
+from fednlp.training.worker import ClientWorker
+from fednlp.training.worker_spec import load_model
+
+START, ENCODER = "start", "encoder"
+"""Folders of the models that come with the setup: the starting model, and the one that filters texts."""
+LABELS = "labels"
+
+
+@dataclass(frozen=True)
+class SiteWork:
+    """What a site works with.
+
+    Attributes:
+        experiment: That the site has agreed to, as the server sent it.
+        worker: Trains and evaluates.
+        labels: What the site keeps under ``[fewshot]``; None without.
+    """
+
+    experiment: Experiment
+    worker: ClientWorker
+    labels: SiteLabels | None
+
+
+def open_work(folder: Path, policy: SitePolicy, setup: Setup, log: Log) -> SiteWork:
+    """Open the site's data and the model for an experiment that the site's policy allows.
+
+    Args:
+        folder: Of this site and federation, with the models that came with the setup.
+        policy: The site's.
+        setup: What the server said.
+        log: Called with a message before each slow step.
+
+    Raises:
+        FednlpError: The site's data do not fit, or its version of fednlp.
+    """
+    agreed = experiment_of(setup)
+    experiment = _own_experiment(agreed, folder, policy)
+    torch.set_num_threads(experiment.runtime.threads)
+    task, fewshot = experiment.task.configured, experiment.fewshot
+    data = open_site_data(
+        policy, task or setup.task, experiment.data.labels or (), unlabelled=fewshot is not None
+    )
+    components = build_components(experiment, log, data)
+    _compare(setup, components)
+    np.save(folder / "no-tests.npy", np.zeros(0, dtype=np.int64))
+    spec = worker_spec(
+        experiment, components, folder / "partition", folder / "no-tests.npy", folder / "record.bin"
+    )
+    own = OneClient(setup.client, setup.clients, data.train_numbers, data.test_numbers)
+    worker = ClientWorker(spec, load_model(spec), client_algorithm(experiment, setup.clients), own)
+    labels = None
+    if fewshot is not None:
+        labels = SiteLabels(folder / LABELS, setup.run, fewshot, data, folder / ENCODER, log)
+    return SiteWork(agreed, worker, labels)
+
+
+def _own_experiment(experiment: Experiment, folder: Path, policy: SitePolicy) -> Experiment:
+    """Return the experiment with this site's own model folder and device."""
+    model = experiment.model.model_copy(update={"name_or_path": str((folder / START).resolve())})
+    device = policy.device
+    runtime = experiment.runtime.model_copy(
+        update={"device": device.device, "threads": device.threads or experiment.runtime.threads}
+    )
+    return experiment.model_copy(update={"model": model, "runtime": runtime})
+
+
+def _compare(setup: Setup, components: RunComponents) -> None:
+    """Check that this version makes of the experiment what the server's makes of it."""
+    fields = json.loads(json.dumps(asdict(components.task)))  # type: ignore[call-overload]
+    if (components.task_spec, fields, components.longest) != (setup.task, setup.task_fields, setup.longest):
+        raise RunError(
+            "this version of fednlp understands the task otherwise than the server's: install the same version"
+        )

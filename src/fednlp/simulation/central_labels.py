@@ -1,0 +1,99 @@
+"""The labels of a simulation: the server draws the gold ones from all examples, and holds the pseudo labels."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fednlp.fewshot.gold import GoldLabels
+from fednlp.fewshot.pacing import LabelQuota, most_confident
+from fednlp.runtime.messages import LabelRequest, Labels
+from fednlp.simulation.context import RunContext
+from fednlp.simulation.gold_labels import gold_labels_of
+from fednlp.simulation.label_holder import Numbers, Training
+
+PSEUDO = "fewshot.pseudo"
+"""Name of the state's vector of pseudo labels: int32 (training examples,), -1 for none."""
+
+
+class CentralLabels:
+    """The labels of all clients, in one place. The data set's labels are read once, for the gold ones.
+
+    Args:
+        context: The run.
+
+    Attributes:
+        known: The gold labels, and which texts may be given a pseudo label.
+        usable: bool, by example number: ``known.usable`` and the gold texts of flagged clients.
+        gold: int64 (clients,), number of gold labels of each client that is not flagged.
+    """
+
+    def __init__(self, context: RunContext) -> None:
+        assert context.experiment.fewshot is not None
+        self.context, self.fewshot = context, context.experiment.fewshot
+        self.known: GoldLabels = gold_labels_of(context)
+        texts = len(context.worker.train_features)
+        context.state.vectors.setdefault(PSEUDO, torch.full((texts,), -1, dtype=torch.int32))
+        self.trust_all_but([])
+
+    @property
+    def pseudo(self) -> Numbers:
+        """Number of pseudo labels of each client, int64 (clients,)."""
+        return self._counts(self._labels >= 0)
+
+    @property
+    def candidates(self) -> Numbers:
+        """Number of texts of each client that may be given a pseudo label, int64 (clients,)."""
+        return self._counts(self.usable)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the figures for the run's summary."""
+        return self.known.facts()
+
+    def trust_all_but(self, flagged: Sequence[int]) -> None:
+        """Use the gold labels of all clients except flagged ones, whose gold texts count as unlabelled."""
+        self.usable, self.gold = self.known.usable.copy(), self.known.counts()
+        for client in flagged:
+            self.usable[self.known.of(client)[0]] = True
+            self.gold[client] = 0
+
+    def with_labels(self, request: Training) -> Training:
+        """Return a request with the texts of its client that have a label now, and their labels: gold, then pseudo."""
+        candidates, pseudo = self._texts(request.client), self._labels
+        given = candidates[pseudo[candidates] >= 0]
+        numbers, labels = self.known.of(request.client if self.gold[request.client] else -1)
+        examples = np.concatenate([numbers, given])
+        known = np.concatenate([labels, pseudo[given].astype(np.int64)])
+        return replace(request, examples=examples.tolist(), labels=known.tolist())
+
+    def label_request(self, client: int, round_number: int, quota: LabelQuota) -> LabelRequest:
+        """Return the request by which a client classifies its texts."""
+        return LabelRequest(client, round_number, self._texts(client).tolist())
+
+    def keep(self, request: LabelRequest, quota: LabelQuota, answer: Labels) -> None:
+        """Replace the pseudo labels of a client that has labelled by those of its most confident texts."""
+        texts, pseudo = np.array(request.texts, dtype=np.int64), self._labels
+        labels = np.array(answer.labels, dtype=np.int32)
+        among = labels if self.fewshot.class_balanced else None
+        best = most_confident(np.array(answer.confidences), quota.of(len(texts)), among)
+        pseudo[texts] = -1
+        pseudo[texts[best]] = labels[best]
+
+    @property
+    def _labels(self) -> NDArray[np.int32]:
+        """The present pseudo labels by example number, int32, -1 for none; a view of the state."""
+        return self.context.state.vectors[PSEUDO].numpy()
+
+    def _texts(self, client: int) -> Numbers:
+        """Return the texts of a client that may be given a pseudo label."""
+        own = self.context.partition.train(client)
+        return np.sort(own[self.usable[own]])
+
+    def _counts(self, which: NDArray[np.bool_]) -> Numbers:
+        """Return the number of marked training examples of each client."""
+        partition = self.context.partition
+        upto = np.concatenate([[0], np.cumsum(which[partition.train_indices])])
+        return upto[partition.train_offsets[1:]] - upto[partition.train_offsets[:-1]]  # type: ignore[no-any-return]
