@@ -27,9 +27,16 @@ if __name__ == "__main__":
             "total": int(engine.total),
             "processes": len({answer.facts["process"] for answer in answers}),
             "failed": "",
+            "unbuilt": "",
         }
         try:
             engine.do([ProbabilitiesRequest([1])])
         except RunError as error:
             found["failed"] = str(error)
-        print(json.dumps(found))
+    with Ray(2, "counting:missing") as engine:
+        engine.start(Counting(os.getpid()), {"here": os.getpid()})
+        try:
+            engine.do([TrainRequest(1, 1, 0.5)])
+        except RunError as error:
+            found["unbuilt"] = str(error)
+    print(json.dumps(found))

@@ -58,6 +58,33 @@ def test_a_mistake_ends_all_ranks_with_its_message(tmp_path: Path) -> None:
 
 
 @needs_mpirun
+def test_a_rank_that_fails_says_why_and_is_there_for_the_next_run(tmp_path: Path) -> None:
+    done = mpirun(2, str(Path(__file__).with_name("failing_rank.py")), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    unbuilt, failed, whole = json.loads(done.stdout.splitlines()[-1])
+    assert "rank 1: AttributeError" in unbuilt
+    assert "rank 1: ValueError: out of cheese" in failed
+    assert whole == str(sum(range(40)))
+
+
+@needs_mpirun
+def test_an_error_within_a_round_is_said_before_the_ranks_are_stopped(tmp_path: Path) -> None:
+    (tmp_path / "within.py").write_text(
+        "import fednlp.runtime.mpi as mpi\n"
+        "from fednlp import cli\n"
+        "from fednlp.errors import RunError\n"
+        "def app():\n"
+        "    mpi._Busy.now = True\n"
+        "    raise RunError('the disk is full')\n"
+        "cli.app = app\n"
+        "cli.main()\n"
+    )
+    done = mpirun(2, "within.py", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "error: the disk is full" in done.stderr
+
+
+@needs_mpirun
 def test_the_command_line_is_used_as_it_is(tmp_path: Path) -> None:
     done = mpirun(2, "-m", "fednlp.cli", "--version", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, f"fednlp {fednlp.__version__}\n")

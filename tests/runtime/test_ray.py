@@ -56,4 +56,5 @@ def test_what_a_lost_actor_had_answered_is_done_again(tmp_path: Path) -> None:
     assert found["total"] == sum(range(40))
     assert found["processes"] > 1
     assert "out of cheese" in found["failed"]
+    assert "has no attribute 'missing'" in found["unbuilt"]
     assert "Traceback" not in found["failed"]

@@ -3,7 +3,8 @@
 import os
 import signal
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import Annotated
 
@@ -81,11 +82,22 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 says when to end
         from fednlp.runtime.mpi import follow
 
-        return follow()
+        follow()
+        return
     signal.signal(signal.SIGTERM, _interrupt)
+    with (
+        _ending(),
+        _leading() if ranks > 1 else nullcontext(),
+        _ending(),
+    ):  # said before other ranks are stopped
+        app()
+
+
+@contextmanager
+def _ending() -> Iterator[None]:
+    """End the process with a message in place of an error of the block."""
     try:
-        with _leading() if ranks > 1 else nullcontext():
-            app()
+        yield
     except FednlpError as error:
         sys.exit(_failed(str(error)))
     except OSError as error:

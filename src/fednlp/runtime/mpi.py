@@ -9,10 +9,11 @@ MPI's own waiting calls keep a core busy. So whoever waits for long asks at inte
 """
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,7 +30,7 @@ from fednlp.runtime.messages import Request, from_json, to_json
 from fednlp.runtime.shared import PrivateRoom
 from fednlp.runtime.travelling import Arriving, Piece, RemoteWorker, TravellingRoom, import_all
 
-_ORDER, _NEXT, _NUMBER, _ANSWERS, _TOTAL = range(1, 6)
+_ORDER, _NEXT, _NUMBER, _ANSWERS, _TOTAL, _BUILT = range(1, 7)
 """Tags of messages."""
 _NAP, _SHORT_NAP = 2e-3, 2e-4
 """Seconds between two looks for a message: between rounds, and within one."""
@@ -45,6 +46,7 @@ def leading() -> Iterator[None]:
         yield
     finally:
         if _Busy.now:
+            sys.stdout.flush()
             comm.Abort(1)
         for rank in range(1, comm.Get_size()):
             _send(comm, rank, {"end": True})
@@ -53,28 +55,35 @@ def leading() -> Iterator[None]:
 def follow() -> None:
     """Answer rank 0's requests until it lets this rank go: all that the other ranks do."""
     comm = _world()
+    try:
+        _follow(comm)
+    except Exception as error:  # the others would wait for this rank for ever
+        print(f"error: rank {comm.Get_rank()}: {raised(error)}", file=sys.stderr, flush=True)
+        comm.Abort(1)
+
+
+def _follow(comm: Any) -> None:
     worker: RemoteWorker | None = None
     arriving: Arriving | None = None
-    fault: str | None = None
     while True:
         order = _received(comm, 0, _ORDER, _NAP)
         if "end" in order:
             return
-        try:
-            if "preload" in order:
-                torch.set_num_threads(order["threads"])
+        if "preload" in order:
+            torch.set_num_threads(order["threads"])
+            with suppress(Exception):  # the factory says what it lacks
                 import_all(order["preload"])
-            elif "factory" in order:
-                worker = arriving = fault = None
+        elif "factory" in order:
+            worker = arriving = None
+            built = {}
+            try:
                 worker = RemoteWorker(order["factory"], order["arguments"], order["threads"])
                 arriving = Arriving(worker.worker)
-        except Exception as error:
-            fault = f"rank {comm.Get_rank()}: {raised(error)}"
-        if "requests" in order:
-            if worker is None or arriving is None:
-                _send(comm, 0, {"error": fault or "it has no worker"}, _ANSWERS)
-            else:
-                _take_part(comm, order, worker, arriving)
+            except Exception as error:
+                built = {"error": f"rank {comm.Get_rank()}: {raised(error)}"}
+            _send(comm, 0, built, _BUILT)
+        elif worker is not None and arriving is not None:
+            _take_part(comm, order, worker, arriving)
 
 
 class Mpi:
@@ -100,6 +109,7 @@ class Mpi:
         self.vectors: dict[str, Tensor] = {}
         self.total: Any = None
         self._changed: dict[str, None] = {}
+        self._building = 0
         self._order({"preload": list(preload), "threads": threads})
 
     def __len__(self) -> int:
@@ -117,6 +127,7 @@ class Mpi:
         self.total = worker.new_total(PrivateRoom())
         self._arriving = Arriving(worker)
         self._order({"factory": self._factory, "arguments": arguments, "threads": self._threads})
+        self._building = self._size - 1
 
     def publish(self, name: str, vector: Tensor, message: bytes | None = None) -> None:
         """Let all ranks have a vector under a name; it is sent with the next requests."""
@@ -136,6 +147,9 @@ class Mpi:
         Raises:
             RunError: A rank failed; the message says how.
         """
+        faults = self._built()
+        if faults:
+            raise RunError(f"a worker failed: {faults[0]}")
         _Busy.now = True
         self._order({"requests": [to_json(request) for request in requests], "changed": list(self._changed)})
         for name in self._changed:
@@ -146,12 +160,15 @@ class Mpi:
         for rank in range(1, self._size):
             answers = _received(self._comm, rank, _ANSWERS, _SHORT_NAP)
             if "error" in answers:
-                raise RunError(f"a worker failed: {answers['error']}")
-            by_number |= {int(number): from_json(answer) for number, answer in answers.items()}
+                faults.append(answers["error"])
+            else:
+                by_number |= {int(number): from_json(answer) for number, answer in answers.items()}
         for rank in _children(0, self._size):
             _receive_total(self._comm, rank, self._arriving.room)
             self._arriving.merge_into(self.total)
-        _Busy.now = False
+        _Busy.now = False  # also where one has failed: all wait for the next order
+        if faults:
+            raise RunError(f"a worker failed: {faults[0]}")
         on_progress(len(requests))
         return [by_number[number] for number in range(len(requests))]
 
@@ -168,12 +185,20 @@ class Mpi:
             on_progress(number + 1)
         return by_number
 
+    def _built(self) -> list[str]:
+        """Wait until the other ranks have built their workers; return the errors of those that could not."""
+        ranks = range(self._size - self._building, self._size)
+        self._building = 0
+        built = [_received(self._comm, rank, _BUILT, _SHORT_NAP) for rank in ranks]
+        return [one["error"] for one in built if "error" in one]
+
     def _order(self, order: dict[str, Any]) -> None:
         for rank in range(1, self._size):
             _send(self._comm, rank, order)
 
     def close(self) -> None:
         """Give torch its threads back; the ranks wait for the next run."""
+        self._built()
         torch.set_num_threads(self._threads_before)
         self.total = None
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fednlp.errors import MissingDependency, RunError
+from fednlp.plugins import raised
 from fednlp.runtime.engine import Worker, vectors_in
 from fednlp.runtime.messages import Request, from_json, to_json
 from fednlp.runtime.shared import PrivateRoom
@@ -239,11 +240,21 @@ class _Actor:
         self._seen: dict[str, Any] = {}
 
     def build(self, arguments: str) -> None:
-        """Build the worker."""
-        self._worker = RemoteWorker(self._factory, json.loads(arguments), self._threads)
+        """Build the worker; where that fails, each answer says why."""
+        self._fault = ""
+        try:
+            self._worker = RemoteWorker(self._factory, json.loads(arguments), self._threads)
+        except Exception as error:
+            self._fault = raised(error)
 
     def answer(self, request: str, names: list[str], published: list[Any]) -> str:
-        """Answer a request, as JSON, with what is published."""
+        """Answer a request, as JSON, with what is published.
+
+        Raises:
+            RunError: The worker could not be built.
+        """
+        if self._fault:
+            raise RunError(self._fault)
         worker = self._worker
         for name, found in zip(names, published, strict=True):
             if self._seen.get(name) != found:

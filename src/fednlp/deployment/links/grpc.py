@@ -18,7 +18,7 @@ from typing import Any
 from fednlp.deployment.links import Session, Wake
 from fednlp.deployment.links.proving import CHALLENGE, Prove, metadata, proven_certificate, stream_metadata
 from fednlp.deployment.links.proxy import CUTS, cut_regularly, proxy_for
-from fednlp.deployment.links.streams import GOODBYE, drive, ends_within, waker
+from fednlp.deployment.links.streams import GOODBYE, drive, ends_within, pause, waker
 from fednlp.deployment.links.system import allow_many_files, keep_freed_memory, why_not_listening
 from fednlp.deployment.proofs import Challenges
 from fednlp.errors import FednlpError, MissingDependency, ProtocolError, RunError
@@ -257,7 +257,7 @@ async def connecting(
         if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
             raise RunError(f"{address} refuses this site: {reason}")
         failures = 0 if heard else failures + 1
-        wait = min(_FIRST_WAIT * 2**failures, _LONGEST_WAIT) * (0.5 + secrets.randbelow(1000) / 1000)
+        wait = pause(failures, _FIRST_WAIT, _LONGEST_WAIT) * (0.5 + secrets.randbelow(1000) / 1000)
         on_state(f"no connection to {address} ({reason[:_MOST_DETAILS]}): next try in {wait:.0f} s")
         if failures:
             on_failed(failures)

@@ -23,7 +23,7 @@ from fednlp.deployment.links.broker import Broker
 from fednlp.deployment.links.grpc import MOST_ENROLMENT, Enrol, NewSession, PeerIdentity
 from fednlp.deployment.links.packets import Kind, Ordered, Packet, new_id, split
 from fednlp.deployment.links.sealed import Lost, SealedStream, context
-from fednlp.deployment.links.streams import GOODBYE, drive, ends_within, waker
+from fednlp.deployment.links.streams import GOODBYE, drive, ends_within, pause, waker
 from fednlp.errors import FednlpError, IdentityError, ProtocolError, RunError
 
 HANDSHAKE = 30.0
@@ -157,7 +157,7 @@ async def connecting(
         if session.finished:
             return
         failures = 0 if heard else failures + 1
-        wait = min(_FIRST_WAIT * 2**failures, _LONGEST_WAIT) * (0.5 + secrets.randbelow(1000) / 1000)
+        wait = pause(failures, _FIRST_WAIT, _LONGEST_WAIT) * (0.5 + secrets.randbelow(1000) / 1000)
         on_state(f"no connection by way of {address} ({reason}): next try in {wait:.0f} s")
         if await ends_within(wait, session, event):
             return
@@ -331,7 +331,7 @@ class _Server:
             await asyncio.wait((ending, losing), return_when=asyncio.FIRST_COMPLETED)
             losing.cancel()
             while self._lost.is_set() and not over.is_set():
-                wait = min(_FIRST_WAIT * 2**failures, _LONGEST_WAIT)
+                wait = pause(failures, _FIRST_WAIT, _LONGEST_WAIT)
                 await asyncio.wait((ending,), timeout=wait)
                 try:
                     self._broker.close()
@@ -340,7 +340,7 @@ class _Server:
                 except RunError as error:
                     self._lost.set()
                     failures += 1
-                    self._log(f"{error}: next try in {min(_FIRST_WAIT * 2**failures, _LONGEST_WAIT):.0f} s")
+                    self._log(f"{error}: next try in {pause(failures, _FIRST_WAIT, _LONGEST_WAIT):.0f} s")
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -83,3 +83,17 @@ async def ends_within(seconds: float, session: Session, event: asyncio.Event) ->
         with suppress(TimeoutError):
             await asyncio.wait_for(event.wait(), left)
     return session.finished
+
+
+def pause(failures: int, first: float, longest: float) -> float:
+    """Return the seconds until the next try, twice as many after each failure.
+
+    Args:
+        failures: So many in a row; there may be thousands, since a site tries again for days.
+        first: Seconds after none.
+        longest: Seconds at most.
+
+    >>> [pause(failures, 0.5, 60.0) for failures in (0, 1, 6, 7, 100_000)]
+    [0.5, 1.0, 32.0, 60.0, 60.0]
+    """
+    return min(first * 2.0 ** min(failures, 64), longest)
