@@ -113,6 +113,10 @@ def _examples(
 ) -> tuple[TextData, np.ndarray, "pa.Table"]:
     """Return the data, the example numbers to predict, and the table that holds them."""
     if path is None:
+        if experiment.data.at_sites and experiment.data.test_path is None:
+            raise DataError(
+                "this run's examples are at the sites, and it has no test set: name a file of your own with --data FILE"
+            )
         data = open_data(experiment)
         return data, data.test_numbers, data.test
     data = _file_of(experiment, path, task_spec if task_spec in TASKS else None)
