@@ -74,7 +74,7 @@ def test_more_may_not_be_asked(experiment: Make, request_: Any, name: str, reaso
 
 def test_scores_of_a_site_may_not_be_asked_where_the_experiment_has_none(experiment: Make) -> None:
     """Neither the server's experiment nor the site's dry run said that they leave."""
-    with pytest.raises(RunError, match="evaluation.personal = false"):
+    with pytest.raises(RunError, match=r"evaluation\.personal = false"):
         ask(experiment({"evaluation.personal": False}), EVALUATE, "evaluate")
     tuned = experiment({"evaluation.personal": False, "client.finetune_steps": 5})
     assert ask(tuned, replace(EVALUATE, finetune_steps=5), "finetune").finetune_steps == 5

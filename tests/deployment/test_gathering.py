@@ -150,7 +150,9 @@ def test_sites_that_are_at_work_need_not_join(tmp_path: Path, monkeypatch: pytes
     lines: list[str] = []
     with pytest.raises(Stopped):
         gather(tmp_path, [Site(0)], lines.append, stop_after=9)
-    assert lines[-1].startswith("waiting for site0 (at work): until they answer, or go on without a site by: ")
+    assert lines[-1].startswith(
+        "waiting for site0 (at work): until they answer, or go on without a site by: "
+    )
 
 
 def test_an_answer_that_is_none_is_a_refusal(tmp_path: Path) -> None:

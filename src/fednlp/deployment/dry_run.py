@@ -145,7 +145,11 @@ def _told_scores(experiment: Experiment, allowed: bool) -> Iterator[str]:
     if not allowed:
         yield f"{'no losses and no scores' if losses else 'no scores'} (allow.tell_scores = false)"
     elif scores:
-        yield "its losses, and its scores on its own test examples" if losses else "its scores on its own test examples"
+        yield (
+            "its losses, and its scores on its own test examples"
+            if losses
+            else "its scores on its own test examples"
+        )
     else:
         yield f"{'its losses, and ' if losses else ''}no scores of its own (evaluation.personal = false)"
 

@@ -150,7 +150,9 @@ def _state(member: Member, refused: Collection[int], connected: Collection[int])
         return f"{member.name} (has refused)"
     if member.client in connected:
         return f"{member.name} (at work)"
-    return f"{member.name} ({'not connected' if member.state == 'enrolled' else 'invited, and has not joined'})"
+    return (
+        f"{member.name} ({'not connected' if member.state == 'enrolled' else 'invited, and has not joined'})"
+    )
 
 
 def _call_id(client: int, attempt: int) -> str:
@@ -181,7 +183,9 @@ def _read(site: str, answer: Any, error: str | None) -> list[str]:
     try:
         return ToldLabels.model_validate(answer).labels
     except ValidationError:
-        raise RunError(f"what site {site} tells is no list of labels: let it mend that, and fednlp join again; {others}") from None
+        raise RunError(
+            f"what site {site} tells is no list of labels: let it mend that, and fednlp join again; {others}"
+        ) from None
 
 
 def _joined(task: str, told: Mapping[int, Sequence[str]]) -> list[str]:

@@ -103,7 +103,9 @@ class Participant:
             session.answer(call.id, answer, body)
             if name.partition("-")[0] == "train" and body is not None:
                 seconds = human_seconds(time.monotonic() - begun)
-                self.log(f"round {call.id.partition('.')[0]}: trained in {seconds}; the server gets the update")
+                self.log(
+                    f"round {call.id.partition('.')[0]}: trained in {seconds}; the server gets the update"
+                )
         self._drop_old(call)
 
     def _fail(self, call_id: str, error: Exception, reason: str) -> None:
