@@ -2,12 +2,15 @@
 
 import json
 import random
+import shutil
+import tomllib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 import torch
 from safetensors.torch import load_file
 
@@ -271,6 +274,25 @@ def test_a_masked_language_model_scores_as_the_run_did(
     run = fednlp.run(parse(document), tmp_path / "run")
     found = run.read_json("summary.json")["evaluation"]["global"]
     assert evaluate_run(run.folder).metrics == pytest.approx(found, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["pairs", "tagging"])
+def test_a_model_of_a_federation_is_scored_on_the_test_set_of_its_server(
+    name: str, run_of: Callable[[str], RunDir], made: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Its training examples are at the sites; without a test set the message says what to type."""
+    folder = tmp_path / "run"
+    shutil.copytree(run_of(name).folder, folder)
+    settings = tomllib.loads((folder / "resolved.toml").read_text())
+    whole = evaluate_run(folder, made(name)).metrics
+    settings["data"] |= {"name": "sites", "test_path": str(made(name))}
+    del settings["data"]["path"]
+    (folder / "resolved.toml").write_text(tomli_w.dumps(settings))
+    assert evaluate_run(folder).metrics == whole
+    del settings["data"]["test_path"]
+    (folder / "resolved.toml").write_text(tomli_w.dumps(settings))
+    with pytest.raises(DataError, match="at its sites: name a file of your own with --data FILE"):
+        evaluate_run(folder)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -72,6 +72,14 @@ def test_more_may_not_be_asked(experiment: Make, request_: Any, name: str, reaso
         ask(experiment(), request_, name)
 
 
+def test_scores_of_a_site_may_not_be_asked_where_the_experiment_has_none(experiment: Make) -> None:
+    """Neither the server's experiment nor the site's dry run said that they leave."""
+    with pytest.raises(RunError, match=r"evaluation\.personal = false"):
+        ask(experiment({"evaluation.personal": False}), EVALUATE, "evaluate")
+    tuned = experiment({"evaluation.personal": False, "client.finetune_steps": 5})
+    assert ask(tuned, replace(EVALUATE, finetune_steps=5), "finetune").finetune_steps == 5
+
+
 def test_an_update_that_is_to_be_masked_is_not_sent_bare(experiment: Make) -> None:
     with pytest.raises(RunError, match="not masked, and the experiment has secure sums"):
         ask(experiment({"secure": {"protocol": "secagg+", "clip": 1.0}}), TRAIN, "train")

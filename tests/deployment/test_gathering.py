@@ -144,6 +144,17 @@ def test_a_line_says_who_is_missing_and_what_to_do(tmp_path: Path, monkeypatch: 
     )
 
 
+def test_sites_that_are_at_work_need_not_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "TOLD", 0.0)
+    monkeypatch.setattr(Hub, "connected", lambda hub: {0: None})
+    lines: list[str] = []
+    with pytest.raises(Stopped):
+        gather(tmp_path, [Site(0)], lines.append, stop_after=9)
+    assert lines[-1].startswith(
+        "waiting for site0 (at work): until they answer, or go on without a site by: "
+    )
+
+
 def test_an_answer_that_is_none_is_a_refusal(tmp_path: Path) -> None:
     lines: list[str] = []
     site = Site(0, None)

@@ -15,9 +15,9 @@ from fednlp.deployment.certificates import Material
 from fednlp.deployment.credentials import server_credentials
 from fednlp.deployment.enrolment import invite, store_address
 from fednlp.deployment.explain import Explainer, likely
-from fednlp.deployment.join import enrolled_folder
+from fednlp.deployment.join import enrolled_folder, site_file
 from fednlp.deployment.tokens import JoinToken
-from fednlp.errors import FednlpError, IdentityError, RunError
+from fednlp.errors import ConfigError, FednlpError, IdentityError, RunError
 
 from .federation import DAY, Federation
 from .test_organisation import Organisation
@@ -314,3 +314,19 @@ def test_the_server_s_line_for_a_site_is_read_back(served: Served) -> None:
     assert JoinToken.parse(str(token)).address == served.address
     with pytest.raises(RunError, match="this machine has not joined"):
         served.join("west")
+
+
+def test_data_named_later_do_not_replace_what_a_site_allows(tmp_path: Path) -> None:
+    """A file that allows all would be in its place, without a word."""
+    folder, own = tmp_path / "joined", tmp_path / "strict.toml"
+    folder.mkdir()
+    assert site_file(folder, None, {"path": "a.csv"}) == folder / "site.toml"
+    site_file(folder, None, {"path": "b.csv", "text": "note"})
+    own.write_text('[data]\npath = "a.csv"\n[allow]\nrequire_secure = true\n')
+    assert site_file(folder, own, {}) == own
+    with pytest.raises(RunError, match=r"strict.toml says what this site allows, .* leave --data out"):
+        site_file(folder, None, {"path": "b.csv"})
+    assert site_file(folder, None, {}) == own
+    own.unlink()
+    with pytest.raises(ConfigError, match="there is no site file"):
+        site_file(folder, None, {"path": "b.csv"})

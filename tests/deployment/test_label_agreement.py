@@ -225,6 +225,16 @@ def test_a_site_that_refuses_is_asked_again_when_it_is_back(
     assert "allow.tell_labels = true in the site's file, and fednlp join again; or remove it" in said[0]
 
 
+def test_a_site_whose_data_cannot_be_read_is_not_told_to_change_what_it_allows(
+    asked: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unread = "its data cannot be read as examples of the experiment's task"
+    _, lines = answering(asked, tmp_path / "server", [(unread, ["b"]), ["a"]], monkeypatch)
+    (said,) = [line for line in lines if "does not tell" in line]
+    assert f"{unread}: let the site mend that, and fednlp join again; or remove it" in said
+    assert "allow.tell_labels" not in said
+
+
 def test_labels_that_differ_in_case_are_named(
     asked: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -171,6 +171,15 @@ def test_the_lines_follow_the_experiment_and_the_policy(facts: Any) -> None:
     assert "2 vectors of the same tensors: model, control" in "\n".join(shown(made, found))
 
 
+def test_the_lines_name_no_scores_where_none_are_asked_for(facts: Any) -> None:
+    made, found = facts({"evaluation.personal": False})
+    text = "\n".join(shown(made, found))
+    assert "its losses, and no scores of its own (evaluation.personal = false)" in text
+    assert "its scores on its own test examples" not in text
+    tuned = facts({"evaluation.personal": False, "client.finetune_steps": 2})
+    assert "its losses, and its scores on its own test examples" in "\n".join(shown(*tuned))
+
+
 def test_a_hostile_name_stays_on_its_line(facts: Any) -> None:
     made, found = facts(downloads=[Download("a\nnothing was sent\x1b[2J", 1, "0" * 64)])
     lines = shown(made, found)

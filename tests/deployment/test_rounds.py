@@ -22,6 +22,7 @@ from fednlp.deployment.hub import Hub, StoredReply
 from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.messages import Call, Reply
 from fednlp.deployment.participate import Participant
+from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.remote import Sites
 from fednlp.deployment.round_log import RoundLog
 from fednlp.deployment.shards import Shards, split_out
@@ -178,6 +179,35 @@ def test_a_site_that_refuses_ends_with_the_reason_and_is_asked_again(tmp_path: P
     for one in (thread, worker):
         one.join(10)
     assert part.session.over
+
+
+def test_a_site_says_which_rounds_it_has_trained_in(tmp_path: Path) -> None:
+    """A failed call has no update, and other calls are not told."""
+    hub, lines, update = Hub(tmp_path / "server", "run"), list[str](), tmp_path / "update"
+
+    def answer(name: str, request: dict[str, Any], objects: Any) -> Any:
+        if request["fails"]:
+            return {"error": "no memory"}, None
+        update.write_bytes(b"update")
+        return {}, update
+
+    calls = {"1.0.train": True, "1.0.train-2": False, "2.0.train": False, "2.0.tests": False}
+    for call_id, fails in calls.items():
+        hub.ask(0, Call(call_id, {"fails": fails}), 100)
+    site = SimpleNamespace(answer=answer, end=lambda: None, policy=SitePolicy())
+    part = Participant(tmp_path / "site", site, None, lines.append)  # type: ignore[arg-type]
+    link = MemoryLink(part.session.begin, lambda wake: hub.session(0, wake, time.monotonic))
+    threads = [threading.Thread(target=link.run), threading.Thread(target=part.work)]
+    for thread in threads:
+        thread.start()
+    for _ in calls:
+        assert hub.take(10) is not None
+    hub.finish("done")
+    for thread in threads:
+        thread.join(10)
+    trained = [line for line in lines if "trained in" in line]
+    assert [line.partition(":")[0] for line in trained] == ["round 1", "round 2"]
+    assert all(line.endswith("the server gets the update") for line in trained)
 
 
 # Who is asleep is waited for.

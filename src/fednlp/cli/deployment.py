@@ -129,7 +129,9 @@ def join(
     balancer = Balancer(ca) if behind_proxy else None
     files = None if behind_proxy and cert is None and key is None else _files(ca, cert, key)
     folder = enrolled_folder(target, _log, files=files, balancer=balancer)
-    found = load_policy(site_file(folder, policy, options))
+    path = site_file(folder, policy, options)
+    found = load_policy(path)
+    _log(f"what this site allows: {path}")
     if dry_run:
         for line in examine(folder, found, _log):
             print(clean(line))

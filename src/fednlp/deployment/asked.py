@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from fednlp.config import Experiment
+from fednlp.deployment.disclosure import tells_own_scores
 from fednlp.deployment.secure_messages import TESTS
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
@@ -107,6 +108,10 @@ def _require_sums(wanted: ClientSumsRequest, name: str, experiment: Experiment) 
 def _require_evaluation(wanted: ClientModelRequest, name: str, experiment: Experiment) -> None:
     if name not in _EVALUATE:
         raise RunError(f"a call to evaluate is not called {name}")
+    if not tells_own_scores(experiment):
+        raise RunError(
+            "the server asks for this site's scores, and the experiment has evaluation.personal = false"
+        )
     if wanted.on_all or wanted.save_to is not None:
         raise RunError("a site has its own test examples alone, and keeps its model to itself")
     if wanted.finetune_steps not in (0, experiment.client.finetune_steps):

@@ -22,6 +22,15 @@ def tells_sums(allow: Allow, experiment: Experiment) -> bool:
     return experiment.evaluation.federated and (allow.tell_scores or (masked and allow.sum_scores))
 
 
+def tells_own_scores(experiment: Experiment) -> bool:
+    """Return whether an experiment asks each site for its scores on its own tests.
+
+    Args:
+        experiment: Resolved.
+    """
+    return experiment.evaluation.personal or experiment.client.finetune_steps > 0
+
+
 def require_sums_told(allow: Allow, experiment: Experiment) -> None:
     """Check that a site adds to sums over the sites' tests.
 

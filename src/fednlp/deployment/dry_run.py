@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import Any
 
 from fednlp.config import Experiment
-from fednlp.deployment.disclosure import tells_sums
+from fednlp.deployment.disclosure import tells_own_scores, tells_sums
 from fednlp.deployment.facts import Facts
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.refusals import SHORTEST_DIGEST, Refusal
@@ -132,17 +132,26 @@ def _tells(policy: SitePolicy, experiment: Experiment, facts: Facts) -> Iterator
     summed = experiment.secure.sum_reports
     if summed:
         yield "its training loss, examples seen and local steps, masked: the server sees their sums alone"
-    scores = (
-        "its scores on its own test examples"
-        if summed
-        else "its losses, and its scores on its own test examples"
-    )
-    none = "no scores" if summed else "no losses and no scores"
-    yield scores if allow.tell_scores else f"{none} (allow.tell_scores = false)"
+    yield from _told_scores(experiment, allow.tell_scores)
     if experiment.evaluation.federated:
         yield _told_sums(policy, experiment)
     yield "the names of its labels" if facts.asks_labels and allow.tell_labels else "no names of its labels"
     yield "when it takes part, and for how long it trains"
+
+
+def _told_scores(experiment: Experiment, allowed: bool) -> Iterator[str]:
+    """Yield what the server learns of the losses and scores of this site alone."""
+    losses, scores = not experiment.secure.sum_reports, tells_own_scores(experiment)
+    if not allowed:
+        yield f"{'no losses and no scores' if losses else 'no scores'} (allow.tell_scores = false)"
+    elif scores:
+        yield (
+            "its losses, and its scores on its own test examples"
+            if losses
+            else "its scores on its own test examples"
+        )
+    else:
+        yield f"{'its losses, and ' if losses else ''}no scores of its own (evaluation.personal = false)"
 
 
 def _told_sums(policy: SitePolicy, experiment: Experiment) -> str:

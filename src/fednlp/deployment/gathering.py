@@ -171,7 +171,9 @@ class Gathering:
             else:
                 state = "at work" if member.client in connected else "not connected"
             names.append(f"{member.name} ({state})")
-        return f"waiting for {', '.join(names)}: join there, or go on without a site by: {self.removal} NAME"
+        idle = any(one.client not in connected or one.client in self._refused for one in missing)
+        until = "join there" if idle else "until they answer"
+        return f"waiting for {', '.join(names)}: {until}, or go on without a site by: {self.removal} NAME"
 
 
 def sites_partition(ready: Mapping[int, Ready], names: Sequence[str]) -> Partition:

@@ -132,16 +132,19 @@ def site_file(folder: Path, policy: Path | None, data: Mapping[str, Any]) -> Pat
     Args:
         folder: From :func:`enrolled_folder`.
         policy: A file that the user names; it is the one from now on.
-        data: What the user says of the data: written into a new file.
+        data: What the user says of the data: written into a new file, unless the file that is there limits what an
+            experiment may do, which would be lost.
 
     Raises:
-        RunError: Nothing is said of the data, now or before.
+        ConfigError: A file of the user's, or the one before, is not valid.
+        RunError: Nothing is said of the data, now or before, or limits would be lost.
     """
     own = folder / "site.toml"
     if policy is not None:
         load_policy(policy)
         _replace(own, lambda new: new.symlink_to(policy.absolute()))
     elif data:
+        _require_no_limits(own)
         paths = {key: str(Path(data[key]).absolute()) for key in ("path", "test_path") if key in data}
         _replace(own, lambda new: write_template(new, {**data, **paths}))
     elif not own.exists():
@@ -149,6 +152,23 @@ def site_file(folder: Path, policy: Path | None, data: Mapping[str, Any]) -> Pat
             f"which data? say fednlp join {folder.name} --data FILE, or --policy with a site's file"
         )
     return own.resolve()
+
+
+def _require_no_limits(own: Path) -> None:
+    """Check that a site's file may be replaced by one that allows all.
+
+    Raises:
+        ConfigError: It cannot be read.
+        RunError: It says more than where the data lie.
+    """
+    if not own.exists() and not own.is_symlink():
+        return
+    before = load_policy(own.resolve())
+    if before != SitePolicy(data=before.data):
+        raise RunError(
+            f"{own.resolve()} says what this site allows, and --data would replace it by a file that allows all: "
+            "change [data] there and leave --data out, or name another file with --policy"
+        )
 
 
 def _replace(path: Path, make: Callable[[Path], None]) -> None:

@@ -12,7 +12,7 @@ from fednlp.checked_json import damaged
 from fednlp.config import Experiment
 from fednlp.data.labels import has_labels
 from fednlp.data.textdata import in_order
-from fednlp.deployment.gathering import Members
+from fednlp.deployment.gathering import Member, Members
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.label_telling import LABELS, MOST_LABELS, AskedLabels, ToldLabels
 from fednlp.deployment.messages import Call
@@ -85,7 +85,7 @@ def agree(
     experiment = directory.experiment()
     found = with_agreed(experiment, folder)
     if found.data.labels is None:
-        told = _collect(experiment, hub, members, look, log)
+        told = _collect(directory.folder, experiment, hub, members, look, log)
         labels = _joined(experiment.task.configured or "", told)
         with saving(folder), atomic(folder / FILE, remedy(directory.folder)) as file:
             file.write(_Agreed(labels=labels).model_dump_json(indent=1).encode())
@@ -100,6 +100,7 @@ def agree(
 
 
 def _collect(
+    directory: Path,
     experiment: Experiment,
     hub: Hub,
     members: Members,
@@ -138,8 +139,20 @@ def _collect(
         elif time.monotonic() - said > _SAY:
             said = time.monotonic()
             log(
-                f"waiting for {', '.join(one.name for one in missing)} to join and to tell the names of their labels"
+                f"waiting for {', '.join(_state(one, refused, connected) for one in missing)}, for the names of "
+                f"their labels: join there, or go on without a site by: fednlp sites remove {directory} NAME"
             )
+
+
+def _state(member: Member, refused: Collection[int], connected: Collection[int]) -> str:
+    """Return a site's name, and why it has told nothing yet."""
+    if member.client in refused:
+        return f"{member.name} (has refused)"
+    if member.client in connected:
+        return f"{member.name} (at work)"
+    return (
+        f"{member.name} ({'not connected' if member.state == 'enrolled' else 'invited, and has not joined'})"
+    )
 
 
 def _call_id(client: int, attempt: int) -> str:
@@ -160,14 +173,19 @@ def _read(site: str, answer: Any, error: str | None) -> list[str]:
     Raises:
         RunError: It does not.
     """
-    allow = "allow.tell_labels = true in the site's file, and fednlp join again"
-    remedy = f"{allow}; or remove it (fednlp sites remove); or name all labels in data.labels, in a new --out"
+    others = "or remove it (fednlp sites remove); or name all labels in data.labels, in a new --out"
     if error is not None:
-        raise RunError(f"site {site} does not tell the names of its labels: {error}: {remedy}")
+        refused = "allow.tell_labels" in error
+        mended = "allow.tell_labels = true in the site's file" if refused else "let the site mend that"
+        raise RunError(
+            f"site {site} does not tell the names of its labels: {error}: {mended}, and fednlp join again; {others}"
+        )
     try:
         return ToldLabels.model_validate(answer).labels
     except ValidationError:
-        raise RunError(f"what site {site} tells is no list of labels: {remedy}") from None
+        raise RunError(
+            f"what site {site} tells is no list of labels: let it mend that, and fednlp join again; {others}"
+        ) from None
 
 
 def _joined(task: str, told: Mapping[int, Sequence[str]]) -> list[str]:

@@ -14,6 +14,7 @@ from fednlp.deployment.outbox import Outbox
 from fednlp.deployment.setup import is_setup
 from fednlp.deployment.site import Site
 from fednlp.errors import FednlpError, RunError
+from fednlp.formatting.units import human_seconds
 from fednlp.plugins import raised
 from fednlp.simulation.components import Log
 
@@ -91,7 +92,7 @@ class Participant:
             time.sleep(_LOOK)
 
     def _answer(self, call: ReadyCall) -> None:
-        name, session = call.id.rpartition(".")[2], self.session
+        name, session, begun = call.id.rpartition(".")[2], self.session, time.monotonic()
         try:
             answer, body = self.site.answer(name, call.request, call.objects)
         except FednlpError as error:
@@ -100,6 +101,11 @@ class Participant:
             self._fail(call.id, error, f"failed: {raised(error)}")
         else:
             session.answer(call.id, answer, body)
+            if name.partition("-")[0] == "train" and body is not None:
+                seconds = human_seconds(time.monotonic() - begun)
+                self.log(
+                    f"round {call.id.partition('.')[0]}: trained in {seconds}; the server gets the update"
+                )
         self._drop_old(call)
 
     def _fail(self, call_id: str, error: Exception, reason: str) -> None:

@@ -14,7 +14,7 @@ from fednlp.errors import RunError
 
 _HEAD = """\
 What this site has, and what it allows. An experiment that goes beyond it is refused. Every key stands here with its \
-default; a key that is left out has its default too. What an experiment would do shows "fednlp join --dry-run", which \
+default; a key that is left out has its default too. "fednlp join --dry-run" shows what an experiment would do, and \
 sends nothing."""
 _TITLES = {
     "data": "This site's own examples, which stay here.",
@@ -52,7 +52,7 @@ def write_template(path: Path, data: Mapping[str, Any] | None = None) -> None:
     if path.exists():
         raise RunError(f"{path} is there already: edit it, or name another file")
     with atomic(path, "choose another folder") as file:
-        file.write("\n".join(_lines(policy)).encode())
+        file.write("".join(f"{line}\n" for line in _lines(policy)).encode())
 
 
 def _lines(policy: SitePolicy) -> Iterator[str]:

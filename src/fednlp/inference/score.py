@@ -83,6 +83,8 @@ def evaluate_run(
     if out is not None:
         check_table(out)
     trained = open_trained(folder, client, task)
+    if path is None and trained.experiment.data.at_sites:
+        path = _server_tests(trained.experiment)
     data, numbers, table = _examples(trained.experiment, trained.task_spec, path)
     for note in data.notes:
         log(note)
@@ -117,6 +119,17 @@ def _examples(
         return data, data.test_numbers, data.test
     data = _file_of(experiment, path, task_spec if task_spec in TASKS else None)
     return data, np.arange(data.train.num_rows, dtype=np.int64), data.train
+
+
+def _server_tests(experiment: Experiment) -> str:
+    """Return the file of the global test set of a federation between machines.
+
+    Raises:
+        DataError: It has none: the tests are at the sites.
+    """
+    if experiment.data.test_path is None:
+        raise DataError("the run's test examples are at its sites: name a file of your own with --data FILE")
+    return experiment.data.test_path
 
 
 def _file_of(experiment: Experiment, path: str | Path, task: str | None) -> TextData:
