@@ -28,7 +28,7 @@ from fednlp.deployment.memory import check_memory
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.published import Published
 from fednlp.deployment.refusals import Refusal, check, check_settings, refused_by
-from fednlp.deployment.repeated import LastTrained
+from fednlp.deployment.repeated import LastAsked
 from fednlp.deployment.secure_agreed import agreed, agreed_on_tests
 from fednlp.deployment.secure_kept import KeptSessions
 from fednlp.deployment.secure_messages import OF_TESTS, STEPS
@@ -42,6 +42,7 @@ from fednlp.deployment.setup import (
     is_setup,
     place_models,
     read_setup,
+    require_placed,
 )
 from fednlp.deployment.site_worker import ENCODER, LABELS, START, SiteWork, open_work
 from fednlp.disk import atomic
@@ -63,7 +64,7 @@ from fednlp.runtime.messages import (
 from fednlp.simulation.components import Log
 from fednlp.training.worker import ClientWorker
 
-_SETUP, _SECURE, _SECURE_TESTS, _LAST = "setup.json", "secure", "secure-tests", "trained.json"
+_SETUP, _SECURE, _SECURE_TESTS, _LAST = "setup.json", "secure", "secure-tests", "asked.json"
 
 
 class Site:
@@ -82,7 +83,7 @@ class Site:
         self._sums: SecureSite | None = None
         self._test_sums: SecureSite | None = None
         self._published = Published()
-        self._last, self._run = LastTrained(folder / _LAST), ""
+        self._last, self._run = LastAsked(folder / _LAST), ""
 
     def answer(
         self, name: str, request: Mapping[str, Any], objects: Mapping[str, Path]
@@ -152,7 +153,6 @@ class Site:
         return self._test_sums if self.worker is not None else None
 
     def _set_up(self, setup: Setup, objects: Mapping[str, Path]) -> dict[str, Any]:
-        self._require_unchanged(setup)
         self._opened = work = self._examined(setup, objects)
         self._open_sums(setup, work.worker)
         ready = self._ready(setup, work)
@@ -160,12 +160,29 @@ class Site:
             file.write(setup.model_dump_json().encode())
         return ready.model_dump(exclude_none=True) | {"clients": setup.clients}
 
-    def _require_unchanged(self, setup: Setup) -> None:
-        """Check that a site that is set up again has the experiment that it has agreed to."""
+    def _has_agreed(self, setup: Setup, objects: Mapping[str, Path]) -> bool:
+        """Return whether this site has agreed to a run before; what it agreed to with another run is forgotten.
+
+        Raises:
+            RunError: It has agreed to another experiment, or to other models, of this run.
+        """
         path = self.folder / _SETUP
-        known = read_setup(json.loads(path.read_text())) if path.is_file() else setup
-        if known.run == setup.run and (changed := differences(experiment_of(known), experiment_of(setup))):
+        if not path.is_file():
+            return False
+        known = read_setup(json.loads(path.read_text()))
+        if known.run != setup.run:
+            path.unlink()
+            self._opened = None
+            return False
+        if changed := differences(experiment_of(known), experiment_of(setup)):
             raise RunError(f"the server has changed the experiment of this run: {'; '.join(changed[:5])}")
+        require_placed(objects, self._models)
+        return True
+
+    @property
+    def _models(self) -> dict[str, Path]:
+        """The folders of models that come with a setup, by the prefix of their files' names."""
+        return {MODEL_FILES: self.folder / START, ENCODER_FILES: self.folder / ENCODER}
 
     def _ready(self, setup: Setup, work: SiteWork) -> Ready:
         """Return how many examples the site has, as far as the server may know."""
@@ -206,8 +223,10 @@ class Site:
             RunError: The policy refuses the experiment's text, so that nothing of it is looked at further.
         """
         experiment = experiment_of(setup)
+        agreed = self._has_agreed(setup, objects)
         self._require_none(check_settings(self.policy, experiment))
-        place_models(objects, {MODEL_FILES: self.folder / START, ENCODER_FILES: self.folder / ENCODER})
+        if not agreed:
+            place_models(objects, self._models)
         self._require_none(check_memory(self.policy, setup, experiment, self.folder / START))
         work = self._open(setup)
         worker, labels = work.worker, work.labels
@@ -274,12 +293,11 @@ class Site:
             sums.over(wanted.round + (not isinstance(wanted, TrainRequest | KeepLabelsRequest)))
             if isinstance(wanted, TrainRequest):
                 return sums.train(wanted, do)
-        if isinstance(wanted, TrainRequest):
-            self._last.require_same(self._run, wanted.round, name, request, objects)
         if isinstance(wanted, ClientSumsRequest):
             require_sums_told(self.policy.allow, self.opened.experiment)
             if self.test_sums is not None:
                 return self.test_sums.add(wanted, do)
+        self._last.require_same(self._run, wanted.round, name, request, objects)
         answer = do(wanted)
         if not isinstance(answer, Trained):
             return _json(to_json(answer)), None
