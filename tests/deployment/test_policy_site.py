@@ -141,9 +141,7 @@ def test_a_site_keeps_to_the_experiment_that_it_has_agreed_to(ask: Ask) -> None:
         ask(num_rounds=9)
 
 
-def test_a_site_keeps_to_the_model_that_it_has_agreed_to(
-    ask: Ask, served: Any, tmp_path: Path
-) -> None:
+def test_a_site_keeps_to_the_model_that_it_has_agreed_to(ask: Ask, served: Any, tmp_path: Path) -> None:
     """A model that comes later is not put in its place, not even for the next start of the site."""
     ask()
     model = tmp_path / "site" / "start" / "model.safetensors"

@@ -53,7 +53,12 @@ def test_the_same_may_be_asked_again_and_another_run_is_another(tmp_path: Path) 
 
 def test_each_kind_of_call_has_its_own_rounds(tmp_path: Path) -> None:
     site = LastAsked(tmp_path / "asked.json")
-    for number, name, model in ((1, "train", "x"), (1, "evaluate", "y"), (2, "train", "y"), (2, "tests", "z")):
+    for number, name, model in (
+        (1, "train", "x"),
+        (1, "evaluate", "y"),
+        (2, "train", "y"),
+        (2, "tests", "z"),
+    ):
         ask(site, number, name, model)
     ask(site, 1, "evaluate", "y")
     with pytest.raises(RunError, match="asks twice to evaluate in round 1"):

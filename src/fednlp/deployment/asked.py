@@ -108,7 +108,9 @@ def _require_evaluation(wanted: ClientModelRequest, name: str, experiment: Exper
     if name != _EVALUATE[wanted.finetune_steps > 0]:
         raise RunError(f"a call to evaluate is not called {name}")
     if not wanted.finetune_steps and not experiment.evaluation.personal:
-        raise RunError("the server asks for this site's score, and the experiment has evaluation.personal = false")
+        raise RunError(
+            "the server asks for this site's score, and the experiment has evaluation.personal = false"
+        )
     if wanted.on_all or wanted.save_to is not None:
         raise RunError("a site has its own test examples alone, and keeps its model to itself")
     if wanted.finetune_steps not in (0, experiment.client.finetune_steps):

@@ -14,6 +14,8 @@ from fednlp.errors import ConfigError, RunError
 
 MODEL_FILES, ENCODER_FILES = "start:", "encoder:"
 """Objects of these prefixes are the files of the starting model's folder, and of the model's that filters texts."""
+MOST_EXAMPLES = 10_000_000
+"""Examples of one site, for which the server keeps a number each."""
 _SUFFIXES = frozenset({".json", ".jinja", ".model", ".safetensors", ".txt"})
 """Files of a model's folder that travel: no code, and nothing that loading would run."""
 _NAME = re.compile(r"setup(?:-([1-9][0-9]{0,5}))?")
@@ -59,8 +61,8 @@ class Ready(_Checked):
         clients: How many sites it was told that there are.
     """
 
-    train: int = Field(ge=1, le=2**40)
-    test: int = Field(ge=0, le=2**40)
+    train: int = Field(ge=1, le=MOST_EXAMPLES)
+    test: int = Field(ge=0, le=MOST_EXAMPLES)
     gold: int | None = Field(default=None, ge=0, lt=2**31)
     candidates: int | None = Field(default=None, ge=0, lt=2**31)
     clients: int = Field(default=1, ge=1, repr=False)
