@@ -125,13 +125,25 @@ def test_the_model_is_known_by_its_files(ask: Ask, served: Any) -> None:
         ask({"allow": {"models": ["sha256:" + "0" * 64]}})
 
 
+@pytest.mark.parametrize(
+    ("allow", "key"),
+    [
+        ({"algorithms": ["scaffold"]}, "algorithms"),
+        ({"tensors": ["head"]}, "tensors"),
+        ({"models": ["sha256:" + 64 * "0"]}, "models"),
+    ],
+)
 def test_a_policy_that_was_tightened_stops_a_site_that_was_set_up(
-    ask: Ask, texts: Path, tmp_path: Path
+    ask: Ask, texts: Path, tmp_path: Path, allow: dict[str, Any], key: str
 ) -> None:
     ask()
-    policy = parse_policy({"data": {"path": str(texts)}, "allow": {"algorithms": ["scaffold"]}})
-    with pytest.raises(RunError, match=r"site nord refuses: allow\.algorithms"):
+    data = {"path": str(texts), "test_fraction": 0.25}
+    policy = parse_policy({"data": data, "allow": allow})
+    with pytest.raises(RunError, match=rf"site nord refuses: allow\.{key}"):
         _ = Site(tmp_path / "site", "nord", policy, lambda text: None).worker
+    model = sha256_of(tmp_path / "site" / "start" / "model.safetensors")
+    named = parse_policy({"data": data, "allow": {"models": [f"sha256:{model}"]}})
+    assert Site(tmp_path / "site", "nord", named, lambda text: None).worker is not None
 
 
 def test_a_site_keeps_to_the_experiment_that_it_has_agreed_to(ask: Ask) -> None:

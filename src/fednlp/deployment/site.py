@@ -40,12 +40,13 @@ from fednlp.deployment.setup import (
     Setup,
     experiment_of,
     is_setup,
+    model_files,
     place_models,
     read_setup,
     require_placed,
 )
 from fednlp.deployment.site_worker import ENCODER, LABELS, START, SiteWork, open_work
-from fednlp.disk import atomic
+from fednlp.disk import atomic, sha256_of
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.runtime import MODEL
@@ -133,7 +134,7 @@ class Site:
                     "the server asks for work before it has set this site up: start the server again"
                 )
             setup = read_setup(json.loads(path.read_text()))
-            self._opened = self._open(setup)
+            self._opened = self._opened_again(setup)
             self._open_sums(setup, self._opened.worker)
         return self._opened
 
@@ -229,19 +230,37 @@ class Site:
             place_models(objects, self._models)
         self._require_none(check_memory(self.policy, setup, experiment, self.folder / START))
         work = self._open(setup)
+        facts = self._facts(setup, work, {name: (path, path.name) for name, path in objects.items()})
+        return work, facts, check(self.policy, experiment, facts)
+
+    def _facts(self, setup: Setup, work: SiteWork, files: Mapping[str, tuple[Path, str]]) -> Facts:
+        """Return what is known of a run; ``files`` are those of the models, each with its digest."""
         worker, labels = work.worker, work.labels
-        facts = facts_of(
-            experiment,
+        return facts_of(
+            work.experiment,
             worker.replica.model,
             worker.task,
             clients=setup.clients,
             examples=len(worker.partition.train(setup.client)),
             longest=setup.longest,
-            downloads=[Download(name, path.stat().st_size, path.name) for name, path in objects.items()],
+            downloads=[Download(name, path.stat().st_size, digest) for name, (path, digest) in files.items()],
             gold=None if labels is None else len(labels.gold[0]),
             asks_labels=setup.asked_labels,
         )
-        return work, facts, check(self.policy, experiment, facts)
+
+    def _opened_again(self, setup: Setup) -> SiteWork:
+        """Open what the site agreed to before, if its policy, as it is now, still allows all of it.
+
+        Raises:
+            RunError: It does not; every reason is named.
+        """
+        work = self._open(setup)
+        files = {}
+        for prefix, folder in self._models.items():
+            if folder.is_dir():
+                files |= {name: (path, sha256_of(path)) for name, path in model_files(folder, prefix).items()}
+        self._require_none(check(self.policy, work.experiment, self._facts(setup, work, files)))
+        return work
 
     def _require_none(self, refusals: list[Refusal]) -> None:
         if refusals:
