@@ -17,6 +17,18 @@ ELSEWHERE = "set FEDNLP_CACHE to a folder elsewhere"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
+def home() -> Path:
+    """Return the folder of what this machine keeps of its own, such as the federations that it has joined.
+
+    It is ``FEDNLP_HOME``, or in the user's state.
+    """
+    named = os.environ.get("FEDNLP_HOME")
+    if named:
+        return Path(named)
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "fednlp"
+
+
 def expanded(path: str | os.PathLike[str]) -> Path:
     """Return a path with the user's home in place of ``~``; where there is no such user, the path as it is."""
     return Path(os.path.expanduser(path))

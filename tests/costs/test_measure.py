@@ -8,6 +8,7 @@ from transformers import BartConfig, BertConfig, GPT2Config, PretrainedConfig
 from typer.testing import CliRunner
 
 from fednlp.cli.device import app
+from fednlp.config import parse
 from fednlp.costs import TrainingDepth, load_profile, seconds_per_example
 from fednlp.costs.measure import measure_device
 from fednlp.errors import ConfigError, ModelError
@@ -95,3 +96,24 @@ def test_the_list_names_every_profile_with_its_source() -> None:
     assert "jetson-tx2" in told.stdout
     assert "MobileBERT: a Compact Task-Agnostic BERT" in " ".join(told.stdout.split())
     assert told.stdout == CliRunner().invoke(app, ["list"]).stdout
+
+
+def test_a_profile_that_is_saved_is_known_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDNLP_HOME", str(tmp_path / "home"))
+    model = _saved(tmp_path / "small", BERT)
+    options = ["--model", model, "--batch", "1", "--length", "4", "--save", "--name"]
+    told = CliRunner().invoke(app, ["measure", *options, "my-board"])
+    assert told.exit_code == 0, told.output
+    assert "kept: use it with" in told.output
+    assert load_profile("my-board").name == "my-board"
+    costs = {"device": {"my-board": 0.5, "pixel-4": 0.5}}
+    made = parse({"data": {"name": "bbc"}, "costs": costs}).resolved()
+    path = str(tmp_path / "home" / "devices" / "my-board.toml")
+    assert made.costs.device == {path: 0.5, "pixel-4": 0.5}
+    assert "my-board" in CliRunner().invoke(app, ["list"]).output
+    for name in ("pixel-4", "../mine", ""):
+        told = CliRunner().invoke(app, ["measure", *options, name])
+        assert isinstance(told.exception, ConfigError)
+        assert "cannot name a profile of this machine" in str(told.exception)

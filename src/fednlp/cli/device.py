@@ -1,5 +1,6 @@
 """fednlp device list, fednlp device measure."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,11 +22,12 @@ def device(context: typer.Context) -> None:
 
 @app.command("list")
 def listed() -> None:
-    """List the profiles that come with fednlp, and where their figures come from."""
+    """List the profiles that come with fednlp or were saved here, and where their figures come from."""
     from rich.console import Console as RichConsole
     from rich.table import Table
 
     from fednlp.costs import load_profile, profile_names
+    from fednlp.costs.devices import saved_profiles
     from fednlp.formatting.units import DASH, human_bytes
 
     output = RichConsole(highlight=False)
@@ -38,7 +40,7 @@ def listed() -> None:
         box=None,
         pad_edge=False,
     )
-    profiles = [load_profile(name) for name in profile_names()]
+    profiles = [load_profile(name) for name in (*profile_names(), *saved_profiles())]
     for profile in profiles:
         watts = [f"{w:g}" for w in (profile.watts_computing, profile.watts_sending) if w is not None]
         table.add_row(
@@ -68,6 +70,10 @@ def measure(
     out: Annotated[
         Path | None, typer.Option(help="The file to write, e.g. mine.toml; else it is printed.")
     ] = None,
+    save: Annotated[
+        bool,
+        typer.Option("--save", help="Keep it on this machine: its name is then that of a profile here."),
+    ] = False,
     name: Annotated[str, typer.Option(help="What the device is to be called.")] = "this-machine",
     batch: Annotated[int, typer.Option(help="Examples a batch.")] = 8,
     length: Annotated[int, typer.Option(help="Tokens an example.")] = 64,
@@ -77,9 +83,17 @@ def measure(
     from rich.console import Console as RichConsole
 
     from fednlp.cli.console import Console
+    from fednlp.costs import profile_names
+    from fednlp.costs.devices import saved_folder
     from fednlp.costs.measure import measure_device
-    from fednlp.disk import atomic
+    from fednlp.disk import atomic, writing
+    from fednlp.errors import ConfigError
 
+    if save and (not re.fullmatch(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}", name) or name in profile_names()):
+        raise ConfigError(
+            f"--name {name} cannot name a profile of this machine: use letters, digits and ._-, and no name of "
+            "fednlp device list"
+        )
     output = RichConsole(stderr=True, highlight=False)
     with Console(again="type the command again", output=output) as console:
         console.begin()
@@ -88,8 +102,16 @@ def measure(
         )
         text = tomli_w.dumps(table)
         console.close()
+        if save:
+            path = saved_folder() / f"{name}.toml"
+            with writing(path.parent, "set FEDNLP_HOME to another folder"):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic(path, "set FEDNLP_HOME to another folder") as file:
+                file.write(text.encode())
+            console.log(f'{path} is kept: use it with [costs] device = "{name}"')
         if out is None:
-            print(text, end="")
+            if not save:
+                print(text, end="")
             return
         with atomic(out, "name a file elsewhere") as file:
             file.write(text.encode())

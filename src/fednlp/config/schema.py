@@ -10,7 +10,7 @@ from fednlp.config.error_messages import explain, report
 from fednlp.config.fields import ExperimentFields
 from fednlp.config.sections import Costs, Model
 from fednlp.config.values import server_defaults
-from fednlp.costs.devices import profile_names
+from fednlp.costs.devices import profile_names, saved_profiles
 from fednlp.disk import expanded
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
@@ -106,10 +106,20 @@ def _anchored_model(model: Model) -> dict[str, str | list[str]]:
 
 
 def _anchored_device(costs: Costs) -> dict[str, Any]:
+    if costs.device is None:
+        return {}
     if not isinstance(costs.device, dict):
-        return {} if costs.device in profile_names() else _anchored(costs, "device")
+        return {"device": _profile(costs.device)}
     mix: dict[str, float] = {}
     for name, share in costs.device.items():
-        path = name if name in profile_names() else str(_absolute(name))
+        path = _profile(name)
         mix[path] = mix.get(path, 0.0) + share
     return {"device": mix}
+
+
+def _profile(name: str) -> str:
+    """Return the name of a device's profile that comes with fednlp; the path of any other."""
+    if name in profile_names():
+        return name
+    saved = saved_profiles().get(name)
+    return str(_absolute(name) if saved is None else saved.absolute())

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fednlp.disk import expanded
+from fednlp.disk import expanded, home
 from fednlp.errors import ConfigError
 
 _FOLDER = Path(__file__).parent / "profiles"
@@ -131,11 +131,21 @@ def profile_names() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
+def saved_profiles() -> dict[str, Path]:
+    """Return the files of the profiles that ``fednlp device measure --save`` wrote on this machine, by name."""
+    return {path.stem: path for path in sorted(saved_folder().glob("*.toml"))}
+
+
+def saved_folder() -> Path:
+    """Return where this machine keeps profiles of its own."""
+    return home() / "devices"
+
+
 def load_profile(name_or_path: str | Path) -> DeviceProfile:
     """Read the profile of a device.
 
     Args:
-        name_or_path: A name of :func:`profile_names`, or the path of a TOML file.
+        name_or_path: A name of :func:`profile_names` or :func:`saved_profiles`, or the path of a TOML file.
 
     Raises:
         ConfigError: There is no such profile, or it is not valid.
@@ -143,9 +153,12 @@ def load_profile(name_or_path: str | Path) -> DeviceProfile:
     >>> load_profile("jetson-tx2").training.seconds("roberta-large", 355_000_000)
     2.0
     """
-    known = profile_names()
+    saved = saved_profiles()
+    known = [*profile_names(), *saved]
     given = str(name_or_path)
-    path = _FOLDER / f"{given}.toml" if given in known else expanded(given)
+    path = saved.get(given) or expanded(given)
+    if given in profile_names():
+        path = _FOLDER / f"{given}.toml"
     if not os.path.isfile(path):
         near = difflib.get_close_matches(given.lower(), known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""

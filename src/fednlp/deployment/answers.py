@@ -13,7 +13,7 @@ MOST_FACTS = 1 << 16
 _COUNTS = ("examples", "steps", "gradient_examples", "bytes_down", "tensors_down", "bytes_up", "labels")
 
 
-def require_own(request: Any, answer: Any, kind: type) -> None:
+def require_own(request: Any, answer: Any, kind: type[Any]) -> None:
     """Check that an answer is to the request: a site speaks for itself alone.
 
     A number that is negative or longer than a float would end the server when it computes a mean, and again at each
@@ -27,7 +27,7 @@ def require_own(request: Any, answer: Any, kind: type) -> None:
     Raises:
         RunError: It is not.
     """
-    if not isinstance(answer, kind) or answer.client != request.client:
+    if not (isinstance(answer, kind) and answer.client == request.client):
         raise RunError("the site answered something else than it was asked")
     for name in _COUNTS:
         count = getattr(answer, name, None)

@@ -16,11 +16,12 @@ from fednlp.deployment.ca import SERVER_NAME
 from fednlp.deployment.certificates import Material, certificate_pem, key_pem, new_key
 from fednlp.deployment.dial import dial
 from fednlp.deployment.findings import Finding, certificate_dates, device, disk, token_expiry, versions
-from fednlp.deployment.homes import home, joined_folder
+from fednlp.deployment.homes import joined_folder
 from fednlp.deployment.invitations import invitation_certificate
 from fednlp.deployment.machine import machine_memory
 from fednlp.deployment.names import server_address
 from fednlp.deployment.tokens import JoinToken
+from fednlp.disk import home
 from fednlp.errors import RunError
 from fednlp.hubs.cache import cache_dir
 

@@ -1,19 +1,10 @@
 """Where a machine keeps the federations that it has joined."""
 
-import os
 from pathlib import Path
 
 from fednlp.deployment.access import access_of, has_joined
+from fednlp.disk import home
 from fednlp.errors import RunError
-
-
-def home() -> Path:
-    """Return the folder of all federations that this machine has joined: ``FEDNLP_HOME``, or in the user's state."""
-    named = os.environ.get("FEDNLP_HOME")
-    if named:
-        return Path(named)
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "fednlp"
 
 
 def joined_folder(name: str, root: Path | None = None) -> Path:
@@ -21,7 +12,7 @@ def joined_folder(name: str, root: Path | None = None) -> Path:
 
     Args:
         name: That an earlier join has printed.
-        root: Of all federations; :func:`home` if left out.
+        root: Of all federations; :func:`fednlp.disk.home` if left out.
 
     Raises:
         IdentityError: An organisation's file of certificates cannot be read or does not fit.

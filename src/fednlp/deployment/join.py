@@ -21,7 +21,7 @@ from fednlp.deployment.access import (
 from fednlp.deployment.ca import SERVER_NAME
 from fednlp.deployment.credentials import balancer_credentials, channel_credentials
 from fednlp.deployment.explain import Explainer, likely
-from fednlp.deployment.homes import home, joined_folder
+from fednlp.deployment.homes import joined_folder
 from fednlp.deployment.identity import SiteIdentity
 from fednlp.deployment.invitations import invitation_name
 from fednlp.deployment.label_telling import asks_labels, examine_labels
@@ -37,7 +37,7 @@ from fednlp.deployment.setup import is_setup, read_setup
 from fednlp.deployment.site import Site
 from fednlp.deployment.site_template import write_template
 from fednlp.deployment.tokens import JoinToken
-from fednlp.disk import locked
+from fednlp.disk import home, locked
 from fednlp.errors import ConfigError, FednlpError, RunError
 from fednlp.simulation.components import Log
 
@@ -61,7 +61,7 @@ def enrolled_folder(
     Args:
         target: A join token, the name that an earlier join has printed, or with ``files`` the server's address.
         log: Called with what happens.
-        root: Of all federations; :func:`fednlp.deployment.homes.home` if left out.
+        root: Of all federations; :func:`fednlp.disk.home` if left out.
         files: Certificates of an organisation, in place of a token.
         balancer: The load balancer that ends TLS, for a token; None without one.
 

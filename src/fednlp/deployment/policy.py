@@ -16,7 +16,7 @@ from pydantic import Field, PlainValidator, ValidationError, field_validator
 
 from fednlp.config.error_messages import explain, report
 from fednlp.config.sections import DataFiles, Section
-from fednlp.costs.devices import load_profile, profile_names
+from fednlp.costs.devices import load_profile, profile_names, saved_profiles
 from fednlp.disk import expanded, regular
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithms import ALGORITHMS
@@ -256,7 +256,7 @@ def load_policy(path: Path) -> SitePolicy:
     policy = parse_policy(document, str(path))
     folder, device = path.absolute().parent, policy.device
     data = _anchored(policy.data, folder, "path", "test_path")
-    if device.profile is not None and device.profile not in profile_names():
+    if device.profile is not None and device.profile not in (*profile_names(), *saved_profiles()):
         device = _anchored(device, folder, "profile")
     try:
         if device.profile is not None:

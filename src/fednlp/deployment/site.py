@@ -255,7 +255,7 @@ class Site:
             RunError: It does not; every reason is named.
         """
         work = self._open(setup)
-        files = {}
+        files: dict[str, tuple[Path, str]] = {}
         for prefix, folder in self._models.items():
             if folder.is_dir():
                 files |= {name: (path, sha256_of(path)) for name, path in model_files(folder, prefix).items()}
