@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from fednlp.config import Experiment
-from fednlp.deployment import machine, memory
-from fednlp.deployment import site as sites
+from fednlp.deployment import machine, memory, site_worker
 from fednlp.deployment.components import server_components
 from fednlp.deployment.facts import facts_of
 from fednlp.deployment.machine import machine_memory
@@ -50,7 +49,7 @@ def test_a_model_that_does_not_fit_is_refused_and_never_built(
 ) -> None:
     setup, source = setup_of(served(experiment))
     monkeypatch.setattr(memory, "machine_memory", lambda: (30_000, 30_000))
-    monkeypatch.setattr(sites, "load_model", lambda spec: pytest.fail("the model is built"))
+    monkeypatch.setattr(site_worker, "load_model", lambda spec: pytest.fail("the model is built"))
     policy = parse_policy({"data": {"path": str(texts)}, "device": {"device": "cpu"}})
     folder = tmp_path / "site"
     folder.mkdir()

@@ -114,8 +114,8 @@ def test_secure_sums_are_those_of_the_simulation_whoever_is_killed(
 def test_a_site_that_tells_no_scores_adds_to_masked_sums_alone(
     experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def silent(*files: Any) -> SitePolicy:
-        allowed = allows(*files)
+    def silent(train: Path, test: Path | None, allow: dict[str, Any] | None = None) -> SitePolicy:
+        allowed = allows(train, test, allow)
         return allowed.model_copy(update={"allow": Allow(tell_scores=False, tell_size=False)})
 
     monkeypatch.setattr(test_federation, "allows", silent)
