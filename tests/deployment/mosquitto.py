@@ -1,9 +1,11 @@
 """A broker of a test's own: mosquitto, on a free port of loopback, without memory of what was before."""
 
+import getpass
 import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -15,9 +17,14 @@ class Mosquitto:
 
     Args:
         folder: For its configuration.
+        rules: Who may read and write what, as lines of mosquitto's ACL file; everybody everything without them.
+        users: A password for each user that the rules name.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, rules: str | None = None, users: Mapping[str, str] | None = None
+    ) -> None:
+        self._rules, self._users = rules, dict(users or {})
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         self.folder = folder
@@ -29,8 +36,18 @@ class Mosquitto:
         settings = self.folder / "mosquitto.conf"
         settings.write_text(
             f"listener {self.port} 127.0.0.1\nallow_anonymous true\npersistence false\nmax_queued_messages 0\n"
-            f"max_inflight_messages 0\nlog_type error\n"
+            f"max_inflight_messages 0\nlog_type error\nuser {getpass.getuser()}\n"
         )
+        if self._rules is not None:
+            (self.folder / "acl").write_text(self._rules)
+            with settings.open("a") as file:
+                file.write(f"acl_file {self.folder / 'acl'}\npassword_file {self.folder / 'passwords'}\n")
+            (self.folder / "passwords").write_text("")
+            for path in (self.folder / "acl", self.folder / "passwords"):
+                path.chmod(0o600)
+            for user, password in self._users.items():
+                command = ["mosquitto_passwd", "-b", str(self.folder / "passwords"), user, password]
+                subprocess.run(command, check=True, capture_output=True)
         self.process = subprocess.Popen([MOSQUITTO, "-c", str(settings)])
         for _ in range(200):
             try:

@@ -43,6 +43,16 @@ def test_what_the_experiment_has_done_may_be_asked(experiment: Make) -> None:
     assert [ask(secure, masked, name) for name in ("train", "train-2")] == [masked] * 2
 
 
+def test_a_score_is_not_asked_for_where_the_experiment_has_none(experiment: Make) -> None:
+    made = experiment(
+        {"client.finetune_steps": 5, "evaluation.personal": False, "evaluation.federated": True}
+    )
+    with pytest.raises(RunError, match=r"evaluation\.personal = false"):
+        ask(made, EVALUATE, "evaluate")
+    with pytest.raises(RunError, match="not called finetune"):
+        ask(experiment({}), EVALUATE, "finetune")
+
+
 @pytest.mark.parametrize(
     ("request_", "name", "reason"),
     [

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -171,6 +172,9 @@ class Eavesdropper:
     def send(self, topic: str, data: bytes) -> None:
         self._broker.send(topic, data)
 
+    def say(self, topic: str, data: bytes) -> None:
+        self._broker.send(topic, data, retained=True)
+
     def close(self) -> None:
         self._broker.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -282,6 +286,92 @@ def test_what_others_send_disturbs_nobody(
     asked(server.hub, tmp_path, "1.0.train", 0)
     assert answered(server.hub) == 0
     client.leave()
+
+
+def test_strangers_that_never_finish_their_handshake_keep_nobody_out(
+    broker: Mosquitto,
+    eavesdropper: Eavesdropper,
+    authority: Authority,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link, "_MOST_HALF_OPEN", 2)
+    monkeypatch.setattr(link, "HANDSHAKE", 2 * SOON)
+    server = Server(tmp_path, authority, broker)
+    topics = f"fednlp/{link.channel_of(authority.material('0'))}"
+    names = [new_id() for _ in range(5)]
+    for name in names:
+        eavesdropper.send(f"{topics}/up/{name.hex()}", join(Packet(name, Kind.DATA, 1, b"late")))
+    ended = {f"{topics}/down/{name.hex()}" for name in names[:3]}
+    until(lambda: ended <= {topic for topic, _ in eavesdropper.seen})
+    client = Client(tmp_path / "0", broker, authority.material("0"))
+    until(lambda: server.hub.connected())
+    client.leave()
+    server.stop()
+
+
+def test_a_presence_that_somebody_else_has_taken_back_is_said_again(
+    broker: Mosquitto,
+    eavesdropper: Eavesdropper,
+    authority: Authority,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A server that loses its power leaves a will, which its successor may find after it has begun."""
+    monkeypatch.setattr(link, "_TELL_AGAIN", 0.1)
+    server = Server(tmp_path, authority, broker)
+    presence = f"fednlp/{link.channel_of(authority.material('0'))}/server"
+    for payload in (b"", b"noise"):
+        until(lambda: eavesdropper.seen and eavesdropper.seen[-1][1])
+        before = len(eavesdropper.seen)
+        eavesdropper.say(presence, payload)
+        until(lambda before=before: len(eavesdropper.seen) >= before + 2)
+    client = Client(tmp_path / "0", broker, authority.material("0"))
+    until(lambda: server.hub.connected())
+    client.leave()
+    server.stop()
+    until(lambda: eavesdropper.seen[-1] == (presence, b""))
+
+
+RULES = """user server
+topic readwrite fednlp/#
+pattern write fednlp/+/up/%c
+pattern read fednlp/+/down/%c
+pattern read fednlp/+/server
+"""
+"""Of docs/deployment/operate.md."""
+
+
+@pytest.mark.skipif(shutil.which("mosquitto_passwd") is None, reason="this needs mosquitto_passwd")
+def test_rules_of_the_broker_keep_sites_out_of_each_others_connections(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Mosquitto(tmp_path, RULES, {"server": "secret"}) as broker:
+        monkeypatch.setenv("FEDNLP_BROKER_USER", "server")
+        monkeypatch.setenv("FEDNLP_BROKER_PASSWORD", "secret")
+        server = Server(tmp_path, authority, broker)
+        admin = Eavesdropper(broker)
+        monkeypatch.delenv("FEDNLP_BROKER_USER")
+        other = Eavesdropper(broker)
+        client = Client(tmp_path / "0", broker, authority.material("0"))
+        until(lambda: server.hub.connected())
+        (up,) = {topic for topic, _ in admin.seen if "/up/" in topic}
+        name = bytes.fromhex(up.rpartition("/")[2])
+        other.send(up, join(Packet(name, Kind.END, 0)))
+        other.send(up.replace("/up/", "/down/"), join(Packet(name, Kind.END, 0)))
+        asked(server.hub, tmp_path, "1.0.train", 0)
+        assert answered(server.hub) == 0
+        assert all("no connection" not in line for line in client.lines)
+        assert {topic.rpartition("/")[2] for topic, _ in other.seen} <= {"server"}
+        client.leave()
+        server.stop()
+        for one in (admin, other):
+            one.close()
+
+
+def test_the_rules_are_those_of_the_docs() -> None:
+    page = Path(__file__).parents[2] / "docs/deployment/operate.md"
+    assert f"```text\n{RULES}```" in page.read_text()
 
 
 def test_a_broker_that_is_not_there_is_named(tmp_path: Path, authority: Authority) -> None:

@@ -58,12 +58,18 @@ def served(experiment: Make, tmp_path_factory: Any) -> tuple[Experiment, dict[st
 def ask(served: Any, texts: Path, tmp_path: Path) -> Ask:
     """Send the first call to a site with a policy; settings of the experiment may be changed on the way."""
 
-    def send(policy: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    def send(
+        policy: dict[str, Any] | None = None,
+        sent_objects: dict[str, Path] | None = None,
+        run: str = "run",
+        **changes: Any,
+    ) -> dict[str, Any]:
         _, setup, objects = served
+        objects = sent_objects or objects
         data = {"path": str(texts), "test_fraction": 0.25}
         allowed = parse_policy({"data": data} | (policy or {}))
         site = Site(tmp_path / "site", "nord", allowed, lambda text: None)
-        sent = setup | {"experiment": setup["experiment"] | changes}
+        sent = setup | {"run": run, "experiment": setup["experiment"] | changes}
         answer, body = site.answer("setup", sent, objects)
         assert body is None
         return answer
@@ -119,13 +125,25 @@ def test_the_model_is_known_by_its_files(ask: Ask, served: Any) -> None:
         ask({"allow": {"models": ["sha256:" + "0" * 64]}})
 
 
+@pytest.mark.parametrize(
+    ("allow", "key"),
+    [
+        ({"algorithms": ["scaffold"]}, "algorithms"),
+        ({"tensors": ["head"]}, "tensors"),
+        ({"models": ["sha256:" + 64 * "0"]}, "models"),
+    ],
+)
 def test_a_policy_that_was_tightened_stops_a_site_that_was_set_up(
-    ask: Ask, texts: Path, tmp_path: Path
+    ask: Ask, texts: Path, tmp_path: Path, allow: dict[str, Any], key: str
 ) -> None:
     ask()
-    policy = parse_policy({"data": {"path": str(texts)}, "allow": {"algorithms": ["scaffold"]}})
-    with pytest.raises(RunError, match=r"site nord refuses: allow\.algorithms"):
+    data = {"path": str(texts), "test_fraction": 0.25}
+    policy = parse_policy({"data": data, "allow": allow})
+    with pytest.raises(RunError, match=rf"site nord refuses: allow\.{key}"):
         _ = Site(tmp_path / "site", "nord", policy, lambda text: None).worker
+    model = sha256_of(tmp_path / "site" / "start" / "model.safetensors")
+    named = parse_policy({"data": data, "allow": {"models": [f"sha256:{model}"]}})
+    assert Site(tmp_path / "site", "nord", named, lambda text: None).worker is not None
 
 
 def test_a_site_keeps_to_the_experiment_that_it_has_agreed_to(ask: Ask) -> None:
@@ -133,6 +151,32 @@ def test_a_site_keeps_to_the_experiment_that_it_has_agreed_to(ask: Ask) -> None:
     assert ask()["train"] == 150
     with pytest.raises(RunError, match=r"changed the experiment of this run: num_rounds: 4 -> 9"):
         ask(num_rounds=9)
+
+
+def test_a_site_keeps_to_the_model_that_it_has_agreed_to(ask: Ask, served: Any, tmp_path: Path) -> None:
+    """A model that comes later is not put in its place, not even for the next start of the site."""
+    ask()
+    model = tmp_path / "site" / "start" / "model.safetensors"
+    before, objects = model.read_bytes(), served[2]
+    (tmp_path / "other").write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    other = objects | {"start:model.safetensors": tmp_path / "other"}
+    more = objects | {"start:more.json": tmp_path / "other"}
+    fewer = {name: path for name, path in objects.items() if name != "start:config.json"}
+    for sent in (other, more, fewer):
+        with pytest.raises(RunError, match="the server has changed the model of this run"):
+            ask(sent_objects=sent)
+    assert model.read_bytes() == before
+    assert ask()["train"] == 150
+
+
+def test_another_run_takes_nothing_from_the_one_before(ask: Ask, tmp_path: Path) -> None:
+    ask()
+    (tmp_path / "site" / "start" / "of-before.json").write_text("{}")
+    with pytest.raises(RunError, match=r"allow\.most_rounds = 3"):
+        ask({"allow": {"most_rounds": 3}}, run="another")
+    assert not (tmp_path / "site" / "setup.json").exists()
+    ask(run="another")
+    assert not (tmp_path / "site" / "start" / "of-before.json").exists()
 
 
 def test_code_that_a_server_names_is_not_imported(

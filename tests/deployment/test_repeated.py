@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.deployment.repeated import LastTrained
+from fednlp.deployment.repeated import LastAsked
 from fednlp.errors import RunError
 
 NAMES = ("train", "train-2", "train-3")
@@ -16,7 +16,7 @@ ASKS = st.lists(
 )
 
 
-def ask(site: LastTrained, number: int, name: str, model: str, run: str = "run") -> None:
+def ask(site: LastAsked, number: int, name: str, model: str, run: str = "run") -> None:
     site.require_same(run, number, name, {"round": number}, {"model": Path(model)})
 
 
@@ -24,15 +24,12 @@ def ask(site: LastTrained, number: int, name: str, model: str, run: str = "run")
 def test_whatever_a_server_asks_it_gets_one_update_a_round(
     tmp_path_factory: pytest.TempPathFactory, asks: list[tuple[int, str, str, bool]]
 ) -> None:
-    """A call is answered once; the site may be started again between two calls."""
-    path = tmp_path_factory.mktemp("site") / "trained.json"
-    site, answered, given_up = LastTrained(path), set[tuple[int, str]](), set[tuple[int, str]]()
+    """A call that was withdrawn may come again; the site may be started again between two calls."""
+    path = tmp_path_factory.mktemp("site") / "asked.json"
+    site, given_up = LastAsked(path), set[tuple[int, str]]()
     for number, name, model, restart in asks:
         if restart:
-            site = LastTrained(path)
-        if (number, name) in answered:
-            continue
-        answered.add((number, name))
+            site = LastAsked(path)
         try:
             ask(site, number, name, model)
         except RunError:
@@ -42,17 +39,34 @@ def test_whatever_a_server_asks_it_gets_one_update_a_round(
 
 
 def test_the_same_may_be_asked_again_and_another_run_is_another(tmp_path: Path) -> None:
-    site = LastTrained(tmp_path / "trained.json")
+    site = LastAsked(tmp_path / "asked.json")
     for name in NAMES:
         ask(site, 2, name, "x")
-    with pytest.raises(RunError, match="asks twice for the update of round 2, and not for the same"):
+    with pytest.raises(RunError, match="asks twice to train in round 2, and not for the same"):
         ask(site, 2, "train-4", "y")
+    with pytest.raises(RunError, match="asks twice to train in round 2"):  # a call that was withdrawn
+        ask(site, 2, "train", "y")
     with pytest.raises(RunError, match="round 1 again, and this site has gone on to 2"):
         ask(site, 1, "train", "x")
     ask(site, 1, "train", "y", run="another")
 
 
+def test_each_kind_of_call_has_its_own_rounds(tmp_path: Path) -> None:
+    site = LastAsked(tmp_path / "asked.json")
+    for number, name, model in (
+        (1, "train", "x"),
+        (1, "evaluate", "y"),
+        (2, "train", "y"),
+        (2, "tests", "z"),
+    ):
+        ask(site, number, name, model)
+    ask(site, 1, "evaluate", "y")
+    with pytest.raises(RunError, match="asks twice to evaluate in round 1"):
+        ask(site, 1, "evaluate", "x")
+    ask(site, 2, "evaluate", "z")
+
+
 def test_a_damaged_note_is_no_reason_to_forget(tmp_path: Path) -> None:
-    (tmp_path / "trained.json").write_text('{"round": 3}')
-    with pytest.raises(RunError, match=r"trained\.json is damaged"):
-        ask(LastTrained(tmp_path / "trained.json"), 1, "train", "x")
+    (tmp_path / "asked.json").write_text('{"round": 3}')
+    with pytest.raises(RunError, match=r"asked\.json is damaged"):
+        ask(LastAsked(tmp_path / "asked.json"), 1, "train", "x")

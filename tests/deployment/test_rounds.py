@@ -139,6 +139,20 @@ def test_only_who_failed_is_asked_under_another_name(tmp_path: Path, monkeypatch
         sites.close()
 
 
+def test_a_site_is_set_up_for_the_run_of_its_connection_alone(tmp_path: Path) -> None:
+    """A server that invents runs would get the updates of an experiment once for each."""
+    hub = Hub(tmp_path / "server", "run")
+    hub.ask(0, Call("0.0.setup", {"run": "another"}))
+    part = Participant(tmp_path / "site", SimpleNamespace(), None, lambda line: None)  # type: ignore[arg-type]
+    link = MemoryLink(part.session.begin, lambda wake: hub.session(0, wake, time.monotonic))
+    thread = threading.Thread(target=link.run)
+    thread.start()
+    with pytest.raises(RunError, match="for another run than that of the connection"):
+        part.work()
+    part.session.leave("gone")
+    thread.join(10)
+
+
 def test_a_site_that_refuses_ends_with_the_reason_and_is_asked_again(tmp_path: Path) -> None:
     hub, lines = Hub(tmp_path / "server", "run"), list[str]()
 
@@ -155,8 +169,8 @@ def test_a_site_that_refuses_ends_with_the_reason_and_is_asked_again(tmp_path: P
         thread.start()
         return part, thread
 
-    hub.ask(0, Call("0.0.setup", {}))
-    hub.ask(0, Call("0.0.setup-2", {}))
+    hub.ask(0, Call("0.0.setup", {"run": "run"}))
+    hub.ask(0, Call("0.0.setup-2", {"run": "run"}))
     part, thread = join(RunError("allow.code = []"))
     with pytest.raises(
         RunError, match=r"this site does not take part: allow\.code = \[\]; mend what is wrong"

@@ -4,7 +4,6 @@ import re
 from typing import Any
 
 from fednlp.config import Experiment
-from fednlp.deployment.disclosure import tells_own_scores
 from fednlp.deployment.secure_messages import TESTS
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
@@ -106,9 +105,9 @@ def _require_sums(wanted: ClientSumsRequest, name: str, experiment: Experiment) 
 
 
 def _require_evaluation(wanted: ClientModelRequest, name: str, experiment: Experiment) -> None:
-    if name not in _EVALUATE:
+    if name != _EVALUATE[wanted.finetune_steps > 0]:
         raise RunError(f"a call to evaluate is not called {name}")
-    if not tells_own_scores(experiment):
+    if not wanted.finetune_steps and not experiment.evaluation.personal:
         raise RunError(
             "the server asks for this site's scores, and the experiment has evaluation.personal = false"
         )

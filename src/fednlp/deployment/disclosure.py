@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from fednlp.config import Experiment
 from fednlp.deployment.policy import Allow
-from fednlp.deployment.setup import Ready
+from fednlp.deployment.setup import MOST_EXAMPLES, Ready
 from fednlp.deployment.site_data import UNREADABLE, UnfitSiteData
 from fednlp.errors import DataError, FednlpError, RunError
 from fednlp.federated.client import ClientResult
@@ -53,9 +53,17 @@ def told_sizes(allow: Allow, train: int, test: int, *, sums: bool = False) -> Re
         test: Number of test examples.
         sums: Whether the site adds to sums over the sites' tests.
 
+    Raises:
+        RunError: They are more than a server takes.
+
     >>> told_sizes(Allow(tell_size=False), 200, 50), told_sizes(Allow(tell_scores=False), 200, 50)
     (Ready(train=1, test=1), Ready(train=200, test=0))
     """
+    if max(train, test) > MOST_EXAMPLES:
+        raise RunError(
+            f"this site has {max(train, test):,} examples, and a site can have at most {MOST_EXAMPLES:,}: name a "
+            "smaller file in data.path"
+        )
     tests = test if allow.tell_scores or sums else 0
     return Ready(train=train, test=tests) if allow.tell_size else Ready(train=1, test=min(1, tests))
 

@@ -29,7 +29,7 @@ from fednlp.deployment.certificates import (
 from fednlp.deployment.names import server_address, site_name
 from fednlp.deployment.sites import Register, Site
 from fednlp.deployment.tokens import JoinToken
-from fednlp.disk import write_private
+from fednlp.disk import regular, write_private
 from fednlp.errors import ConfigError, IdentityError, RunError
 
 VERSION = 1
@@ -244,12 +244,12 @@ def kind_of(folder: Path) -> Kind:
 def _server(folder: Path) -> _ServerFile:
     path = folder / _SERVER_FILE
     try:
-        found = _ServerFile.model_validate_json(path.read_bytes())
+        found = _ServerFile.model_validate_json(regular(path).read_bytes())
         server_address(found.address)
         return found
     except FileNotFoundError:
         raise RunError(f"{folder.parent} has no address for sites yet: start fednlp serve once") from None
-    except (ValidationError, IdentityError):
+    except (ValidationError, IdentityError, OSError):
         raise damaged(path, ValueError('it holds no "address"'), "start fednlp serve again") from None
 
 

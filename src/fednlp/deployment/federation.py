@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from fednlp import config
+from fednlp.checked_json import damaged
 from fednlp.config import Experiment
 from fednlp.deployment.arrivals import by_arrivals
 from fednlp.deployment.components import server_components
@@ -27,7 +28,7 @@ from fednlp.deployment.secure_server import Asking, SecureSessions
 from fednlp.deployment.servable import require_servable
 from fednlp.deployment.setup import ENCODER_FILES, Setup, model_files
 from fednlp.deployment.waiting import Patience
-from fednlp.disk import atomic, write_private
+from fednlp.disk import atomic, regular, write_private
 from fednlp.errors import RunError, TooFewClients
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
 from fednlp.models.resolve import resolve_model
@@ -79,10 +80,16 @@ def open_directory(experiment: Experiment, out: Path) -> RunDir:
 def run_name(directory: RunDir) -> str:
     """Return the name that a federation's messages carry, drawn once."""
     path = directory.folder / FOLDER / "run.json"
-    if not path.is_file():
+    if not path.exists():
         with atomic(path, "then start it again") as file:
             file.write(json.dumps({"run": secrets.token_hex(16)}).encode())
-    return str(json.loads(path.read_text())["run"])
+    try:
+        run = json.loads(regular(path).read_text())["run"]
+        if not isinstance(run, str):
+            raise ValueError("it names no run")
+    except (ValueError, LookupError, TypeError, OSError, RecursionError) as error:
+        raise damaged(path, error, "restore it from a backup") from None
+    return run
 
 
 def noise_secret(folder: Path) -> int:

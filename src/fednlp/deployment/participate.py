@@ -94,6 +94,8 @@ class Participant:
     def _answer(self, call: ReadyCall) -> None:
         name, session, begun = call.id.rpartition(".")[2], self.session, time.monotonic()
         try:
+            if is_setup(call.id) and call.request.get("run") != session.run:
+                raise RunError("the server sets this site up for another run than that of the connection")
             answer, body = self.site.answer(name, call.request, call.objects)
         except FednlpError as error:
             self._fail(call.id, error, str(error))

@@ -17,7 +17,7 @@ from pydantic import Field, PlainValidator, ValidationError, field_validator
 from fednlp.config.error_messages import explain, report
 from fednlp.config.sections import DataFiles, Section
 from fednlp.costs.devices import load_profile, profile_names, saved_profiles
-from fednlp.disk import expanded
+from fednlp.disk import expanded, regular
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.formatting.suggestions import did_you_mean
@@ -246,7 +246,7 @@ def load_policy(path: Path) -> SitePolicy:
         ConfigError: It cannot be read, or something in it is wrong; every mistake is listed.
     """
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(regular(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(
             f"there is no site file {path}: write one with fednlp join --init {path.name}"

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fednlp.checked_json import damaged
 from fednlp.deployment.ca import REMEDY
-from fednlp.disk import locked, private_folder, write_private
+from fednlp.disk import locked, private_folder, regular, write_private
 
 State = Literal["invited", "enrolled", "removed"]
 Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -74,12 +74,12 @@ class RegisterFile:
             RunError: It is damaged.
         """
         try:
-            content = self._path.read_bytes()
+            content = regular(self._path).read_bytes()
             if content != self._last[0]:
                 self._last = (content, File.model_validate_json(content))
         except FileNotFoundError:
             return File()
-        except ValidationError:
+        except (ValidationError, OSError):
             error = ValueError("it is no register of sites")
             raise damaged(self._path, error, "restore it from a backup") from None
         return self._last[1]

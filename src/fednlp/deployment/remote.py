@@ -14,6 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from fednlp.deployment.answers import require_own
 from fednlp.deployment.asked import SiteRequest
 from fednlp.deployment.hub import Hub, StoredReply
 from fednlp.deployment.messages import Call
@@ -263,7 +264,7 @@ class Sites:
             return _failed(request, reply.error)
         try:
             answer = from_json(reply.answer)
-            _require_own(told(request), answer)
+            require_own(told(request), answer, _ANSWERS[type(request)])
             if not isinstance(request, TrainRequest):
                 return answer
             answer = replace(answer, weight=request.weight)
@@ -321,14 +322,6 @@ def told(request: Any) -> Any:
 
 def _trains(request: Any) -> bool:
     return isinstance(request, TrainRequest)
-
-
-def _require_own(request: Any, answer: Any) -> None:
-    """Check that an answer is to the request: a site speaks for itself alone."""
-    if not isinstance(answer, _ANSWERS[type(request)]) or answer.client != request.client:
-        raise RunError("the site answered something else than it was asked")
-    if isinstance(answer, ClientResult) and answer.weight != request.weight:
-        raise RunError("the site answered with another weight than it was told")
 
 
 def _failed(request: Any, reason: str) -> Any:

@@ -1,4 +1,4 @@
-"""A server may ask for a round's update again, and gets the same: another would tell it more than was agreed."""
+"""A server may ask again for what it asked of a round: something else would tell it more than was agreed."""
 
 import hashlib
 import json
@@ -12,33 +12,37 @@ from fednlp.disk import atomic
 from fednlp.errors import RunError
 
 
-class Trained(BaseModel):
-    """What a site was asked to train on last.
+class Asked(BaseModel):
+    """What a site was asked for last, of one kind of call.
 
     Attributes:
-        run: The run.
         round: The round.
-        name: Of the call.
         asked: A digest of what was asked.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    run: str
     round: int = Field(ge=1)
-    name: str
     asked: str
 
 
-class LastTrained:
-    """What a site was asked to train on last, in a small file.
+class _Known(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-    A further attempt at a round comes from a server whose round came to nothing. What it asks for is then the same,
-    word for word and byte for byte. A server that asks under the number of a further attempt for another update, from
-    another model, would get more updates than the experiment has rounds.
+    run: str
+    last: dict[str, Asked] = {}
+
+
+class LastAsked:
+    """What a site was asked for last, by the kind of the call, in a small file.
+
+    A further attempt at a round comes from a server whose round came to nothing, and a call comes twice from one that
+    has withdrawn it or was started again. What it asks for is then the same, word for word and byte for byte. A server
+    that asks for another update or score of the same round, from another model, would get more of them than the
+    experiment has rounds.
 
     Args:
-        path: The file; made with the first round.
+        path: The file; made with the first call.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,40 +51,40 @@ class LastTrained:
     def require_same(
         self, run: str, number: int, name: str, request: Mapping[str, Any], objects: Mapping[str, Path]
     ) -> None:
-        """Check that a call to train asks for a new round, or once more for the same; take note of it.
+        """Check that a call asks for a new round, or once more for the same; take note of it.
 
         Args:
             run: The run.
             number: Of the round.
-            name: Of the call.
+            name: Of the call; what follows a hyphen is the number of an attempt.
             request: What is asked, as JSON.
             objects: The files that came with it; each is named by the digest of its bytes.
 
         Raises:
-            RunError: It asks for another update of a round, or for one of a round before.
+            RunError: It asks for something else of a round, or for a round before.
         """
-        asked = _digest(request, objects)
-        known = self._known()
-        if known is not None and known.run == run:
-            if number == known.round and name != known.name and asked != known.asked:
-                raise RunError(
-                    f"the server asks twice for the update of round {number}, and not for the same"
-                )
-            if number < known.round:
-                raise RunError(
-                    f"the server asks for round {number} again, and this site has gone on to {known.round}"
-                )
-        if known is None or (run, number, name, asked) != (known.run, known.round, known.name, known.asked):
+        kind, asked = name.partition("-")[0], _digest(request, objects)
+        known = self._known(run)
+        last = known.last.get(kind)
+        if last is not None and number == last.round and asked != last.asked:
+            raise RunError(f"the server asks twice to {kind} in round {number}, and not for the same")
+        if last is not None and number < last.round:
+            raise RunError(
+                f"the server asks to {kind} in round {number} again, and this site has gone on to {last.round}"
+            )
+        if last is None or number > last.round:
+            known.last[kind] = Asked(round=number, asked=asked)
             with atomic(self.path) as file:
-                file.write(Trained(run=run, round=number, name=name, asked=asked).model_dump_json().encode())
+                file.write(known.model_dump_json().encode())
 
-    def _known(self) -> Trained | None:
+    def _known(self, run: str) -> _Known:
         if not self.path.is_file():
-            return None
+            return _Known(run=run)
         try:
-            return Trained.model_validate_json(self.path.read_bytes())
+            known = _Known.model_validate_json(self.path.read_bytes())
         except ValidationError:
             raise RunError(f"{self.path} is damaged: remove it if the server can be trusted") from None
+        return known if known.run == run else _Known(run=run)
 
 
 def _digest(request: Mapping[str, Any], objects: Mapping[str, Path]) -> str:

@@ -1,6 +1,7 @@
 """What a site is told before the first round, and what it answers: plain JSON, checked on both sides."""
 
 import re
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -8,10 +9,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from fednlp.config import Experiment
+from fednlp.disk import sha256_of
 from fednlp.errors import ConfigError, RunError
 
 MODEL_FILES, ENCODER_FILES = "start:", "encoder:"
 """Objects of these prefixes are the files of the starting model's folder, and of the model's that filters texts."""
+MOST_EXAMPLES = 10_000_000
+"""Examples of one site, for which the server keeps a number each."""
 _SUFFIXES = frozenset({".json", ".jinja", ".model", ".safetensors", ".txt"})
 """Files of a model's folder that travel: no code, and nothing that loading would run."""
 _NAME = re.compile(r"setup(?:-([1-9][0-9]{0,5}))?")
@@ -57,8 +61,8 @@ class Ready(_Checked):
         clients: How many sites it was told that there are.
     """
 
-    train: int = Field(ge=1, le=2**40)
-    test: int = Field(ge=0, le=2**40)
+    train: int = Field(ge=1, le=MOST_EXAMPLES)
+    test: int = Field(ge=0, le=MOST_EXAMPLES)
     gold: int | None = Field(default=None, ge=0, lt=2**31)
     candidates: int | None = Field(default=None, ge=0, lt=2**31)
     clients: int = Field(default=1, ge=1, repr=False)
@@ -136,7 +140,7 @@ def model_files(folder: Path, prefix: str = MODEL_FILES) -> dict[str, Path]:
 
 
 def place_models(objects: Mapping[str, Path], folders: Mapping[str, Path]) -> None:
-    """Put the files of models into folders, under the names that they have at the server.
+    """Put the files of models into folders, under the names that they have at the server, in place of all others.
 
     Args:
         objects: That came with the setup: file by name.
@@ -145,12 +149,34 @@ def place_models(objects: Mapping[str, Path], folders: Mapping[str, Path]) -> No
     Raises:
         RunError: A name leads out of the folder, or is of a kind of file that does not travel.
     """
-    for name, path in objects.items():
-        prefix, plain = _checked_name(name, folders)
+    named = [(*_checked_name(name, folders), path) for name, path in objects.items()]
+    for folder in folders.values():
+        if folder.is_dir():
+            shutil.rmtree(folder)
+    for prefix, plain, path in named:
         target = folders[prefix] / plain
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.unlink(missing_ok=True)
         target.hardlink_to(path)
+
+
+def require_placed(objects: Mapping[str, Path], folders: Mapping[str, Path]) -> None:
+    """Check that files of models which came again are those that are in the folders, byte for byte.
+
+    Args:
+        objects: That came with the setup: file by name.
+        folders: As in :func:`place_models`.
+
+    Raises:
+        RunError: They are not.
+    """
+    sent = {}
+    for name, path in objects.items():
+        prefix, plain = _checked_name(name, folders)
+        sent[folders[prefix] / plain] = path
+    there = {path for folder in folders.values() for path in folder.rglob("*") if path.is_file()}
+    for target in sorted(there ^ sent.keys()) or sent:
+        if target not in sent or target not in there or sha256_of(target) != sha256_of(sent[target]):
+            raise RunError(f"the server has changed the model of this run: {target.name}")
 
 
 def _checked_name(name: str, prefixes: Iterable[str]) -> tuple[str, PurePosixPath]:

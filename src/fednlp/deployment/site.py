@@ -28,7 +28,7 @@ from fednlp.deployment.memory import check_memory
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.published import Published
 from fednlp.deployment.refusals import Refusal, check, check_settings, refused_by
-from fednlp.deployment.repeated import LastTrained
+from fednlp.deployment.repeated import LastAsked
 from fednlp.deployment.secure_agreed import agreed, agreed_on_tests
 from fednlp.deployment.secure_kept import KeptSessions
 from fednlp.deployment.secure_messages import OF_TESTS, STEPS
@@ -40,11 +40,13 @@ from fednlp.deployment.setup import (
     Setup,
     experiment_of,
     is_setup,
+    model_files,
     place_models,
     read_setup,
+    require_placed,
 )
 from fednlp.deployment.site_worker import ENCODER, LABELS, START, SiteWork, open_work
-from fednlp.disk import atomic
+from fednlp.disk import atomic, sha256_of
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.runtime import MODEL
@@ -63,7 +65,7 @@ from fednlp.runtime.messages import (
 from fednlp.simulation.components import Log
 from fednlp.training.worker import ClientWorker
 
-_SETUP, _SECURE, _SECURE_TESTS, _LAST = "setup.json", "secure", "secure-tests", "trained.json"
+_SETUP, _SECURE, _SECURE_TESTS, _LAST = "setup.json", "secure", "secure-tests", "asked.json"
 
 
 class Site:
@@ -82,7 +84,7 @@ class Site:
         self._sums: SecureSite | None = None
         self._test_sums: SecureSite | None = None
         self._published = Published()
-        self._last, self._run = LastTrained(folder / _LAST), ""
+        self._last, self._run = LastAsked(folder / _LAST), ""
 
     def answer(
         self, name: str, request: Mapping[str, Any], objects: Mapping[str, Path]
@@ -132,7 +134,7 @@ class Site:
                     "the server asks for work before it has set this site up: start the server again"
                 )
             setup = read_setup(json.loads(path.read_text()))
-            self._opened = self._open(setup)
+            self._opened = self._opened_again(setup)
             self._open_sums(setup, self._opened.worker)
         return self._opened
 
@@ -152,7 +154,6 @@ class Site:
         return self._test_sums if self.worker is not None else None
 
     def _set_up(self, setup: Setup, objects: Mapping[str, Path]) -> dict[str, Any]:
-        self._require_unchanged(setup)
         self._opened = work = self._examined(setup, objects)
         self._open_sums(setup, work.worker)
         ready = self._ready(setup, work)
@@ -160,12 +161,29 @@ class Site:
             file.write(setup.model_dump_json().encode())
         return ready.model_dump(exclude_none=True) | {"clients": setup.clients}
 
-    def _require_unchanged(self, setup: Setup) -> None:
-        """Check that a site that is set up again has the experiment that it has agreed to."""
+    def _has_agreed(self, setup: Setup, objects: Mapping[str, Path]) -> bool:
+        """Return whether this site has agreed to a run before; what it agreed to with another run is forgotten.
+
+        Raises:
+            RunError: It has agreed to another experiment, or to other models, of this run.
+        """
         path = self.folder / _SETUP
-        known = read_setup(json.loads(path.read_text())) if path.is_file() else setup
-        if known.run == setup.run and (changed := differences(experiment_of(known), experiment_of(setup))):
+        if not path.is_file():
+            return False
+        known = read_setup(json.loads(path.read_text()))
+        if known.run != setup.run:
+            path.unlink()
+            self._opened = None
+            return False
+        if changed := differences(experiment_of(known), experiment_of(setup)):
             raise RunError(f"the server has changed the experiment of this run: {'; '.join(changed[:5])}")
+        require_placed(objects, self._models)
+        return True
+
+    @property
+    def _models(self) -> dict[str, Path]:
+        """The folders of models that come with a setup, by the prefix of their files' names."""
+        return {MODEL_FILES: self.folder / START, ENCODER_FILES: self.folder / ENCODER}
 
     def _ready(self, setup: Setup, work: SiteWork) -> Ready:
         """Return how many examples the site has, as far as the server may know."""
@@ -206,23 +224,43 @@ class Site:
             RunError: The policy refuses the experiment's text, so that nothing of it is looked at further.
         """
         experiment = experiment_of(setup)
+        agreed = self._has_agreed(setup, objects)
         self._require_none(check_settings(self.policy, experiment))
-        place_models(objects, {MODEL_FILES: self.folder / START, ENCODER_FILES: self.folder / ENCODER})
+        if not agreed:
+            place_models(objects, self._models)
         self._require_none(check_memory(self.policy, setup, experiment, self.folder / START))
         work = self._open(setup)
+        facts = self._facts(setup, work, {name: (path, path.name) for name, path in objects.items()})
+        return work, facts, check(self.policy, experiment, facts)
+
+    def _facts(self, setup: Setup, work: SiteWork, files: Mapping[str, tuple[Path, str]]) -> Facts:
+        """Return what is known of a run; ``files`` are those of the models, each with its digest."""
         worker, labels = work.worker, work.labels
-        facts = facts_of(
-            experiment,
+        return facts_of(
+            work.experiment,
             worker.replica.model,
             worker.task,
             clients=setup.clients,
             examples=len(worker.partition.train(setup.client)),
             longest=setup.longest,
-            downloads=[Download(name, path.stat().st_size, path.name) for name, path in objects.items()],
+            downloads=[Download(name, path.stat().st_size, digest) for name, (path, digest) in files.items()],
             gold=None if labels is None else len(labels.gold[0]),
             asks_labels=setup.asked_labels,
         )
-        return work, facts, check(self.policy, experiment, facts)
+
+    def _opened_again(self, setup: Setup) -> SiteWork:
+        """Open what the site agreed to before, if its policy, as it is now, still allows all of it.
+
+        Raises:
+            RunError: It does not; every reason is named.
+        """
+        work = self._open(setup)
+        files: dict[str, tuple[Path, str]] = {}
+        for prefix, folder in self._models.items():
+            if folder.is_dir():
+                files |= {name: (path, sha256_of(path)) for name, path in model_files(folder, prefix).items()}
+        self._require_none(check(self.policy, work.experiment, self._facts(setup, work, files)))
+        return work
 
     def _require_none(self, refusals: list[Refusal]) -> None:
         if refusals:
@@ -274,12 +312,11 @@ class Site:
             sums.over(wanted.round + (not isinstance(wanted, TrainRequest | KeepLabelsRequest)))
             if isinstance(wanted, TrainRequest):
                 return sums.train(wanted, do)
-        if isinstance(wanted, TrainRequest):
-            self._last.require_same(self._run, wanted.round, name, request, objects)
         if isinstance(wanted, ClientSumsRequest):
             require_sums_told(self.policy.allow, self.opened.experiment)
             if self.test_sums is not None:
                 return self.test_sums.add(wanted, do)
+        self._last.require_same(self._run, wanted.round, name, request, objects)
         answer = do(wanted)
         if not isinstance(answer, Trained):
             return _json(to_json(answer)), None

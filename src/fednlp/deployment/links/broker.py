@@ -37,6 +37,7 @@ class Broker:
         on_message: Told the topic and the payload of each message.
         on_lost: Told why the connection was lost, once.
         hello: Topic and payload of what is said first, retained.
+        name: Of this end at the broker; nothing for one that the broker makes up.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Broker:
         on_message: Callable[[str, bytes], None],
         on_lost: Callable[[str], None],
         hello: tuple[str, bytes] | None = None,
+        name: str = "",
     ) -> None:
         self._loop = asyncio.get_running_loop()
         scheme = broker_scheme(address)
@@ -57,7 +59,7 @@ class Broker:
         self._over = False
         self._last: Any = None
         client = paho.Client(
-            paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv311, reconnect_on_failure=False
+            paho.CallbackAPIVersion.VERSION2, name, protocol=paho.MQTTv311, reconnect_on_failure=False
         )
         client.max_inflight_messages_set(1 << 10)
         client.max_queued_messages_set(0)
@@ -91,9 +93,9 @@ class Broker:
             self.close()
             raise
 
-    def send(self, topic: str, payload: bytes) -> None:
+    def send(self, topic: str, payload: bytes, *, retained: bool = False) -> None:
         """Send a message: at least once, while the connection holds."""
-        self._last = self._client.publish(topic, payload, qos=1)
+        self._last = self._client.publish(topic, payload, qos=1, retain=retained)
 
     async def flush(self, seconds: float) -> None:
         """Wait until the broker has what was sent."""
@@ -130,8 +132,11 @@ class Broker:
         self._call(lambda: _settle(self._ready, why))
 
     def _arrived(self, client: Any, data: Any, message: Any) -> None:
+        try:
+            topic, payload = message.topic, message.payload
+        except UnicodeDecodeError:
+            return  # no topic of ours; an error would end paho's thread, and with it all that arrives
         self._pending.acquire()
-        topic, payload = message.topic, message.payload
         self._call(lambda: self._deliver(topic, payload))
 
     def _disconnected(self, client: Any, data: Any, flags: Any, code: Any, properties: Any) -> None:

@@ -21,9 +21,10 @@ from fednlp.deployment.frames import MOST_FRAME
 from fednlp.deployment.links import Session, Wake
 from fednlp.deployment.links.broker import Broker
 from fednlp.deployment.links.grpc import MOST_ENROLMENT, Enrol, NewSession, PeerIdentity
-from fednlp.deployment.links.packets import Kind, Ordered, Packet, new_id, split
+from fednlp.deployment.links.packets import WINDOW, Kind, Ordered, Packet, new_id, split
 from fednlp.deployment.links.sealed import Lost, SealedStream, context
 from fednlp.deployment.links.streams import GOODBYE, drive, ends_within, pause, waker
+from fednlp.deployment.messages import printable
 from fednlp.errors import FednlpError, IdentityError, ProtocolError, RunError
 
 HANDSHAKE = 30.0
@@ -31,6 +32,9 @@ HANDSHAKE = 30.0
 _SESSION, _ENROL = b"S", b"E"
 _ACCEPTED, _REFUSED = b"+", b"-"
 _MOST_STATUS = 1000
+_PRESENCE = "server"
+_TELL_AGAIN = 1.0
+"""Seconds after which the server says again that it is there, where something else was said."""
 _MOST_CONNECTIONS, _MOST_HALF_OPEN = 1 << 14, 1 << 8
 _MOST_ENDED = 1 << 12
 """Connections that are remembered as ended: late packets do not begin them again."""
@@ -204,7 +208,7 @@ def _accepted(status: bytes) -> bytes:
         RunError: It refuses.
     """
     if status[:1] != _ACCEPTED:
-        raise _NotLetIn(status[1:].decode(errors="replace"))
+        raise _NotLetIn(printable(status[1:].decode(errors="replace")))
     return status[1:]
 
 
@@ -225,7 +229,7 @@ class _Line:
     def __init__(self, address: str, material: Material, server_name: str, purpose: bytes) -> None:
         ordered, topics = Ordered(new_id()), f"fednlp/{channel_of(material)}"
         name = ordered.connection.hex()
-        self._purpose, self._up, self._presence = purpose, f"{topics}/up/{name}", f"{topics}/server"
+        self._purpose, self._up, self._presence = purpose, f"{topics}/up/{name}", f"{topics}/{_PRESENCE}"
         self._server: bytes | None = None
         self._there = asyncio.Event()
         self.reason = ""
@@ -236,6 +240,7 @@ class _Line:
             will,
             self._arrived,
             lambda why: self.stream.break_off(Lost(why)),
+            name=name,
         )
         self.stream = SealedStream(
             ordered,
@@ -303,19 +308,19 @@ class _Server:
         self._address, self._material = address, material
         self._topics = f"fednlp/{channel_of(material())}"
         self._new_session, self._enrol, self._log = new_session, enrol, log
-        self._instance = new_id()
+        self._instance, self._telling = new_id(), False
         self._streams: dict[bytes, SealedStream] = {}
-        self._half_open: set[bytes] = set()
+        self._half_open: OrderedDict[bytes, None] = OrderedDict()
         self._ended: OrderedDict[bytes, None] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
         """Connect to the broker."""
-        presence = f"{self._topics}/server"
+        presence = f"{self._topics}/{_PRESENCE}"
         self._lost = asyncio.Event()
         self._broker = Broker(
             self._address,
-            [f"{self._topics}/up/+"],
+            [f"{self._topics}/up/+", presence],
             (presence, b"", True),
             self._arrived,
             self._lose,
@@ -344,7 +349,8 @@ class _Server:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._broker.send(f"{self._topics}/server", b"")
+        self._telling = True  # nothing more is said after this
+        self._broker.send(f"{self._topics}/{_PRESENCE}", b"", retained=True)
         await self._broker.flush(GOODBYE)
         self._broker.close()
 
@@ -355,6 +361,11 @@ class _Server:
         self._lost.set()
 
     def _arrived(self, topic: str, payload: bytes) -> None:
+        if topic.rpartition("/")[2] == _PRESENCE:
+            if payload != self._instance and not self._telling:
+                self._telling = True
+                asyncio.get_running_loop().call_later(_TELL_AGAIN, self._tell)
+            return
         try:
             packet = split(payload)
         except ProtocolError:
@@ -366,17 +377,33 @@ class _Server:
         if stream is not None:
             stream.arrived(packet)
 
+    def _tell(self) -> None:
+        """Say again that the server is there: the will of one that was before it, or somebody else, said otherwise."""
+        self._telling = False
+        if not self._lost.is_set():
+            self._broker.send(f"{self._topics}/{_PRESENCE}", self._instance, retained=True)
+
     def _begun(self, packet: Packet) -> SealedStream | None:
         """Begin a connection with its first packet; None for what begins none."""
         name = packet.connection
-        full = len(self._streams) >= _MOST_CONNECTIONS or len(self._half_open) >= _MOST_HALF_OPEN
-        if packet.kind != Kind.DATA or name in self._ended or full:
+        first = packet.kind == Kind.DATA and packet.number < WINDOW
+        if not first or name in self._ended or len(self._streams) >= _MOST_CONNECTIONS:
             return None
+        if len(self._half_open) >= _MOST_HALF_OPEN:  # strangers hold these: whoever comes has a little time
+            oldest, _ = self._half_open.popitem(last=False)
+            self._streams[oldest].break_off(Lost("others came"))
         down = f"{self._topics}/down/{name.hex()}"
-        made = context(self._material(), server=True)
+        try:
+            made = context(self._material(), server=True)
+        except (
+            OSError,
+            FednlpError,
+        ) as error:  # a full disk, a file of an organisation that is being replaced
+            self._log(f"no connection can be begun: {error}")
+            return None
         stream = SealedStream(Ordered(name), made, lambda data: self._broker.send(down, data))
         self._streams[name] = stream
-        self._half_open.add(name)
+        self._half_open[name] = None
         task = asyncio.get_running_loop().create_task(self._talk(name, stream))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -388,7 +415,7 @@ class _Server:
             async with asyncio.timeout(HANDSHAKE):
                 certificate = await stream.handshake()
                 purpose = await stream.read(len(_SESSION))
-            self._half_open.discard(name)
+            self._half_open.pop(name, None)
             await self._do(PeerIdentity(who, certificate), stream, purpose)
         except TimeoutError:
             self._log(f"{who}: it did not finish its handshake")
@@ -398,7 +425,7 @@ class _Server:
             self._log(f"{who}: {error}")
         finally:
             stream.end()
-            self._half_open.discard(name)
+            self._half_open.pop(name, None)
             del self._streams[name]
             self._ended[name] = None
             if len(self._ended) > _MOST_ENDED:
@@ -410,7 +437,9 @@ class _Server:
         try:
             if purpose == _ENROL:
                 await stream.write(_ACCEPTED)
-                answer = self._enrol(peer, await stream.read(MOST_ENROLMENT))
+                async with asyncio.timeout(HANDSHAKE):
+                    request = await stream.read(MOST_ENROLMENT)
+                answer = self._enrol(peer, request)
                 await stream.write(_ACCEPTED + answer)
                 return
             session = self._new_session(peer, wake)

@@ -90,6 +90,11 @@ class Ordered:
         return WINDOW - (self._sent - self._acknowledged)
 
     @property
+    def held(self) -> int:
+        """Bytes that have arrived, and that the reader has not taken."""
+        return sum(map(len, self._early.values())) + sum(map(len, self._ready))
+
+    @property
     def incomplete(self) -> bool:
         """Whether a packet is missing before one that has arrived."""
         return bool(self._early)

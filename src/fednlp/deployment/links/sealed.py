@@ -9,6 +9,7 @@ import ssl
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,10 +23,15 @@ _GAP = 60.0
 """Seconds after which a packet that is missing is taken for lost."""
 
 
+MOST_HANDSHAKE = 1 << 16
+"""Bytes that an end holds of another that has not shown yet who it is."""
+
+
 class Lost(Exception):
     """The other end is gone, or a packet is."""
 
 
+@lru_cache(maxsize=4)  # a stranger's first packet has one made, and making it writes files
 def context(material: Material, *, server: bool) -> ssl.SSLContext:
     """Return what one end of TLS shows and trusts; both ends have to show a certificate.
 
@@ -36,6 +42,8 @@ def context(material: Material, *, server: bool) -> ssl.SSLContext:
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     made.minimum_version = ssl.TLSVersion.TLSv1_3
     made.verify_mode = ssl.CERT_REQUIRED
+    if server:
+        made.num_tickets = 0  # who comes back shows its certificate again
     made.load_verify_locations(cadata=material.roots.decode())
     made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an invitation's certificate is a root by itself
     with (
@@ -71,6 +79,7 @@ class SealedStream:
         self._news, self._room = asyncio.Event(), asyncio.Event()
         self._buffer = bytearray()
         self._error: Exception | None = None
+        self._shaken = False
         self._writing = asyncio.Lock()
 
     def arrived(self, packet: Packet) -> None:
@@ -78,6 +87,8 @@ class SealedStream:
         try:
             if packet.kind == Kind.END:
                 raise Lost("the other end has ended the connection")
+            if not self._shaken and self._ordered.held + len(packet.payload) > MOST_HANDSHAKE:
+                raise ProtocolError("the other end sends too much before the handshake")
             self._ordered.receive(packet)
         except (Lost, ProtocolError) as error:
             self.break_off(error)
@@ -109,6 +120,7 @@ class SealedStream:
                 with suppress(Lost):
                     await self._flush()  # the alert, which tells the other end
                 raise ProtocolError(f"TLS was refused ({_reason(error)})") from None
+        self._shaken = True
         shown = self._tls.getpeercert(binary_form=True)
         return ssl.DER_cert_to_PEM_cert(shown).encode() if shown else None
 
@@ -149,11 +161,15 @@ class SealedStream:
     async def _exactly(self, count: int) -> bytes:
         while len(self._buffer) < count:
             try:
-                self._buffer += self._tls.read(_READ)
+                data = self._tls.read(_READ)
             except ssl.SSLWantReadError:
                 await self._more()
+                continue
             except ssl.SSLError as error:
                 raise ProtocolError(f"TLS was broken ({_reason(error)})") from None
+            if not data:  # TLS was closed by the other end, which sends nothing any more
+                raise Lost("the other end has ended the connection")
+            self._buffer += data
         found = bytes(memoryview(self._buffer)[:count])
         del self._buffer[:count]
         return found
