@@ -4,8 +4,9 @@ The bound is a plain TCP copy in Python: chunks of 1 MiB by ``sendall``, receive
 ``checked`` is the same with a SHA-256 of what arrived. Against them stands an upload as a site sends it: from the
 moment when its answer is on its own disk to the moment when the server has checked its SHA-256 and stored it, over gRPC
 without TLS and with TLS on both sides (mTLS). ``stream`` is gRPC alone: the same bytes over the same link, written to a
-file and not checked. ``fsync`` at the server is measured there, and not part of any of them. ``answer`` is what the
-site does before: it hashes its file and puts it on the disk. All of them alternate, so that they meet the same machine.
+file and not checked. ``mqtt`` is that by way of mosquitto, with TLS from end to end, where mosquitto is installed.
+``fsync`` at the server is measured there, and not part of any of them. ``answer`` is what the site does before: it
+hashes its file and puts it on the disk. All of them alternate, so that they meet the same machine.
 All times are in seconds, ``cpu`` those of the receiving process.
 """
 
@@ -20,13 +21,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 CHUNK = 1 << 20
-BOUNDS = {"stream": 0.70, "stream_mtls": 0.45}
+BOUNDS = {"stream": 0.70, "stream_mtls": 0.45, "mqtt": 0.35}
 
 
 class Arrivals:
@@ -139,6 +141,21 @@ def receive_stream(port: Any, results: Any, folder: Path, size: int, repeats: in
     threading.Event().wait()
 
 
+def receive_by_broker(port: Any, results: Any, folder: Path, size: int, repeats: int, where: Any) -> None:
+    """Receive files by way of a broker."""
+    from fednlp.deployment.links import mqtt
+
+    (address, material), arrivals = where, Arrivals(results)
+    mqtt.serve(
+        address,
+        lambda: material,
+        lambda peer, wake: Receiving(arrivals, folder / "file", size),
+        lambda peer, data: data,
+    )
+    port.put(0)
+    threading.Event().wait()
+
+
 def receive_upload(port: Any, results: Any, folder: Path, size: int, repeats: int, tls: Any) -> None:
     """Receive files as the server of a run: ask for each upload, and take it from the inbox."""
     from fednlp.deployment.hub import Hub
@@ -225,6 +242,25 @@ class Stream(Runner):
         self.session.send()
 
 
+class ByBroker(Runner):
+    """Sends by way of a broker."""
+
+    def __init__(self, folder: Path, size: int, repeats: int, where: Any) -> None:
+        from fednlp.deployment.links import mqtt
+
+        address, authority = where
+        server = authority.material("fednlp-server")
+        super().__init__(receive_by_broker, folder, size, repeats, (address, server))
+        self.session, own = Sending(self.data), authority.material("site")
+        arguments = (address, lambda: own, self.session.begin)
+        names = {"server_name": "fednlp-server"}
+        threading.Thread(target=mqtt.connect, args=arguments, kwargs=names, daemon=True).start()
+        time.sleep(2.0)  # until it is connected
+
+    def send(self) -> None:
+        self.session.send()
+
+
 class Upload(Runner):
     """Sends as a site does."""
 
@@ -262,10 +298,14 @@ def tls_of(authority: Any) -> Any:
 
 def transfer(megabytes: float, repeats: int) -> dict[str, Any]:
     """Return the figures of the section ``transfer``."""
+    from tests.deployment.mosquitto import MOSQUITTO, Mosquitto
     from tests.deployment.throwaway import Authority
 
     size, authority = round(megabytes * 1e6), Authority()
-    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", "/var/tmp")) as name:
+    with (
+        tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", "/var/tmp")) as name,
+        Mosquitto(Path(name)) if MOSQUITTO else nullcontext() as broker,
+    ):
         folder = Path(name)
         runs: dict[str, Runner] = {
             "plain": Plain(folder / "plain", size, repeats, checked=False),
@@ -275,6 +315,8 @@ def transfer(megabytes: float, repeats: int) -> dict[str, Any]:
             "upload": Upload(folder / "upload", size, repeats, None),
             "upload_mtls": Upload(folder / "upload_mtls", size, repeats, authority),
         }
+        if broker is not None:
+            runs["mqtt"] = ByBroker(folder / "mqtt", size, repeats, (broker.address, authority))
         times: dict[str, list[dict[str, float]]] = {one: [] for one in runs}
         for _ in range(repeats):
             for one, run in runs.items():
@@ -285,7 +327,7 @@ def transfer(megabytes: float, repeats: int) -> dict[str, Any]:
     figures: dict[str, Any] = {"bytes": size, "repeats": repeats}
     for one, rows in times.items():
         figures[one] = {key: spread([row[key] for row in rows]) for key in rows[0]}
-    for one, bound in BOUNDS.items():
+    for one, bound in ((one, bound) for one, bound in BOUNDS.items() if one in figures):
         figures[one]["of_plain"] = ratio(figures["plain"], figures[one]) | {"bound": bound}
     for one in ("upload", "upload_mtls"):
         figures[one]["of_checked"] = ratio(figures["checked"], figures[one])

@@ -56,8 +56,8 @@ def told_sizes(allow: Allow, train: int, test: int, *, sums: bool = False) -> Re
     Raises:
         RunError: They are more than a server takes.
 
-    >>> told_sizes(Allow(tell_size=False), 200, 50), told_sizes(Allow(tell_scores=False), 200, 50)
-    (Ready(train=1, test=1), Ready(train=200, test=0))
+    >>> told_sizes(Allow(tell_size=False), 200, 50)
+    Ready(train=1, test=1, gold=None, candidates=None)
     """
     if max(train, test) > MOST_EXAMPLES:
         raise RunError(

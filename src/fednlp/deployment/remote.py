@@ -311,9 +311,9 @@ def told(request: Any) -> Any:
     A site is told the round in which it begins, and no weight. The server weighs an update when it adds it: how late
     the update is, and how much others weigh, may not be known before.
 
-    >>> told(TrainRequest(client=3, round=12, weight=0.25, staleness=2))
-    TrainRequest(client=3, round=10, weight=1.0, staleness=0, rate=1.0, masking=None, examples=None, labels=None,
-    labelling=None)
+    >>> request = told(TrainRequest(client=3, round=12, weight=0.25, staleness=2))
+    >>> request.round, request.weight, request.staleness
+    (10, 1.0, 0)
     """
     if not isinstance(request, TrainRequest):
         return request

@@ -78,7 +78,8 @@ def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     length = -(-len(text) // 8) * 8
     yield length.to_bytes(8, "little") + text.ljust(length)
     for name in header:
-        yield tensors[name].detach().contiguous().view(-1).view(torch.uint8).numpy().data
+        flat = tensors[name].detach().contiguous().view(-1)
+        yield flat.view(torch.uint8).numpy().data if len(flat) else b""  # without elements it has no stride
 
 
 def unpack(data: bytes | memoryview, expected: Shapes) -> dict[str, Tensor]:
