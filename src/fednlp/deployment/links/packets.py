@@ -17,7 +17,7 @@ from fednlp.errors import ProtocolError
 
 MOST_PAYLOAD = 1 << 20
 """Bytes of a payload at most."""
-WINDOW = 8
+WINDOW = 16
 """Packets of a connection on their way at most."""
 ID_BYTES = 16
 
