@@ -5,7 +5,10 @@ names and extensions that somebody else wrote are never taken over.
 """
 
 import re
+import ssl
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from cryptography import x509
@@ -166,6 +169,23 @@ def key_id(key: EllipticCurvePublicKey) -> str:
     digest = Hash(SHA256())
     digest.update(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
     return digest.finalize().hex()
+
+
+def show(context: ssl.SSLContext, material: Material) -> None:
+    """Have a TLS context show a key and a chain, and trust the roots.
+
+    Args:
+        context: Changed in place.
+        material: What it shows and trusts.
+    """
+    context.load_verify_locations(cadata=material.roots.decode())
+    with (
+        TemporaryDirectory() as folder
+    ):  # Python reads keys from files alone, and only this user may enter it
+        key, chain = Path(folder) / "key", Path(folder) / "chain"
+        key.write_bytes(material.key)
+        chain.write_bytes(material.chain)
+        context.load_cert_chain(chain, key)
 
 
 def fingerprint(certificate: x509.Certificate) -> str:

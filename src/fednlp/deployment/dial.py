@@ -5,14 +5,12 @@ import ssl
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from cryptography import x509
 
 from fednlp.deployment.ca import SERVER_NAME
-from fednlp.deployment.certificates import Material, fingerprint
+from fednlp.deployment.certificates import Material, fingerprint, show
 from fednlp.deployment.findings import GOOD, WARNING, WRONG, Finding, certificate_dates
 from fednlp.deployment.links.proxy import proxy_for
 from fednlp.deployment.names import broker_scheme
@@ -220,14 +218,7 @@ def context(material: Material | None) -> ssl.SSLContext:
         made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
         return made
     made.verify_flags |= _NO_CHECK_TIME
-    made.load_verify_locations(cadata=material.roots.decode())
-    with (
-        TemporaryDirectory() as folder
-    ):  # Python reads keys from files alone; only this user may enter the folder
-        key, chain = Path(folder) / "key", Path(folder) / "chain"
-        key.write_bytes(material.key)
-        chain.write_bytes(material.chain)
-        made.load_cert_chain(chain, key)
+    show(made, material)
     return made
 
 

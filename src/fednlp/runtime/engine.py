@@ -59,6 +59,12 @@ class Worker(Protocol):
         """Empty a total."""
 
 
+def answered(worker: Worker, request: Any, vectors: Vectors, total: Any) -> Any:
+    """Have a worker answer a request, both halves: what is for the total is in it, and the rest is returned."""
+    answer = worker.handlers[type(request)](request, vectors)
+    return worker.receive(request, answer, vectors, total)
+
+
 def vectors_in(worker: Worker, room: Room) -> dict[str, Tensor]:
     """Return the tensors in which published vectors lie."""
     return {name: room.tensor(name, worker.layout.numel, torch.float32) for name in (MODEL, *worker.receives)}

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fednlp.errors import MissingDependency, RunError
 from fednlp.plugins import raised
-from fednlp.runtime.engine import Worker, vectors_in
+from fednlp.runtime.engine import Worker, answered, vectors_in
 from fednlp.runtime.launch import rank_of
 from fednlp.runtime.messages import Request, from_json, to_json
 from fednlp.runtime.shared import PrivateRoom
@@ -180,8 +180,7 @@ class Mpi:
         self.worker.begin()
         while (number := take()) < len(requests):
             request = requests[number]
-            answer = self.worker.handlers[type(request)](request, self.vectors)
-            by_number[number] = self.worker.receive(request, answer, self.vectors, self.total)
+            by_number[number] = answered(self.worker, request, self.vectors, self.total)
             on_progress(number + 1)
         return by_number
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fednlp.errors import RunError
-from fednlp.runtime.engine import Worker, vectors_in
+from fednlp.runtime.engine import Worker, answered, vectors_in
 from fednlp.runtime.messages import Request, from_json, to_json
 from fednlp.runtime.placement import WORKER
 from fednlp.runtime.shared import Counter, PrivateRoom, SharedRoom, remove_scratch, scratch_folder
@@ -98,8 +98,7 @@ class Pool:
         if self._counter is None:
             answers = []
             for request in requests:
-                answer = self.worker.handlers[type(request)](request, self.vectors)
-                answers.append(self.worker.receive(request, answer, self.vectors, self.total))
+                answers.append(answered(self.worker, request, self.vectors, self.total))
                 on_progress(len(answers))
             return answers
         self._counter.reset()
@@ -109,8 +108,7 @@ class Pool:
         by_number: dict[int, Any] = {}
         while (number := self._counter.take()) < len(requests):
             request = requests[number]
-            answer = self.worker.handlers[type(request)](request, self.vectors)
-            by_number[number] = self.worker.receive(request, answer, self.vectors, self.total)
+            by_number[number] = answered(self.worker, request, self.vectors, self.total)
             on_progress(number + 1)
         self._forget_scratch()
         for child, total in zip(self._children, self._totals, strict=True):

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fednlp.runtime.engine import Vectors, Worker, vectors_in
+from fednlp.runtime.engine import Vectors, Worker, answered, vectors_in
 from fednlp.runtime.messages import from_json, to_json
 from fednlp.runtime.shared import PrivateRoom
 
@@ -110,8 +110,7 @@ class RemoteWorker:
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """Answer one request, both as JSON; an update is added to the total."""
         wanted = from_json(request)
-        answer = self.worker.handlers[type(wanted)](wanted, self.vectors)
-        return to_json(self.worker.receive(wanted, answer, self.vectors, self.total))
+        return to_json(answered(self.worker, wanted, self.vectors, self.total))
 
     def hand_over(self) -> Iterator[Piece]:
         """Yield the total in pieces, and empty it."""

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import torch
 
-from fednlp.runtime.engine import Worker, vectors_in
+from fednlp.runtime.engine import Worker, answered, vectors_in
 from fednlp.runtime.messages import from_json, to_json
 from fednlp.runtime.shared import Counter, SharedRoom
 
@@ -61,8 +61,7 @@ def main(factory: str, threads: int, preload: Sequence[str]) -> None:
             worker.begin()
             while (place := counter.take()) < len(requests) and os.getppid() == parent:
                 request = from_json(requests[place])
-                answer = worker.handlers[type(request)](request, vectors)
-                results[place] = to_json(worker.receive(request, answer, vectors, total))
+                results[place] = to_json(answered(worker, request, vectors, total))
         except Exception as error:
             line = {"error": f"{type(error).__name__}: {error}"}
         _answer(answers, line)

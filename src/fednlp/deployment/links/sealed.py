@@ -10,10 +10,8 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from fednlp.deployment.certificates import Material
+from fednlp.deployment.certificates import Material, show
 from fednlp.deployment.links.packets import MOST_PAYLOAD, Kind, Ordered, Packet
 from fednlp.errors import ProtocolError
 
@@ -44,15 +42,8 @@ def context(material: Material, *, server: bool) -> ssl.SSLContext:
     made.verify_mode = ssl.CERT_REQUIRED
     if server:
         made.num_tickets = 0  # who comes back shows its certificate again
-    made.load_verify_locations(cadata=material.roots.decode())
     made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an invitation's certificate is a root by itself
-    with (
-        TemporaryDirectory() as folder
-    ):  # Python reads keys from files alone; only this user may enter the folder
-        key, chain = Path(folder) / "key", Path(folder) / "chain"
-        key.write_bytes(material.key)
-        chain.write_bytes(material.chain)
-        made.load_cert_chain(chain, key)
+    show(made, material)
     return made
 
 
