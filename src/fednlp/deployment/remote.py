@@ -30,7 +30,7 @@ from fednlp.federated.client import ClientResult, TrainRequest, failed
 from fednlp.federated.pages import set_aside
 from fednlp.federated.round import late
 from fednlp.federated.upload import Trained, unpack_upload, upload_bytes
-from fednlp.runtime.engine import vectors_in
+from fednlp.runtime.engine import answered, vectors_in
 from fednlp.runtime.messages import (
     ClientModelRequest,
     ClientModelResult,
@@ -140,8 +140,7 @@ class Sites:
             self._ask({name: requests[place] for name, place in calls.items()})
         for place, request in enumerate(requests):
             if type(request) not in _KINDS:
-                answer = self.worker.handlers[type(request)](request, self.vectors)
-                answers[place] = self.worker.receive(request, answer, self.vectors, self.total)
+                answers[place] = answered(self.worker, request, self.vectors, self.total)
                 on_progress(len(answers))
         awaited, missing = {*calls}, self._missing
         for reply in self.patience.replies(self.hub, awaited):
