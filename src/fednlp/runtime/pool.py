@@ -6,6 +6,7 @@ workers share; nothing is pickled. Since totals do not depend on the order of ad
 no trace.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 from fednlp.errors import RunError
-from fednlp.runtime.engine import Worker, answered, vectors_in
+from fednlp.runtime.engine import Worker, vectors_in
 from fednlp.runtime.messages import Request, from_json, to_json
 from fednlp.runtime.placement import WORKER
 from fednlp.runtime.shared import Counter, PrivateRoom, SharedRoom, remove_scratch, scratch_folder
@@ -95,20 +96,18 @@ class Pool:
             RunError: A worker process died or failed; the message says how.
         """
         self.worker.begin()
-        if self._counter is None:
-            answers = []
-            for request in requests:
-                answers.append(answered(self.worker, request, self.vectors, self.total))
-                on_progress(len(answers))
-            return answers
-        self._counter.reset()
-        message = {"requests": [to_json(request) for request in requests]}
-        for child in self._children:
-            child.send(message)
+        take = itertools.count().__next__
+        if self._counter is not None:
+            self._counter.reset()
+            take = self._counter.take
+            message = {"requests": [to_json(request) for request in requests]}
+            for child in self._children:
+                child.send(message)
         by_number: dict[int, Any] = {}
-        while (number := self._counter.take()) < len(requests):
+        while (number := take()) < len(requests):
             request = requests[number]
-            by_number[number] = answered(self.worker, request, self.vectors, self.total)
+            answer = self.worker.handlers[type(request)](request, self.vectors)
+            by_number[number] = self.worker.receive(request, answer, self.vectors, self.total)
             on_progress(number + 1)
         self._forget_scratch()
         for child, total in zip(self._children, self._totals, strict=True):
