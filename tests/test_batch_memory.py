@@ -116,4 +116,4 @@ def test_memory_is_predicted_of_the_largest_pass(experiment: Make, tiny_model: P
     assert took("tokens", **{"client.max_tokens_per_batch": 96}) == by_hand(tiny_model, whole, batch=3)
     assert took("many", **{"client.max_tokens_per_batch": 10**6}) == by_hand(tiny_model, whole, batch=64)
     again = by_hand(tiny_model, whole, batch=16, checkpointing=True)
-    assert took("again", **{"client.gradient_checkpointing": True}) == again < took("kept")
+    assert took("again", **{"client.gradient_checkpointing": True}) == again
