@@ -27,6 +27,12 @@ def test_the_engine_is_measured_against_the_bare_loop() -> None:
     assert figures["ratio"] == pytest.approx(figures["round_s"] / figures["bare_s"], rel=0.02)
 
 
+def test_computing_without_padding_is_measured() -> None:
+    figures = said_by("packing.py", "--models", "bert-tiny", "--repeats", "1")
+    assert [row["texts"] for row in figures["measured"]] == ["sst-2", "trec"]
+    assert all(row[what]["ratio"] > 0 for row in figures["measured"] for what in ("train", "evaluate"))
+
+
 def test_a_big_file_goes_through_all_phases() -> None:
     try:
         named_model("bert-tiny")

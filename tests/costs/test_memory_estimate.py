@@ -71,10 +71,12 @@ def _assert_near(cases: list[dict[str, Any]], runs: int = 1) -> None:
             tied=case["vocabulary"] * case["hidden"] if case.get("prompt") and took[0]["trained"] else 0,
             held=_vectors(case) * took[0]["trained"],
             optimizer=case.get("optimizer", "adamw"),
+            checkpointing=case.get("checkpointing", False),
             exact=case["exact"],
         )
         name = " ".join(
-            str(case.get(key)) for key in ("hidden", "plan", "batch", "length", "exact", "prompt", "method")
+            str(case.get(key))
+            for key in ("hidden", "plan", "batch", "length", "exact", "prompt", "method", "checkpointing")
         )
         text = f"{name}: {said / 1e6:.0f} for {peak / 1e6:.0f} MB, {said / peak:.2f}"
         print(text)
@@ -103,6 +105,21 @@ def _methods(
 def test_bert_tiny_takes_what_is_predicted_within_a_fifth() -> None:
     exact = _cases(TINY, ("full", "head", "bias"), 32, 128, exact=True)
     _assert_near(_cases(TINY, ("full", "bias"), 32, 128) + exact)
+
+
+@needs_glibc
+def test_layers_that_are_computed_again_take_what_is_predicted_within_a_fifth() -> None:
+    cases = _cases(MINILM, ("full", "bias"), 8, 128, exact=True)
+    _assert_near([{**case, "checkpointing": True} for case in cases])
+
+
+@needs_glibc
+@pytest.mark.slow
+def test_checkpointing_takes_what_is_predicted_within_a_fifth() -> None:
+    cases = [
+        case for shape in ((8, 128), (32, 128)) for case in _cases(MINILM, ("full", "top-2", "bias"), *shape)
+    ]
+    _assert_near([{**case, "checkpointing": on} for case in cases for on in (False, True)])
 
 
 @needs_glibc

@@ -22,6 +22,7 @@ from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification
 
 import fednlp
+from fednlp.models.checkpointing import checkpoint_layers
 from fednlp.tasks.blocks import logits_at
 
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h
@@ -88,6 +89,8 @@ def _train(case: dict[str, Any], steps: int) -> tuple[int, int]:
         return sum(p.numel() for p in model.parameters()), 0
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(_is_trained(name, case))
+    if case.get("checkpointing"):
+        checkpoint_layers(model)
     local = _Local(model, case, steps)
     if case.get("method") is None:
         local.train()

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.training.batches import epoch_batches, evaluation_batches, local_batches
+from fednlp.training.batches import epoch_batches, evaluation_batches, local_batches, passes
 
 sizes = st.integers(0, 200)
 
@@ -71,6 +71,21 @@ def test_local_batches_are_not_sorted_where_that_is_not_asked_for() -> None:
     numbers, lengths = np.arange(64), np.arange(64)
     batches = list(local_batches(numbers, lengths, 2, 32, np.random.default_rng(0), by_length=False))
     assert max(int(one.max() - one.min()) for one in batches) > 30
+
+
+@given(sizes, st.integers(1, 9), st.just(0) | st.integers(1, 300))
+def test_passes_hold_every_example_once_and_fit(examples: int, batch: int, tokens: int) -> None:
+    numbers, lengths = np.arange(examples) + 7, lengths_of(examples)
+    cut = passes(numbers, lengths, batch, tokens)
+    assert sorted(number for one in cut for number in one.tolist()) == numbers.tolist()
+    if not tokens:
+        assert [len(one) for one in cut] == [min(batch, examples - i) for i in range(0, examples, batch)]
+        return
+    longest = [int(lengths[one - 7].max(initial=0)) for one in cut]
+    assert longest == sorted(longest)
+    assert all(len(one) * most <= tokens or len(one) == 1 for one, most in zip(cut, longest, strict=True))
+    for one, after in pairwise(cut):  # no pass has room for the next example
+        assert (len(one) + 1) * lengths[after[0] - 7] > tokens
 
 
 @given(sizes, st.integers(1, 9))

@@ -12,6 +12,9 @@ ALLOCATOR_OVERHEAD = 1.5
 It keeps freed blocks of up to 32 MB, and the gaps between used blocks do not fit later ones.
 """
 
+CHECKPOINTING_OVERHEAD = 3.0
+"""The same with gradient checkpointing: what is kept of each layer lies between blocks that are soon freed."""
+
 _GIVEN_BACK = 32 * 2**20
 """Bytes of a block above which that allocator gives it back at once (mallopt(3), DEFAULT_MMAP_THRESHOLD_MAX)."""
 _NUMBER = 4
@@ -92,6 +95,7 @@ def peak_memory(
     logits: int = 0,
     tied: int = 0,
     held: int = 0,
+    checkpointing: bool = False,
     exact: bool = False,
 ) -> int:
     """Return the peak memory of a process for a model in 32 bits, in bytes, without its libraries.
@@ -115,14 +119,16 @@ def peak_memory(
         embeddings        12 s b h where no layer is frozen (8 s b h with biases alone)
         head              12 logits
 
+        checkpointing     4 s b h of each layer that is not frozen, and one layer as above; 3 times
+
         workspace         8 a s^2 b + 4 s b i beside what is kept
         of labelling      16 a s^2 b + 16 s b h + 8 logits
 
     Source: the method of Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models",
     section 4.1, ``s b h (34 + 5 a s / h)`` in 16 bits. Here with 32 bits, and with what PyTorch's attention and
     dropout keep on a CPU, counted tensor by tensor. That biases alone keep fewer activations: Cai et al. 2020,
-    "TinyTL", section 3. Adam's two moments: Kingma and Ba 2015. A model without attention dropout keeps no scores
-    and takes less.
+    "TinyTL", section 3. Checkpointing: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost". Adam's
+    two moments: Kingma and Ba 2015. A model without attention dropout keeps no scores and takes less.
 
     Args:
         parameters: Number of parameters of the whole model, trained or not.
@@ -136,6 +142,7 @@ def peak_memory(
         tied: Number of trained parameters in a word embedding whose matrix is the head's too: the gradients of both
             uses, and their sum, are in memory together.
         held: Number of values that the method of federated learning holds beside the model that is trained.
+        checkpointing: True if the backward pass computes the activations of each layer again.
         exact: Count only memory in use, for an allocator that returns freed blocks at once.
 
     Raises:
@@ -158,13 +165,19 @@ def peak_memory(
         return _NUMBER * parameters + _LIBRARIES + int(labelling)
     whole = tokens * (40 * shape.hidden + 8 * shape.intermediate) + 12 * scores
     biases = tokens * (28 * shape.hidden + 4 * shape.intermediate) + 12 * scores if exact else whole
-    kept = depth.trained_layers * whole + depth.bias_layers * biases + 12 * logits
+    kept = depth.trained_layers * whole + depth.bias_layers * biases
+    held_by_allocator = overhead
+    if checkpointing and kept:
+        held_by_allocator = 1.0 if exact else CHECKPOINTING_OVERHEAD
+        inputs = (depth.trained_layers + depth.bias_layers) * _NUMBER * tokens * shape.hidden
+        kept = inputs + (whole if depth.trained_layers else biases)
+    kept += 12 * logits
     if not depth.frozen_layers:
         kept += (8 if depth.bias_layers else 12) * tokens * shape.hidden
     if depth.frozen_layers < depth.layers:
         kept += 8 * scores + _NUMBER * tokens * shape.intermediate
     fixed = _NUMBER * (parameters + trained * (1 + _OPTIMIZER_STATES[optimizer]) + 2 * tied + held)
-    return fixed + _LIBRARIES + int(max(overhead * kept, labelling))
+    return fixed + _LIBRARIES + int(max(held_by_allocator * kept, labelling))
 
 
 def client_memory(
@@ -177,6 +190,8 @@ def client_memory(
     optimizer: str = "adamw",
     tied: int = 0,
     held: int = 0,
+    max_tokens: int = 0,
+    checkpointing: bool = False,
 ) -> int:
     """Return the peak memory of a client in bytes: of training, or of labelling if it labels and that is more.
 
@@ -184,11 +199,13 @@ def client_memory(
         sizes: Sizes of model and texts.
         depth: The trained layers.
         trained: Number of trained parameters.
-        batch: Number of examples of a training batch.
+        batch: Number of examples of a training batch; of a step, with ``max_tokens``.
         labelled: Number of examples of a labelling batch; 0 where clients do not label.
         optimizer: Name of the optimiser, as for :func:`peak_memory`.
         tied: Number of trained parameters in a word embedding whose matrix is the head's too.
         held: Number of values that the method holds beside the model that it trains.
+        max_tokens: Number of tokens of a training batch with padding, if it is positive.
+        checkpointing: True if the backward pass computes the activations of each layer again.
 
     Raises:
         ConfigError: The optimiser is unknown.
@@ -199,7 +216,7 @@ def client_memory(
     (33, 99)
     """
 
-    def peak(rows: int, trained: int, cut: bool) -> int:
+    def peak(rows: int, trained: int, cut: bool, length: int = sizes.length) -> int:
         rows = min(rows, sizes.rows) if cut and sizes.rows else rows
         return peak_memory(
             sizes.parameters,
@@ -207,12 +224,26 @@ def client_memory(
             sizes.shape,
             depth,
             batch=rows,
-            length=sizes.length,
+            length=length,
             optimizer=optimizer,
             tied=tied if trained else 0,
             held=held,
             logits=rows * sizes.logits,
+            checkpointing=checkpointing,
         )
 
-    training = peak(batch, trained, sizes.recompute)
+    shapes = _shapes(batch, sizes.length, max_tokens) if max_tokens else [(batch, sizes.length)]
+    training = max(peak(rows, trained, sizes.recompute, length) for rows, length in shapes)
     return max(training, peak(labelled, 0, True)) if labelled else training
+
+
+def _shapes(batch: int, length: int, max_tokens: int) -> list[tuple[int, int]]:
+    """Return the rows and lengths of the largest batches that fit in a number of tokens with padding.
+
+    >>> _shapes(64, 128, 512), _shapes(64, 128, 500), _shapes(2, 128, 500), _shapes(8, 128, 100)
+    ([(4, 128), (5, 102)], [(3, 128), (4, 125)], [(2, 128)], [(1, 128), (2, 50)])
+    """
+    rows = max(1, max_tokens // length)
+    if rows >= batch:
+        return [(batch, length)]
+    return [(rows, length), (rows + 1, max(1, max_tokens // (rows + 1)))]

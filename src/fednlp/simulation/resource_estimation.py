@@ -96,16 +96,18 @@ def memory_of_depth(
         ConfigError: The optimiser is unknown.
     """
     client, fewshot = experiment.client, experiment.fewshot
-    labels = fewshot is not None and fewshot.pacing != "none"
+    labels, tokens = fewshot is not None and fewshot.pacing != "none", client.max_tokens_per_batch
     return client_memory(
         sizes,
         depth,
         trained,
-        batch=client.per_device_train_batch_size,
+        batch=client.examples_per_step if tokens else client.per_device_train_batch_size,
         labelled=experiment.evaluation.batch_size if labels else 0,
         optimizer="momentum" if client.momentum else client.optimizer,
         tied=tied,
         held=held,
+        max_tokens=tokens,
+        checkpointing=client.gradient_checkpointing,
     )
 
 

@@ -55,6 +55,35 @@ def local_batches(
             left -= 1
 
 
+def passes(
+    numbers: np.ndarray, lengths: np.ndarray, batch_size: int, max_tokens: int = 0
+) -> list[np.ndarray]:
+    """Cut the examples of a step into the batches of its forward and backward passes.
+
+    Args:
+        numbers: Example numbers.
+        lengths: Tokens of each of them.
+        batch_size: Examples a pass, in the order given; not used where ``max_tokens`` is.
+        max_tokens: If positive, the passes are of examples sorted by length, each of as many as fit in so many tokens
+            with padding: examples times the longest of them. A longer example is a pass of its own.
+
+    Returns:
+        Arrays of example numbers, which hold every example once.
+
+    >>> [one.tolist() for one in passes(np.arange(5), np.array([2, 9, 2, 3, 20]), 8, max_tokens=12)]
+    [[0, 2, 3], [1], [4]]
+    """
+    if not max_tokens:
+        return [numbers[start : start + batch_size] for start in range(0, len(numbers), batch_size)]
+    order = np.argsort(lengths, kind="stable")
+    cut, start = [], 0
+    for place, length in enumerate(lengths[order].tolist()):
+        if place > start and (place + 1 - start) * length > max_tokens:
+            cut.append(numbers[order[start:place]])
+            start = place
+    return [*cut, numbers[order[start:]]]
+
+
 def evaluation_batches(examples: np.ndarray, lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
     """Cut examples into batches sorted by length, the longest first; a function of its arguments alone."""
     order = np.argsort(-lengths, kind="stable")

@@ -310,8 +310,8 @@ class ClientTrainer:
             torch.cuda.empty_cache()
             error = RunError(
                 f"{self.replica.device} has no memory left for a batch: lower client.per_device_train_batch_size and "
-                "raise client.gradient_accumulation_steps by the same factor, or lower model.max_length or "
-                "runtime.workers_per_gpu"
+                "raise client.gradient_accumulation_steps by the same factor, or set client.max_tokens_per_batch or "
+                "client.gradient_checkpointing = true, or lower model.max_length or runtime.workers_per_gpu"
             )
         return failed(request, error, *self.down(record))
 

@@ -136,7 +136,7 @@ def find_frozen_prefix(model: nn.Module) -> FrozenPrefix | None:
     """
     if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
         return None
-    found = _stack(model)
+    found = layer_stack(model)
     if found is None:
         return None
     owner, stack = found
@@ -160,7 +160,7 @@ def _is_frozen(parameters: Any) -> bool:
     return not any(parameter.requires_grad for parameter in parameters)
 
 
-def _stack(model: nn.Module) -> tuple[Any, list[nn.Module]] | None:
+def layer_stack(model: nn.Module) -> tuple[Any, list[nn.Module]] | None:
     """Return the list of blocks that reads token ids, and the innermost model around it."""
     config = getattr(model, "config", None)
     if config is None:

@@ -10,7 +10,7 @@ from fednlp.data.features import Features
 from fednlp.federated.client import Gradient, Update
 from fednlp.seeds import generator, torch_stream
 from fednlp.tasks.base import Task
-from fednlp.training.batches import local_batches
+from fednlp.training.batches import local_batches, passes
 from fednlp.training.local_training import LocalTraining
 from fednlp.training.optimizers import (
     make_optimizer,
@@ -145,9 +145,11 @@ class LocalTrainer:
 
         The passes are weighted as one over all the examples would weight them, so that the gradient is the same.
         """
-        replica, size = self.replica, self.options.per_device_train_batch_size
-        passes = [numbers[start : start + size] for start in range(0, len(numbers), size)]
-        batches = [self.task.collate(self.features, some, replica.device, training=True) for some in passes]
+        replica = self.replica
+        batches = [
+            self.task.collate(self.features, some, replica.device, training=True)
+            for some in self._passes(numbers)
+        ]
         replica.zero_grad()
         if len(batches) == 1:
             loss = self.task.loss(replica.model, batches[0])
@@ -162,18 +164,22 @@ class LocalTrainer:
 
     def gradient(self, at: Tensor) -> Tensor:
         """Return the gradient of the client's mean loss over all its examples, flat, without dropout."""
-        replica, size = self.replica, self.options.per_device_train_batch_size
+        replica = self.replica
         self._load(at, by_rows=False)
         replica.train(False)
         replica.zero_grad()
         with torch_stream(self.seed, "gradient", self.round, self.client, *self._again()):
-            for start in range(0, len(self.examples), size):
-                numbers = self.examples[start : start + size]
+            for numbers in self._passes(self.examples):
                 batch = self.task.collate(self.features, numbers, replica.device, training=True)
                 loss = self.task.loss(replica.model, batch) * (len(numbers) / len(self.examples))
                 loss.backward()  # type: ignore[no-untyped-call]
         self.gradient_examples += len(self.examples)
         return replica.gradient()
+
+    def _passes(self, numbers: np.ndarray) -> list[np.ndarray]:
+        options = self.options
+        size, tokens = options.per_device_train_batch_size, options.max_tokens_per_batch
+        return passes(numbers, self.features.lengths(numbers), size, tokens)
 
     def _load(self, start: Tensor, by_rows: bool) -> None:
         """Load the weights that steps begin with, and let go of those of the call before."""

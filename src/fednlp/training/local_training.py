@@ -21,6 +21,9 @@ class LocalTraining(BaseModel):
         max_steps: Local steps instead of epochs, if positive.
         per_device_train_batch_size: Examples a forward and backward pass.
         gradient_accumulation_steps: Passes a local step; the last step of an epoch has those that are left.
+        max_tokens_per_batch: If positive, the passes of a step hold as many of its examples as fit in so many tokens.
+        gradient_checkpointing: The backward pass computes the activations of each layer again.
+        padding_free: The layers of an encoder compute the texts of a batch end to end, without padding.
         weight_decay: Not applied to biases and layer norms.
         lr_scheduler_type: Of the learning rate over the client's local steps of one round.
         warmup_steps: Steps in which the rate rises from 0; below 1, their fraction of all steps, rounded up.
@@ -38,6 +41,9 @@ class LocalTraining(BaseModel):
     max_steps: Annotated[int, Field(ge=-1)] = -1
     per_device_train_batch_size: PositiveInt = 8
     gradient_accumulation_steps: PositiveInt = 1
+    max_tokens_per_batch: Annotated[int, Field(ge=0)] = 0
+    gradient_checkpointing: bool = False
+    padding_free: bool = False
     weight_decay: NonNegativeFloat = 0.0
     lr_scheduler_type: Literal[
         "constant", "constant_with_warmup", "linear", "cosine", "polynomial", "inverse_sqrt"

@@ -21,6 +21,7 @@ from fednlp.federated.sums import DIVERGED, NonFiniteUpdate, count_nonfinite
 from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import Trained, received, require_reported
 from fednlp.hubs.cache import cache_dir
+from fednlp.models.checkpointing import checkpoint_layers
 from fednlp.models.groups import groups_of
 from fednlp.partition import OneClient, Partition
 from fednlp.plugins import raised
@@ -88,9 +89,18 @@ class ClientWorker:
         derived = [pair.base for pair in adapters]
         decaying = self.options.weight_decay > 0
         groups = groups_of(model) if algorithm.uplink.pull.rule != "all" else {}
+        if self.options.gradient_checkpointing:
+            checkpoint_layers(model)
+        padding_free = None
+        if self.options.padding_free:
+            from fednlp.training.padding_free import find_padding_free
+
+            padding_free = find_padding_free(model)
         device = pick_device(spec.device, spec.workers_per_gpu, spec.gpu_mapping)
         self.replica = Replica(model, device, by_rows, personal, derived, decaying)
         self.layout: Layout = self.replica.layout
+        if padding_free is not None:
+            padding_free.install(len(self.replica.frozen_prefix.blocks) if self.replica.frozen_prefix else 0)
         if self.replica.frozen_prefix is not None and not getattr(self.task, "draws_inputs", False):
             folder = (
                 activation_cache_folder(self.replica.frozen_prefix, cache_dir())

@@ -1,0 +1,272 @@
+"""Batches without padding: the layers of an encoder compute the tokens of a batch's texts laid end to end.
+
+Everything that treats each token alone (projections, feed-forward networks, layer norms, dropout) runs over the real
+tokens of a batch. Attention is limited to each text: queries, keys and values are laid back into rows for it. Where a
+model's head reads the first token alone, as that of a classifier does, the last layer computes that token alone.
+
+Two families of architectures are known, by the names of their layers' parts: that of BERT, RoBERTa and ELECTRA, and
+that of DistilBERT. A model is tried before it is trusted: its outputs and gradients for a few tokens have to be those
+with padding.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions as Output
+
+from fednlp.errors import ModelError
+from fednlp.training.frozen_prefix import layer_stack
+
+_ALIKE = 1e-4
+"""Tolerance between outputs and gradients with and without padding, as a share of the largest."""
+
+Layer = Callable[["_Texts", nn.Module, Tensor, Tensor | None], Tensor]
+
+
+class _Texts:
+    """Where the tokens of a padded batch lie when its texts are laid end to end.
+
+    Args:
+        mask: True for tokens, False for padding (texts, longest).
+
+    Attributes:
+        places: Of all tokens, among those with padding.
+        firsts: Of each text's first token, among those without.
+    """
+
+    def __init__(self, mask: Tensor) -> None:
+        self.shape = mask.shape
+        self.places = mask.flatten().nonzero().squeeze(1)
+        counts = mask.sum(1)
+        self.firsts = counts.cumsum(0) - counts
+        self._mask = None if len(self.places) == mask.numel() else mask[:, None, None, :]
+
+    def rows(self, tokens: Tensor) -> Tensor:
+        """Return tokens laid back into rows, (texts, longest, width), with zeros as padding."""
+        texts, longest = self.shape
+        padded = tokens.new_zeros(texts * longest, tokens.shape[-1])
+        return padded.index_copy(0, self.places, tokens).view(texts, longest, -1)
+
+    def attention(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float, scale: float
+    ) -> Tensor:
+        """Return attention within each text, of all tokens or of the first of each text, (queries, width)."""
+        firsts = len(query) < len(key)
+        laid = query[:, None] if firsts else self.rows(query)
+        q, k, v = (
+            tokens.view(*tokens.shape[:2], heads, -1).transpose(1, 2)
+            for tokens in (laid, self.rows(key), self.rows(value))
+        )
+        found = F.scaled_dot_product_attention(q, k, v, self._mask, dropout, scale=scale)
+        found = found.transpose(1, 2).flatten(2).flatten(0, 1)
+        return found if firsts else found[self.places]
+
+
+def _bert_layer(texts: _Texts, layer: Any, tokens: Tensor, read: Tensor | None) -> Tensor:
+    """Compute a layer of BERT's family: all tokens, or those that are read."""
+    attention = layer.attention.self
+    asked = tokens if read is None else tokens[read]
+    rate = attention.dropout.p if attention.training else 0.0
+    found = texts.attention(
+        attention.query(asked),
+        attention.key(tokens),
+        attention.value(tokens),
+        attention.num_attention_heads,
+        rate,
+        attention.scaling,
+    )
+    found = layer.attention.output(found, asked)
+    computed: Tensor = layer.output(layer.intermediate(found), found)
+    return computed
+
+
+def _distilbert_layer(texts: _Texts, layer: Any, tokens: Tensor, read: Tensor | None) -> Tensor:
+    """Compute a layer of DistilBERT's family: all tokens, or those that are read."""
+    attention = layer.attention
+    asked = tokens if read is None else tokens[read]
+    rate = attention.dropout.p if attention.training else 0.0
+    found = texts.attention(
+        attention.q_lin(asked),
+        attention.k_lin(tokens),
+        attention.v_lin(tokens),
+        attention.n_heads,
+        rate,
+        attention.scaling,
+    )
+    found = layer.sa_layer_norm(attention.out_lin(found) + asked)
+    computed: Tensor = layer.output_layer_norm(layer.ffn(found) + found)
+    return computed
+
+
+_FAMILIES: dict[tuple[str, ...], Layer] = {
+    ("attention.self.query", "attention.output", "intermediate", "output"): _bert_layer,
+    ("attention.q_lin", "attention.out_lin", "sa_layer_norm", "ffn", "output_layer_norm"): _distilbert_layer,
+}
+
+
+class PaddingFree:
+    """What can take the place of an encoder's layers (:func:`find_padding_free`).
+
+    Args:
+        owner: The innermost model around the layers, which is called with token ids and a mask.
+        stack: The module that calls one layer after the other.
+        layers: All of them.
+        compute: Computes one of them.
+        first_only: Whether nothing reads the stack's output but at each text's first token.
+
+    Attributes:
+        padded: How many of the layers, from the lowest up, run as they are: those of a frozen prefix.
+    """
+
+    def __init__(
+        self, owner: nn.Module, stack: nn.Module, layers: list[nn.Module], compute: Layer, first_only: bool
+    ) -> None:
+        self.owner, self.stack, self.layers = owner, stack, layers
+        self.compute, self.first_only, self.padded = compute, first_only, 0
+        self._mask: Tensor | None = None
+
+    def install(self, padded: int = 0) -> Callable[[], None]:
+        """Compute without padding from now on, in training and in evaluation; return what undoes it.
+
+        Args:
+            padded: How many of the lowest layers are left as they are.
+        """
+        self.padded = padded
+        hook = self.owner.register_forward_pre_hook(self._see, with_kwargs=True)
+        vars(self.stack)["forward"] = self._forward
+
+        def undo() -> None:
+            hook.remove()
+            del vars(self.stack)["forward"]
+
+        return undo
+
+    def _see(self, owner: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Note the mask that a model is called with, before the model makes another of it."""
+        self._mask = kwargs.get("attention_mask")
+        return args, kwargs if self.padded else {**kwargs, "attention_mask": None}
+
+    def _forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **others: Any) -> Output:
+        """Return the stack's output, (texts, longest, width); (texts, 1, width) where no other token is read."""
+        for layer in self.layers[: self.padded]:
+            hidden_states = layer(hidden_states, attention_mask, **others)
+        seen = hidden_states.new_ones(hidden_states.shape[:2]) if self._mask is None else self._mask
+        texts = _Texts(seen.bool())
+        tokens = hidden_states.flatten(0, 1)[texts.places]
+        for layer in self.layers[self.padded :]:
+            read = texts.firsts if self.first_only and layer is self.layers[-1] else None
+            run = partial(self.compute, texts, layer)
+            if getattr(layer, "gradient_checkpointing", False) and layer.training:
+                tokens = checkpoint(run, tokens, read, use_reentrant=False)
+            else:
+                tokens = run(tokens, read)
+        if len(tokens) == len(texts.firsts):
+            return Output(last_hidden_state=tokens[:, None])
+        return Output(last_hidden_state=texts.rows(tokens))
+
+
+def find_padding_free(model: nn.Module) -> PaddingFree:
+    """Return what lets a model compute the texts of a batch without padding.
+
+    What it computes stays the same but for rounding; dropout draws other masks.
+
+    Args:
+        model: An encoder with a head for one text, or a pair, with or without adapters; its weights do not matter.
+
+    Raises:
+        ModelError: The architecture does not allow for it.
+    """
+    found, prompts = layer_stack(model), getattr(model, "active_peft_config", None)
+    if found is not None and not getattr(prompts, "is_prompt_learning", False):
+        owner, layers = found
+        stack = next(
+            (m for m in owner.modules() if any(_lists(child, layers) for child in m.children())), None
+        )
+        compute = _family(layers)
+        if stack is not None and compute is not None:
+            for first_only in (True, False):
+                tried = PaddingFree(owner, stack, layers, compute, first_only)
+                if _does_the_same(model, tried):
+                    return tried
+    name = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+    raise ModelError(
+        f"a model of type {name} with this head cannot compute without padding: remove client.padding_free, or choose "
+        "an encoder such as BERT, RoBERTa, ELECTRA or DistilBERT for labels, tags, scores or answers"
+    )
+
+
+def _lists(module: nn.Module, layers: list[nn.Module]) -> bool:
+    return isinstance(module, nn.ModuleList) and list(module) == layers
+
+
+def _family(layers: list[nn.Module]) -> Layer | None:
+    names = [{name for name, _ in layer.named_modules()} for layer in layers]
+    return next(
+        (compute for parts, compute in _FAMILIES.items() if all(found >= {*parts} for found in names)), None
+    )
+
+
+def _does_the_same(model: nn.Module, tried: PaddingFree) -> bool:
+    """Return whether outputs and gradients stay the same, in evaluation mode and with weights that are drawn."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    weights = _drawn_weights(model)
+    try:
+        plain = _outputs_and_gradients(model, tried.owner, weights)
+        undo = tried.install()
+        try:
+            found = _outputs_and_gradients(model, tried.owner, weights)
+        finally:
+            undo()
+        largest = max(float(one.detach().abs().max()) for one in plain if one is not None)
+        return all(_alike(*pair, largest) for pair in zip(plain, found, strict=True))
+    except (
+        RuntimeError,
+        TypeError,
+        ValueError,
+        IndexError,
+        AttributeError,
+    ):  # of an unknown architecture or head
+        return False
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _drawn_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return weights to try a model with, none of them zero: its own may not be loaded yet."""
+    draw = torch.Generator().manual_seed(0)
+    drawn = {}
+    for name, parameter in model.named_parameters():
+        value = torch.empty(parameter.shape).normal_(0.0, 0.05, generator=draw)
+        if parameter.dim() == 1 and name.endswith("weight"):
+            value += 1
+        drawn[name] = value.to(parameter.device).requires_grad_(parameter.requires_grad)
+    return drawn
+
+
+def _outputs_and_gradients(model: nn.Module, owner: Any, weights: dict[str, Tensor]) -> list[Tensor | None]:
+    """Return what a model computes of two texts, the second shorter, where there is no padding; and its gradients."""
+    words, padding = owner.get_input_embeddings(), owner.config.pad_token_id
+    ids = torch.tensor([w for w in range(min(words.num_embeddings, 12)) if w != padding])
+    batch = torch.stack([ids[:5], ids[-5:]]).to(words.weight.device)
+    mask = torch.ones_like(batch)
+    mask[1, 3:] = 0
+    made = functional_call(model, weights, kwargs={"input_ids": batch, "attention_mask": mask})
+    outputs = [made[name] for name in ("logits", "start_logits", "end_logits") if name in made]
+    outputs = [out[mask.bool()] if out.shape[:2] == mask.shape else out for out in outputs]
+    total = torch.stack([out.square().sum() for out in outputs]).sum()
+    trained = [value for value in weights.values() if value.requires_grad]
+    return [*outputs, *torch.autograd.grad(total, trained, allow_unused=True)]
+
+
+def _alike(one: Tensor | None, other: Tensor | None, largest: float) -> bool:
+    if one is None or other is None:
+        return one is other
+    return one.shape == other.shape and bool((one - other).abs().max() <= _ALIKE * largest)
