@@ -11,6 +11,7 @@ from fednlp.federated.client import Gradient, Update
 from fednlp.seeds import generator, torch_stream
 from fednlp.tasks.base import Task
 from fednlp.training.batches import local_batches
+from fednlp.training.dropout import cheap_dropout
 from fednlp.training.local_training import LocalTraining
 from fednlp.training.optimizers import (
     make_optimizer,
@@ -118,6 +119,7 @@ class LocalTrainer:
         with (
             replica.caching_activations(),
             torch_stream(self.seed, self.dropout[0], *self.dropout[1], *self._again()),
+            cheap_dropout(),
         ):
             for step, numbers in enumerate(batches):
                 loss = self._backward(numbers)
