@@ -48,6 +48,7 @@ from fednlp.training.client import ClientInit, ClientTrainer, init_of, model_of
 from fednlp.training.evaluator import Evaluator
 from fednlp.training.local import LocalTrainer
 from fednlp.training.local_training import LocalTraining
+from fednlp.training.precision import low_dtype
 from fednlp.training.replica import Replica
 from fednlp.training.worker_spec import (
     UNLABELLED,
@@ -91,7 +92,9 @@ class ClientWorker:
         device = pick_device(spec.device, spec.workers_per_gpu, spec.gpu_mapping)
         self.replica = Replica(model, device, by_rows, personal, derived, decaying)
         self.layout: Layout = self.replica.layout
-        if self.replica.frozen_prefix is not None and not getattr(self.task, "draws_inputs", False):
+        in_float32 = not (self.options.bf16 is True or self.options.fp16 or spec.evaluation_bf16)
+        steady = in_float32 and not getattr(self.task, "draws_inputs", False)
+        if self.replica.frozen_prefix is not None and steady:
             folder = (
                 activation_cache_folder(self.replica.frozen_prefix, cache_dir())
                 if spec.cache_activations
@@ -124,6 +127,7 @@ class ClientWorker:
             self.partition,
             spec.test_numbers,
             spec.evaluation_batch,
+            low_dtype(device, spec.evaluation_bf16),
         )
         self.receives, self.sends = algorithm.receives, algorithm.sends
         self.handlers: Mapping[type, Handler] = {
