@@ -73,7 +73,8 @@ def attention(
     if is_causal:
         attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
     factor = query.shape[-1] ** -0.5 if scale is None else scale
-    weights = _softmax((query @ key.transpose(-2, -1)).float().mul_(factor), attn_mask).to(value.dtype)
+    scores = (query * factor) @ key.transpose(-2, -1)
+    weights = _softmax(scores.float(), attn_mask).to(value.dtype)
     return dropout(weights, dropout_p) @ value
 
 
