@@ -33,6 +33,13 @@ def test_computing_without_padding_is_measured() -> None:
     assert all(row[what]["ratio"] > 0 for row in figures["measured"] for what in ("train", "evaluate"))
 
 
+def test_dropout_and_precision_are_measured_against_the_bare_loop() -> None:
+    figures = said_by("precision.py", "--only", "bert-tiny", "--steps", "1", "--rounds", "1")
+    share = 1 - figures["float32 without dropout"] / figures["float32"]
+    assert figures["dropout's share"] == pytest.approx(share, abs=0.01)
+    assert figures["bf16"] > 0
+
+
 def test_a_big_file_goes_through_all_phases() -> None:
     try:
         named_model("bert-tiny")

@@ -51,3 +51,17 @@ def torch_stream(seed: int, purpose: str, *numbers: int) -> Iterator[None]:
         torch.set_rng_state(before)
         if on_gpu:
             torch.cuda.set_rng_state_all(before_on_gpu)
+
+
+def random_words(count: int) -> np.ndarray:
+    """Return uniform 16-bit numbers, int16, that follow torch's own generator: one draw of it seeds them all.
+
+    So they cost little, follow :func:`torch_stream`, and come again where the generator's state is put back.
+
+    Args:
+        count: How many.
+    """
+    import torch
+
+    key = torch.empty((), dtype=torch.int64).random_().numpy()
+    return np.random.PCG64(int(key)).random_raw(-(-count // 4)).view(np.int16)[:count]

@@ -14,6 +14,7 @@ from torch import nn
 
 from fednlp.federated.client import Gradient
 from fednlp.seeds import torch_stream
+from fednlp.training.dropout import cheap_dropout
 from fednlp.training.local import LocalTrainer
 from fednlp.training.local_training import LocalTraining
 from fednlp.training.model_layout import flat_weights
@@ -83,7 +84,7 @@ def by_hand(
     warmup = int(warmup) if warmup >= 1 else math.ceil(warmup * steps)
     scheduler = get_scheduler(options.lr_scheduler_type, optimizer, warmup, steps)
     total = 0.0
-    with torch_stream(SEED, "dropout", ROUND, CLIENT):
+    with torch_stream(SEED, "dropout", ROUND, CLIENT), cheap_dropout():
         for numbers in done.batches:
             loss = task.loss(model, task.collate(FEATURES, np.array(numbers), torch.device("cpu")))
             total += float(loss.detach()) * len(numbers)

@@ -291,9 +291,21 @@ def canonical(experiment: Experiment) -> dict[str, Any]:
 
 
 def differences(one: Experiment, other: Experiment) -> list[str]:
-    """List the settings in which two experiments differ, as ``key: 1 -> 2``."""
+    """List the settings in which two experiments differ, as ``key: 1 -> 2``.
+
+    A precision that is left to the machine in one of them, and decided in the other, is no difference.
+    """
     a, b = (dict(_flatten(canonical(e))) for e in (one, other))
-    return [f"{key}: {a.get(key)} -> {b.get(key)}" for key in sorted(a | b) if a.get(key) != b.get(key)]
+    return [
+        f"{key}: {a.get(key)} -> {b.get(key)}"
+        for key in sorted(a | b)
+        if a.get(key) != b.get(key) and not _decided(key, a.get(key), b.get(key))
+    ]
+
+
+def _decided(key: str, *values: Any) -> bool:
+    """Return whether one value is ``"auto"`` of a precision."""
+    return key in ("client.bf16", "evaluation.bf16_full_eval") and "auto" in values
 
 
 def _flatten(document: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:

@@ -474,13 +474,14 @@ class Evaluation(Section):
     With ``federated`` the clients evaluate the global model on their own test examples, and its metrics are made of
     sums over all clients. With ``cross_client_evaluation`` the clients' own models are tried at the end on every
     client's test examples. The models after ``client.finetune_steps`` are kept where there are at most
-    ``keep_client_models`` clients.
+    ``keep_client_models`` clients. With ``bf16_full_eval`` predictions are made in bfloat16.
     """
 
     every: PositiveInt = 1
     personal: bool = True
     federated: bool = False
     batch_size: PositiveInt = 64
+    bf16_full_eval: bool | Literal["auto"] = False
     local_models: PositiveInt = 10
     cross_client_evaluation: bool = False
     keep_client_models: Count = 100

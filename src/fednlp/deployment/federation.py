@@ -37,6 +37,7 @@ from fednlp.simulation.callback import Callback
 from fednlp.simulation.components import RunComponents
 from fednlp.simulation.configured_algorithm import build_algorithm
 from fednlp.simulation.facts import write_facts
+from fednlp.simulation.precision import with_precision
 from fednlp.simulation.rounds import FederatedTraining
 from fednlp.simulation.run_dir import RunDir, create, saving
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
@@ -61,7 +62,7 @@ def open_directory(experiment: Experiment, out: Path) -> RunDir:
     if not (out / "resolved.toml").is_file():
         for path in out.glob(".resolved.toml.*"):  # of a start that was killed
             path.unlink()
-        directory = create(experiment, out)
+        directory = create(with_precision(experiment), out)
     changed = config.differences(
         *(with_agreed(one, out / FOLDER) for one in (directory.experiment(), experiment))
     )

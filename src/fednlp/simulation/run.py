@@ -24,6 +24,7 @@ from fednlp.simulation.components import RunComponents, build_components
 from fednlp.simulation.data_profile import profile_run_data
 from fednlp.simulation.facts import write_facts
 from fednlp.simulation.partitioning import build_partition
+from fednlp.simulation.precision import with_precision
 from fednlp.simulation.run_dir import (
     RunDir,
     create,
@@ -69,7 +70,7 @@ def run(
     elif overrides:
         raise RunError("overrides belong to an experiment file; change the configuration itself instead")
     experiment, given = _with_algorithm(config.as_experiment(experiment), algorithm)
-    experiment = experiment.resolved(given)
+    experiment = with_precision(experiment.resolved(given))
     callback = callback or default_callback()
     folder = None if out is None else Path(out)
     refuse_taken(folder)

@@ -59,6 +59,7 @@ def worker_spec(
         cache_activations=experiment.runtime.cache_activations,
         evaluation_batch=experiment.evaluation.batch_size,
         longest=components.longest,
+        evaluation_bf16=experiment.evaluation.bf16_full_eval is True,
     )
 
 

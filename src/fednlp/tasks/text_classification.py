@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from fednlp.data.features import Features
 from fednlp.tasks.base import Batch, Predictions, Row
 from fednlp.tasks.class_counts import class_counts, class_metrics
-from fednlp.tasks.inputs import class_settings, encode_texts, model_inputs, padded_inputs, padding_of, ratio
+from fednlp.tasks.inputs import (
+    class_settings,
+    encode_texts,
+    model_inputs,
+    padded_inputs,
+    padding_of,
+    ratio,
+    to_device,
+)
 from fednlp.tasks.label_scores import LabelScores, class_scores
 
 
@@ -64,8 +72,8 @@ class TextClassification:
         self, features: Features, indices: np.ndarray, device: torch.device, *, training: bool = False
     ) -> Batch:
         """Return ``input_ids`` and ``attention_mask`` (batch, longest) and ``labels`` (batch), int64."""
-        labels = torch.from_numpy(features.values("label")[indices]).to(device, non_blocking=True)
-        return padded_inputs(features, indices, self.padding, device) | {"labels": labels}
+        labels = {"labels": torch.from_numpy(features.values("label")[indices])}
+        return padded_inputs(features, indices, self.padding, device) | to_device(labels, device)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross-entropy."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fednlp.data.features import Features
 from fednlp.tasks.base import Batch, Predictions, Row
-from fednlp.tasks.inputs import encode_texts, model_inputs, padded_inputs, padding_of
+from fednlp.tasks.inputs import encode_texts, model_inputs, padded_inputs, padding_of, to_device
 from fednlp.tasks.whole_sums import correlation, moments, squared_error
 
 _CONSTANT = 1e-12
@@ -62,7 +62,7 @@ class TextRegression:
     ) -> Batch:
         """Return ``input_ids`` and ``attention_mask`` (batch, longest), int64, and ``scores`` (batch), float32."""
         scores = torch.from_numpy(features.values("score")[indices].astype(np.float32))
-        return padded_inputs(features, indices, self.padding, device) | {"scores": scores.to(device)}
+        return padded_inputs(features, indices, self.padding, device) | to_device({"scores": scores}, device)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean squared error."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fednlp.data.features import Features
 from fednlp.errors import ConfigError, ModelError
 from fednlp.tasks.base import Batch, Predictions, Row
-from fednlp.tasks.inputs import class_settings, model_inputs, padded_inputs, padding_of, ratio
+from fednlp.tasks.inputs import class_settings, model_inputs, padded_inputs, padding_of, ratio, to_device
 from fednlp.tasks.label_scores import LabelScores, span_scores
 from fednlp.tasks.spans import counts
 from fednlp.tasks.whole_sums import quotient
@@ -105,7 +105,7 @@ class TokenClassification:
             places, tags = features.ragged("places", index), features.ragged("tags", index)
             labelled = (places >= 0) & (tags >= 0)
             labels[row, places[labelled]] = tags[labelled]
-        return batch | {"labels": torch.from_numpy(labels).to(device, non_blocking=True)}
+        return batch | to_device({"labels": torch.from_numpy(labels)}, device)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross-entropy over the words that have a label; 0 where there is none."""

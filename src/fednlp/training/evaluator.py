@@ -8,6 +8,7 @@ from fednlp.partition import OneClient, Partition
 from fednlp.tasks.base import Predictions, Task
 from fednlp.tasks.label_scores import LabelScores, by_label
 from fednlp.training.batches import evaluation_batches
+from fednlp.training.precision import low_precision
 from fednlp.training.replica import Replica
 from fednlp.training.scores import Scores, joined, require_summable, scored, scores_by_owner, sums_of
 
@@ -22,6 +23,7 @@ class Evaluator:
         partition: Whose test examples are whose.
         numbers: Path of the file with the numbers of the global test set's examples.
         batch_size: Test examples a batch.
+        dtype: Of the forward pass; None for float32.
     """
 
     def __init__(
@@ -32,9 +34,11 @@ class Evaluator:
         partition: Partition | OneClient,
         numbers: str,
         batch_size: int,
+        dtype: torch.dtype | None = None,
     ) -> None:
         self.replica, self.task, self.features = replica, task, features
         self.partition, self.numbers, self.batch_size = partition, numbers, batch_size
+        self.dtype = dtype
         self._global_batches: list[np.ndarray] = []
 
     def test_batches(self, client: int | None = None) -> list[np.ndarray]:
@@ -51,7 +55,8 @@ class Evaluator:
     def predict(self, numbers: np.ndarray) -> Predictions:
         """Predict one batch of test examples with the weights as they stand."""
         self.replica.train(False)
-        with torch.inference_mode(), self.replica.caching_activations():
+        replica = self.replica
+        with torch.inference_mode(), replica.caching_activations(), low_precision(replica.model, self.dtype):
             return self.task.predict(self.replica.model, self.features, numbers, self.replica.device)
 
     def predict_all(self, client: int | None = None) -> list[Predictions]:

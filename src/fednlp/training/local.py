@@ -5,12 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from torch.amp import GradScaler
 
 from fednlp.data.features import Features
 from fednlp.federated.client import Gradient, Update
 from fednlp.seeds import generator, torch_stream
-from fednlp.tasks.base import Task
+from fednlp.tasks.base import Batch, Task
 from fednlp.training.batches import local_batches, passes
+from fednlp.training.dropout import cheap_dropout
 from fednlp.training.local_training import LocalTraining
 from fednlp.training.optimizers import (
     make_optimizer,
@@ -19,10 +21,13 @@ from fednlp.training.optimizers import (
     restore,
     set_rate,
 )
+from fednlp.training.precision import low_dtype, low_precision
 from fednlp.training.replica import Replica
 
 _NO_LABEL = -100
 """PyTorch's cross-entropy leaves targets of this number out."""
+_FIRST_SCALE = 2.0**12
+"""Of a float16 loss: each client begins with it anew, so a step that overflows must be rare."""
 
 
 class LocalTrainer:
@@ -85,6 +90,7 @@ class LocalTrainer:
         self.num_steps, self.rate_sum = 0, 0.0
         self.total_steps, self.total_examples, self.total_loss = 0, 0, 0.0
         self.gradient_examples = 0
+        self._dtype = low_dtype(replica.device, options.bf16 is True, options.fp16)
         self._calls = 0
         self._last: TrainedWeights | None = None
 
@@ -114,13 +120,17 @@ class LocalTrainer:
         rate = make_schedule(options, last, self.rate)
         parts = replica.stretches(vectors)
         losses: list[Tensor] = []
+        scaler = GradScaler(replica.device.type, _FIRST_SCALE) if options.fp16 else None
         replica.train(True)
         with (
             replica.caching_activations(),
             torch_stream(self.seed, self.dropout[0], *self.dropout[1], *self._again()),
+            cheap_dropout(),
         ):
             for step, numbers in enumerate(batches):
-                loss = self._backward(numbers)
+                loss = self._backward(numbers, scaler)
+                if scaler is not None:
+                    scaler.unscale_(optimizer)
                 if gradient is not None:
                     replica.change_gradient(gradient, parts, sparse)
                 if options.max_grad_norm:
@@ -130,7 +140,11 @@ class LocalTrainer:
                 if rate is not None:
                     set_rate(optimizer, rate(first + step))
                 with replica.unreached_kept():
-                    optimizer.step()
+                    if scaler is None:
+                        optimizer.step()
+                    else:
+                        scaler.step(optimizer)
+                        scaler.update()
                 losses.append(loss * len(numbers))
                 on_step(step + 1)
         self._count(batches, losses, rate, first)
@@ -140,7 +154,7 @@ class LocalTrainer:
         self._last = TrainedWeights(replica, self.x)
         return self._last
 
-    def _backward(self, numbers: np.ndarray) -> Tensor:
+    def _backward(self, numbers: np.ndarray, scaler: GradScaler | None = None) -> Tensor:
         """Compute the gradient of a step's mean loss in passes over some of its examples; return the loss.
 
         The passes are weighted as one over all the examples would weight them, so that the gradient is the same.
@@ -152,15 +166,19 @@ class LocalTrainer:
         ]
         replica.zero_grad()
         if len(batches) == 1:
-            loss = self.task.loss(replica.model, batches[0])
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss = self._loss(batches[0])
+            (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
             return loss.detach()
         total = torch.zeros((), device=replica.device)
         for batch, share in zip(batches, _shares(batches), strict=True):
-            loss = self.task.loss(replica.model, batch) * share
-            loss.backward()
+            loss = self._loss(batch) * share
+            (loss if scaler is None else scaler.scale(loss)).backward()
             total += loss.detach()
         return total
+
+    def _loss(self, batch: Batch) -> Tensor:
+        with low_precision(self.replica.model, self._dtype):
+            return self.task.loss(self.replica.model, batch)
 
     def gradient(self, at: Tensor) -> Tensor:
         """Return the gradient of the client's mean loss over all its examples, flat, without dropout."""
@@ -231,15 +249,16 @@ def _shares(batches: Sequence[Mapping[str, Tensor]]) -> Tensor:
 
     That is the number of labels, as Hugging Face's Trainer counts them, or of rows where a batch has no ``labels``.
     """
-    counts = torch.tensor(
-        [
-            int((batch["labels"] != _NO_LABEL).sum())
-            if "labels" in batch
-            else len(next(iter(batch.values())))
-            for batch in batches
-        ]
-    )
+    counts = torch.stack([_predicted(batch) for batch in batches])
     return counts / counts.sum().clamp(min=1)
+
+
+def _predicted(batch: Mapping[str, Tensor]) -> Tensor:
+    """Return the number of a batch's labels, or of its rows, on its device: reading it would wait for a GPU."""
+    if "labels" in batch:
+        return (batch["labels"] != _NO_LABEL).sum()
+    rows = next(iter(batch.values()))
+    return torch.tensor(len(rows), device=rows.device)
 
 
 class TrainedWeights:

@@ -29,6 +29,8 @@ class LocalTraining(BaseModel):
         warmup_steps: Steps in which the rate rises from 0; below 1, their fraction of all steps, rounded up.
         max_grad_norm: Gradients are scaled down to this norm; 0 for never.
         group_by_length: Batches are made of examples of similar length.
+        bf16: Forward passes in bfloat16; ``"auto"`` for where it is faster, which is decided once for a run.
+        fp16: Forward passes in float16 with a scaled loss, on a GPU only.
         keep_optimizer: The optimiser's state stays with the client from one of its rounds to the next.
     """
 
@@ -52,6 +54,8 @@ class LocalTraining(BaseModel):
     max_grad_norm: NonNegativeFloat = 0.0
     group_by_length: bool = True
     keep_optimizer: bool = False
+    bf16: bool | Literal["auto"] = False
+    fp16: bool = False
 
     @model_validator(mode="after")
     def _options_go_together(self) -> Self:
@@ -61,6 +65,8 @@ class LocalTraining(BaseModel):
             )
         if self.warmup_steps and self.lr_scheduler_type == "constant":
             raise ValueError('warmup_steps needs a schedule: say lr_scheduler_type = "constant_with_warmup"')
+        if self.bf16 and self.fp16:
+            raise ValueError("bf16 and fp16 are two precisions: leave one of them out")
         if self.max_steps == 0:
             raise ValueError("max_steps = 0 would train nothing; give a number of steps, or -1 for epochs")
         return self

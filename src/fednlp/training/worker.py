@@ -49,6 +49,7 @@ from fednlp.training.client import ClientInit, ClientTrainer, init_of, model_of
 from fednlp.training.evaluator import Evaluator
 from fednlp.training.local import LocalTrainer
 from fednlp.training.local_training import LocalTraining
+from fednlp.training.precision import low_dtype
 from fednlp.training.replica import Replica
 from fednlp.training.worker_spec import (
     UNLABELLED,
@@ -101,7 +102,9 @@ class ClientWorker:
         self.layout: Layout = self.replica.layout
         if padding_free is not None:
             padding_free.install(len(self.replica.frozen_prefix.blocks) if self.replica.frozen_prefix else 0)
-        if self.replica.frozen_prefix is not None and not getattr(self.task, "draws_inputs", False):
+        in_float32 = not (self.options.bf16 is True or self.options.fp16 or spec.evaluation_bf16)
+        steady = in_float32 and not getattr(self.task, "draws_inputs", False)
+        if self.replica.frozen_prefix is not None and steady:
             folder = (
                 activation_cache_folder(self.replica.frozen_prefix, cache_dir())
                 if spec.cache_activations
@@ -134,6 +137,7 @@ class ClientWorker:
             self.partition,
             spec.test_numbers,
             spec.evaluation_batch,
+            low_dtype(device, spec.evaluation_bf16),
         )
         self.receives, self.sends = algorithm.receives, algorithm.sends
         self.handlers: Mapping[type, Handler] = {

@@ -47,6 +47,7 @@ class WorkerSpec:
         device: ``"auto"``, ``"cpu"``, ``"cuda"``, ...
         cache_activations: Whether what frozen layers compute is kept on disk.
         evaluation_batch: Test examples a batch.
+        evaluation_bf16: Whether test examples are predicted in bfloat16.
         longest: Tokens that the model reads of a text at most; 0 where it is not known.
         workers_per_gpu: Workers of each GPU.
         gpu_mapping: A file that says so by machine; None for the same everywhere.
@@ -71,6 +72,7 @@ class WorkerSpec:
     cache_activations: bool
     evaluation_batch: int
     longest: int = 0
+    evaluation_bf16: bool = False
     workers_per_gpu: int = 1
     gpu_mapping: str | None = None
 
