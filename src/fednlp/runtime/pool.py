@@ -114,7 +114,8 @@ class Pool:
             answers = child.receive()
             by_number |= {order[int(taken)]: from_json(answer) for taken, answer in answers.items()}
             self.worker.merge(self.total, total)
-        on_progress(len(requests))
+        if self._children:
+            on_progress(len(requests))
         return [by_number[number] for number in range(len(requests))]
 
     @timed(MESSAGES)
