@@ -107,7 +107,7 @@ def _nested(changes: Changes) -> dict[str, dict[str, Any]]:
     return sections
 
 
-class _Measured(Exception):
+class _Done(Exception):
     """The round that was to be measured is done."""
 
     def __init__(self, seconds: float) -> None:
@@ -121,7 +121,7 @@ class _Stop(NullCallback):
     def on_round(self, line: dict[str, Any], left: float | None) -> None:
         """End the run, with the seconds of its last round."""
         if line["round"] == _MEASURED:
-            raise _Measured(line["seconds"])
+            raise _Done(line["seconds"])
 
 
 def _trial(experiment: Experiment, changes: Changes) -> Trial:
@@ -134,7 +134,7 @@ def _trial(experiment: Experiment, changes: Changes) -> Trial:
     with tempfile.TemporaryDirectory(prefix="fednlp-") as folder:
         try:
             run(config.parse(settings, experiment.name), Path(folder) / "run", callback=_Stop())
-        except _Measured as found:
+        except _Done as found:
             return Trial(changes, found.seconds)
         except RunError as error:
             return Trial(changes, None, str(error))
