@@ -130,7 +130,15 @@ def prepare(folder: Path, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
 class Federation:
     """An engine as ``fednlp run`` drives it, less evaluation and files."""
 
-    def __init__(self, folder: Path, cohort: int, steps: int, workers: int, engine: str = "pool") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        cohort: int,
+        steps: int,
+        workers: int,
+        engine: str = "pool",
+        prepared: tuple[dict[str, Any], dict[str, Any]] | None = None,
+    ) -> None:
         from fednlp.config import parse
         from fednlp.federated.runtime import MODEL
         from fednlp.federated.state import State
@@ -145,11 +153,12 @@ class Federation:
         from fednlp.training.model_layout import flat_weights
         from fednlp.training.worker import ClientWorker, WorkerSpec
 
-        spec, settings = prepare(folder, steps)
-        settings |= {
+        spec, settings = prepared or prepare(folder, steps)
+        settings = {
             "clients_per_round": cohort,
             "partition": {"clients": CLIENTS},
             "evaluation": {"every": 10**9},
+            **settings,
         }
         settings["num_rounds"] = 10**9
         self.pool = load(ENGINES[engine], "engine")(workers, "fednlp.simulation.workers:open_worker")

@@ -115,3 +115,9 @@ def test_the_server_s_memory_is_measured_in_models() -> None:
     figures = said_by("deployment.py", "memory", *sizes)["memory"]
     assert figures["model_bytes"] > 400_000
     assert figures["peak_bytes"]["all"] > figures["process_before_bytes"]["all"] > 100 << 20
+
+
+def test_the_cost_of_known_clients_is_measured() -> None:
+    figures = said_by("scale.py", "--measure", '["rounds", 200, 3, 1]')
+    assert figures["client_ms"] == pytest.approx(1000 * figures["round_s"] / 3, rel=0.1)
+    assert figures["start_s"] > 0

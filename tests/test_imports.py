@@ -19,6 +19,7 @@ SOURCE = Path(fednlp.__file__).parent
 ROOMS = (
     "errors",
     "seeds",
+    "clock",
     "disk",
     "plugins",
     "registry",

@@ -196,6 +196,12 @@ class Matrix(Shape):
     rows: list[MatrixRow]
 
 
+class Profile(Shape):
+    """``profile.json``: seconds by part for each worker, the first of which is the process that ran the experiment."""
+
+    workers: list[dict[str, Number]]
+
+
 SHAPES: Mapping[str, type[Shape]] = {
     "task.json": TaskFile,
     "algorithm.json": AlgorithmFile,
@@ -204,6 +210,7 @@ SHAPES: Mapping[str, type[Shape]] = {
     "by_label.json": ByLabel,
     "summary.json": Summary,
     "labels.json": Labels,
+    "profile.json": Profile,
     "cross_client_evaluation.json": Matrix,
 }
 """Shape of each file by its name."""

@@ -31,6 +31,9 @@ class Counting:
             ProbabilitiesRequest: self.fail,
         }
 
+    def work(self, request: Any) -> float:
+        return float(getattr(request, "client", 0))
+
     def begin(self) -> None:
         self.begun += 1
 

@@ -24,6 +24,7 @@ from fednlp.cli import (
     runs,
     sites,
     status,
+    tune_machine,
 )
 from fednlp.errors import FednlpError
 from fednlp.formatting.safe_text import clean_lines
@@ -53,6 +54,7 @@ app.command()(deployment.join)
 app.command()(deployment.rehearse)
 app.command()(status.status)
 app.command()(doctor.doctor)
+app.command()(tune_machine.tune_machine)
 app.add_typer(data.app, name="data")
 app.add_typer(prompts.app, name="prompts")
 app.add_typer(device.app, name="device")

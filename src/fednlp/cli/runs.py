@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fednlp.clock import IMPORTS, Clock, process_began, running
 from fednlp.errors import ConfigError
 
 _EXPERIMENT = typer.Argument(help="An experiment file, or the name of one that comes with fednlp.")
@@ -30,6 +31,7 @@ def run(
     workers: Annotated[
         int | None, typer.Option(help="Processes; changes the speed, never the result.")
     ] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Show where the time went.")] = False,
 ) -> None:
     """Run an experiment, or resume an interrupted run."""
     from fednlp import config
@@ -38,7 +40,7 @@ def run(
     overrides = [*(changes or []), *(f"{key}={json.dumps(v)}" for key, v in short.items() if v is not None)]
     named = [] if task is None else [f"task.name={json.dumps(task)}"]
     if resume is None:
-        _start(config.load(experiment, [*overrides, *named], full), out)
+        _start(config.load(experiment, [*overrides, *named], full), out, profile)
         return
     if out is not None:
         raise ConfigError("--out and --resume do not go together: a resumed run stays in its folder")
@@ -56,17 +58,27 @@ def run(
     from fednlp.cli.console import Console
     from fednlp.simulation import run as runs
 
-    with Console() as console:
-        runs.resume(resume, expected=expected, task=task, workers=workers, callback=console)
+    with Console() as console, running(Clock(IMPORTS, process_began())):
+        done = runs.resume(resume, expected=expected, task=task, workers=workers, callback=console)
+    _show_profile(done.folder, profile)
 
 
-def _start(experiment: Any, out: Path | None) -> None:
+def _start(experiment: Any, out: Path | None, profile: bool) -> None:
     experiment.resolved()  # its mistakes are reported before torch is loaded, which takes seconds
     from fednlp.cli.console import Console
     from fednlp.simulation import run as runs
 
-    with Console() as console:
-        runs.run(experiment, out, callback=console)
+    with Console() as console, running(Clock(IMPORTS, process_began())):
+        done = runs.run(experiment, out, callback=console)
+    _show_profile(done.folder, profile)
+
+
+def _show_profile(folder: Path, wanted: bool) -> None:
+    """Print where the time of a run went, if that was asked for."""
+    if wanted:
+        from fednlp.cli.tables import show_profile
+
+        show_profile(folder)
 
 
 def _number(key: str, change: str) -> int:

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console as RichConsole
@@ -10,8 +11,9 @@ from rich.text import Text
 
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import metric_title, plural
-from fednlp.reports.read import ClientTable
+from fednlp.reports.read import ClientTable, read_run
 from fednlp.reports.sections.clients import MOST_CLIENTS, client_names, marks_of
+from fednlp.reports.sections.time import profile_of, profile_table
 from fednlp.tasks.label_scores import LabelScores
 
 _MOST_LABELS = 40
@@ -29,6 +31,21 @@ def show(output: RichConsole, table: Table) -> None:
     RichConsole(file=text, width=100_000, color_system=None).print(table)
     for line in text.getvalue().splitlines():
         output.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
+
+
+def show_profile(folder: Path) -> None:
+    """Print where the time of a run's workers went; nothing for a run without a profile."""
+    workers = profile_of(read_run(folder))
+    if workers is None:
+        return
+    heads, rows = profile_table(workers)
+    table = _columns(heads[0], *heads[1:-1])
+    table.add_column(heads[-1], style="dim")
+    for row in rows:
+        table.add_row(*row)
+    output = RichConsole(highlight=False)
+    output.print("\nwhere the time went")
+    show(output, table)
 
 
 def score_table(scores: Mapping[str, float | None]) -> Table:

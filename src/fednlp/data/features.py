@@ -68,7 +68,8 @@ class Features:
 
     def lengths(self, numbers: np.ndarray) -> np.ndarray:
         """Tokens of the given examples, int64."""
-        lengths: np.ndarray = self.all_lengths[numbers]
+        offsets = self.offsets["input_ids"]
+        lengths: np.ndarray = offsets[np.asarray(numbers) + 1] - offsets[numbers]
         return lengths
 
     def padded(self, column: str, numbers: np.ndarray, padding: int) -> tuple[np.ndarray, np.ndarray]:

@@ -25,6 +25,8 @@ from fednlp.errors import RunError
 
 _MAGIC = b"fednlp clients 1\n"
 _HEAD = 4096
+_FEW = 1 << 20
+"""A slot of at most so many bytes is read with both stamps, before it is known which slot is asked for."""
 _STAMP = struct.Struct("<qQ")  # the round, from 1; the checksum of the values
 
 
@@ -70,16 +72,30 @@ class ClientStore:
         Raises:
             RunError: The record is damaged.
         """
-        stamps = self._stamps(client)
+        stamps, first = self._begin(client)
         slot = _latest(stamps, saved)
         if slot is None:
             return None
-        data = bytearray(self._slot - _STAMP.size)
-        got = os.preadv(self._file, [data], self._place(client, slot) + _STAMP.size)
-        if got != len(data) or zlib.crc32(data) != stamps[slot][1]:
+        data = first if slot == 0 and first is not None else self._values(client, slot)
+        if zlib.crc32(data) != stamps[slot][1]:
             raise RunError(f"{self.path}: the record of client {client} is damaged: start the run again")
         values = torch.from_numpy(np.frombuffer(data, dtype="<f4"))
         return dict(zip(self.fields, torch.split(values, list(self.fields.values())), strict=True))
+
+    def _begin(self, client: int) -> tuple[list[tuple[int, int]], memoryview | None]:
+        """Return a client's stamps, and the values of its first slot where these are few, by one access of the disk."""
+        if self._slot > _FEW:
+            return self._stamps(client), None
+        data = bytearray(self._slot + _STAMP.size)
+        os.preadv(self._file, [data], self._place(client, 0))  # what is beyond the end of the file stays 0
+        stamps = [_STAMP.unpack_from(data, place) for place in (0, self._slot)]
+        return stamps, memoryview(data)[_STAMP.size : self._slot]
+
+    def _values(self, client: int, slot: int) -> memoryview:
+        """Return the bytes of a slot's values; zeros beyond the end of the file."""
+        data = bytearray(self._slot - _STAMP.size)
+        os.preadv(self._file, [data], self._place(client, slot) + _STAMP.size)
+        return memoryview(data)
 
     def write(self, client: int, round_number: int, tensors: Mapping[str, Tensor]) -> None:
         """Write a client's tensors of a round that is not saved yet.

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from fednlp.clock import IMPORTS, timed
 from fednlp.errors import ModelError
 from fednlp.models.adapters import is_adapted, save_adapted, with_adapter
 from fednlp.models.loading import empty_model, explain_load_errors, load_pretrained, silence_transformers
@@ -32,7 +33,8 @@ def load_tokenizer(source: str) -> Any:
         ModelError: It cannot be found or loaded.
     """
     with explain_load_errors(source):
-        from transformers import AutoTokenizer
+        with timed(IMPORTS):
+            from transformers import AutoTokenizer
 
         tokenizer = load_pretrained(AutoTokenizer, source)
         if not tokenizer.is_fast:
@@ -63,7 +65,8 @@ def longest_text(source: str, tokenizer: Any, overrides: Mapping[str, Any] | Non
         overrides: ``[model.config]`` of the experiment.
     """
     with explain_load_errors(source):
-        from transformers import AutoConfig
+        with timed(IMPORTS):
+            from transformers import AutoConfig
 
         config = load_pretrained(AutoConfig, source)
         apply_overrides(config, overrides or {})

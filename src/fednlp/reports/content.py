@@ -33,6 +33,7 @@ from fednlp.reports.sections.cross_client import cross_client_blocks
 from fednlp.reports.sections.data import data_blocks, data_fact, one_of, partition_blocks
 from fednlp.reports.sections.labels import label_blocks
 from fednlp.reports.sections.sweep import sweep_blocks
+from fednlp.reports.sections.time import time_blocks
 from fednlp.reports.table import Stat, Table, TableColumn, TableRow, compare_table
 
 _TILES = {
@@ -65,6 +66,7 @@ def build(runs: Sequence[Run], target: float | None = None) -> Document:
         ReportSection("Clients", list(client_blocks(groups))),
         ReportSection("Bytes and time", list(cost_blocks(groups, target))),
         ReportSection("What was sent", list(communication_blocks(groups))),
+        ReportSection("Where the time went", list(time_blocks(runs))),
         ReportSection("Data and model", list(data_blocks(runs))),
         ReportSection("Partition", list(partition_blocks(runs))),
         ReportSection("Configuration", list(_configuration(groups))),

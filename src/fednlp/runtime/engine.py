@@ -6,7 +6,7 @@ which is called as :class:`fednlp.runtime.pool.Pool` is.
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -19,6 +19,18 @@ Vectors = Mapping[str, Tensor]
 """What is published: the global model, and the server's vectors that travel with it, by name."""
 Handler = Callable[[Any, Vectors], Any]
 """(request, what is published) -> the answer."""
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """An engine that knows where the time of its other workers goes."""
+
+    def spent(self, until: int) -> list[dict[str, int]]:
+        """Return the nanoseconds of each part for each of its other workers.
+
+        Args:
+            until: The end of the measurement, by :func:`time.monotonic_ns`.
+        """
 
 
 class Worker(Protocol):
@@ -35,6 +47,9 @@ class Worker(Protocol):
     receives: tuple[str, ...]
     sends: tuple[str, ...]
     handlers: Mapping[type, Handler]
+
+    def work(self, request: Any) -> float:
+        """Return how long a request will take, in a unit of the worker's own; 0 where it does not know."""
 
     def begin(self) -> None:
         """Prepare for more requests: others may have written to what is shared."""

@@ -22,11 +22,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fednlp.clock import IDLE, timed
 from fednlp.errors import MissingDependency, RunError
 from fednlp.plugins import raised
 from fednlp.runtime.engine import Worker, answered, vectors_in
 from fednlp.runtime.launch import rank_of
 from fednlp.runtime.messages import Request, from_json, to_json
+from fednlp.runtime.schedule import schedule
 from fednlp.runtime.shared import PrivateRoom
 from fednlp.runtime.travelling import Arriving, Piece, RemoteWorker, TravellingRoom, import_all
 
@@ -141,7 +143,7 @@ class Mpi:
         """Have requests answered by all ranks; return the answers in their order. Updates are in ``self.total``.
 
         Args:
-            requests: Those that take longest first.
+            requests: In any order.
             on_progress: Told how many are answered.
 
         Raises:
@@ -151,6 +153,8 @@ class Mpi:
         if faults:
             raise RunError(f"a worker failed: {faults[0]}")
         _Busy.now = True
+        order = schedule([self.worker.work(request) for request in requests], self._size)
+        requests = [requests[number] for number in order]
         self._order({"requests": [to_json(request) for request in requests], "changed": list(self._changed)})
         for name in self._changed:
             self._comm.Bcast(self.vectors[name].numpy(), root=0)
@@ -158,7 +162,8 @@ class Mpi:
         with _HandingOut(self._comm, len(requests)) as numbers:
             by_number = self._own(requests, numbers.take, on_progress)
         for rank in range(1, self._size):
-            answers = _received(self._comm, rank, _ANSWERS, _SHORT_NAP)
+            with timed(IDLE):
+                answers = _received(self._comm, rank, _ANSWERS, _SHORT_NAP)
             if "error" in answers:
                 faults.append(answers["error"])
             else:
@@ -170,7 +175,8 @@ class Mpi:
         if faults:
             raise RunError(f"a worker failed: {faults[0]}")
         on_progress(len(requests))
-        return [by_number[number] for number in range(len(requests))]
+        in_order = {number: by_number[place] for place, number in enumerate(order)}
+        return [in_order[number] for number in range(len(requests))]
 
     def _own(
         self, requests: Sequence[Request], take: Callable[[], int], on_progress: Callable[[int], None]

@@ -1,6 +1,7 @@
 """Workers on one machine: this process, and others alongside it, answering requests in turn.
 
-Every worker takes the next request when it is free, so that the longest are begun first and nobody waits. Requests
+Every worker takes the next request when it is free, in an order that has all workers done at about the same time
+(:mod:`fednlp.runtime.schedule`). Requests
 and results (:mod:`fednlp.runtime.messages`) travel as JSON lines over pipes; tensors lie in mapped files that all
 workers share; nothing is pickled. Since totals do not depend on the order of adding, who answered which request leaves
 no trace.
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,10 +24,12 @@ from typing import IO, Any, Self
 import torch
 from torch import Tensor
 
+from fednlp.clock import IDLE, MESSAGES, timed
 from fednlp.errors import RunError
 from fednlp.runtime.engine import Worker, vectors_in
 from fednlp.runtime.messages import Request, from_json, to_json
 from fednlp.runtime.placement import WORKER
+from fednlp.runtime.schedule import schedule
 from fednlp.runtime.shared import Counter, PrivateRoom, SharedRoom, remove_scratch, scratch_folder
 
 
@@ -81,7 +85,8 @@ class Pool:
     def publish(self, name: str, vector: Tensor, message: bytes | None = None) -> None:
         """Let all workers have a vector under a name; one that lies there already is not copied."""
         if vector is not self.vectors[name]:
-            self.vectors[name].copy_(vector)
+            with timed(MESSAGES):
+                self.vectors[name].copy_(vector)
 
     def do(
         self, requests: Sequence[Request], on_progress: Callable[[int], None] = lambda done: None
@@ -89,33 +94,49 @@ class Pool:
         """Have requests answered; return the answers in their order. Updates are in ``self.total``.
 
         Args:
-            requests: Those that take longest first.
+            requests: In any order.
             on_progress: Told how many are answered.
 
         Raises:
             RunError: A worker process died or failed; the message says how.
         """
         self.worker.begin()
-        take = itertools.count().__next__
-        if self._counter is not None:
-            self._counter.reset()
-            take = self._counter.take
-            message = {"requests": [to_json(request) for request in requests]}
-            for child in self._children:
-                child.send(message)
+        order = schedule([self.worker.work(request) for request in requests], len(self))
+        take = itertools.count().__next__ if self._counter is None else self._hand_out(requests, order)
         by_number: dict[int, Any] = {}
-        while (number := take()) < len(requests):
-            request = requests[number]
+        while (place := take()) < len(order):
+            request = requests[order[place]]
             answer = self.worker.handlers[type(request)](request, self.vectors)
-            by_number[number] = self.worker.receive(request, answer, self.vectors, self.total)
-            on_progress(number + 1)
+            by_number[order[place]] = self.worker.receive(request, answer, self.vectors, self.total)
+            on_progress(place + 1)
         self._forget_scratch()
         for child, total in zip(self._children, self._totals, strict=True):
-            by_number |= {int(number): from_json(answer) for number, answer in child.receive().items()}
+            answers = child.receive()
+            by_number |= {order[int(taken)]: from_json(answer) for taken, answer in answers.items()}
             self.worker.merge(self.total, total)
         if self._children:
             on_progress(len(requests))
         return [by_number[number] for number in range(len(requests))]
+
+    @timed(MESSAGES)
+    def _hand_out(self, requests: Sequence[Request], order: Sequence[int]) -> Callable[[], int]:
+        """Send all workers the requests in their order; return what claims the place of the next."""
+        assert self._counter is not None
+        self._counter.reset()
+        message = {"requests": [to_json(requests[number]) for number in order]}
+        for child in self._children:
+            child.send(message)
+        return self._counter.take
+
+    def spent(self, until: int) -> list[dict[str, int]]:
+        """Return the nanoseconds of each part for each of the other workers.
+
+        Args:
+            until: The end of the measurement, by :func:`time.monotonic_ns`; they wait since their last answer.
+        """
+        return [
+            child.spent | {IDLE: child.spent.get(IDLE, 0) + until - child.until} for child in self._children
+        ]
 
     def _forget_scratch(self) -> None:
         """Remove the names of the shared files once every worker has them open: no crash leaves any behind."""
@@ -163,6 +184,8 @@ class _Child:
             env=environment,
             start_new_session=True,  # Ctrl-C reaches this process alone, which then stops the workers
         )
+        self.spent: dict[str, int] = {}
+        self.until = time.monotonic_ns()
 
     def send(self, message: dict[str, Any]) -> None:
         assert self._process.stdin is not None
@@ -174,12 +197,15 @@ class _Child:
 
     def receive(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        with timed(IDLE):
+            line = self._process.stdout.readline()
         if not line:
             raise self._death()
         message: dict[str, Any] = json.loads(line)
         if "error" in message:
             raise RunError(f"a worker process failed: {message['error']}")
+        if "spent" in message:
+            self.spent, self.until = message["spent"], message["until"]
         results: dict[str, Any] = message["results"]
         return results
 

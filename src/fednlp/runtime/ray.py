@@ -16,10 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fednlp.clock import IDLE, timed
 from fednlp.errors import MissingDependency, RunError
 from fednlp.plugins import raised
 from fednlp.runtime.engine import Worker, vectors_in
 from fednlp.runtime.messages import Request, from_json, to_json
+from fednlp.runtime.schedule import schedule
 from fednlp.runtime.shared import PrivateRoom
 from fednlp.runtime.travelling import Arriving, Piece, RemoteWorker, import_all
 
@@ -102,7 +104,7 @@ class Ray:
         """Have requests answered by the actors; return the answers in their order. Updates are in ``self.total``.
 
         Args:
-            requests: Those that take longest first.
+            requests: In any order.
             on_progress: Told how many are answered.
 
         Raises:
@@ -164,7 +166,8 @@ class _Round:
 
     def __init__(self, engine: Ray, requests: Sequence[Request], on_progress: Callable[[int], None]) -> None:
         self.engine, self.requests, self.on_progress = engine, requests, on_progress
-        self.waiting = deque(range(len(requests)))
+        work = [engine.worker.work(request) for request in requests]
+        self.waiting = deque(schedule(work, len(engine.actors)))
         self.held: dict[int, set[int]] = {place: set() for place in range(len(engine.actors))}
         self.asked: dict[Any, tuple[int, int]] = {}
         self.answers: dict[int, Any] = {}
@@ -180,7 +183,8 @@ class _Round:
     def _answer_all(self) -> None:
         self._hand_out()
         while self.asked:
-            (done,), _ = ray.wait(list(self.asked), num_returns=1)
+            with timed(IDLE):
+                (done,), _ = ray.wait(list(self.asked), num_returns=1)
             place, number = self.asked.pop(done)
             try:
                 self.answers[number] = from_json(json.loads(ray.get(done)))

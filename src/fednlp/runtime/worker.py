@@ -8,20 +8,24 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 
+from fednlp.clock import IDLE, IMPORTS, MESSAGES, MODEL, Clock, process_began, running, timed
 from fednlp.runtime.engine import Worker, answered, vectors_in
 from fednlp.runtime.messages import from_json, to_json
 from fednlp.runtime.shared import Counter, SharedRoom
 
 
 def _messages(parent: int) -> Iterator[dict[str, Any]]:
-    for line in sys.stdin.buffer:
-        if os.getppid() != parent:
+    while True:
+        with timed(IDLE):
+            line = sys.stdin.buffer.readline()
+        if not line or os.getppid() != parent:
             return
         yield json.loads(line)
 
@@ -32,7 +36,12 @@ def _answer(answers: IO[bytes], message: dict[str, Any]) -> None:
 
 
 def main(factory: str, threads: int, preload: Sequence[str]) -> None:
-    """Answer requests until the pool closes the pipe."""
+    """Answer requests until the pool closes the pipe; each answer says where the time went so far."""
+    with running(Clock(IMPORTS, process_began())) as clock:
+        _serve(clock, factory, threads, preload)
+
+
+def _serve(clock: Clock, factory: str, threads: int, preload: Sequence[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints goes to the log, not among the answers
@@ -42,13 +51,14 @@ def main(factory: str, threads: int, preload: Sequence[str]) -> None:
     build = getattr(importlib.import_module(module), name)
     for module in preload:
         importlib.import_module(module)
+    clock.switch(MESSAGES)
     messages = _messages(parent)
-    try:
-        setup = next(messages)
-    except StopIteration:
+    setup = next(messages, None)
+    if setup is None:
         return
     scratch, number = Path(setup["scratch"]), setup["number"]
-    worker: Worker = build(**setup["arguments"])
+    with timed(MODEL):
+        worker: Worker = build(**setup["arguments"])
     counter = Counter(scratch / "counter")
     vectors = vectors_in(worker, SharedRoom(scratch, "all"))
     total = worker.new_total(SharedRoom(scratch, str(number)))
@@ -64,7 +74,8 @@ def main(factory: str, threads: int, preload: Sequence[str]) -> None:
                 results[place] = to_json(answered(worker, request, vectors, total))
         except Exception as error:
             line = {"error": f"{type(error).__name__}: {error}"}
-        _answer(answers, line)
+        until = time.monotonic_ns()
+        _answer(answers, line | {"spent": clock.spent(until), "until": until})
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fednlp.clock import STEPS, timed
 from fednlp.config import Experiment
 from fednlp.config.values import rate_schedule
 from fednlp.errors import TooFewClients
@@ -67,6 +68,7 @@ class Centralised:
         """Prepare the next round, and return the function that runs it."""
         return self._train
 
+    @timed(STEPS)
     def _train(self) -> LocalTrainer:
         """Take one round's share of steps."""
         context, worker, state = self.context, self.context.worker, self.context.state

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
+from fednlp.clock import DATA, timed
 from fednlp.config import Experiment
 from fednlp.data import TextData, load_data
 from fednlp.data.features import Features, open_features, row_batches, write_features
@@ -54,6 +55,7 @@ class RunComponents:
     longest: int
 
 
+@timed(DATA)
 def build_components(experiment: Experiment, log: Log, data: TextData | None = None) -> RunComponents:
     """Load the data, the tokenizer and the features of an experiment.
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from fednlp.clock import EVALUATION, timed
 from fednlp.disk import atomic
 from fednlp.federated.runtime import MODEL
 from fednlp.formatting.safe_text import csv_text
@@ -26,6 +27,7 @@ from fednlp.tasks.base import Predictions
 from fednlp.training.scores import mean_scores, scores_by_owner
 
 
+@timed(EVALUATION)
 def evaluate(context: RunContext, last: bool = False) -> dict[str, dict[str, Any]]:
     """Evaluate after a round.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fednlp.clock import EVALUATION, timed
 from fednlp.disk import atomic
 from fednlp.federated.store import ClientStore
 from fednlp.formatting.units import human_bytes
@@ -46,6 +47,7 @@ def is_due(context: RunContext) -> bool:
     )
 
 
+@timed(EVALUATION)
 def evaluate_final(context: RunContext, run: RunDir) -> dict[str, Any]:
     """Have clients fine-tune their models, and evaluate all models on all clients' tests, each if configured.
 

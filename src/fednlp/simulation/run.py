@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from fednlp import config
+from fednlp.clock import DATA, IMPORTS, MODEL, OTHER, running, timed
 from fednlp.config import Experiment
 from fednlp.config.sections import GIVEN
 from fednlp.errors import ConfigError, FednlpError, RunError
@@ -25,6 +27,7 @@ from fednlp.simulation.data_profile import profile_run_data
 from fednlp.simulation.facts import write_facts
 from fednlp.simulation.partitioning import build_partition
 from fednlp.simulation.precision import with_precision
+from fednlp.simulation.profile import profiled
 from fednlp.simulation.run_dir import (
     RunDir,
     create,
@@ -75,15 +78,15 @@ def run(
     folder = None if out is None else Path(out)
     refuse_taken(folder)
     require_trackers(experiment.report.report_to)
-    with _engine(experiment) as pool:
+    with running() as clock, timed(OTHER), _engine(experiment) as pool:
         components = build_components(experiment, callback.log)
         partition = _shared_out(experiment, components, callback)
-        model = start_model(experiment, components.source, components.task)
-        start = start_fingerprints(experiment, model, components.tokenizer)
+        model, start = _start(experiment, components)
         directory = create(experiment, folder)
         with directory.alone():
             _write_start(directory, experiment, components, partition, callback, start)
-            return train(open_run(directory, experiment, components, partition, model, pool, callback, given))
+            opened = open_run(directory, experiment, components, partition, model, pool, callback, given)
+            return profiled(train(opened), clock, pool)
 
 
 def resume(
@@ -130,7 +133,7 @@ def resume(
         callback.log(f"{folder} is finished already; nothing to do")
         return directory
     require_trackers(experiment.report.report_to)
-    with directory.alone(), _engine(experiment) as pool:
+    with running() as clock, timed(OTHER), directory.alone(), _engine(experiment) as pool:
         begun = directory.state.is_file()
         if (
             not begun and len(directory.round_lines()) > 1
@@ -145,14 +148,21 @@ def resume(
             raise RunError(
                 f"the data of {folder} have changed since it was begun: start again with another --out"
             )
-        model = start_model(experiment, components.source, components.task)
-        start = start_fingerprints(experiment, model, components.tokenizer)
+        model, start = _start(experiment, components)
         if known is not None:
             check_start(directory, experiment, known, start, callback.log)
         if partition is None:
             partition = _shared_out(experiment, components, callback)
             _write_start(directory, experiment, components, partition, callback, start)
-        return train(open_run(directory, experiment, components, partition, model, pool, callback, algorithm))
+        opened = open_run(directory, experiment, components, partition, model, pool, callback, algorithm)
+        return profiled(train(opened), clock, pool)
+
+
+@timed(MODEL)
+def _start(experiment: Experiment, components: RunComponents) -> tuple[nn.Module, dict[str, str]]:
+    """Return the model that a run starts from, and its fingerprints."""
+    model = start_model(experiment, components.source, components.task)
+    return model, start_fingerprints(experiment, model, components.tokenizer)
 
 
 def _with_algorithm(
@@ -206,6 +216,7 @@ def _require_named_by_user(folder: str | Path, experiment: Experiment, task: str
     require_typed(folder, rest, f"give its experiment too: fednlp run EXPERIMENT.toml --resume {folder}")
 
 
+@timed(DATA)
 def _shared_out(experiment: Experiment, components: RunComponents, callback: Callback) -> Partition:
     """Build the partition, and check that it has as many clients as a round needs.
 
@@ -221,6 +232,7 @@ def _shared_out(experiment: Experiment, components: RunComponents, callback: Cal
     return partition
 
 
+@timed(IMPORTS)
 def _engine(experiment: Experiment) -> Engine:
     """Start the workers, which import most dependencies of all models beforehand."""
     name, address = experiment.runtime.engine, experiment.runtime.address
@@ -281,6 +293,7 @@ def _workers(experiment: Experiment, elsewhere: bool) -> int:
     return configured or max(1, min(cores // experiment.runtime.threads, experiment.clients_per_round))
 
 
+@timed(DATA)
 def _write_start(
     directory: RunDir,
     experiment: Experiment,

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
+from fednlp.clock import DISK, OTHER, SUMS, timed
+from fednlp.clock import MODEL as BUILDING
 from fednlp.config import Experiment
 from fednlp.errors import TooFewClients
 from fednlp.federated.algorithm import Algorithm
@@ -55,6 +57,7 @@ class OpenRun:
     mechanism: DPMechanism | None = None
 
 
+@timed(BUILDING)
 def open_run(
     directory: RunDir,
     experiment: Experiment,
@@ -132,13 +135,15 @@ def train(run: OpenRun) -> RunDir:
         while context.state.round < training.rounds:
             start = time.monotonic()
             do_round = training.prepare()
-            line = training.line(do_round())
+            with timed(SUMS):
+                done = do_round()
+            line = training.line(done)
             line["seconds"] = round(time.monotonic() - start, 4)
             _save(directory, context, line)
             for tracker in trackers:
                 tracker.log(line["round"], round_numbers(line))
-            done = context.state.round - first
-            left = (time.monotonic() - begun) / done * (training.rounds - context.state.round)
+            taken = (time.monotonic() - begun) / (context.state.round - first)
+            left = taken * (training.rounds - context.state.round)
             callback.on_round(line, left)
         if is_due(context):
             numbers = round_numbers(_after_the_last(directory, context))
@@ -159,6 +164,7 @@ def _finished_early(run: OpenRun) -> Iterator[None]:
         raise
 
 
+@timed(DISK)
 def _save(directory: RunDir, context: RunContext, line: dict[str, Any]) -> None:
     """Save a round."""
     context.lines.append(line)
@@ -199,6 +205,7 @@ def _trackers(directory: RunDir, experiment: Experiment) -> Iterator[list[Any]]:
             tracker.close()
 
 
+@timed(BUILDING)
 def _finish(
     directory: RunDir,
     context: RunContext,
@@ -225,4 +232,5 @@ def _finish(
                 context.worker.replica.model, components.tokenizer, directory.model, card, components.longest
             )
         directory.write_json("summary.json", summary)
-    callback.finished(directory, summary)
+    with timed(OTHER):
+        callback.finished(directory, summary)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fednlp.clock import DISK, timed
 from fednlp.data.features import Features
 from fednlp.errors import ConfigError, RunError
 from fednlp.federated.algorithm import Algorithm
@@ -142,10 +143,12 @@ class ClientTrainer:
         self.store = ClientStore(records, fields) if fields and records is not None else None
         self._whole = self._length(None), len(replica.layout.entries)
 
+    @timed(DISK)
     def record(self, client: int, saved: int) -> Record:
         """Return what a client kept as of the last saved round; nothing if it has not taken part."""
         return (self.store and self.store.read(client, saved)) or {}
 
+    @timed(DISK)
     def sync(self) -> None:
         """See all records to the disk, before the round is saved."""
         if self.store is not None:
@@ -271,6 +274,7 @@ class ClientTrainer:
         algorithm = self.algorithm
         return bytes_down(algorithm.downlink, self.replica.layout, chosen, vectors=len(algorithm.receives))
 
+    @timed(DISK)
     def keep(self, request: TrainRequest, local: LocalTrainer, result: Result, sent: "Encoded") -> None:
         """Write a client's record; it counts once the round is saved.
 

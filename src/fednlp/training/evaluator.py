@@ -52,6 +52,10 @@ class Evaluator:
             self._global_batches = batches
         return batches
 
+    def tokens(self, numbers: np.ndarray) -> float:
+        """Return how many tokens some test examples have."""
+        return float(self.features.lengths(numbers).sum())
+
     def predict(self, numbers: np.ndarray) -> Predictions:
         """Predict one batch of test examples with the weights as they stand."""
         self.replica.train(False)

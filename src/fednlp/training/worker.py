@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fednlp.clock import EVALUATION, STEPS, SUMS, timed
 from fednlp.errors import ConfigError
 from fednlp.federated.aggregators.base import Room
 from fednlp.federated.algorithm import Algorithm
@@ -51,6 +52,7 @@ from fednlp.training.local import LocalTrainer
 from fednlp.training.local_training import LocalTraining
 from fednlp.training.precision import low_dtype
 from fednlp.training.replica import Replica
+from fednlp.training.work import predicted_work
 from fednlp.training.worker_spec import (
     UNLABELLED,
     WorkerSpec,
@@ -166,6 +168,7 @@ class ClientWorker:
         """Return an empty total of updates."""
         return self.algorithm.aggregator.init(self.layout, self.algorithm.sends, room)
 
+    @timed(SUMS)
     def merge(self, total: Any, other: Any) -> None:
         """Add another worker's total to one, and empty the other."""
         self.algorithm.aggregator.merge(total, other)
@@ -175,11 +178,16 @@ class ClientWorker:
         """Empty a total."""
         self.algorithm.aggregator.clear(total)
 
+    def work(self, request: Any) -> float:
+        """Return how much work a request is, in tokens that are trained on; 0 where it is not known."""
+        return predicted_work(request, self.options, self.train_features, self.partition, self.evaluator)
+
     def begin(self) -> None:
         """Look at what other workers have cached."""
         if self.replica.activation_cache is not None:
             self.replica.activation_cache.refresh()
 
+    @timed(STEPS)
     def train(self, request: TrainRequest, vectors: Vectors) -> Trained | ClientResult:
         """Let one client take its part in a round, up to its upload: the client's half.
 
@@ -198,7 +206,8 @@ class ClientWorker:
             local.all_words = algorithm.uplink.pull.rule != "all"
             try:
                 result = algorithm.client(local, x, vectors, init.method)
-                sent = trainer.encode(request, local, result, record)
+                with timed(SUMS):
+                    sent = trainer.encode(request, local, result, record)
             except ConfigError:  # it would be the same for every client
                 raise
             except Exception as error:
@@ -207,6 +216,7 @@ class ClientWorker:
         trainer.keep(request, local, result, sent)
         return Trained(trainer.result(request, local, result, sent, record), sent.upload)
 
+    @timed(SUMS)
     def receive(self, request: Any, answer: Any, vectors: Vectors, total: Any) -> Any:
         """Put what came with an answer into the total, and return the rest: the server's half.
 
@@ -258,6 +268,7 @@ class ClientWorker:
         finally:
             known[numbers] = UNLABELLED
 
+    @timed(EVALUATION)
     def label(self, request: LabelRequest, vectors: Vectors) -> Labels:
         """Return the likeliest label of each text of a client, and its probability, by the model that it has."""
         x = vectors[MODEL]
@@ -266,11 +277,13 @@ class ClientWorker:
         found = self._probabilities(request.texts)
         return Labels(found.argmax(1).tolist(), found.max(1).astype(float).tolist())
 
+    @timed(EVALUATION)
     def probabilities(self, request: ProbabilitiesRequest, vectors: Vectors) -> Probabilities:
         """Return what the published model gives every label for some training texts."""
         self.replica.load_for_evaluation(vectors[MODEL])
         return Probabilities(self._probabilities(request.texts).astype(float).tolist())
 
+    @timed(SUMS)
     def unmask(self, request: UnmaskRequest, vectors: Vectors) -> MaskValues:
         """Return the masks of a slice of the sum of masked updates."""
         from fednlp.secure.upload import mask_values
@@ -296,6 +309,7 @@ class ClientWorker:
         """Say that the replica's weights were changed by hand, so that the next job loads them anew."""
         self._loaded = None
 
+    @timed(EVALUATION)
     def evaluate(self, request: EvaluateRequest, vectors: Vectors) -> BatchPredictions:
         """Predict one batch of the test set with the published model."""
         if self._loaded != request.key:
@@ -304,6 +318,7 @@ class ClientWorker:
         found = self.evaluator.predict(self.evaluator.test_batches()[request.batch])
         return BatchPredictions(**asdict(found))
 
+    @timed(EVALUATION)
     def client_model(self, request: ClientModelRequest, vectors: Vectors) -> ClientModelResult:
         """Evaluate the model that one client has after a round, or after some more steps by itself.
 
@@ -329,6 +344,7 @@ class ClientWorker:
             client, own=by_owner[client], everyone=evaluator.scored(everyone), by_owner=by_owner
         )
 
+    @timed(EVALUATION)
     def client_sums(self, request: ClientSumsRequest, vectors: Vectors) -> ClientSums:
         """Return sums over a client's own test examples, by the global model and the layers of its own."""
         client, x = request.client, vectors[MODEL]
@@ -396,6 +412,7 @@ class ClientWorker:
             raise NonFiniteUpdate(DIVERGED)
         return local
 
+    @timed(STEPS)
     def local_only(self, request: LocalOnlyRequest, vectors: Vectors) -> LocalOnlyResult:
         """Train one client by itself from the start; evaluate its model on its own and the global test set."""
         client = request.client
@@ -409,8 +426,9 @@ class ClientWorker:
         except Exception as error:
             return LocalOnlyResult(client, raised(error))
         evaluator = self.evaluator
-        own = evaluator.predict_all(client) if request.on_own else []
-        everyone = evaluator.predict_all() if request.on_all else []
+        with timed(EVALUATION):
+            own = evaluator.predict_all(client) if request.on_own else []
+            everyone = evaluator.predict_all() if request.on_all else []
         return LocalOnlyResult(
             client,
             None,

@@ -1,0 +1,25 @@
+"""fednlp tune-machine."""
+
+from typing import Annotated
+
+import typer
+
+_EXPERIMENT = typer.Argument(help="An experiment file, or the name of one that comes with fednlp.")
+_SET = typer.Option("--set", help="Change a setting; may be repeated.")
+
+
+def tune_machine(
+    experiment: Annotated[str, _EXPERIMENT] = "experiments/quickstart.toml",
+    changes: Annotated[list[str] | None, _SET] = None,
+    seconds: Annotated[float, typer.Option(min=0, help="No trial is begun after so many seconds.")] = 60,
+) -> None:
+    """Try numbers of workers and threads on this machine, and show which are the fastest for an experiment."""
+    from fednlp import config
+    from fednlp.simulation.tuning import as_text, as_toml, fastest, tried
+
+    found = []
+    for trial in tried(config.load(experiment, changes or []), seconds):
+        found.append(trial)
+        said = trial.error if trial.seconds is None else f"{trial.seconds:.2f} s a round"
+        print(f"{as_text(trial.changes):28} {said}", flush=True)
+    print(f"\nThe fastest of these, as lines of the experiment file:\n\n{as_toml(fastest(found).changes)}")

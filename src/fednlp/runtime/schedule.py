@@ -1,0 +1,64 @@
+"""The order in which requests are begun, so that all workers are done at about the same time."""
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def schedule(work: Sequence[float], workers: int) -> list[int]:
+    """Return the order in which requests are to be begun by whichever worker is free.
+
+    The requests are shared out, the longest first, each to the worker with the least work so far (Graham 1969, "Bounds
+    on multiprocessing timing anomalies"). Then requests move or change places between the workers with most and least
+    work while that helps. Workers that take requests in the order of their planned beginnings follow this plan; one
+    that is slower than planned takes fewer.
+
+    Args:
+        work: How long each takes, from 0, in any unit; all 0 where nothing is known.
+        workers: How many there are.
+
+    Returns:
+        The numbers of the requests; their own order for a single worker, or where nothing is known.
+
+    >>> schedule([3, 3, 2, 2, 2], 2)
+    [0, 2, 3, 1, 4]
+    """
+    if workers == 1 or not any(work):
+        return list(range(len(work)))
+    begun = [0.0] * len(work)
+    for share in _balanced(_shared_out(work, workers), work):
+        at = 0.0
+        for number in sorted(share, key=lambda one: (-work[one], one)):
+            begun[number] = at
+            at += work[number]
+    return sorted(range(len(work)), key=lambda number: (begun[number], -work[number], number))
+
+
+def _shared_out(work: Sequence[float], workers: int) -> list[list[int]]:
+    """Give each request, the longest first, to the worker with the least work so far."""
+    shares: list[list[int]] = [[] for _ in range(workers)]
+    loads = [(0.0, worker) for worker in range(workers)]
+    for number in sorted(range(len(work)), key=lambda one: (-work[one], one)):
+        load, worker = loads[0]
+        shares[worker].append(number)
+        heapq.heapreplace(loads, (load + work[number], worker))
+    return shares
+
+
+def _balanced(shares: list[list[int]], work: Sequence[float]) -> list[list[int]]:
+    """Let requests of the fullest share move to the emptiest, or change places with its own, while that helps."""
+    for _ in work:
+        loads = [sum(work[number] for number in share) for share in shares]
+        fullest, emptiest = shares[int(np.argmax(loads))], shares[int(np.argmin(loads))]
+        gap = max(loads) - min(loads)
+        given, got = (np.array([*(work[n] for n in share), 0.0]) for share in (fullest, emptiest))
+        moved = given[:, None] - got[None, :]  # the last row and column are for nothing in return
+        left = np.where(moved > 0, np.abs(gap - 2 * moved), np.inf)
+        here, there = np.unravel_index(int(left.argmin()), left.shape)
+        if not left[here, there] < gap * (1 - 1e-9):
+            break
+        back = [emptiest.pop(there)] if there < len(emptiest) else []
+        emptiest.append(fullest.pop(here))
+        fullest += back
+    return shares
