@@ -43,7 +43,7 @@ def serve(port: Any, go: Any, folder: Path, experiment: Any, clients: int, pair:
     import fednlp
     from fednlp.deployment.federation import FOLDER, Federation, open_directory, run_name
     from fednlp.deployment.hub import Hub
-    from fednlp.deployment.links import grpc as link
+    from fednlp.deployment.links.grpc import server as link
     from fednlp.simulation.callback import NullCallback
     from tests.deployment.throwaway import name_of
 
@@ -157,11 +157,12 @@ def federation(experiment: Any, folder: Path, clients: int) -> tuple[list[dict[s
         folder: New or empty.
         clients: How many.
     """
-    from fednlp.deployment.links import grpc as link
+    from fednlp.deployment.links.grpc.client import connecting
+    from fednlp.deployment.links.system import allow_many_files
     from fednlp.simulation.run_dir import RunDir
     from tests.deployment.throwaway import Authority
 
-    link.allow_many_files()
+    allow_many_files()
     authority, context = Authority(), multiprocessing.get_context("spawn")
     port, go = context.Queue(), context.Event()
     arguments = (port, go, folder, experiment, clients, authority.server_pair(), authority.pem)
@@ -176,7 +177,7 @@ def federation(experiment: Any, folder: Path, clients: int) -> tuple[list[dict[s
     async def connected() -> None:
         async def one(light: LightClient) -> None:
             own = authority.site(str(light.number))
-            await link.connecting(address, lambda: own, light.session.begin, server_name="fednlp-server")
+            await connecting(address, lambda: own, light.session.begin, server_name="fednlp-server")
 
         await asyncio.gather(*map(one, lights))
 

@@ -128,7 +128,7 @@ class Sending:
 
 def listen(port: Any, new_session: Callable[..., Any], tls: Any) -> None:
     """Serve sessions over gRPC in another thread of this process."""
-    from fednlp.deployment.links import grpc as link
+    from fednlp.deployment.links.grpc import server as link
 
     credentials = link.grpc.ssl_server_credentials(*tls) if tls else link.grpc.local_server_credentials()
     port.put(link.serve("127.0.0.1:0", credentials, new_session, lambda peer, data: data).port)
@@ -143,10 +143,10 @@ def receive_stream(port: Any, results: Any, folder: Path, size: int, repeats: in
 
 def receive_by_broker(port: Any, results: Any, folder: Path, size: int, repeats: int, where: Any) -> None:
     """Receive files by way of a broker."""
-    from fednlp.deployment.links import mqtt
+    from fednlp.deployment.links.mqtt.server import serve
 
     (address, material), arrivals = where, Arrivals(results)
-    mqtt.serve(
+    serve(
         address,
         lambda: material,
         lambda peer, wake: Receiving(arrivals, folder / "file", size),
@@ -206,7 +206,7 @@ class Runner:
 
     def connect(self, begin: Callable[..., Any], authority: Any) -> None:
         """Drive a session in another thread."""
-        from fednlp.deployment.links import grpc as link
+        from fednlp.deployment.links.grpc import client as link
 
         credentials = authority.site("site") if authority else link.grpc.local_channel_credentials()
         name = "fednlp-server" if authority else None
@@ -246,7 +246,7 @@ class ByBroker(Runner):
     """Sends by way of a broker."""
 
     def __init__(self, folder: Path, size: int, repeats: int, where: Any) -> None:
-        from fednlp.deployment.links import mqtt
+        from fednlp.deployment.links.mqtt.client import connect
 
         address, authority = where
         server = authority.material("fednlp-server")
@@ -254,7 +254,7 @@ class ByBroker(Runner):
         self.session, own = Sending(self.data), authority.material("site")
         arguments = (address, lambda: own, self.session.begin)
         names = {"server_name": "fednlp-server"}
-        threading.Thread(target=mqtt.connect, args=arguments, kwargs=names, daemon=True).start()
+        threading.Thread(target=connect, args=arguments, kwargs=names, daemon=True).start()
         time.sleep(2.0)  # until it is connected
 
     def send(self) -> None:

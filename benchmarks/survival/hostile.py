@@ -62,7 +62,7 @@ def _hangs(number: int, frame: Any) -> None:
 def _serve(port: Any, results: Any, folder: Path, pair: Any, root: bytes) -> None:
     """Be the server of a crowd: ask one client for an upload, and say when it is there."""
     from fednlp.deployment.hub import Hub
-    from fednlp.deployment.links import grpc as link
+    from fednlp.deployment.links.grpc import server as link
     from fednlp.deployment.messages import Call
 
     hub = Hub(folder / "hub", "crowd")
@@ -90,10 +90,10 @@ def crowd(folder: Path, connections: int) -> dict[str, Any]:
         folder: New or empty.
         connections: How many.
     """
-    from fednlp.deployment.links import grpc as link
+    from fednlp.deployment.links.system import allow_many_files
     from tests.deployment.throwaway import Authority
 
-    link.allow_many_files()
+    allow_many_files()
     authority, context = Authority(), multiprocessing.get_context("spawn")
     port, results = context.Queue(), context.Queue()
     arguments = (port, results, folder, authority.server_pair(), authority.pem)
@@ -130,7 +130,7 @@ class _Honest:
 
     def __init__(self, folder: Path, address: str, credentials: Any) -> None:
         from fednlp.deployment.client_session import ClientSession
-        from fednlp.deployment.links import grpc as link
+        from fednlp.deployment.links.grpc import client as link
         from fednlp.deployment.objects import ObjectCache
         from fednlp.deployment.outbox import Outbox
 

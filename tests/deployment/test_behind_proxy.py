@@ -25,18 +25,20 @@ from fednlp.deployment.enrolment import FOLDER
 from fednlp.deployment.organisation import Files
 from fednlp.deployment.proofs import LIFE, Challenges, Proof, prove, proven
 from fednlp.deployment.serve import Listening, serve
-from fednlp.deployment.shards import Shards, split_out
+from fednlp.deployment.shards import Shards
 from fednlp.deployment.sites import Register
 from fednlp.deployment.tokens import JoinToken
 from fednlp.errors import ConfigError, FednlpError, IdentityError, RunError
 from fednlp.simulation.callback import NullCallback
 
+from .at_once import SitesAtOnce
 from .federation import Federation, enrol_message, request_pem, self_signed
 from .test_federation import OneAtATime, allows, quiet, rounds
 from .test_organisation import Organisation
 
 pytest.importorskip("grpc", reason="gRPC is not installed")
-link = importlib.import_module("fednlp.deployment.links.grpc")
+listening = importlib.import_module("fednlp.deployment.links.grpc.server")
+dialling = importlib.import_module("fednlp.deployment.links.grpc.client")
 Make = Callable[..., Experiment]
 KEY = new_key()
 OWN = Material(key_pem(KEY), certificate_pem(self_signed("site", KEY)), b"")
@@ -158,17 +160,6 @@ def outside(tmp_path: Path) -> Iterator[TlsEnds]:
     ends.listener.close()
 
 
-@pytest.fixture
-def made(experiment: Make) -> Experiment:
-    settings = {"clients_per_round": 2, "partition.clients": 2, "task.name": "text-classification"}
-    return experiment(settings | {"num_rounds": 1})
-
-
-@pytest.fixture
-def shards(made: Experiment, tmp_path: Path) -> Shards:
-    return split_out(made.resolved(), tmp_path / "shards", quiet)
-
-
 def test_a_federation_behind_a_balancer(
     outside: TlsEnds, made: Experiment, shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,39 +167,35 @@ def test_a_federation_behind_a_balancer(
     simulated = fednlp.run(made, tmp_path / "simulated")
     with socket.create_server(("127.0.0.1", 0)) as free:
         outside.behind = free.getsockname()[1]
-    typed: dict[str, str] = {}
-    threads: list[threading.Thread] = []
     lines: list[str] = []
     balancer = Balancer(tmp_path / "organisation" / "ca.pem")
 
-    def site(name: str) -> None:
-        token, option = typed[name].split()
+    def site(name: str, typed: str) -> None:
+        token, option = typed.split()
         assert option == "--behind-proxy"
         folder = joining.enrolled_folder(token, lines.append, tmp_path / name, balancer=balancer)
         assert joining.enrolled_folder(folder.name, lines.append, tmp_path / name) == folder
         joining.join(folder, allows(*shards.files(name)), lines.append)
 
-    def begin() -> None:
-        for name in shards.names:
-            threads.append(threading.Thread(target=site, args=(name,)))
-            threads[-1].start()
-
-    def look() -> None:
-        assert all(thread.is_alive() for thread in threads), lines
-
+    sites = SitesAtOnce(shards.names, site)
     where = Listening(f"127.0.0.1:{outside.behind}", outside.address, behind_proxy=True)
     out = tmp_path / "server"
     deployed = serve(
-        shards.experiment, out, shards.names, where, NullCallback(), typed.__setitem__, begin, look
+        shards.experiment,
+        out,
+        shards.names,
+        where,
+        NullCallback(),
+        sites.typed.__setitem__,
+        sites.begin,
+        sites.look,
     )
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
+    sites.end()
     assert rounds(deployed) == rounds(simulated)
     assert [one.state for one in Register(out / FOLDER).sites()] == ["enrolled", "enrolled"]
     assert len(outside.seen) > 10_000
     for name in shards.names:
-        secret = JoinToken.parse(typed[name].split()[0]).secret
+        secret = JoinToken.parse(sites.typed[name].split()[0]).secret
         for form in (secret, base64.b64encode(secret)[:40], secret.hex().encode()):
             assert form not in outside.seen, "the balancer never sees a secret"
     with pytest.raises(ConfigError, match="began with --behind-proxy, and not without --ca"):
@@ -224,7 +211,7 @@ class Plain:
         self.federation = Federation(folder, time.time())
         self.outside, self.credentials = outside, balancer_credentials(ca.read_bytes())
         admission = self.federation.admission
-        self.server = link.serve(
+        self.server = listening.serve(
             "127.0.0.1:0",
             None,
             lambda peer, wake: admission.authorise(peer.certificate),
@@ -234,7 +221,7 @@ class Plain:
         outside.behind = self.server.port
 
     def enrol(self, message: bytes, proves: Callable[[str, bytes, bytes], Proof] | None) -> bytes:
-        answer: bytes = link.enrol(self.outside.address, self.credentials, message, prove=proves)
+        answer: bytes = dialling.enrol(self.outside.address, self.credentials, message, prove=proves)
         return answer
 
 

@@ -80,7 +80,7 @@ def serve() -> Iterator[Serve]:
 @pytest.fixture
 def federation(tmp_path: Path) -> Iterator[tuple[Federation, str]]:
     """A federation with a server that listens, and its address."""
-    link = importlib.import_module("fednlp.deployment.links.grpc")
+    link = importlib.import_module("fednlp.deployment.links.grpc.server")
     made = Federation(tmp_path, time.time())
 
     def refuse(*arguments: object) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fednlp.deployment.goodbye import PATIENCE, let_go
 from fednlp.deployment.hub import Hub
-from fednlp.deployment.links import grpc
+from fednlp.deployment.links.streams import LONGEST_WAIT
 from fednlp.deployment.messages import Finished
 
 from .ends import drain, greeting
@@ -74,4 +74,4 @@ def test_it_goes_at_once_when_somebody_presses_ctrl_c(tmp_path: Path) -> None:
 
 
 def test_it_stays_longer_than_a_site_pauses() -> None:
-    assert PATIENCE > 1.5 * grpc._LONGEST_WAIT
+    assert PATIENCE > 1.5 * LONGEST_WAIT

@@ -1,10 +1,8 @@
 """The gRPC driver over loopback: TLS on both sides, lost servers, dead networks, proxies, and many idle clients."""
 
 import asyncio
-import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,19 +10,20 @@ from typing import Any, ClassVar
 
 import pytest
 
-from fednlp.deployment.client_session import ClientSession, ReadyCall
-from fednlp.deployment.hub import Hub
+from fednlp.deployment.client_session import ClientSession
+from fednlp.deployment.links import streams
 from fednlp.deployment.messages import Call, Stored, pack
 from fednlp.deployment.objects import ObjectCache
 from fednlp.deployment.outbox import Outbox
-from fednlp.errors import FednlpError, RunError
+from fednlp.errors import RunError
 
-link = pytest.importorskip("fednlp.deployment.links.grpc", reason="a deployment needs grpcio")
+grpc = pytest.importorskip("grpc", reason="a deployment needs grpcio")
 
-from .throwaway import SERVER, Authority, name_of  # noqa: E402
+from fednlp.deployment.links.grpc import client as dialling  # noqa: E402
+from fednlp.deployment.links.grpc import server as listening  # noqa: E402
 
-SOON = 60.0
-MODEL = os.urandom((3 << 20) + 17)
+from .driven import MODEL, SOON, Driven, Served, until  # noqa: E402
+from .throwaway import SERVER, Authority  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -35,38 +34,25 @@ def authority() -> Authority:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait little between attempts, and for no proxy of the machine's."""
-    monkeypatch.setattr(link, "_FIRST_WAIT", 0.02)
+    monkeypatch.setattr(streams, "FIRST_WAIT", 0.02)
     for name in ("https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
 
 
-class Server:
-    """A hub that listens; the name in a client's certificate is its number."""
+class Server(Served):
+    """A hub that listens."""
 
     def __init__(self, folder: Path, authority: Authority, port: int = 0, **settings: Any) -> None:
-        self.hub = Hub(folder / "hub", "run")
-        self.lines: list[str] = []
-        self.credentials = authority.server()
-        self.running = link.serve(
+        super().__init__(folder)
+        self.running = listening.serve(
             f"127.0.0.1:{port}",
-            self.credentials,
+            authority.server(),
             self.new_session,
             self.enrol,
             log=self.lines.append,
             **settings,
         )
         self.address = f"127.0.0.1:{self.running.port}"
-
-    def new_session(self, peer: Any, wake: Callable[[], None]) -> Any:
-        name = name_of(peer.certificate)
-        if not name.isdigit():
-            raise RunError(f"there is no site {name}")
-        return self.hub.session(int(name), wake, time.monotonic)
-
-    def enrol(self, peer: Any, data: bytes) -> bytes:
-        if data == b"no":
-            raise RunError("this token was used")
-        return name_of(peer.certificate).encode() + b" " + data
 
     def stop(self) -> None:
         self.running.stop(0)
@@ -80,68 +66,24 @@ def server(tmp_path: Path, authority: Authority) -> Iterator[Server]:
     server.stop()
 
 
-class Client:
-    """A session that is driven in a thread, and answers by the object that it was given, backwards."""
+class Client(Driven):
+    """A session over gRPC."""
 
     def __init__(self, folder: Path, address: str, credentials: Any, **settings: Any) -> None:
-        self.folder = folder
-        folder.mkdir()
-        self.lines: list[str] = []
-        self.error: FednlpError | None = None
-        self.session = ClientSession(
-            Outbox(folder / "outbox"),
-            ObjectCache(folder / "objects"),
-            run=None,
-            software="1.0",
-            on_ready=self._work,
-            on_state=self.lines.append,
-        )
-        self._arguments = (address, lambda: credentials, self.session.begin)
-        self._settings = {"on_state": self.lines.append, "server_name": SERVER} | settings
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
+        given = {"server_name": SERVER} | settings
 
-    def _run(self) -> None:
-        try:
-            link.connect(*self._arguments, **self._settings)
-        except FednlpError as error:
-            self.error = error
+        def connect(begin: Callable[..., Any], **more: Any) -> None:
+            dialling.connect(address, lambda: credentials, begin, **given, **more)
 
-    def _work(self, call: ReadyCall) -> None:
-        body = self.folder / "body"
-        body.write_bytes(call.objects["model"].read_bytes()[::-1] if call.objects else b"none")
-        self.session.answer(call.id, {"done": call.id}, body)
-
-    def leave(self) -> None:
-        self.session.leave("the test is over")
-        self.thread.join(SOON)
-        assert not self.thread.is_alive()
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.01)
-
-
-def asked(hub: Hub, folder: Path, call_id: str, client: int) -> None:
-    """Ask a client for the model, backwards."""
-    (folder / "model").write_bytes(MODEL)
-    hub.ask(client, Call(call_id, {}, {"model": hub.add_object(folder / "model")}), len(MODEL))
+        super().__init__(folder, connect)
 
 
 def test_objects_go_both_ways_over_mutual_tls(server: Server, authority: Authority, tmp_path: Path) -> None:
     for number in (0, 1):
-        asked(server.hub, tmp_path, f"1.{number}.train", number)
+        server.ask(f"1.{number}.train", number)
     clients = [Client(tmp_path / f"{n}", server.address, authority.site(str(n))) for n in (0, 1)]
     for _ in clients:
-        reply = server.hub.take(SOON)
-        assert reply is not None
-        assert reply.answer == {"done": f"1.{reply.client}.train"}
-        assert reply.path is not None
-        assert reply.path.read_bytes() == MODEL[::-1]
+        assert server.answered() in (0, 1)
     assert server.hub.connected()[1].bytes_in > len(MODEL)
     server.hub.finish("it is done")
     for client in clients:
@@ -157,10 +99,8 @@ def test_a_certificate_of_another_authority_is_refused(
     other = Authority()
     key, certificate = other._pair("0")
     strangers = [
-        Client(
-            tmp_path / "a", server.address, link.grpc.ssl_channel_credentials(authority.pem, key, certificate)
-        ),
-        Client(tmp_path / "b", server.address, link.grpc.ssl_channel_credentials(authority.pem)),
+        Client(tmp_path / "a", server.address, grpc.ssl_channel_credentials(authority.pem, key, certificate)),
+        Client(tmp_path / "b", server.address, grpc.ssl_channel_credentials(authority.pem)),
         Client(tmp_path / "c", server.address, other.site("0")),
         Client(tmp_path / "d", server.address, authority.site("0"), server_name="elsewhere"),
     ]
@@ -186,10 +126,8 @@ def test_a_client_comes_back_when_the_server_does(tmp_path: Path, authority: Aut
     first.stop()
     until(lambda: any("next try" in line for line in client.lines))
     second = Server(tmp_path, authority, first.running.port)
-    asked(second.hub, tmp_path, "1.0.train", 0)
-    reply = second.hub.take(SOON)
-    assert reply is not None
-    assert reply.size == len(MODEL)
+    second.ask("1.0.train", 0)
+    assert second.answered() == 0
     client.leave()
     until(lambda: not second.hub.connected())
     second.stop()
@@ -213,7 +151,7 @@ def test_a_frame_that_is_not_valid_ends_the_connection_with_the_reason(
 
     async def once() -> None:
         task = asyncio.create_task(
-            link.connecting(
+            dialling.connecting(
                 server.address,
                 lambda: authority.site("0"),
                 lambda wake: Rude(),
@@ -232,7 +170,7 @@ def test_a_frame_that_is_not_valid_ends_the_connection_with_the_reason(
 
 def test_enrolment_is_one_call(server: Server, authority: Authority) -> None:
     def enrol(request: bytes) -> bytes:
-        answer: bytes = link.enrol(server.address, authority.site("ward-3"), request, server_name=SERVER)
+        answer: bytes = dialling.enrol(server.address, authority.site("ward-3"), request, server_name=SERVER)
         return answer
 
     assert enrol(b"please") == b"ward-3 please"
@@ -244,7 +182,7 @@ def test_enrolment_is_one_call(server: Server, authority: Authority) -> None:
 
 def test_a_port_in_use_is_named(server: Server, authority: Authority) -> None:
     with pytest.raises(RunError, match=rf"cannot listen at {server.address} .*--listen"):
-        link.serve(server.address, authority.server(), server.new_session, server.enrol)
+        listening.serve(server.address, authority.server(), server.new_session, server.enrol)
 
 
 def test_two_hundred_clients_wait_at_once(server: Server, authority: Authority, tmp_path: Path) -> None:
@@ -262,7 +200,7 @@ def test_two_hundred_clients_wait_at_once(server: Server, authority: Authority, 
     async def all_of_them() -> None:
         await asyncio.gather(
             *(
-                link.connecting(
+                dialling.connecting(
                     server.address, lambda n=n: authority.site(str(n)), one.begin, server_name=SERVER
                 )
                 for n, one in enumerate(sessions)
@@ -295,7 +233,8 @@ class Middle:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
         self.open: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.accepting = threading.Thread(target=self._accept, daemon=True)
+        self.accepting.start()
 
     def _accept(self) -> None:
         while True:
@@ -328,6 +267,8 @@ class Middle:
             return
 
     def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)  # which wakes whoever accepts
+        self.accepting.join()
         self.listener.close()
         for one in self.open:
             one.close()

@@ -22,7 +22,8 @@ from .federation import DAY, Federation, enrol_message, refusal, request_pem, se
 from .tls import handshake
 
 pytest.importorskip("grpc", reason="gRPC is not installed")
-link = importlib.import_module("fednlp.deployment.links.grpc")
+listening = importlib.import_module("fednlp.deployment.links.grpc.server")
+dialling = importlib.import_module("fednlp.deployment.links.grpc.client")
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ class Greeting:
 @contextmanager
 def serving(federation: Federation) -> Iterator[str]:
     """A server that greets every site by its name; gives its address."""
-    running = link.serve(
+    running = listening.serve(
         "127.0.0.1:0",
         server_credentials(lambda: federation.admission.material()),
         lambda peer, wake: Greeting(federation.admission.authorise(peer.certificate).name.encode()),
@@ -113,14 +114,14 @@ def serving(federation: Federation) -> Iterator[str]:
 def who(address: str, material: Material) -> bytes:
     """The name by which the server greets."""
     greeting = Greeting()
-    link.connect(
+    dialling.connect(
         address, lambda: channel_credentials(material), lambda wake: greeting, server_name=SERVER_NAME
     )
     return greeting.heard
 
 
 def enrol(address: str, material: Material, message: bytes = b"") -> bytes:
-    return link.enrol(address, channel_credentials(material), message, server_name=SERVER_NAME)
+    return dialling.enrol(address, channel_credentials(material), message, server_name=SERVER_NAME)
 
 
 def refused(address: str, material: Material) -> bool:

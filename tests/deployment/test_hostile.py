@@ -70,6 +70,7 @@ def packed(frame: Any) -> bytes:
 def feed_all_but_the_last(session: Any, frames: list[Any]) -> None:
     for frame in frames[:-1]:
         session.receive(packed(frame))
+        drain(session)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from .federation import DAY, Federation
 from .test_organisation import Organisation
 
 pytest.importorskip("grpc", reason="gRPC is not installed")
-link = importlib.import_module("fednlp.deployment.links.grpc")
+link = importlib.import_module("fednlp.deployment.links.grpc.server")
 
 
 def quiet(text: str) -> None:

@@ -1,42 +1,38 @@
 """The MQTT driver by way of a real mosquitto: a broker that is restarted, listens in, alters, repeats or invents."""
 
 import asyncio
-import os
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fednlp.deployment.client_session import ClientSession, ReadyCall
-from fednlp.deployment.hub import Hub
-from fednlp.deployment.messages import Call
-from fednlp.deployment.objects import ObjectCache
-from fednlp.deployment.outbox import Outbox
+from fednlp.deployment.links import streams
 from fednlp.errors import FednlpError, RunError
 
-link = pytest.importorskip("fednlp.deployment.links.mqtt", reason="this needs paho-mqtt")
+pytest.importorskip("paho.mqtt.client", reason="this needs paho-mqtt")
 
-import fednlp  # noqa: E402
-from fednlp.config import Experiment  # noqa: E402
-from fednlp.deployment import join as joining  # noqa: E402
-from fednlp.deployment.links.broker import Broker  # noqa: E402
-from fednlp.deployment.links.packets import Kind, Packet, join, new_id  # noqa: E402
-from fednlp.deployment.serve import Listening, serve  # noqa: E402
-from fednlp.deployment.shards import split_out  # noqa: E402
-from fednlp.simulation.callback import NullCallback  # noqa: E402
+import fednlp
+from fednlp.config import Experiment
+from fednlp.deployment import join as joining
+from fednlp.deployment.links import mqtt
+from fednlp.deployment.links.mqtt import client as dialling
+from fednlp.deployment.links.mqtt import server as listening
+from fednlp.deployment.links.mqtt.broker import Broker
+from fednlp.deployment.links.mqtt.packets import Kind, Packet, join, new_id
+from fednlp.deployment.serve import Listening, serve
+from fednlp.deployment.shards import split_out
+from fednlp.simulation.callback import NullCallback
 
-from .mosquitto import MOSQUITTO, Mosquitto  # noqa: E402
-from .test_federation import OneAtATime, allows, quiet, rounds  # noqa: E402
-from .throwaway import SERVER, Authority, name_of  # noqa: E402
+from .at_once import SitesAtOnce
+from .driven import MODEL, SOON, Driven, Served, until
+from .mosquitto import MOSQUITTO, Mosquitto
+from .test_federation import OneAtATime, allows, quiet, rounds
+from .throwaway import SERVER, Authority
 
 pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
-
-SOON = 60.0
-MODEL = os.urandom((3 << 20) + 17)
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +42,8 @@ def authority() -> Authority:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "_FIRST_WAIT", 0.05)
-    monkeypatch.setattr(link, "HANDSHAKE", 5.0)
+    monkeypatch.setattr(streams, "FIRST_WAIT", 0.05)
+    monkeypatch.setattr(mqtt, "HANDSHAKE", 5.0)
 
 
 @pytest.fixture
@@ -56,27 +52,15 @@ def broker(tmp_path: Path) -> Iterator[Mosquitto]:
         yield running
 
 
-class Server:
-    """A hub behind a broker; the name in a client's certificate is its number."""
+class Server(Served):
+    """A hub behind a broker."""
 
     def __init__(self, folder: Path, authority: Authority, broker: Mosquitto) -> None:
-        self.hub = Hub(folder / "hub", "run")
-        self.lines: list[str] = []
+        super().__init__(folder)
         material = authority.material(SERVER)
-        self.running = link.serve(
+        self.running = listening.serve(
             broker.address, lambda: material, self.new_session, self.enrol, log=self.lines.append
         )
-
-    def new_session(self, peer: Any, wake: Callable[[], None]) -> Any:
-        name = name_of(peer.certificate)
-        if not name.isdigit():
-            raise RunError(f"there is no site {name}")
-        return self.hub.session(int(name), wake, time.monotonic)
-
-    def enrol(self, peer: Any, data: bytes) -> bytes:
-        if data == b"no":
-            raise RunError("this token was used")
-        return name_of(peer.certificate).encode() + b" " + data
 
     def stop(self) -> None:
         self.running.stop()
@@ -90,63 +74,14 @@ def server(tmp_path: Path, authority: Authority, broker: Mosquitto) -> Iterator[
     server.stop()
 
 
-class Client:
-    """A session that is driven in a thread, and answers by the object that it was given, backwards."""
+class Client(Driven):
+    """A session by way of a broker."""
 
     def __init__(self, folder: Path, broker: Mosquitto, material: Any) -> None:
-        self.folder = folder
-        folder.mkdir(exist_ok=True)
-        self.lines: list[str] = []
-        self.error: FednlpError | None = None
-        self.session = ClientSession(
-            Outbox(folder / "outbox"),
-            ObjectCache(folder / "objects"),
-            run=None,
-            software="1.0",
-            on_ready=self._work,
-            on_state=self.lines.append,
-        )
-        self._arguments = broker.address, lambda: material, self.session.begin
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
+        def connect(begin: Callable[..., Any], **more: Any) -> None:
+            dialling.connect(broker.address, lambda: material, begin, server_name=SERVER, **more)
 
-    def _run(self) -> None:
-        try:
-            link.connect(*self._arguments, on_state=self.lines.append, server_name=SERVER)
-        except FednlpError as error:
-            self.error = error
-
-    def _work(self, call: ReadyCall) -> None:
-        body = self.folder / "body"
-        body.write_bytes(call.objects["model"].read_bytes()[::-1])
-        self.session.answer(call.id, {"done": call.id}, body)
-
-    def leave(self) -> None:
-        self.session.leave("the test is over")
-        self.thread.join(SOON)
-        assert not self.thread.is_alive()
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.01)
-
-
-def asked(hub: Hub, folder: Path, call_id: str, client: int) -> None:
-    """Ask a client for the model, backwards."""
-    (folder / "model").write_bytes(MODEL)
-    hub.ask(client, Call(call_id, {}, {"model": hub.add_object(folder / "model")}), len(MODEL))
-
-
-def answered(hub: Hub) -> int:
-    """Return who has answered, with the model backwards."""
-    reply = hub.take(SOON)
-    assert reply is not None
-    assert reply.path is not None
-    assert reply.path.read_bytes() == MODEL[::-1]
-    return int(reply.client)
+        super().__init__(folder, connect)
 
 
 class Eavesdropper:
@@ -170,13 +105,13 @@ class Eavesdropper:
         await self._broker.open()
 
     def send(self, topic: str, data: bytes) -> None:
-        self._broker.send(topic, data)
+        self._loop.call_soon_threadsafe(self._broker.send, topic, data)
 
     def say(self, topic: str, data: bytes) -> None:
-        self._broker.send(topic, data, retained=True)
+        self._loop.call_soon_threadsafe(lambda: self._broker.send(topic, data, retained=True))
 
     def close(self) -> None:
-        self._broker.close()
+        self._loop.call_soon_threadsafe(self._broker.close)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -193,9 +128,9 @@ def test_objects_go_both_ways_and_the_broker_sees_none_of_it(
     broker: Mosquitto, eavesdropper: Eavesdropper, server: Server, authority: Authority, tmp_path: Path
 ) -> None:
     for number in (0, 1):
-        asked(server.hub, tmp_path, f"1.{number}.train", number)
+        server.ask(f"1.{number}.train", number)
     clients = [Client(tmp_path / f"{n}", broker, authority.material(str(n))) for n in (0, 1)]
-    assert {answered(server.hub), answered(server.hub)} == {0, 1}
+    assert {server.answered(), server.answered()} == {0, 1}
     for client in clients:
         client.leave()
     carried = b"".join(data for _, data in eavesdropper.seen)
@@ -212,9 +147,9 @@ def test_a_broker_that_is_restarted_loses_nothing(
     until(lambda: server.hub.connected())
     for number in (1, 2, 3):
         broker.stop()
-        asked(server.hub, tmp_path, f"{number}.0.train", 0)
+        server.ask(f"{number}.0.train", 0)
         broker.start()
-        assert answered(server.hub) == 0
+        assert server.answered() == 0
     client.leave()
 
 
@@ -226,17 +161,17 @@ def test_a_server_that_is_gone_is_known_to_be(
     server.running.stop()
     until(lambda: any("no connection by way of" in line for line in client.lines))
     again = Server(tmp_path, authority, broker)
-    asked(again.hub, tmp_path, "1.0.train", 0)
-    assert answered(again.hub) == 0
+    again.ask("1.0.train", 0)
+    assert again.answered() == 0
     client.leave()
     again.stop()
 
 
 def test_enrolment_and_its_refusal(broker: Mosquitto, server: Server, authority: Authority) -> None:
     arguments = broker.address, authority.material("5")
-    assert link.enrol(*arguments, b"please", server_name=SERVER) == b"5 please"
+    assert dialling.enrol(*arguments, b"please", server_name=SERVER) == b"5 please"
     with pytest.raises(RunError, match=r"cannot enrol by way of mqtt://127.0.0.1:\d+: this token was used"):
-        link.enrol(*arguments, b"no", server_name=SERVER)
+        dialling.enrol(*arguments, b"no", server_name=SERVER)
     assert any("this token was used" in line for line in server.lines)
 
 
@@ -272,7 +207,7 @@ def test_what_others_send_disturbs_nobody(
         if "/up/" in topic:
             eavesdropper.send(topic, data)
             eavesdropper.send(topic, data[:-1] + bytes([data[-1] ^ 1]))
-    topics = f"fednlp/{link.channel_of(authority.material('0'))}"
+    topics = f"fednlp/{mqtt.channel_of(authority.material('0'))}"
     for _ in range(20):
         name = new_id()
         for data in (
@@ -283,8 +218,8 @@ def test_what_others_send_disturbs_nobody(
         ):
             eavesdropper.send(f"{topics}/up/{name.hex()}", data)
             eavesdropper.send(f"{topics}/up/x", data)
-    asked(server.hub, tmp_path, "1.0.train", 0)
-    assert answered(server.hub) == 0
+    server.ask("1.0.train", 0)
+    assert server.answered() == 0
     client.leave()
 
 
@@ -295,10 +230,10 @@ def test_strangers_that_never_finish_their_handshake_keep_nobody_out(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(link, "_MOST_HALF_OPEN", 2)
-    monkeypatch.setattr(link, "HANDSHAKE", 2 * SOON)
+    monkeypatch.setattr(listening, "_MOST_HALF_OPEN", 2)
+    monkeypatch.setattr(mqtt, "HANDSHAKE", 2 * SOON)
     server = Server(tmp_path, authority, broker)
-    topics = f"fednlp/{link.channel_of(authority.material('0'))}"
+    topics = f"fednlp/{mqtt.channel_of(authority.material('0'))}"
     names = [new_id() for _ in range(5)]
     for name in names:
         eavesdropper.send(f"{topics}/up/{name.hex()}", join(Packet(name, Kind.DATA, 1, b"late")))
@@ -318,9 +253,9 @@ def test_a_presence_that_somebody_else_has_taken_back_is_said_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A server that loses its power leaves a will, which its successor may find after it has begun."""
-    monkeypatch.setattr(link, "_TELL_AGAIN", 0.1)
+    monkeypatch.setattr(listening, "_TELL_AGAIN", 0.1)
     server = Server(tmp_path, authority, broker)
-    presence = f"fednlp/{link.channel_of(authority.material('0'))}/server"
+    presence = f"fednlp/{mqtt.channel_of(authority.material('0'))}/server"
     for payload in (b"", b"noise"):
         until(lambda: eavesdropper.seen and eavesdropper.seen[-1][1])
         before = len(eavesdropper.seen)
@@ -359,8 +294,8 @@ def test_rules_of_the_broker_keep_sites_out_of_each_others_connections(
         name = bytes.fromhex(up.rpartition("/")[2])
         other.send(up, join(Packet(name, Kind.END, 0)))
         other.send(up.replace("/up/", "/down/"), join(Packet(name, Kind.END, 0)))
-        asked(server.hub, tmp_path, "1.0.train", 0)
-        assert answered(server.hub) == 0
+        server.ask("1.0.train", 0)
+        assert server.answered() == 0
         assert all("no connection" not in line for line in client.lines)
         assert {topic.rpartition("/")[2] for topic, _ in other.seen} <= {"server"}
         client.leave()
@@ -401,17 +336,10 @@ def test_a_federation_by_way_of_a_broker_is_the_simulation(
     made = experiment(settings | more | {"num_rounds": 2})
     simulated = fednlp.run(made, tmp_path / "simulated")
     shards = split_out(made.resolved(), tmp_path / "shards", quiet)
-    tokens: dict[str, str] = {}
-    threads: list[threading.Thread] = []
 
-    def site(name: str) -> None:
-        folder = joining.enrolled_folder(tokens[name], quiet, tmp_path / name)
+    def site(name: str, token: str) -> None:
+        folder = joining.enrolled_folder(token, quiet, tmp_path / name)
         joining.join(folder, allows(*shards.files(name)), quiet)
-
-    def begin() -> None:
-        for name in shards.names:
-            threads.append(threading.Thread(target=site, args=(name,)))
-            threads[-1].start()
 
     class Restarting(NullCallback):
         def on_progress(self, done: int, of: int, what: str) -> None:
@@ -419,12 +347,12 @@ def test_a_federation_by_way_of_a_broker_is_the_simulation(
                 broker.stop()
                 broker.start()
 
-    where = Listening(broker=broker.address)
+    where, sites = Listening(broker=broker.address), SitesAtOnce(shards.names, site)
     out = tmp_path / "server"
-    deployed = serve(shards.experiment, out, shards.names, where, Restarting(), tokens.__setitem__, begin)
-    for thread in threads:
-        thread.join(SOON)
-        assert not thread.is_alive()
+    deployed = serve(
+        shards.experiment, out, shards.names, where, Restarting(), sites.typed.__setitem__, sites.begin
+    )
+    sites.end()
     assert rounds(deployed) == rounds(simulated)
     weights = [(run.folder / "model" / "model.safetensors").read_bytes() for run in (deployed, simulated)]
     assert weights[0] == weights[1]

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.deployment.links.packets import MOST_PACKET, WINDOW, Kind, Ordered, Packet, join, new_id, split
+from fednlp.deployment.links.mqtt.packets import (
+    MOST_PACKET,
+    WINDOW,
+    Kind,
+    Ordered,
+    Packet,
+    join,
+    new_id,
+    split,
+)
 from fednlp.errors import ProtocolError
 
 

@@ -13,6 +13,7 @@ from fednlp.deployment.certificates import load_certificate
 from fednlp.deployment.client_session import ClientSession, ReadyCall
 from fednlp.deployment.credentials import channel_credentials, server_credentials
 from fednlp.deployment.hub import Hub
+from fednlp.deployment.links import streams
 from fednlp.deployment.messages import Call
 from fednlp.deployment.objects import ObjectCache
 from fednlp.deployment.outbox import Outbox
@@ -109,7 +110,8 @@ class Live:
     """A real server on loopback, and a site that runs in a thread."""
 
     def __init__(self, folder: Path) -> None:
-        self.link = importlib.import_module("fednlp.deployment.links.grpc")
+        self.server_link = importlib.import_module("fednlp.deployment.links.grpc.server")
+        self.link = importlib.import_module("fednlp.deployment.links.grpc.client")
         self.folder, self.shown = folder, list[bytes]()
         self.federation = Federation(folder, time.time() - 61 * DAY)
         (folder / "site").mkdir()
@@ -136,7 +138,7 @@ class Live:
             self.shown.append(peer.certificate)
             return self.hub.session(admission.authorise(peer.certificate).client, wake, time.monotonic)
 
-        self.server = self.link.serve(
+        self.server = self.server_link.serve(
             f"127.0.0.1:{self.port}",
             server_credentials(admission.material),
             session,
@@ -171,7 +173,7 @@ class Live:
 def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
     pytest.importorskip("grpc", reason="gRPC is not installed")
     made = Live(tmp_path)
-    monkeypatch.setattr(made.link, "_FIRST_WAIT", 0.02)
+    monkeypatch.setattr(streams, "FIRST_WAIT", 0.02)
     yield made
     made.session.leave("the test is over")
     made.server.stop(0)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from fednlp.deployment.links import sealed
-from fednlp.deployment.links.packets import MOST_PAYLOAD, WINDOW, Kind, Ordered, Packet, new_id, split
-from fednlp.deployment.links.sealed import MOST_HANDSHAKE, Lost, SealedStream, context
+from fednlp.deployment.links.mqtt import sealed
+from fednlp.deployment.links.mqtt.packets import MOST_PAYLOAD, WINDOW, Kind, Ordered, Packet, new_id, split
+from fednlp.deployment.links.mqtt.sealed import MOST_HANDSHAKE, Lost, SealedStream, context
 from fednlp.errors import ProtocolError
 
 from .throwaway import SERVER, Authority

@@ -19,11 +19,12 @@ from fednlp.deployment.certificates import new_key
 from fednlp.deployment.enrolment import FOLDER, federation_folder
 from fednlp.deployment.identity import SiteIdentity
 from fednlp.deployment.organisation import Files
-from fednlp.deployment.shards import Shards, split_out
+from fednlp.deployment.shards import Shards
 from fednlp.deployment.sites import Register
 from fednlp.errors import ConfigError, FednlpError, IdentityError, RunError
 from fednlp.simulation.callback import NullCallback
 
+from .at_once import SitesAtOnce
 from .test_federation import OneAtATime, allows, quiet, rounds
 from .test_organisation import Organisation
 
@@ -54,17 +55,6 @@ def organisation(tmp_path: Path) -> Organisation:
     return made
 
 
-@pytest.fixture
-def made(experiment: Make) -> Experiment:
-    settings = {"clients_per_round": 2, "partition.clients": 2, "task.name": "text-classification"}
-    return experiment(settings | {"num_rounds": 1})
-
-
-@pytest.fixture
-def shards(made: Experiment, tmp_path: Path) -> Shards:
-    return split_out(made.resolved(), tmp_path / "shards", quiet)
-
-
 def listening(organisation: Organisation) -> Listening:
     files = Files(*(organisation.folder / name for name in ("ca.pem", "server.crt", "server.key")))
     return Listening("127.0.0.1:0", files=files)
@@ -79,29 +69,22 @@ def test_a_federation_of_an_organisation_s_certificates(
 ) -> None:
     monkeypatch.setattr(joining, "Site", OneAtATime)
     simulated = fednlp.run(made, tmp_path / "simulated")
-    typed: dict[str, str] = {}
-    threads: list[threading.Thread] = []
 
-    def site(name: str) -> None:
-        words = shlex.split(typed[name])
+    def site(name: str, typed: str) -> None:
+        words = shlex.split(typed)
         assert words[1:] == ["--ca", "CA.pem", "--cert", f"{name}.pem", "--key", f"{name}.key"]
         folder = joining.enrolled_folder(
             words[0], quiet, tmp_path / name, organisation.issue(name, new_key())
         )
         joining.join(folder, allows(*shards.files(name)), quiet)
 
-    def begin() -> None:
-        for name in shards.names:
-            threads.append(threading.Thread(target=site, args=(name,)))
-            threads[-1].start()
-
     out = tmp_path / "server"
     where = listening(organisation)
-    callback = Lines()
-    deployed = serve(shards.experiment, out, shards.names, where, callback, typed.__setitem__, begin)
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
+    callback, sites = Lines(), SitesAtOnce(shards.names, site)
+    deployed = serve(
+        shards.experiment, out, shards.names, where, callback, sites.typed.__setitem__, sites.begin
+    )
+    sites.end()
     assert rounds(deployed) == rounds(simulated)
     assert not (out / FOLDER / "authority.pem").exists()
     assert [one.state for one in Register(federation_folder(out)).sites()] == ["enrolled", "enrolled"]
@@ -125,27 +108,24 @@ def test_sites_with_tokens_renew_while_they_take_part(
     monkeypatch.setattr(SiteIdentity, "renewal_due", due)
     monkeypatch.setattr(joining, "Site", OneAtATime)
     simulated = fednlp.run(made, tmp_path / "simulated")
-    tokens: dict[str, str] = {}
-    threads: list[threading.Thread] = []
     lines: list[str] = []
 
-    def site(name: str) -> None:
-        folder = joining.enrolled_folder(tokens[name], lines.append, tmp_path / name)
+    def site(name: str, token: str) -> None:
+        folder = joining.enrolled_folder(token, lines.append, tmp_path / name)
         joining.join(folder, allows(*shards.files(name)), lines.append)
 
-    def begin() -> None:
-        for name in shards.names:
-            threads.append(threading.Thread(target=site, args=(name,)))
-            threads[-1].start()
-
-    def look() -> None:
-        assert all(thread.is_alive() for thread in threads), lines
-
-    out, where = tmp_path / "server", Listening("127.0.0.1:0")
-    deployed = serve(shards.experiment, out, shards.names, where, Lines(), tokens.__setitem__, begin, look)
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
+    out, where, sites = tmp_path / "server", Listening("127.0.0.1:0"), SitesAtOnce(shards.names, site)
+    deployed = serve(
+        shards.experiment,
+        out,
+        shards.names,
+        where,
+        Lines(),
+        sites.typed.__setitem__,
+        sites.begin,
+        sites.look,
+    )
+    sites.end()
     assert rounds(deployed) == rounds(simulated)
     assert lines.count("the certificate is renewed") == 4
     assert len([line for line in lines if line.startswith("connected")]) == 2, (

@@ -15,6 +15,7 @@ from fednlp.deployment.inbox import Inbox, client_of, round_of
 from fednlp.deployment.links import Wake
 from fednlp.deployment.messages import Call, ObjectRef, Reply, pack, printable
 from fednlp.deployment.objects import ObjectFile, Offers, Partial, ref_of
+from fednlp.deployment.ration import SPAN, Ration
 from fednlp.deployment.server_session import ServerSession
 from fednlp.errors import RunError
 
@@ -118,6 +119,7 @@ class Hub:
         self.run = run
         self.inbox = Inbox(folder / "inbox")
         self.lock = threading.RLock()
+        self.ration = Ration()
         self.ended: str | None = None
         self._news = threading.Condition(self.lock)
         self._background = background
@@ -238,7 +240,8 @@ class Hub:
                 left = None if until is None else until - monotonic()
                 if left is not None and left <= 0:
                     return None
-                self._news.wait(left)
+                self.ration.look()
+                self._news.wait(SPAN if left is None else min(left, SPAN))
             return self._stored(self._ready.popleft())
 
     def reply(self, call_id: str) -> StoredReply | None:

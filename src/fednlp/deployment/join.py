@@ -25,7 +25,7 @@ from fednlp.deployment.homes import joined_folder
 from fednlp.deployment.identity import SiteIdentity
 from fednlp.deployment.invitations import invitation_name
 from fednlp.deployment.label_telling import asks_labels, examine_labels
-from fednlp.deployment.links.grpc import connect, enrol
+from fednlp.deployment.links.grpc.client import connect, enrol
 from fednlp.deployment.links.proving import Prove
 from fednlp.deployment.names import broker_scheme, server_address
 from fednlp.deployment.organisation import Files
@@ -256,9 +256,9 @@ def _link(access: Access, site: Participant, failure: list[FednlpError], log: Lo
     """Keep the connection: the work of a thread."""
     try:
         if broker_scheme(access.address):
-            from fednlp.deployment.links import mqtt
+            from fednlp.deployment.links.mqtt import client
 
-            mqtt.connect(
+            client.connect(
                 access.address, access.material, site.session.begin, on_state=log, server_name=SERVER_NAME
             )
             return
@@ -296,9 +296,9 @@ def _asking(access: Access) -> Callable[[bytes], bytes]:
     def ask(message: bytes) -> bytes:
         address, name = access.address, access.server_name
         if broker_scheme(address):
-            from fednlp.deployment.links import mqtt
+            from fednlp.deployment.links.mqtt import client
 
-            return mqtt.enrol(address, access.material(), message, server_name=SERVER_NAME)
+            return client.enrol(address, access.material(), message, server_name=SERVER_NAME)
         try:
             return enrol(address, _credentials(access), message, server_name=name, prove=_prove(access))
         except RunError:

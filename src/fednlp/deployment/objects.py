@@ -147,11 +147,11 @@ class Partial:
             self._hash.update(data)
         self.length += len(data)
 
-    def seal(self) -> bool:
-        """Put the whole file on the disk and return True, or discard it and return False if its bytes are wrong.
+    def check(self) -> bool:
+        """Return whether the bytes of the whole file are the right ones; discard them if they are not.
 
         Raises:
-            RunError: The disk is full, or cannot be written.
+            RunError: The disk cannot be written.
         """
         if self._hash is None:
             with open(self._handle, "rb", closefd=False) as file:
@@ -159,8 +159,18 @@ class Partial:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
         else:
             found = self._hash.hexdigest()
-        if found != self.ref.digest:
-            self.discard()
+        if found == self.ref.digest:
+            return True
+        self.discard()
+        return False
+
+    def seal(self) -> bool:
+        """Put the whole file on the disk and return True, or discard it and return False if its bytes are wrong.
+
+        Raises:
+            RunError: The disk is full, or cannot be written.
+        """
+        if not self.check():
             return False
         with writing(self.path.parent, REMEDY):
             os.fsync(self._handle)
@@ -237,6 +247,9 @@ class Offers:
 class ObjectCache:
     """A folder of objects that a client has fetched, whole or in part, named by their digests.
 
+    A server has them too, so they are not put on the disk at once. Those of an earlier process are checked before they
+    are used: a machine that lost its power may have lost some of their bytes.
+
     Args:
         folder: Made if missing.
         most_bytes: Size of the largest object that is fetched.
@@ -244,12 +257,20 @@ class ObjectCache:
 
     def __init__(self, folder: Path, most_bytes: int = 1 << 36) -> None:
         self.folder, self.most_bytes = folder, most_bytes
+        self._checked: set[str] = set()
         make_folder(folder, REMEDY)
 
     def find(self, ref: ObjectRef) -> Path | None:
         """Return the file of an object, or None if it is not there as a whole."""
         path = self.folder / ref.digest
-        return path if path.is_file() else None
+        if not path.is_file():
+            return None
+        if ref.digest not in self._checked:
+            if ref_of(path) != ref:
+                path.unlink()
+                return None
+            self._checked.add(ref.digest)
+        return path
 
     def begin(self, ref: ObjectRef) -> Partial:
         """Return the part of an object that is there."""
@@ -257,11 +278,11 @@ class ObjectCache:
 
     def keep(self, partial: Partial) -> bool:
         """Give a whole object its name and return True, or discard it and return False if its bytes are wrong."""
-        if not partial.seal():
+        if not partial.check():
             return False
         partial.close()
         os.replace(partial.path, self.folder / partial.ref.digest)
-        sync_folder(self.folder)
+        self._checked.add(partial.ref.digest)
         return True
 
     def drop(self, digest: str) -> None:

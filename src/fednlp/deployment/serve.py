@@ -21,9 +21,8 @@ from fednlp.deployment.enrolment import (
 from fednlp.deployment.federation import Federation, open_directory, run_name
 from fednlp.deployment.goodbye import let_go
 from fednlp.deployment.hub import Hub
-from fednlp.deployment.links import Running, Session, Wake
-from fednlp.deployment.links.grpc import PeerIdentity
-from fednlp.deployment.links.grpc import serve as listen_with
+from fednlp.deployment.links import PeerIdentity, Running, Session, Wake
+from fednlp.deployment.links.grpc.server import serve as listen_with
 from fednlp.deployment.names import server_address
 from fednlp.deployment.organisation import Files, OrganisationAdmission
 from fednlp.deployment.proofs import Challenges
@@ -176,10 +175,10 @@ def _listen(where: Listening, admission: Admission, hub: Hub, callback: Callback
         return admission.enrol(peer.certificate, message)
 
     if where.broker is not None:
-        from fednlp.deployment.links import mqtt
+        from fednlp.deployment.links.mqtt import server
 
         address = server_address(where.broker)
-        return mqtt.serve(address, admission.material, session, enrol, log=callback.log), address
+        return server.serve(address, admission.material, session, enrol, log=callback.log), address
     credentials, challenges = None, None
     if where.behind_proxy:
         challenges = Challenges()

@@ -41,7 +41,7 @@ _MOST_WAITING = 1024
 """Messages that wait to be sent at most: a client that asks and never listens is cut off."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Upload:
     """A reply that was offered; ``partial`` is its object while it arrives."""
 
@@ -73,6 +73,7 @@ class ServerSession:
         self._held: set[str] = set()  # what the client has open from earlier connections
         self._gets: dict[str, int] = {}
         self._uploads: dict[str, _Upload] = {}
+        self._let_begin: deque[_Upload] = deque()
         self._stale: set[str] = (
             set()
         )  # ids and digests of what was withdrawn: frames may still be on their way
@@ -140,7 +141,7 @@ class ServerSession:
                 raise self._failure
             frame = self._said.popleft() if self._said else None
             if frame is None and self.welcomed and not self._closing:
-                frame = self._next_call() or self._next_chunk()
+                frame = self._next_call() or self._next_resume() or self._next_chunk()
             self.bytes_out += len(frame or b"")
             if frame is not None and self._ends and not self._said:
                 self._hub.told_the_end(self.client)
@@ -161,7 +162,7 @@ class ServerSession:
         upload, call = self._uploads.pop(call_id, None), self._sent.pop(call_id, None)
         if upload:
             self._stale.add(call_id)
-            _close(upload)
+            self._drop(upload)
         if call:
             self._stale.update(ref.digest for ref in call.objects.values())
         if upload or call or call_id in self._held:
@@ -259,10 +260,23 @@ class ServerSession:
         reply = upload.reply
         if reply.digest is None:
             return self._hub.store(reply, None)
-        upload.partial = self._hub.inbox.partial(reply.id, ObjectRef(reply.digest, reply.size))
-        if upload.partial.whole:
-            return self._seal(upload)
-        return self._say(Resume(reply.id, upload.partial.length))
+        return self._hub.ration.ask(upload, lambda: self._may_begin(upload))
+
+    def _may_begin(self, upload: _Upload) -> None:
+        self._let_begin.append(upload)
+        self.wake()
+
+    def _next_resume(self) -> bytes | None:
+        while self._let_begin:
+            upload = self._let_begin.popleft()
+            reply = upload.reply
+            if self._uploads.get(reply.id) is not upload or reply.digest is None:
+                continue  # it was withdrawn meanwhile
+            upload.partial = partial = self._hub.inbox.partial(reply.id, ObjectRef(reply.digest, reply.size))
+            if not partial.whole:
+                return pack(Resume(reply.id, partial.length))
+            self._seal(upload)
+        return None
 
     def _chunk(self, chunk: UploadChunk, payload: memoryview) -> None:
         upload = self._uploads.get(chunk.id)
@@ -271,11 +285,13 @@ class ServerSession:
         if upload is None or upload.partial is None:
             raise ProtocolError(f"a chunk for {chunk.id}, which was not asked for")
         upload.partial.append(chunk.offset, payload)
+        self._hub.ration.brought(upload, len(payload))
         if upload.partial.whole:
             self._seal(upload)
 
     def _seal(self, upload: _Upload) -> None:
         partial, upload.partial = upload.partial, None
+        self._hub.ration.end(upload)
         self._hub.store(upload.reply, partial)
 
     def _next_call(self) -> bytes | None:
@@ -319,12 +335,11 @@ class ServerSession:
             self._drop_uploads()
 
     def _drop_uploads(self) -> None:
-        for upload in self._uploads.values():
-            _close(upload)
-        self._uploads.clear()
+        while self._uploads:
+            self._drop(self._uploads.popitem()[1])
 
-
-def _close(upload: _Upload) -> None:
-    if upload.partial is not None:
-        upload.partial.close()
-        upload.partial = None
+    def _drop(self, upload: _Upload) -> None:
+        self._hub.ration.end(upload)
+        if upload.partial is not None:
+            upload.partial.close()
+            upload.partial = None

@@ -1,6 +1,7 @@
 """Drivers: they move the frames of sessions, and know nothing of what is in them."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 Wake = Callable[[], None]
@@ -42,3 +43,24 @@ class Running(Protocol):
         Args:
             grace: Seconds that they get to end by themselves.
         """
+
+
+@dataclass(frozen=True)
+class PeerIdentity:
+    """Who is at the other end of a connection.
+
+    Attributes:
+        address: Where it connects from, as the driver writes it.
+        certificate: Its certificate in PEM, which TLS has checked; None without TLS or without a certificate.
+    """
+
+    address: str
+    certificate: bytes | None
+
+
+NewSession = Callable[[PeerIdentity, Wake], Session]
+"""Makes the session of a new connection; an error that it raises refuses the client."""
+Enrol = Callable[[PeerIdentity, bytes], bytes]
+"""Answers an enrolment; an error that it raises refuses it."""
+MOST_ENROLMENT = 16 << 10
+"""Bytes of an enrolment at most."""

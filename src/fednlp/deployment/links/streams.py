@@ -9,6 +9,8 @@ from fednlp.deployment.links import Session, Wake
 
 GOODBYE = 5.0
 """Seconds that the other end has to end a stream."""
+FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
+"""Seconds until an end tries again to connect, after the first failure and at most."""
 
 
 async def drive(
@@ -85,15 +87,13 @@ async def ends_within(seconds: float, session: Session, event: asyncio.Event) ->
     return session.finished
 
 
-def pause(failures: int, first: float, longest: float) -> float:
+def pause(failures: int) -> float:
     """Return the seconds until the next try, twice as many after each failure.
 
     Args:
         failures: So many in a row; there may be thousands, since a site tries again for days.
-        first: Seconds after none.
-        longest: Seconds at most.
 
-    >>> [pause(failures, 0.5, 60.0) for failures in (0, 1, 6, 7, 100_000)]
+    >>> [pause(failures) for failures in (0, 1, 6, 7, 100_000)]
     [0.5, 1.0, 32.0, 60.0, 60.0]
     """
-    return min(first * 2.0 ** min(failures, 64), longest)
+    return min(FIRST_WAIT * 2.0 ** min(failures, 64), LONGEST_WAIT)

@@ -12,11 +12,14 @@ from contextlib import suppress
 from functools import lru_cache
 
 from fednlp.deployment.certificates import Material, show
-from fednlp.deployment.links.packets import MOST_PAYLOAD, Kind, Ordered, Packet
+from fednlp.deployment.links.mqtt.packets import MOST_PAYLOAD, Kind, Ordered, Packet
 from fednlp.errors import ProtocolError
 
 _LENGTH = struct.Struct("<I")
-_READ = 1 << 18
+_RECORD = 1 << 14
+"""Bytes of a record of TLS at most."""
+_PIECE = MOST_PAYLOAD - _RECORD
+"""Bytes that fill a packet, with what TLS adds to them."""
 _GAP = 60.0
 """Seconds after which a packet that is missing is taken for lost."""
 
@@ -68,7 +71,6 @@ class SealedStream:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = made.wrap_bio(self._incoming, self._outgoing, server_name is None, server_name)
         self._news, self._room = asyncio.Event(), asyncio.Event()
-        self._buffer = bytearray()
         self._error: Exception | None = None
         self._shaken = False
         self._writing = asyncio.Lock()
@@ -137,12 +139,16 @@ class SealedStream:
             Lost: The other end is gone.
         """
         async with self._writing:
-            try:
-                self._tls.write(_LENGTH.pack(len(message)))
-                if message:
-                    self._tls.write(message)
-            except ssl.SSLError as error:
-                raise ProtocolError(f"TLS was broken ({_reason(error)})") from None
+            view = memoryview(message)
+            pieces: list[bytes | memoryview] = [_LENGTH.pack(len(view))]
+            pieces += [view[at : at + _PIECE] for at in range(0, len(view), _PIECE)]
+            for piece in pieces:
+                try:
+                    self._tls.write(piece)
+                except ssl.SSLError as error:
+                    raise ProtocolError(f"TLS was broken ({_reason(error)})") from None
+                if len(piece) == _PIECE:
+                    await self._flush()
             await self._flush()
 
     def end(self) -> None:
@@ -150,9 +156,10 @@ class SealedStream:
         self._send(self._ordered.end())
 
     async def _exactly(self, count: int) -> bytes:
-        while len(self._buffer) < count:
+        parts: list[bytes] = []
+        while count:
             try:
-                data = self._tls.read(_READ)
+                data = self._tls.read(min(count, _RECORD))
             except ssl.SSLWantReadError:
                 await self._more()
                 continue
@@ -160,10 +167,9 @@ class SealedStream:
                 raise ProtocolError(f"TLS was broken ({_reason(error)})") from None
             if not data:  # TLS was closed by the other end, which sends nothing any more
                 raise Lost("the other end has ended the connection")
-            self._buffer += data
-        found = bytes(memoryview(self._buffer)[:count])
-        del self._buffer[:count]
-        return found
+            parts.append(data)
+            count -= len(data)
+        return b"".join(parts)
 
     async def _more(self) -> None:
         """Wait until packets have arrived, and hand them to TLS."""

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from fednlp.errors import ProtocolError
 
-MOST_PAYLOAD = 1 << 20
-"""Bytes of a payload at most."""
-WINDOW = 16
+MOST_PAYLOAD = 1 << 18
+"""Bytes of a payload at most: what fits in a processor's own cache is copied several times as fast."""
+WINDOW = 32
 """Packets of a connection on their way at most."""
 ID_BYTES = 16
 
@@ -50,14 +50,14 @@ def new_id() -> bytes:
 def join(packet: Packet) -> bytes:
     """Return the bytes of a packet.
 
-    >>> split(join(Packet(bytes(16), Kind.DATA, 7, b"abc")))[1:]
-    (<Kind.DATA: 0>, 7, b'abc')
+    >>> join(Packet(bytes(16), Kind.TAKEN, 7))[16:]
+    b'\\x01\\x07\\x00\\x00\\x00\\x00\\x00\\x00\\x00'
     """
     return _HEAD.pack(packet.connection, packet.kind, packet.number) + packet.payload
 
 
 def split(data: bytes) -> Packet:
-    """Return the parts of a packet.
+    """Return the parts of a packet; its payload is a view of the bytes.
 
     Raises:
         ProtocolError: It is cut short, too long, or of no kind that is known.
@@ -67,7 +67,7 @@ def split(data: bytes) -> Packet:
     connection, kind, number = _HEAD.unpack_from(data)
     if kind not in list(Kind) or (kind != Kind.DATA and len(data) > _HEAD.size):
         raise ProtocolError("a packet of no kind that is known")
-    return Packet(connection, Kind(kind), number, data[_HEAD.size :])
+    return Packet(connection, Kind(kind), number, memoryview(data)[_HEAD.size :])
 
 
 class Ordered:

@@ -1,10 +1,9 @@
-"""A connection to an MQTT broker, whose messages arrive in an event loop."""
+"""A connection to an MQTT broker, in an event loop."""
 
 import asyncio
 import os
 import socket
 import ssl
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -21,15 +20,15 @@ except ImportError:
 
 KEEPALIVE = 30
 """Seconds of silence after which the broker takes this end for gone, less than twice."""
-_PENDING = 64
-"""Messages that may wait for the event loop: then the broker has to wait."""
 _PATIENCE = 20.0
 """Seconds for a connection to the broker."""
+_LOOK = 1.0
+"""Seconds between two looks at whether the broker has been silent for too long."""
 USER, PASSWORD, ROOTS = "FEDNLP_BROKER_USER", "FEDNLP_BROKER_PASSWORD", "FEDNLP_BROKER_CA"
 
 
 class Broker:
-    """A connection to a broker; its callbacks run in the event loop that makes it.
+    """A connection to a broker, in the event loop that makes it: all is called there, and calls back there.
 
     Args:
         address: ``mqtts://host:port`` of the broker.
@@ -55,7 +54,6 @@ class Broker:
         scheme = broker_scheme(address)
         self._where, self._topics, self._hello = address.removeprefix(scheme), topics, hello
         self._on_message, self._on_lost = on_message, on_lost
-        self._pending = threading.Semaphore(_PENDING)
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._over = False
         self._last: Any = None
@@ -85,7 +83,7 @@ class Broker:
         host, _, port = where.rpartition(":")
         try:
             await asyncio.to_thread(self._client.connect, host.strip("[]"), int(port), KEEPALIVE)
-            self._client.loop_start()
+            self._listen()
             await asyncio.wait_for(self._ready, _PATIENCE)
         except (OSError, TimeoutError, ValueError) as error:
             self.close()
@@ -108,21 +106,55 @@ class Broker:
     def close(self) -> None:
         """End the connection."""
         self._over = True
-        for _ in range(_PENDING):  # whoever waits to hand over a message goes on
-            self._pending.release()
         with suppress(Exception):
             self._client.disconnect()
-        threading.Thread(target=self._client.loop_stop, daemon=True).start()
+            self._client.loop_write()
+        connection = self._client.socket()
+        if connection is not None:
+            self._forget(connection)
+            connection.close()
 
-    # In the thread of paho.
+    # What paho asks of an event loop.
+
+    def _listen(self) -> None:
+        client, loop = self._client, self._loop
+        connection = client.socket()
+        if connection is None:
+            raise OSError("it has ended the connection")
+        client.on_socket_register_write = lambda _, data, one: loop.add_writer(one, client.loop_write)
+        client.on_socket_unregister_write = lambda _, data, one: loop.remove_writer(one)
+        client.on_socket_close = lambda _, data, one: self._forget(one)
+        loop.add_reader(connection, self._read)
+        self._look()
+
+    def _forget(self, connection: Any) -> None:
+        if connection.fileno() >= 0:
+            self._loop.remove_reader(connection)
+            self._loop.remove_writer(connection)
+
+    def _read(self) -> None:
+        self._client.loop_read()
+        while (connection := self._client.socket()) is not None:
+            if not (isinstance(connection, ssl.SSLSocket) and connection.pending()):
+                return  # TLS to the broker has read what is left, and the event loop would not see it
+            self._client.loop_read()
+
+    def _look(self) -> None:
+        if not self._over:
+            self._client.loop_misc()
+            self._loop.call_later(_LOOK, self._look)
+
+    # What paho calls.
 
     def _connected(self, client: Any, data: Any, flags: Any, code: Any, properties: Any) -> None:
         if code.is_failure:
-            why = RunError(
-                f"the broker at {self._where} refuses this machine: {code}. Set {USER} and "
-                f"{PASSWORD} if it wants a login"
+            _settle(
+                self._ready,
+                RunError(
+                    f"the broker at {self._where} refuses this machine: {code}. Set {USER} and "
+                    f"{PASSWORD} if it wants a login"
+                ),
             )
-            self._call(lambda: _settle(self._ready, why))
             return
         client.subscribe([(topic, 1) for topic in self._topics])
         if self._hello is not None:
@@ -131,33 +163,20 @@ class Broker:
     def _subscribed(self, client: Any, data: Any, number: int, codes: Any, properties: Any) -> None:
         refused = [topic for topic, code in zip(self._topics, codes, strict=False) if code.is_failure]
         why = RunError(f"the broker does not let this machine read {', '.join(refused)}") if refused else None
-        self._call(lambda: _settle(self._ready, why))
+        _settle(self._ready, why)
 
     def _arrived(self, client: Any, data: Any, message: Any) -> None:
         try:
             topic, payload = message.topic, message.payload
         except UnicodeDecodeError:
-            return  # no topic of ours; an error would end paho's thread, and with it all that arrives
-        self._pending.acquire()
-        self._call(lambda: self._deliver(topic, payload))
-
-    def _disconnected(self, client: Any, data: Any, flags: Any, code: Any, properties: Any) -> None:
-        self._call(lambda: self._lose(str(code)))
-
-    def _call(self, job: Callable[[], object]) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(job)
-
-    # In the event loop.
-
-    def _deliver(self, topic: str, payload: bytes) -> None:
-        self._pending.release()
+            return  # no topic of ours
         if not self._over:
             self._on_message(topic, payload)
 
-    def _lose(self, reason: str) -> None:
+    def _disconnected(self, client: Any, data: Any, flags: Any, code: Any, properties: Any) -> None:
         if not self._over:
             self._over = True
+            reason = str(code)
             _settle(self._ready, OSError(reason))
             self._on_lost(f"the connection to the broker was lost ({reason.lower()})")
 

@@ -1,0 +1,48 @@
+"""The driver over gRPC: one bidirectional stream a client, and one call for enrolment; bytes in, bytes out.
+
+No code is generated: handlers take and give the bytes of frames.
+"""
+
+import os
+from typing import Any
+
+from fednlp.errors import MissingDependency
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it logs is raised too
+try:
+    import grpc.aio  # noqa: F401
+except ImportError:
+    raise MissingDependency("a deployment needs gRPC: run pip install 'fednlp[deployment]'") from None
+
+SERVICE, SESSION, ENROL = "fednlp.v1", "Session", "Enrol"
+LOOKAHEAD = 16 << 20
+"""Bytes that a peer may send of one stream before they are read."""
+KEEPALIVE = 30.0
+"""Seconds without a word after which an end asks whether the other is there; it has twice that to answer."""
+MOST_MESSAGE = 6 << 20
+MOST_DETAILS = 500
+"""Characters of a reason that one end tells the other."""
+
+
+def options(keepalive: float) -> list[tuple[str, Any]]:
+    """Return gRPC's options, which are the same for both ends.
+
+    Args:
+        keepalive: Seconds, see :data:`KEEPALIVE`.
+    """
+    return [
+        ("grpc.http2.lookahead_bytes", LOOKAHEAD),
+        ("grpc.http2.max_frame_size", (16 << 20) - 1),  # a chunk in one frame, in place of 64
+        ("grpc.max_receive_message_length", MOST_MESSAGE),
+        ("grpc.max_send_message_length", MOST_MESSAGE),
+        ("grpc.keepalive_time_ms", round(keepalive * 1000)),
+        ("grpc.keepalive_timeout_ms", round(keepalive * 2000)),
+        ("grpc.http2.ping_timeout_ms", round(keepalive * 2000)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", round(keepalive * 500)),
+        ("grpc.max_concurrent_streams", 4),
+        ("grpc.so_reuseport", 0),  # a second server at the same port is an error
+        ("grpc.use_local_subchannel_pool", 1),  # a connection of its own for each client
+    ]

@@ -1,0 +1,181 @@
+"""The client's half of the driver over gRPC."""
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from fednlp.deployment.links import Session, Wake
+from fednlp.deployment.links.grpc import ENROL, KEEPALIVE, MOST_DETAILS, SERVICE, SESSION, options
+from fednlp.deployment.links.proving import CHALLENGE, Prove, metadata, stream_metadata
+from fednlp.deployment.links.proxy import CUTS, cut_regularly, proxy_for
+from fednlp.deployment.links.streams import GOODBYE, drive, ends_within, pause, waker
+from fednlp.deployment.links.system import keep_freed_memory
+from fednlp.errors import ProtocolError, RunError
+
+_LOST = (grpc.aio.AioRpcError, grpc.aio.InternalError, grpc.aio.UsageError, asyncio.InvalidStateError)
+"""What reading and writing raise when the server is gone."""
+
+
+def connect(
+    address: str,
+    credentials: Callable[[], Any],
+    session_factory: Callable[[Wake], Session],
+    *,
+    on_state: Callable[[str], None] = lambda line: None,
+    on_failed: Callable[[int], None] = lambda failures: None,
+    server_name: str | None = None,
+    keepalive: float = KEEPALIVE,
+    prove: Prove | None = None,
+) -> None:
+    """Run a client's session until it is finished; connect again, forever, when the connection is lost.
+
+    Args:
+        address: ``host:port`` of the server.
+        credentials: Returns the ``grpc.ChannelCredentials`` of the next connection; an error that it raises ends this.
+        session_factory: Begins a connection of the session.
+        on_state: Takes a line for people.
+        on_failed: Told when a connection came to nothing, and how many have in a row.
+        server_name: Name in the server's certificate, if it is not the address's.
+        keepalive: Seconds, see :data:`KEEPALIVE`.
+        prove: Proves who this client is, where TLS does not show it.
+
+    Raises:
+        RunError: The server does not let this client in.
+    """
+    asyncio.run(
+        connecting(
+            address,
+            credentials,
+            session_factory,
+            on_state=on_state,
+            on_failed=on_failed,
+            server_name=server_name,
+            keepalive=keepalive,
+            prove=prove,
+        )
+    )
+
+
+async def connecting(
+    address: str,
+    credentials: Callable[[], Any],
+    session_factory: Callable[[Wake], Session],
+    *,
+    on_state: Callable[[str], None] = lambda line: None,
+    on_failed: Callable[[int], None] = lambda failures: None,
+    server_name: str | None = None,
+    keepalive: float = KEEPALIVE,
+    prove: Prove | None = None,
+) -> None:
+    """Do as :func:`connect`, in an event loop that may have other sessions."""
+    keep_freed_memory()
+    event, wake = waker()
+    failures, lasted = 0, deque[float](maxlen=CUTS)
+    while True:
+        session, heard, code, begun = session_factory(wake), False, None, time.monotonic()
+
+        def arrived() -> None:
+            nonlocal heard
+            heard = True
+
+        try:
+            async with grpc.aio.secure_channel(
+                address, credentials(), options=_channel_options(address, server_name, keepalive)
+            ) as channel:
+                shown = await stream_metadata(channel, SERVICE, SESSION, prove)
+                call = channel.stream_stream(f"/{SERVICE}/{SESSION}")(metadata=shown)
+                with suppress(*_LOST):  # the status says more
+                    await call.initial_metadata()  # a refusal that comes while something is sent is lost
+                    await drive(
+                        session, call.read, call.write, grpc.aio.EOF, event, arrived, call.done_writing
+                    )
+                code, reason = await _status(call)
+        except (ProtocolError, RunError) as error:
+            reason = str(error)
+        finally:
+            session.close()
+        if session.finished:
+            return
+        if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
+            raise RunError(f"{address} refuses this site: {reason}")
+        failures = 0 if heard else failures + 1
+        wait = pause(failures) * (0.5 + secrets.randbelow(1000) / 1000)
+        on_state(f"no connection to {address} ({reason[:MOST_DETAILS]}): next try in {wait:.0f} s")
+        if failures:
+            on_failed(failures)
+        else:
+            lasted.append(time.monotonic() - begun)
+            if cut_regularly(lasted):
+                on_state(
+                    f"the last {CUTS} connections were each cut after {lasted[-1]:.0f} s, which a proxy or firewall "
+                    f"does: have connections to {address} exempted from its time limit"
+                )
+        if await ends_within(wait, session, event):
+            return
+
+
+def enrol(
+    address: str,
+    credentials: Any,
+    request: bytes,
+    *,
+    server_name: str | None = None,
+    timeout: float = 30.0,
+    prove: Prove | None = None,
+) -> bytes:
+    """Return the server's answer to an enrolment.
+
+    Args:
+        address: ``host:port`` of the server.
+        credentials: A ``grpc.ChannelCredentials``.
+        request: What the server's ``enrol`` takes.
+        server_name: Name in the server's certificate, if it is not the address's.
+        timeout: Seconds.
+        prove: Proves who this client is, where TLS does not show it.
+
+    Raises:
+        RunError: The server is not there, or refuses.
+    """
+    with grpc.secure_channel(
+        address, credentials, options=_channel_options(address, server_name, KEEPALIVE)
+    ) as channel:
+        try:
+            shown = None
+            if prove is not None:
+                challenge = channel.unary_unary(f"/{SERVICE}/{CHALLENGE}")(b"", timeout=timeout)
+                shown = metadata(prove(ENROL, challenge, request))
+            answer: bytes = channel.unary_unary(f"/{SERVICE}/{ENROL}")(
+                request, timeout=timeout, metadata=shown
+            )
+        except grpc.RpcError as error:
+            raise RunError(f"cannot enrol at {address}: {error.details()[:MOST_DETAILS]}") from None
+    return answer
+
+
+def _channel_options(address: str, server_name: str | None, keepalive: float) -> list[tuple[str, Any]]:
+    proxy = proxy_for(address)  # gRPC itself reads the names in small letters alone
+    more: list[tuple[str, Any]] = [("grpc.http_proxy", proxy)] if proxy else [("grpc.enable_http_proxy", 0)]
+    if server_name is not None:
+        more.append(("grpc.ssl_target_name_override", server_name))
+    return options(keepalive) + more
+
+
+async def _status(call: Any) -> tuple[Any, str]:
+    """Return how a call ended, which it is told to do if it has not."""
+    try:
+        code = await asyncio.wait_for(call.code(), GOODBYE)
+    except TimeoutError:
+        call.cancel()
+        return grpc.StatusCode.CANCELLED, "the server does not answer"
+    if code is grpc.StatusCode.OK:
+        return code, "the server ended the connection"
+    if code is grpc.StatusCode.INTERNAL:  # of this end: it was sending when the other one ended the stream
+        return code, "the server ended the connection, and tells why where it runs"
+    return code, await call.details() or code.name.lower().replace("_", " ")

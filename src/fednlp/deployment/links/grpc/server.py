@@ -1,0 +1,190 @@
+"""The server's half of the driver over gRPC.
+
+A server needs one thread, whatever the number of clients, and holds of each stream what gRPC's flow control lets in
+(:data:`~fednlp.deployment.links.grpc.LOOKAHEAD`) and one frame.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from fednlp.deployment.links import MOST_ENROLMENT, Enrol, NewSession, PeerIdentity
+from fednlp.deployment.links.grpc import ENROL, KEEPALIVE, MOST_DETAILS, SERVICE, SESSION, options
+from fednlp.deployment.links.proving import CHALLENGE, proven_certificate
+from fednlp.deployment.links.streams import drive, waker
+from fednlp.deployment.links.system import allow_many_files, keep_freed_memory, why_not_listening
+from fednlp.deployment.proofs import Challenges
+from fednlp.errors import FednlpError, ProtocolError, RunError
+
+_LOST = (grpc.aio.AioRpcError, grpc.aio.InternalError, grpc.aio.UsageError, asyncio.InvalidStateError)
+"""What reading and writing raise when the client is gone."""
+
+
+class RunningServer:
+    """A server in a thread of its own; made by :func:`serve`.
+
+    Attributes:
+        port: Where it listens.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, server: Any, port: int
+    ) -> None:
+        self.port = port
+        self._loop, self._thread, self._server = loop, thread, server
+
+    def stop(self, grace: float = 1.0) -> None:
+        """End all connections.
+
+        Args:
+            grace: Seconds that they get to end by themselves.
+        """
+        if self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._server.stop(grace), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+
+def serve(
+    address: str,
+    credentials: Any,
+    new_session: NewSession,
+    enrol: Enrol,
+    *,
+    keepalive: float = KEEPALIVE,
+    log: Callable[[str], None] = lambda line: None,
+    challenges: Challenges | None = None,
+) -> RunningServer:
+    """Listen for clients.
+
+    Args:
+        address: ``host:port``; port 0 for any that is free.
+        credentials: A ``grpc.ServerCredentials``; None without TLS, which ends before this server.
+        new_session: Makes the session of a new connection; an error that it raises refuses the client.
+        enrol: Answers an enrolment; an error that it raises refuses it.
+        keepalive: Seconds, see :data:`KEEPALIVE`.
+        log: Takes a line for people about a connection that was ended.
+        challenges: By which sites prove who they are where TLS does not show it; None where it does.
+
+    Raises:
+        RunError: The address cannot be listened at.
+    """
+    allow_many_files()
+    keep_freed_memory()
+    loop = asyncio.new_event_loop()
+    started: list[Any] = []
+
+    async def start() -> None:
+        server = grpc.aio.server(options=options(keepalive))
+        server.add_generic_rpc_handlers((_handlers(new_session, enrol, log, challenges),))
+        if credentials is None:
+            started.extend((server, server.add_insecure_port(address)))
+        else:
+            started.extend((server, server.add_secure_port(address, credentials)))
+        await server.start()
+
+    try:
+        loop.run_until_complete(start())
+    except RuntimeError as error:
+        loop.close()
+        why = why_not_listening(address) or error
+        raise RunError(
+            f"cannot listen at {address} ({why}): stop what uses the port, or choose another one with --listen"
+        ) from None
+
+    async def end() -> None:
+        await started[0].stop(None)  # which also keeps the server, whatever becomes of what is returned
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    def run() -> None:
+        try:
+            loop.run_forever()
+            loop.run_until_complete(end())
+        finally:
+            loop.close()
+
+    thread = threading.Thread(target=run, name="fednlp-server", daemon=True)
+    thread.start()
+    return RunningServer(loop, thread, *started)
+
+
+def _handlers(
+    new_session: NewSession, enrol: Enrol, log: Callable[[str], None], challenges: Challenges | None
+) -> Any:
+    async def session_handler(requests: Any, context: Any) -> None:
+        peer = _peer(context)
+        event, wake = waker()
+        try:
+            peer = _proven(context, peer, SESSION, b"", challenges)
+        except RunError as error:  # it may try again at once
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, error, peer, log)
+            return
+        except FednlpError as error:
+            await _abort(context, grpc.StatusCode.PERMISSION_DENIED, error, peer, log)
+            return
+        try:
+            session = new_session(peer, wake)
+        except FednlpError as error:
+            await _abort(context, grpc.StatusCode.PERMISSION_DENIED, error, peer, log)
+            return
+        try:
+            await context.send_initial_metadata(())
+            await drive(session, context.read, context.write, grpc.aio.EOF, event)
+        except _LOST:
+            log(f"{peer.address}: the connection was lost")
+        except ProtocolError as error:
+            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, error, peer, log)
+        except RunError as error:
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, error, peer, log)
+        finally:
+            session.close()
+
+    async def enrol_handler(request: bytes, context: Any) -> bytes:
+        peer = _peer(context)
+        try:
+            if len(request) > MOST_ENROLMENT:
+                raise ProtocolError(f"an enrolment of {len(request)} bytes is longer than {MOST_ENROLMENT}")
+            return enrol(_proven(context, peer, ENROL, request, challenges), request)
+        except FednlpError as error:
+            await _abort(context, grpc.StatusCode.PERMISSION_DENIED, error, peer, log)
+            return b""
+
+    async def challenge_handler(request: bytes, context: Any) -> bytes:
+        assert challenges is not None
+        return challenges.issue()
+
+    methods = {
+        SESSION: grpc.stream_stream_rpc_method_handler(session_handler),
+        ENROL: grpc.unary_unary_rpc_method_handler(enrol_handler),
+    }
+    if challenges is not None:
+        methods[CHALLENGE] = grpc.unary_unary_rpc_method_handler(challenge_handler)
+    return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+
+async def _abort(
+    context: Any, code: Any, error: Exception, peer: PeerIdentity, log: Callable[[str], None]
+) -> None:
+    log(f"{peer.address}: {error}")
+    await context.abort(code, str(error)[:MOST_DETAILS])
+
+
+def _proven(
+    context: Any, peer: PeerIdentity, method: str, body: bytes, challenges: Challenges | None
+) -> PeerIdentity:
+    """Return who is at the other end: what TLS shows, or what it proves where TLS ends before this server."""
+    if challenges is None:
+        return peer
+    return PeerIdentity(peer.address, proven_certificate(context, method, body, challenges))
+
+
+def _peer(context: Any) -> PeerIdentity:
+    certificates = list(context.auth_context().get("x509_pem_cert", ()))
+    return PeerIdentity(str(context.peer()), certificates[0] if certificates else None)

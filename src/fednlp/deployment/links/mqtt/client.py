@@ -1,0 +1,205 @@
+"""The client's half of the driver over MQTT."""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+
+from fednlp.deployment.certificates import Material
+from fednlp.deployment.frames import MOST_FRAME
+from fednlp.deployment.links import MOST_ENROLMENT, Session, Wake, mqtt
+from fednlp.deployment.links.mqtt import ACCEPTED, ENROL, MOST_STATUS, PRESENCE, SESSION, channel_of
+from fednlp.deployment.links.mqtt.broker import Broker
+from fednlp.deployment.links.mqtt.packets import Ordered, new_id, split
+from fednlp.deployment.links.mqtt.sealed import Lost, SealedStream, context
+from fednlp.deployment.links.streams import GOODBYE, drive, ends_within, pause, waker
+from fednlp.deployment.messages import printable
+from fednlp.errors import FednlpError, ProtocolError, RunError
+
+
+def connect(
+    address: str,
+    material: Callable[[], Material],
+    session_factory: Callable[[Wake], Session],
+    *,
+    on_state: Callable[[str], None] = lambda line: None,
+    server_name: str,
+) -> None:
+    """Run a client's session until it is finished; connect again, forever, when the connection is lost.
+
+    Args:
+        address: ``mqtts://host:port`` of the broker.
+        material: Returns what the next connection shows and trusts.
+        session_factory: Begins a connection of the session.
+        on_state: Takes a line for people.
+        server_name: Name in the server's certificate.
+
+    Raises:
+        RunError: The server does not let this client in.
+    """
+    asyncio.run(connecting(address, material, session_factory, on_state=on_state, server_name=server_name))
+
+
+async def connecting(
+    address: str,
+    material: Callable[[], Material],
+    session_factory: Callable[[Wake], Session],
+    *,
+    on_state: Callable[[str], None] = lambda line: None,
+    server_name: str,
+) -> None:
+    """Do as :func:`connect`, in an event loop that may have other sessions."""
+    event, wake = waker()
+    failures = 0
+    while True:
+        session, heard = session_factory(wake), False
+
+        def arrived() -> None:
+            nonlocal heard
+            heard = True
+
+        try:
+            async with _Line(address, material(), server_name, SESSION) as line:
+                await drive(session, line.frame, line.stream.write, None, event, arrived)
+                await line.settle()
+                reason = line.reason
+        except (Lost, ProtocolError, RunError) as error:
+            if isinstance(error, _NotLetIn):
+                raise RunError(f"{address} refuses this site: {error}") from None
+            reason = str(error)
+        finally:
+            session.close()
+        if session.finished:
+            return
+        failures = 0 if heard else failures + 1
+        wait = pause(failures) * (0.5 + secrets.randbelow(1000) / 1000)
+        on_state(f"no connection by way of {address} ({reason}): next try in {wait:.0f} s")
+        if await ends_within(wait, session, event):
+            return
+
+
+def enrol(
+    address: str, material: Material, request: bytes, *, server_name: str, timeout: float = 60.0
+) -> bytes:
+    """Return the server's answer to an enrolment.
+
+    Args:
+        address: ``mqtts://host:port`` of the broker.
+        material: What this client shows and trusts.
+        request: What the server's ``enrol`` takes.
+        server_name: Name in the server's certificate.
+        timeout: Seconds.
+
+    Raises:
+        RunError: The broker or the server is not there, or refuses.
+    """
+
+    async def ask() -> bytes:
+        async with _Line(address, material, server_name, ENROL) as line:
+            await line.stream.write(request)
+            return _accepted(await line.stream.read(1 + MOST_ENROLMENT))
+
+    try:
+        return asyncio.run(asyncio.wait_for(ask(), timeout))
+    except TimeoutError:
+        reason = "the server does not answer"
+    except (Lost, FednlpError) as error:
+        reason = str(error)
+    raise RunError(f"cannot enrol by way of {address}: {reason}")
+
+
+class _NotLetIn(RunError):
+    """The server does not let this client in."""
+
+
+def _accepted(status: bytes) -> bytes:
+    """Return what the server says beyond that it accepts.
+
+    Raises:
+        RunError: It refuses.
+    """
+    if status[:1] != ACCEPTED:
+        raise _NotLetIn(printable(status[1:].decode(errors="replace")))
+    return status[1:]
+
+
+class _Line:
+    """A client's connection to the server, for the time of a block.
+
+    Args:
+        address: Of the broker.
+        material: What this client shows and trusts.
+        server_name: Name in the server's certificate.
+        purpose: What the connection is for.
+
+    Attributes:
+        stream: What is said on it.
+        reason: Why it is over.
+    """
+
+    def __init__(self, address: str, material: Material, server_name: str, purpose: bytes) -> None:
+        ordered, topics = Ordered(new_id()), f"fednlp/{channel_of(material)}"
+        name = ordered.connection.hex()
+        self._purpose, self._up, self._presence = purpose, f"{topics}/up/{name}", f"{topics}/{PRESENCE}"
+        self._server: bytes | None = None
+        self._there = asyncio.Event()
+        self.reason = ""
+        will = self._up, ordered.end(), False
+        self._broker = Broker(
+            address,
+            [f"{topics}/down/{name}", self._presence],
+            will,
+            self._arrived,
+            lambda why: self.stream.break_off(Lost(why)),
+            name=name,
+        )
+        self.stream = SealedStream(
+            ordered,
+            context(material, server=False),
+            lambda packet: self._broker.send(self._up, packet),
+            server_name,
+        )
+
+    async def frame(self) -> bytes | None:
+        """Return the next frame; None once the server has ended the connection."""
+        try:
+            return await self.stream.read(MOST_FRAME)
+        except Lost as error:
+            self.reason = str(error)
+            return None
+
+    async def settle(self) -> None:
+        """Wait until what was sent is with the broker."""
+        await self._broker.flush(GOODBYE)
+
+    async def __aenter__(self) -> "_Line":
+        await self._broker.open()
+        try:
+            try:
+                await asyncio.wait_for(self._there.wait(), mqtt.HANDSHAKE)
+                await asyncio.wait_for(self.stream.handshake(), mqtt.HANDSHAKE)
+                await self.stream.write(self._purpose)
+                status = await asyncio.wait_for(self.stream.read(MOST_STATUS), mqtt.HANDSHAKE)
+            except TimeoutError:
+                raise RunError("the server is not there, and the broker is") from None
+            _accepted(status)
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.stream.end()
+        await self._broker.flush(GOODBYE)
+        self._broker.close()
+
+    def _arrived(self, topic: str, payload: bytes) -> None:
+        if topic == self._presence:
+            if self._server is not None and payload != self._server:
+                self.stream.break_off(Lost("the server is gone, or has been started again"))
+            elif payload:
+                self._server = payload
+                self._there.set()
+            return
+        with suppress(ProtocolError):
+            self.stream.arrived(split(payload))

@@ -1,0 +1,47 @@
+"""A client's cache of objects: what an earlier process has left is checked before it is used."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from fednlp.deployment.messages import ObjectRef
+from fednlp.deployment.objects import ObjectCache
+
+DATA = b"weights" * 1000
+REF = ObjectRef(hashlib.sha256(DATA).hexdigest(), len(DATA))
+
+
+def fetched(folder: Path) -> Path:
+    """Fetch an object, and return its file."""
+    cache = ObjectCache(folder)
+    partial = cache.begin(REF)
+    partial.append(0, memoryview(DATA))
+    assert cache.keep(partial)
+    path = cache.find(REF)
+    assert path is not None
+    return path
+
+
+def test_an_object_is_there_for_the_next_process(tmp_path: Path) -> None:
+    path = fetched(tmp_path)
+    assert ObjectCache(tmp_path).find(REF) == path
+    assert path.read_bytes() == DATA
+
+
+@pytest.mark.parametrize("left", [b"", DATA[:-1], bytes(len(DATA))])
+def test_an_object_that_a_loss_of_power_has_damaged_is_fetched_again(tmp_path: Path, left: bytes) -> None:
+    fetched(tmp_path).write_bytes(left)
+    cache = ObjectCache(tmp_path)
+    assert cache.find(REF) is None
+    assert cache.begin(REF).length == 0
+    assert fetched(tmp_path).read_bytes() == DATA
+
+
+def test_wrong_bytes_are_not_kept(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path)
+    partial = cache.begin(REF)
+    partial.append(0, memoryview(bytes(len(DATA))))
+    assert not cache.keep(partial)
+    assert cache.find(REF) is None
+    assert partial.length == 0
