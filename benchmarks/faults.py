@@ -4,10 +4,12 @@
     python benchmarks/faults.py --seed 7 --set algorithm.name=ditto
     python benchmarks/faults.py cuts network slow disk clock secure hostile crowd
     python benchmarks/faults.py hostile --frames 1000000
+    python benchmarks/faults.py kills secure broker stranger --broker
 
 The processes are those of ``fednlp serve`` and ``fednlp join``, over TLS on this machine, and each site has its own
-examples alone. At the end weights and rounds have to be those of the simulation, bit for bit, and no site may have
-worked twice on a call that it had answered. The exit status is 0 if all of it held.
+examples alone. At the end weights and rounds have to be those of the simulation, bit for bit. Each site's process keeps
+a log of its trainings and answers beside fednlp's own files: by these logs each update of the simulation was trained,
+and no site trained again for a call that it had answered. The exit status is 0 if all of it held.
 
 ``kills``    server and sites are killed (kill -9) at moments that are drawn from the seed
 ``cuts``     a site's connection is cut at every chunk boundary of its update
@@ -17,7 +19,12 @@ worked twice on a call that it had answered. The exit status is 0 if all of it h
 ``clock``    a site's clock is a day slow, and another one's a day fast (needs a C compiler)
 ``secure``   under each protocol of secure aggregation, a site is killed in each phase, before and after its answer
 ``hostile``  mutated frames and messages against the sessions of both sides (``--frames``)
+``broker``   the broker is ended in the middle of each round, by kill -9 in every other one
+``stranger`` somebody else on the broker repeats, alters and invents messages (``--messages``)
 ``crowd``    1,000 connections that say nothing, or speak slowly, beside a client that uploads
+
+With ``--broker`` the sites reach the server by way of a mosquitto, in the parts ``kills`` and ``secure`` too; then the
+kills hit the broker as well.
 
 What was killed is started again by the command that started it first. All processes are forks of one that has imported
 the library, so that more faults hit the work itself; one that is killed has no way to clean up.
@@ -28,7 +35,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +44,19 @@ from survival.trial import held
 
 SHORT = ("partition.alpha=5", "client.max_steps=4", "model.max_length=16", "evaluation.every=5")
 """Settings by which a round of the experiment "small" takes about a second."""
+
+
+@contextmanager
+def by_way_of(folder: Path, given: argparse.Namespace) -> Iterator[Any]:
+    """Run the broker that is asked for, for the time of a block; None where none is."""
+    from survival.broker_faults import mosquitto
+
+    if not given.broker:
+        yield None
+        return
+    (own := folder / "broker").mkdir()
+    with mosquitto(own) as broker:
+        yield broker
 
 
 def kills(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
@@ -52,7 +73,8 @@ def kills(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         *SHORT,
         *given.changes,
     ]
-    return kills(config.load(given.experiment, changes), folder, given.kills, given.seed)
+    with by_way_of(folder, given) as broker:
+        return kills(config.load(given.experiment, changes), folder, given.kills, given.seed, broker=broker)
 
 
 def cuts(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
@@ -107,8 +129,32 @@ def secure(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     def make(own: Path, protocol: str) -> Any:
         return experiment(own / "made", clients=4, secure={"protocol": protocol})
 
-    found = all_secure(make, folder)
+    with by_way_of(folder, given) as broker:
+        found = all_secure(make, folder, broker)
     return found | {"held": all(one["held"] for one in found.values())}
+
+
+def broker(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """Return the figures of the part ``broker``."""
+    from made_up import experiment
+    from survival.broker_faults import restarts
+
+    rounds = 6
+    with by_way_of(folder, given) as running:
+        found = restarts(experiment(folder / "made", hidden=256, rounds=rounds), folder, running)
+    return found | {"held": held(found) and found["restarted"] == rounds}
+
+
+def stranger(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """Return the figures of the part ``stranger``."""
+    from made_up import experiment
+    from survival.broker_faults import stranger
+
+    made = experiment(folder / "made", rounds=10)
+    with by_way_of(folder, given) as running:
+        found = stranger(made, folder, running, given.messages, given.seed)
+    bounded = found["memory_grew_by"] < 128 << 20 and not found["tracebacks"]
+    return found | {"held": held(found) and bounded and found["messages"] == given.messages}
 
 
 def hostile(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
@@ -131,8 +177,10 @@ def crowd(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
 
 
 PARTS: Mapping[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = {
-    part.__name__: part for part in (kills, cuts, network, slow, disk, clock, secure, hostile, crowd)
+    part.__name__: part
+    for part in (kills, cuts, network, slow, disk, clock, secure, broker, stranger, hostile, crowd)
 }
+BY_BROKER = {"kills", "secure", "broker", "stranger"}
 
 
 def main() -> None:
@@ -149,12 +197,21 @@ def main() -> None:
     parser.add_argument("--stop", type=float, default=100.0, help="seconds that a site stands still")
     parser.add_argument("--frames", type=int, default=1_000_000)
     parser.add_argument("--connections", type=int, default=1000)
+    parser.add_argument(
+        "--broker", action="store_true", help=f"by way of mosquitto: {', '.join(sorted(BY_BROKER))}"
+    )
+    parser.add_argument("--messages", type=int, default=20_000, help="of the part stranger")
     given = parser.parse_args()
+    given.parts = given.parts or ["kills"]
     unknown = [part for part in given.parts if part not in PARTS]
     if unknown:
         parser.error(f"there is no part {unknown[0]}: choose among {', '.join(PARTS)}")
+    if given.broker and not BY_BROKER.issuperset(given.parts):
+        parser.error(f"--broker goes with {', '.join(sorted(BY_BROKER))}")
+    if not given.broker and {"broker", "stranger"}.intersection(given.parts):
+        parser.error("the parts broker and stranger need --broker")
     figures = {}
-    for part in given.parts or ["kills"]:
+    for part in given.parts:
         with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", "/var/tmp")) as name:
             found = PARTS[part](Path(name), given)
         figures[part] = {"held": held(found)} | found if "same_weights" in found else found

@@ -2,7 +2,7 @@
 
 The kills (``kill -9``) are drawn from the seed: in which round, in which phase, and who. A phase is waited for by what
 lies on the disk while it lasts; the moment within it is random. What was killed is started again by the command that
-started it first.
+started it first. By way of a broker, that is killed as well.
 """
 
 import time
@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from survival.trial import SERVER, Trial, prepared
+from survival.trial import BROKER, SERVER, Trial, prepared
 
 EARLY = ("enrolment", "setup")
 LATER = ("download", "training", "upload", "aggregation", "checkpoint", "any")
@@ -49,27 +49,34 @@ class Kill:
     seen: bool = False
 
 
-def plan(seed: int, kills: int, rounds: int, sites: tuple[str, ...]) -> list[Kill]:
+def plan(seed: int, kills: int, rounds: int, sites: tuple[str, ...], broker: bool = False) -> list[Kill]:
     """Draw the kills: the first fifth before the first round, the others spread over the rounds."""
     rng = Random(seed)
+    more = [(BROKER,), (BROKER, SERVER)] if broker else []
     early = -(-kills // 5)
     found = []
     for number in range(kills):
         after = 0 if number < early else (number - early) * rounds // (kills - early)
         phase = rng.choice(EARLY if number < early else LATER)
-        victims = rng.choice([(SERVER,), (rng.choice(sites),), (SERVER, rng.choice(sites))])
+        victims = rng.choice([(SERVER,), (rng.choice(sites),), (SERVER, rng.choice(sites)), *more])
         found.append(Kill(after, phase, victims, rng.uniform(0, 0.3), rng.uniform(0, 0.3)))
     return found
 
 
 def _met(trial: Trial, kill: Kill) -> bool:
     """Return whether the phase of a kill is there, and its victims live."""
-    living = all(name in trial.processes for name in kill.victims)
-    return living and next(trial.folder.glob(SIGNS[kill.phase]), None) is not None
+    living = {*trial.processes, BROKER} - trial.killed
+    return living.issuperset(kill.victims) and next(trial.folder.glob(SIGNS[kill.phase]), None) is not None
 
 
 def kills(
-    experiment: Any, folder: Path, kills: int, seed: int, patience: float = 20.0, limit: float = 3600.0
+    experiment: Any,
+    folder: Path,
+    kills: int,
+    seed: int,
+    patience: float = 20.0,
+    limit: float = 3600.0,
+    broker: Any = None,
 ) -> dict[str, Any]:
     """Run an experiment as a simulation and as a federation that is killed, and compare the two.
 
@@ -80,9 +87,10 @@ def kills(
         seed: Of the kills.
         patience: Seconds that a kill waits for its phase.
         limit: Seconds that the federation may take.
+        broker: By which the sites reach the server, if they do.
     """
-    simulated, trial = prepared(experiment, folder)
-    planned = plan(seed, kills, experiment.num_rounds, trial.shards.names)
+    simulated, trial = prepared(experiment, folder, broker=broker)
+    planned = plan(seed, kills, experiment.num_rounds, trial.shards.names, broker is not None)
     begun = time.monotonic()
     end = begun + limit
     with trial.running():

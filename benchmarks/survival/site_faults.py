@@ -147,7 +147,12 @@ def wrong_clock(folder: Path) -> Path:
 
 
 def secure(
-    experiment: Any, folder: Path, protocol: str, phases: tuple[str, ...], limit: float = 600.0
+    experiment: Any,
+    folder: Path,
+    protocol: str,
+    phases: tuple[str, ...],
+    limit: float = 600.0,
+    broker: Any = None,
 ) -> dict[str, Any]:
     """Kill a client in each phase of a secure sum, once before and once after its answer is on its disk.
 
@@ -157,8 +162,9 @@ def secure(
         protocol: For the report.
         phases: Names of the calls of a round, in their order.
         limit: Seconds that the federation may take.
+        broker: By which the sites reach the server, if they do.
     """
-    simulated, trial = prepared(experiment, folder)
+    simulated, trial = prepared(experiment, folder, broker=broker)
     names, deaths = trial.shards.names, dict[str, list[tuple[str, bool]]]()
     for number, phase in enumerate(phases):
         for stored in (False, True):
@@ -172,18 +178,19 @@ def secure(
     return {**trial.compared(simulated), "protocol": protocol, "killed": died, "planned": 2 * len(phases)}
 
 
-def all_secure(make: Any, folder: Path) -> dict[str, Any]:
+def all_secure(make: Any, folder: Path, broker: Any = None) -> dict[str, Any]:
     """Return what came of :func:`secure` for each protocol, and of all together.
 
     Args:
         make: Returns the experiment of a protocol, given a folder and its name.
         folder: New or empty.
+        broker: By which the sites reach the server, if they do.
     """
     found = {}
     for protocol, phases in PHASES.items():
         own = folder / protocol.replace("+", "-plus")
         own.mkdir()
-        found[protocol] = secure(make(own, protocol), own, protocol, phases)
+        found[protocol] = secure(make(own, protocol), own, protocol, phases, broker=broker)
         found[protocol]["held"] = held(found[protocol]) and found[protocol]["killed"] == 2 * len(phases)
         shutil.rmtree(own)
     return found

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,49 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-SERVER = "server"
+from survival.process import Work, command, trained_by
+
+SERVER, BROKER = "server", "broker"
 _LOOK = 0.002
 _TOKEN = re.compile(r"^(\S+):  fednlp join (fednlp1:\S+) --data FILE\n", re.MULTILINE)
 _MOST_RETRIES = 50
-
-
-def command(arguments: list[str], home: Path, log: Path, fatal: Sequence[tuple[str, bool]] = ()) -> None:
-    """Be a ``fednlp`` command: the work of a process.
-
-    Args:
-        arguments: Of the command line.
-        home: What a site keeps.
-        log: Where it prints to.
-        fatal: (a call, whether its answer is on the disk): the process kills itself there, once.
-    """
-    from fednlp.cli import main
-    from fednlp.deployment.outbox import RunOutbox
-
-    home.joinpath("clock.txt").touch()
-    off = round(
-        time.time() - home.joinpath("clock.txt").stat().st_mtime
-    )  # the disk has the machine's own time
-    home.joinpath("clock.txt").write_text(str(off))
-    handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.dup2(handle, 1)
-    os.dup2(handle, 2)
-    put = RunOutbox.put
-
-    def noted(self: RunOutbox, reply: Any, body: Path | None) -> None:
-        for stored in (False, True):
-            if stored:
-                put(self, reply, body)
-                with (home / "worked.txt").open("a") as file:
-                    file.write(f"{reply.id}\n")
-            death = home / f"killed.{reply.id}.{stored}"
-            if (reply.id, stored) in fatal and not death.exists():
-                death.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    RunOutbox.put = noted  # type: ignore[method-assign]
-    os.environ |= {"FEDNLP_HOME": str(home), "OMP_NUM_THREADS": "1"}
-    sys.argv = ["fednlp", *arguments]
-    main()
 
 
 @dataclass
@@ -74,6 +36,7 @@ class Trial:
         fatal: Calls at which a site kills itself, by name; see :func:`command`.
         environment: Further variables of a site, by name; such a process is no fork.
         may_stop: Whether the server may end with an error by itself, and is then started again.
+        broker: By which the sites reach the server, a ``Mosquitto`` that runs; without it they connect to the server.
     """
 
     folder: Path
@@ -83,10 +46,12 @@ class Trial:
     fatal: Mapping[str, Sequence[tuple[str, bool]]] = field(default_factory=dict)
     environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     may_stop: bool = False
+    broker: Any = None
     processes: dict[str, Any] = field(default_factory=dict)
     due: dict[str, float] = field(default_factory=dict)
     retried: Counter[str] = field(default_factory=Counter)
     killed: set[str] = field(default_factory=set)
+    invited: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -95,7 +60,7 @@ class Trial:
         self.context: Any = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(
             [
-                __name__,
+                "survival.process",
                 "fednlp.cli.console",
                 "fednlp.deployment.serve",
                 "fednlp.deployment.join",
@@ -124,19 +89,23 @@ class Trial:
 
         log = self.log_of(SERVER)
         printed = dict(_TOKEN.findall(log.read_text())) if log.is_file() else {}
+        if name in self.invited:  # one that the server has printed since then is void
+            return self.invited[name]
         if name in printed or self.retried[SERVER] == 0:
             return printed.get(name)
         folder = self.server / "federation"
         known = {site.name for site in Register(folder).sites()} if (folder / "server.json").is_file() else ()
-        return str(invite(folder, name)) if name in known else None
+        if name in known:
+            self.invited[name] = str(invite(folder, name))
+        return self.invited.get(name)
 
     def arguments(self, name: str) -> list[str] | None:
         """Return what a process is told; None where its token is not there yet."""
         if name == SERVER:
             experiment = str(self.shards.folder / "federation.toml")
             names = ",".join(self.shards.names)
-            where = ["--out", str(self.server), "--sites", names, "--listen", self.address]
-            return ["serve", experiment, *where]
+            reached = ["--listen", self.address] if self.broker is None else ["--broker", self.broker.address]
+            return ["serve", experiment, "--out", str(self.server), "--sites", names, *reached]
         token = self.token(name)
         if token is None:
             return None
@@ -157,6 +126,10 @@ class Trial:
         Raises:
             RuntimeError: A process failed by itself.
         """
+        if self.broker is not None and BROKER in self.killed and time.monotonic() >= self.due[BROKER]:
+            self.killed.discard(BROKER)
+            self.retried[BROKER] += 1
+            self.broker.start()
         for name in (SERVER, *self.shards.names):
             process = self.processes.get(name)
             if process is None:
@@ -191,7 +164,7 @@ class Trial:
             self.killed.discard(name)
             return
         said = self.log_of(name).read_text()[-2000:]
-        stopped = name == SERVER and not self.may_stop
+        stopped = name == SERVER and not self.may_stop and self.broker is None  # a broker may be away
         if stopped or self.retried[name] > _MOST_RETRIES or "Traceback" in said or code < 0:
             raise RuntimeError(f"{name} ended with {code}:\n{said}")
         self.due[name] = time.monotonic() + 0.2
@@ -200,7 +173,11 @@ class Trial:
         """Kill processes that live; they start again after a pause, in seconds."""
         for name in names:
             process = self.processes.get(name)
-            if process is not None and process.exitcode is None:
+            if name == BROKER and BROKER not in self.killed:
+                self.killed.add(BROKER)
+                self.due[BROKER] = time.monotonic() + pause
+                self.broker.stop()
+            elif process is not None and process.exitcode is None:
                 self.killed.add(name)
                 self.due[name] = time.monotonic() + pause
                 process.kill()
@@ -250,25 +227,30 @@ class Trial:
             for process in self.processes.values():
                 process.join()
 
-    def worked(self) -> Counter[str]:
-        """Return how often each call was answered."""
-        paths = (self.folder / f"{SERVER}-sites").glob("*/state/worked.txt")
-        return Counter(line for path in paths for line in path.read_text().split())
+    def work(self) -> Work:
+        """Return what the sites' own logs say about their work."""
+        return trained_by(sorted((self.folder / f"{SERVER}-sites").glob("*/state/worked.txt")))
 
     def compared(self, simulated: Path) -> dict[str, Any]:
-        """Return whether it has ended as the simulation did, and which calls were worked on twice."""
+        """Return whether it has ended as the simulation did, and what the sites' logs say about their work."""
         weights = [(run / "model" / "model.safetensors").read_bytes() for run in (simulated, self.server)]
+        lines, work = timeless(simulated), self.work()
+        wanted = {(line["round"], client) for line in lines for client in line["cohort"]}
         return {
             "same_weights": weights[0] == weights[1],
-            "same_rounds": timeless(simulated) == timeless(self.server),
-            "worked_twice": sorted(call for call, count in self.worked().items() if count > 1),
+            "same_rounds": lines == timeless(self.server),
+            "updates": len(wanted),
+            "not_trained": sorted(wanted - work.begun.keys()),
+            "trainings": work.begun.total(),
+            "worked_twice": work.twice,
             "restarts": dict(self.retried),
         }
 
 
 def held(figures: Mapping[str, Any]) -> bool:
     """Return whether a part came out as it has to."""
-    return bool(figures["same_weights"] and figures["same_rounds"] and not figures["worked_twice"])
+    same = figures["same_weights"] and figures["same_rounds"]
+    return bool(same and not figures["not_trained"] and not figures["worked_twice"])
 
 
 def timeless(run: Path) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import getpass
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -57,9 +58,9 @@ class Mosquitto:
                 time.sleep(0.05)
         raise AssertionError("mosquitto does not listen")
 
-    def stop(self) -> None:
-        """Kill it."""
-        self.process.kill()
+    def stop(self, number: int = signal.SIGKILL) -> None:
+        """Kill it, or end it by another signal."""
+        self.process.send_signal(number)
         self.process.wait()
 
     def __enter__(self) -> Self:

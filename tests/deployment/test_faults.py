@@ -1,13 +1,15 @@
 """Faults are done to a federation while it runs, and it ends as the simulation does."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fednlp.config import Experiment
+
+from .mosquitto import MOSQUITTO, Mosquitto
 
 pytest.importorskip("grpc", reason="a deployment needs grpcio")
 
@@ -38,6 +40,16 @@ def small(experiment: Make) -> Make:
     return make
 
 
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Mosquitto]:
+    if MOSQUITTO is None:
+        pytest.skip("mosquitto is not installed")
+    pytest.importorskip("paho.mqtt.client", reason="this needs paho-mqtt")
+    (folder := tmp_path / "broker").mkdir()
+    with Mosquitto(folder) as running:
+        yield running
+
+
 def ended_as_the_simulation(found: dict[str, Any]) -> bool:
     from survival.trial import held
 
@@ -55,13 +67,58 @@ def test_a_federation_that_is_killed_ends_as_the_simulation(small: Make, tmp_pat
 
 def test_kills_are_drawn_from_the_seed() -> None:
     from survival.kills import plan
-    from survival.trial import SERVER
+    from survival.trial import BROKER, SERVER
 
     drawn = plan(3, 20, 10, ("a", "b"))
     assert drawn == plan(3, 20, 10, ("a", "b")) != plan(4, 20, 10, ("a", "b"))
     assert [kill.after for kill in drawn] == sorted(kill.after for kill in drawn)
     assert {kill.after for kill in drawn} == set(range(10))
     assert {name for kill in drawn for name in kill.victims} == {"a", "b", SERVER}
+    by_broker = plan(3, 20, 10, ("a", "b"), broker=True)
+    assert {name for kill in by_broker for name in kill.victims} == {"a", "b", SERVER, BROKER}
+
+
+def test_by_way_of_a_broker_that_is_killed_too_a_federation_ends_as_the_simulation(
+    small: Make, tmp_path: Path, broker: Mosquitto
+) -> None:
+    from survival.kills import kills
+
+    made = small(num_rounds=3, exchange={"up": ["int8"], "error_feedback": True})
+    found = kills(made, tmp_path, kills=4, seed=1, patience=5, limit=200, broker=broker)
+    assert ended_as_the_simulation(found), found
+    assert found["restarts"]["broker"] >= 1
+
+
+def test_a_broker_that_ends_in_the_middle_of_a_round_changes_nothing(
+    small: Make, tmp_path: Path, broker: Mosquitto
+) -> None:
+    from survival.broker_faults import restarts
+
+    found = restarts(small(), tmp_path, broker, limit=200)
+    assert ended_as_the_simulation(found), found
+    assert found["restarted"] == 2
+
+
+def test_whatever_a_stranger_says_by_way_of_the_broker_changes_nothing(
+    small: Make, tmp_path: Path, broker: Mosquitto
+) -> None:
+    from survival.broker_faults import stranger
+
+    found = stranger(small(num_rounds=3), tmp_path, broker, messages=400, seed=2, limit=200)
+    assert ended_as_the_simulation(found), found
+    assert found["messages"] == 400
+    assert not found["tracebacks"]
+
+
+def test_the_log_of_a_site_says_who_worked_twice(tmp_path: Path) -> None:
+    from survival.process import trained_by
+
+    again = "trains 1 0\ntrains 1 0\nstored 1.0.train\ntrains 2 0\nstored 2.0.train\n"
+    (log := tmp_path / "worked.txt").write_text(again)
+    assert trained_by([log]).twice == []
+    assert trained_by([log]).begun == {(1, 0): 2, (2, 0): 1}
+    log.write_text(again + "trains 1 0\nstored 2.0.train\n")
+    assert trained_by([log]).twice == ["1 0", "2.0.train"]
 
 
 def test_an_upload_that_is_cut_at_every_chunk_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 import fednlp
+from fednlp import config
 from fednlp.config import Experiment
 
 pytest.importorskip("mpi4py", reason="MPI needs mpi4py: pip install 'fednlp[mpi]'")
@@ -68,13 +71,52 @@ def test_a_rank_that_fails_says_why_and_is_there_for_the_next_run(tmp_path: Path
 
 
 @needs_mpirun
+def test_a_rank_that_is_killed_ends_the_run_and_it_goes_on_with_fewer(
+    experiment: Make, tmp_path: Path
+) -> None:
+    """mpirun ends the others by SIGKILL, so how to go on is said before."""
+    made = experiment({"num_rounds": 4, "evaluation.every": 4})
+    (tmp_path / "tiny.toml").write_text(config.dump(made))
+    program = str(Path(__file__).with_name("lost_rank.py"))
+    done = mpirun(2, program, "run", "tiny.toml", "--out", "run", cwd=tmp_path)
+    assert done.returncode != 0
+    assert (
+        "2 ranks: when one is lost, mpirun ends them all; then go on with: fednlp run --resume run"
+        in done.stdout
+    )
+    saved = (tmp_path / "run" / "rounds.jsonl").read_bytes().count(b"\n")
+    assert 0 < saved < 4
+    fednlp.resume(tmp_path / "run")
+    here = fednlp.run(made, tmp_path / "here")
+    there = (tmp_path / "run" / "model" / "model.safetensors").read_bytes()
+    assert there == (here.folder / "model" / "model.safetensors").read_bytes()
+
+
+@needs_mpirun
+def test_ctrl_c_says_how_to_go_on_and_mpi_adds_nothing(experiment: Make, tmp_path: Path) -> None:
+    made = experiment({"num_rounds": 4000, "evaluation.every": 4000})
+    (tmp_path / "tiny.toml").write_text(config.dump(made))
+    command = [str(MPIRUN), "-n", "2", sys.executable, "-m", "fednlp.cli", "run", "tiny.toml", "--out", "run"]
+    pipe, rounds = subprocess.PIPE, tmp_path / "run" / "rounds.jsonl"
+    with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as process:
+        while not (rounds.is_file() and rounds.read_bytes().count(b"\n") >= 2):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=300)
+    assert process.returncode != 0
+    lines = [line for line in said.splitlines() if line and not line.startswith("[mpiexec")]
+    assert lines == ["stopped; the rounds that are done are saved; go on with: fednlp run --resume run"]
+
+
+@needs_mpirun
 def test_an_error_within_a_round_is_said_before_the_ranks_are_stopped(tmp_path: Path) -> None:
     (tmp_path / "within.py").write_text(
         "import fednlp.runtime.mpi as mpi\n"
         "from fednlp import cli\n"
         "from fednlp.errors import RunError\n"
         "def app():\n"
-        "    mpi._Busy.now = True\n"
+        "    mpi._within_round.set()\n"
         "    raise RunError('the disk is full')\n"
         "cli.app = app\n"
         "cli.main()\n"

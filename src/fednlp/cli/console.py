@@ -17,6 +17,7 @@ from fednlp.formatting.units import human_bytes, human_seconds, metric_title, pl
 from fednlp.reports.read import read_run, trivial_baseline
 from fednlp.reports.render import to_rich, to_text
 from fednlp.reports.table import Table as ComparisonTable
+from fednlp.runtime.launch import rank_of
 from fednlp.simulation.run_dir import RunDir
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -91,6 +92,9 @@ class Console:
             markup=False,
             soft_wrap=True,
         )
+        ranks = rank_of()[1]
+        if ranks > 1:
+            self.log(f"{ranks} ranks: when one is lost, mpirun ends them all; then {self._command()}")
         self.begin()
 
     def begin(self) -> None:
@@ -164,6 +168,10 @@ class Console:
             self._task = None
         self._progress.stop()
 
+    def _command(self) -> str:
+        """Return how to go on with a run that is stopped."""
+        return self._again or (f"go on with: fednlp run --resume {self._folder}" if self._folder else "")
+
     def __enter__(self) -> Self:
         return self
 
@@ -173,7 +181,7 @@ class Console:
         self.close()
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             begun = self._folder is not None
-            again = self._again or (f"go on with: fednlp run --resume {self._folder}" if begun else "")
+            again = self._command()
             what = (
                 f"stopped; the rounds that are done are saved; {again}"
                 if begun

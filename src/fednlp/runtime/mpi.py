@@ -2,13 +2,9 @@
 
 Rank 0 runs the experiment and is a worker too; the others answer requests. Rank 0 hands these out, one at a time to
 whoever is free. The model is broadcast. The totals of updates are merged along a binary tree: they are exact sums, so
-that neither the number of ranks nor their speed leaves a trace in the weights. Requests and answers are JSON; nothing
-is pickled.
-
-MPI's own waiting calls keep a core busy. So whoever waits for long asks at intervals, and sleeps in between.
+that neither the number of ranks nor their speed leaves a trace in the weights.
 """
 
-import json
 import sys
 import threading
 import time
@@ -19,56 +15,66 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fednlp.clock import IDLE, timed
-from fednlp.errors import MissingDependency, RunError
+from fednlp.errors import RunError
 from fednlp.plugins import raised
 from fednlp.runtime.engine import Worker, answered, vectors_in
 from fednlp.runtime.launch import rank_of
 from fednlp.runtime.messages import Request, from_json, to_json
 from fednlp.runtime.schedule import schedule
+from fednlp.runtime.mpi_messages import (
+    ANSWERS,
+    BUILT,
+    NAP,
+    NEXT,
+    NUMBER,
+    ORDER,
+    SHORT_NAP,
+    end_all,
+    next_number,
+    receive_total,
+    received,
+    send,
+    send_total,
+    world,
+)
 from fednlp.runtime.shared import PrivateRoom
-from fednlp.runtime.travelling import Arriving, Piece, RemoteWorker, TravellingRoom, import_all
+from fednlp.runtime.travelling import Arriving, RemoteWorker, import_all
 
-_ORDER, _NEXT, _NUMBER, _ANSWERS, _TOTAL, _BUILT = range(1, 7)
-"""Tags of messages."""
-_NAP, _SHORT_NAP = 2e-3, 2e-4
-"""Seconds between two looks for a message: between rounds, and within one."""
-_ENTRY = 3
-"""Numbers in the head of a piece: how many blocks it has, how many values, and the length of its name and type."""
+_within_round = threading.Event()
+"""Set while other ranks are within a round."""
 
 
 @contextmanager
 def leading() -> Iterator[None]:
     """Let the other ranks go at the end of a block; where it ends within a round, stop them at once."""
-    comm = _world()
+    comm = world()
     try:
         yield
     finally:
-        if _Busy.now:
-            sys.stdout.flush()
-            comm.Abort(1)
+        if _within_round.is_set():
+            end_all(comm)
         for rank in range(1, comm.Get_size()):
-            _send(comm, rank, {"end": True})
+            send(comm, rank, {"end": True})
 
 
 def follow() -> None:
     """Answer rank 0's requests until it lets this rank go: all that the other ranks do."""
-    comm = _world()
+    comm = world()
     try:
         _follow(comm)
     except Exception as error:  # the others would wait for this rank for ever
-        print(f"error: rank {comm.Get_rank()}: {raised(error)}", file=sys.stderr, flush=True)
-        comm.Abort(1)
+        print(f"error: rank {comm.Get_rank()}: {raised(error)}", file=sys.stderr)
+        end_all(comm)
 
 
 def _follow(comm: Any) -> None:
     worker: RemoteWorker | None = None
     arriving: Arriving | None = None
     while True:
-        order = _received(comm, 0, _ORDER, _NAP)
+        order = received(comm, 0, ORDER, NAP)
         if "end" in order:
             return
         if "preload" in order:
@@ -83,7 +89,7 @@ def _follow(comm: Any) -> None:
                 arriving = Arriving(worker.worker)
             except Exception as error:
                 built = {"error": f"rank {comm.Get_rank()}: {raised(error)}"}
-            _send(comm, 0, built, _BUILT)
+            send(comm, 0, built, BUILT)
         elif worker is not None and arriving is not None:
             _take_part(comm, order, worker, arriving)
 
@@ -105,7 +111,7 @@ class Mpi:
         rank, size = rank_of()
         if rank:
             raise RunError("only rank 0 runs an experiment: start it as mpirun -n N fednlp run EXPERIMENT")
-        self._comm, self._factory, self._threads, self._size = _world(), factory, threads, size
+        self._comm, self._factory, self._threads, self._size = world(), factory, threads, size
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(threads)
         self.vectors: dict[str, Tensor] = {}
@@ -152,9 +158,9 @@ class Mpi:
         faults = self._built()
         if faults:
             raise RunError(f"a worker failed: {faults[0]}")
-        _Busy.now = True
         order = schedule([self.worker.work(request) for request in requests], self._size)
         requests = [requests[number] for number in order]
+        _within_round.set()
         self._order({"requests": [to_json(request) for request in requests], "changed": list(self._changed)})
         for name in self._changed:
             self._comm.Bcast(self.vectors[name].numpy(), root=0)
@@ -163,15 +169,15 @@ class Mpi:
             by_number = self._own(requests, numbers.take, on_progress)
         for rank in range(1, self._size):
             with timed(IDLE):
-                answers = _received(self._comm, rank, _ANSWERS, _SHORT_NAP)
+                answers = received(self._comm, rank, ANSWERS)
             if "error" in answers:
                 faults.append(answers["error"])
             else:
                 by_number |= {int(number): from_json(answer) for number, answer in answers.items()}
         for rank in _children(0, self._size):
-            _receive_total(self._comm, rank, self._arriving.room)
+            receive_total(self._comm, rank, self._arriving.room)
             self._arriving.merge_into(self.total)
-        _Busy.now = False  # also where one has failed: all wait for the next order
+        _within_round.clear()  # also where one has failed: all wait for the next order
         if faults:
             raise RunError(f"a worker failed: {faults[0]}")
         on_progress(len(requests))
@@ -194,12 +200,12 @@ class Mpi:
         """Wait until the other ranks have built their workers; return the errors of those that could not."""
         ranks = range(self._size - self._building, self._size)
         self._building = 0
-        built = [_received(self._comm, rank, _BUILT, _SHORT_NAP) for rank in ranks]
+        built = [received(self._comm, rank, BUILT) for rank in ranks]
         return [one["error"] for one in built if "error" in one]
 
     def _order(self, order: dict[str, Any]) -> None:
         for rank in range(1, self._size):
-            _send(self._comm, rank, order)
+            send(self._comm, rank, order)
 
     def close(self) -> None:
         """Give torch its threads back; the ranks wait for the next run."""
@@ -214,12 +220,6 @@ class Mpi:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class _Busy:
-    """Whether other ranks are within a round."""
-
-    now = False
 
 
 class _HandingOut:
@@ -241,14 +241,14 @@ class _HandingOut:
 
         waiting, status = self._comm.Get_size() - 1, MPI.Status()
         while waiting:
-            if not self._comm.Iprobe(tag=_NEXT, status=status):
-                time.sleep(_SHORT_NAP)
+            if not self._comm.Iprobe(tag=NEXT, status=status):
+                time.sleep(SHORT_NAP)
                 continue
             rank = status.Get_source()
-            self._comm.Recv(bytearray(1), rank, _NEXT)
+            self._comm.Recv(bytearray(1), rank, NEXT)
             number = self.take()
             waiting -= number >= self._count
-            self._comm.Send(np.array([number]), rank, _NUMBER)
+            self._comm.Send(np.array([number]), rank, NUMBER)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -267,20 +267,18 @@ def _take_part(comm: Any, order: dict[str, Any], worker: RemoteWorker, arriving:
     for name in order["changed"]:
         comm.Bcast(worker.vectors[name].numpy(), root=0)
     worker.worker.begin()
-    while (number := _next(comm)) < len(requests):
+    while (number := next_number(comm)) < len(requests):
         try:
             if "error" not in answers:
                 answers[str(number)] = worker.answer(requests[number])
         except Exception as error:
             answers = {"error": f"rank {comm.Get_rank()}: {raised(error)}"}
-    _send(comm, 0, answers, _ANSWERS)
+    send(comm, 0, answers, ANSWERS)
     rank = comm.Get_rank()
     for child in _children(rank, comm.Get_size()):
-        _receive_total(comm, child, arriving.room)
+        receive_total(comm, child, arriving.room)
         arriving.merge_into(worker.total)
-    for piece in worker.hand_over():
-        _send_piece(comm, _parent(rank), piece)
-    _send_piece(comm, _parent(rank), None)
+    send_total(comm, _parent(rank), worker.hand_over())
 
 
 def _children(rank: int, size: int) -> list[int]:
@@ -301,74 +299,3 @@ def _parent(rank: int) -> int:
     [0, 0, 2, 0, 4]
     """
     return rank & (rank - 1)
-
-
-def _world() -> Any:
-    try:
-        from mpi4py import MPI
-    except ImportError:
-        raise MissingDependency("MPI needs mpi4py: run pip install 'fednlp[mpi]'") from None
-    return MPI.COMM_WORLD
-
-
-def _next(comm: Any) -> int:
-    comm.Send(bytearray(1), 0, _NEXT)
-    _await(comm, 0, _NUMBER, _SHORT_NAP)
-    number = np.empty(1, dtype=np.int64)
-    comm.Recv(number, 0, _NUMBER)
-    return int(number[0])
-
-
-def _send(comm: Any, rank: int, message: dict[str, Any], tag: int = _ORDER) -> None:
-    comm.Send(bytearray(json.dumps(message).encode()), rank, tag)
-
-
-def _received(comm: Any, rank: int, tag: int, nap: float) -> dict[str, Any]:
-    data = bytearray(_await(comm, rank, tag, nap))
-    comm.Recv(data, rank, tag)
-    message: dict[str, Any] = json.loads(data)
-    return message
-
-
-def _await(comm: Any, rank: int, tag: int, nap: float) -> int:
-    """Wait for a message, asleep; return its length in bytes."""
-    from mpi4py import MPI
-
-    status = MPI.Status()
-    while not comm.Iprobe(rank, tag, status):
-        time.sleep(nap)
-    count: int = status.Get_count(MPI.BYTE)
-    return count
-
-
-def _send_piece(comm: Any, rank: int, piece: Piece | None) -> None:
-    """Send a piece of a total; None is the end of it."""
-    if piece is None:
-        comm.Send(np.zeros(_ENTRY, dtype=np.int64), rank, _TOTAL)
-        return
-    label = bytearray(f"{piece.values.dtype.str} {piece.name}".encode())
-    comm.Send(np.array([len(piece.blocks), len(piece.values), len(label)]), rank, _TOTAL)
-    comm.Send(label, rank, _TOTAL)
-    comm.Send(piece.blocks, rank, _TOTAL)
-    comm.Send(_as_bytes(piece.values), rank, _TOTAL)
-
-
-def _receive_total(comm: Any, rank: int, room: TravellingRoom) -> None:
-    while True:
-        head = np.empty(_ENTRY, dtype=np.int64)
-        _await(comm, rank, _TOTAL, _SHORT_NAP)
-        comm.Recv(head, rank, _TOTAL)
-        blocks, values, label = head.tolist()
-        if not label:
-            return
-        text = bytearray(label)
-        comm.Recv(text, rank, _TOTAL)
-        kind, _, name = text.decode().partition(" ")
-        piece = Piece(name, np.empty(blocks, dtype=np.int64), np.empty(values, dtype=np.dtype(kind)))
-        comm.Recv(piece.blocks, rank, _TOTAL)
-        comm.Recv(_as_bytes(piece.values), rank, _TOTAL)
-        room.put(piece)
-
-
-def _as_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
-    return values.view(np.uint8)
