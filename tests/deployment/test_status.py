@@ -163,7 +163,7 @@ class Member:
 class Session:
     """A connection as the hub knows one."""
 
-    welcomed, since, heard, bytes_in, bytes_out, doing = True, NOW, NOW + 1, 7, 8, "waits"
+    welcomed, set_up, since, heard, bytes_in, bytes_out, doing = True, True, NOW, NOW + 1, 7, 8, "waits"
 
     def wake(self) -> None: ...
 

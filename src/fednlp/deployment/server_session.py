@@ -56,6 +56,7 @@ class ServerSession:
         client: Its number.
         wake: Tells the driver to ask for frames again.
         welcomed: Whether it takes part.
+        set_up: Whether it has said that it is set up for the run; another run is for the client to accept.
         since: When the connection began.
         heard: When something arrived last.
         bytes_in: Bytes of the frames that arrived.
@@ -64,7 +65,7 @@ class ServerSession:
 
     def __init__(self, hub: Hub, client: int, wake: Wake, now: Callable[[], float]) -> None:
         self.client, self.wake = client, wake
-        self.welcomed = False
+        self.welcomed = self.set_up = False
         self.since = self.heard = now()
         self.bytes_in = self.bytes_out = 0
         self._hub, self._now = hub, now
@@ -204,11 +205,8 @@ class ServerSession:
         removed = self._hub.removed(self.client)
         if removed is not None:
             return self.refuse(removed)
-        if hello.run not in (None, self._hub.run):
-            return self.refuse(
-                f"the server runs {self._hub.run}, and you want to take part in {hello.run}: join with its own token"
-            )
         self.welcomed = True
+        self.set_up = hello.run == self._hub.run
         self._say(Welcome(VERSION, software(), self._hub.run, self.client))
         for call_id in hello.open:
             self._check_own(call_id)

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fednlp.checked_json import damaged
 from fednlp.config import differences
 from fednlp.deployment.asked import DERIVED, SiteRequest, asked_of
 from fednlp.deployment.disclosure import (
@@ -24,6 +25,7 @@ from fednlp.deployment.disclosure import (
 from fednlp.deployment.dry_run import dry_run
 from fednlp.deployment.facts import Download, Facts, facts_of
 from fednlp.deployment.label_telling import asks_labels, tell_labels
+from fednlp.deployment.lost_state import ANEW, has_lost, require_same_data
 from fednlp.deployment.memory import check_memory
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.published import Published
@@ -45,7 +47,7 @@ from fednlp.deployment.setup import (
     read_setup,
     require_placed,
 )
-from fednlp.deployment.site_worker import ENCODER, LABELS, START, SiteWork, open_work
+from fednlp.deployment.site_worker import ENCODER, LABELS, RECORD, START, SiteWork, open_work
 from fednlp.disk import atomic, sha256_of
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
@@ -85,6 +87,7 @@ class Site:
         self._test_sums: SecureSite | None = None
         self._published = Published()
         self._last, self._run = LastAsked(folder / _LAST), ""
+        self._begun_anew = False
 
     def answer(
         self, name: str, request: Mapping[str, Any], objects: Mapping[str, Path]
@@ -118,22 +121,26 @@ class Site:
         """Remove pseudo labels, and what is kept for secure sums: the run is over."""
         if (self.folder / LABELS).is_dir():
             shutil.rmtree(self.folder / LABELS)
-        setup = self.folder / _SETUP
+        setup = self._known()
         for name, prefix in ((_SECURE, ""), (_SECURE_TESTS, OF_TESTS)):
-            if (self.folder / name).is_dir() and setup.is_file():
-                run = prefix + read_setup(json.loads(setup.read_text())).run
-                KeptSessions(self.folder / name, run).end()
+            if (self.folder / name).is_dir() and setup is not None:
+                KeptSessions(self.folder / name, prefix + setup.run).end()
+
+    @property
+    def run(self) -> str | None:
+        """The run that this site is set up for; None where it is not, or has lost the model that came with it."""
+        if self._opened is not None:
+            return self._run
+        known = self._known()
+        return known.run if known is not None and (self.folder / START).is_dir() else None
 
     @property
     def opened(self) -> SiteWork:
         """What the site works with, opened again from what was set up where this process has not yet."""
         if self._opened is None:
-            path = self.folder / _SETUP
-            if not path.is_file():
-                raise RunError(
-                    "the server asks for work before it has set this site up: start the server again"
-                )
-            setup = read_setup(json.loads(path.read_text()))
+            setup = self._known()
+            if setup is None:
+                raise RunError("the server asks for work before it has set this site up")
             self._opened = self._opened_again(setup)
             self._open_sums(setup, self._opened.worker)
         return self._opened
@@ -153,13 +160,37 @@ class Site:
         """This site's part in secure sums over the sites' tests; None where the experiment has none."""
         return self._test_sums if self.worker is not None else None
 
+    def _known(self) -> Setup | None:
+        """Return what the site was set up for last; None if it was not.
+
+        Raises:
+            RunError: The file is damaged.
+        """
+        path = self.folder / _SETUP
+        try:
+            return read_setup(json.loads(path.read_text()))
+        except FileNotFoundError:
+            return None
+        except (ValueError, RecursionError, RunError) as error:
+            raise damaged(path, error, "delete it and join again") from None
+
     def _set_up(self, setup: Setup, objects: Mapping[str, Path]) -> dict[str, Any]:
-        self._opened = work = self._examined(setup, objects)
-        self._open_sums(setup, work.worker)
+        work = self._examined(setup, objects)
         ready = self._ready(setup, work)
+        require_same_data(setup.again, ready)
+        if setup.again is not None:
+            self._begin_anew(work.worker, setup.client, setup.again.counted)
+        self._opened = work
+        self._open_sums(setup, work.worker)
         with atomic(self.folder / _SETUP, "then run fednlp join again") as file:
             file.write(setup.model_dump_json().encode())
         return ready.model_dump(exclude_none=True) | {"clients": setup.clients}
+
+    def _begin_anew(self, worker: ClientWorker, client: int, counted: int) -> None:
+        """Say once where what the site keeps is lost, and refuse where the method cannot begin anew."""
+        if has_lost(worker, client, counted) and not self._begun_anew:
+            self._begun_anew = True
+            self.log(ANEW)
 
     def _has_agreed(self, setup: Setup, objects: Mapping[str, Path]) -> bool:
         """Return whether this site has agreed to a run before; what it agreed to with another run is forgotten.
@@ -167,16 +198,18 @@ class Site:
         Raises:
             RunError: It has agreed to another experiment, or to other models, of this run.
         """
-        path = self.folder / _SETUP
-        if not path.is_file():
+        known = self._known()
+        if known is None:
             return False
-        known = read_setup(json.loads(path.read_text()))
         if known.run != setup.run:
-            path.unlink()
+            for name in (RECORD, _SETUP):
+                (self.folder / name).unlink(missing_ok=True)
             self._opened = None
             return False
         if changed := differences(experiment_of(known), experiment_of(setup)):
             raise RunError(f"the server has changed the experiment of this run: {'; '.join(changed[:5])}")
+        if self.run is None:
+            return False
         require_placed(objects, self._models)
         return True
 
@@ -372,6 +405,7 @@ class Site:
         store = self.worker.trainer.store
         if store is None or not isinstance(counted, int) or not 0 <= counted < request.round:
             return request
+        self._begin_anew(self.worker, request.client, counted)
         if isinstance(request, ClientSumsRequest):
             return request if self.worker.has_global_model else replace(request, round=counted)
         if isinstance(request, ClientModelRequest) and not request.finetune_steps:

@@ -81,6 +81,10 @@ class ClientStore:
         values = torch.from_numpy(np.frombuffer(data, dtype="<f4"))
         return dict(zip(self.fields, torch.split(values, list(self.fields.values())), strict=True))
 
+    def has(self, client: int, saved: int) -> bool:
+        """Return whether a client has a record of the rounds up to this one, damaged or not."""
+        return _latest(self._stamps(client), saved) is not None
+
     def write(self, client: int, round_number: int, tensors: Mapping[str, Tensor]) -> None:
         """Write a client's tensors of a round that is not saved yet.
 
