@@ -110,7 +110,7 @@ def test_a_client_that_was_away_is_told_what_is_no_longer_wanted(hub: Hub) -> No
     assert drain(session) == [Withdrawn("2.0.c"), Withdrawn("3.0.d")]
     hub.ask(0, Call("4.0.e", {}))
     assert [type(one) for one in drain(session)] == [Call]
-    assert hub.connected()[0].doing == "works on 4.0.e"
+    assert hub.connected()[0].doing == "works on a secure sum of round 4"
 
 
 def test_a_round_that_is_forgotten_is_not_asked_again(hub: Hub) -> None:

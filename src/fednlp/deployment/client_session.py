@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from fednlp.deployment.call_names import in_words
 from fednlp.deployment.inbox import client_of
 from fednlp.deployment.links import Wake
 from fednlp.deployment.messages import (
@@ -255,10 +256,10 @@ class ClientSession:
                 self._welcome(message)
             case Refused():
                 self.refused = True
-                self._finish(message.reason, f"the server refuses: {message.reason}")
+                self._finish(message.reason)
             case Finished():
                 self.over = True
-                self._finish(message.reason, f"the run is over: {message.reason}")
+                self._finish(message.reason)
             case Call():
                 self._call(message, len(data))
             case ObjectChunk():
@@ -273,8 +274,7 @@ class ClientSession:
     def _welcome(self, welcome: Welcome) -> None:
         if self.run not in (None, welcome.run) and (self._bound or self._box is not None):
             self.leaves = True
-            reason = _ANOTHER_RUN if self._bound else _NEXT_RUN
-            return self._finish(reason, reason)
+            return self._finish(_ANOTHER_RUN if self._bound else _NEXT_RUN)
         if self.client not in (-1, welcome.client):
             raise ProtocolError(f"the server calls client {self.client} by another number, {welcome.client}")
         self.run, self.client = welcome.run, welcome.client
@@ -285,10 +285,10 @@ class ClientSession:
         self._tell(f"connected: client {self.client} of {self.run}")
         return None
 
-    def _finish(self, reason: str, line: str) -> None:
+    def _finish(self, reason: str) -> None:
+        """Finish; who waits for that says why."""
         self.reason = reason
         self._said.clear()
-        self._tell(line)
 
     def _call(self, call: Call, size: int) -> None:
         assert self._box is not None
@@ -415,7 +415,7 @@ class ClientSession:
         self._stop_fetching()
         self._box.put(Reply(call_id, None, error=printable(error)), None)
         self._offers.append(call_id)
-        self._tell(f"{call_id} cannot be done: {error}")
+        self._tell(f"{in_words(call_id)} cannot be done: {error}")
 
     def _stop_fetching(self) -> None:
         """Stop fetching what no call needs any longer."""

@@ -32,6 +32,9 @@ class Member(Protocol):
     @property
     def state(self) -> str: ...
 
+    @property
+    def certificate_expires(self) -> float | None: ...
+
 
 Members = Callable[[], Sequence[Member]]
 """Returns all sites that were ever invited, in the order of their numbers from 0, removed ones among them."""

@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from fednlp.deployment.bound_run import BoundRun
+from fednlp.deployment.call_names import in_words
 from fednlp.deployment.client_session import ClientSession, ReadyCall
 from fednlp.deployment.disclosure import told_error
 from fednlp.deployment.label_telling import asks_labels
@@ -99,7 +100,7 @@ class Participant:
         """Wait until the site's hours begin, while the call is wanted."""
         device = self.site.policy.device
         if device.seconds_until_open(datetime.now().time()):
-            self.log(f"{call_id} waits for this site's hours, {device.hours} (device.hours)")
+            self.log(f"{in_words(call_id)} waits for this site's hours, {device.hours} (device.hours)")
         while device.seconds_until_open(datetime.now().time()):
             if call_id in self._withdrawn or self.session.finished:
                 return
@@ -130,7 +131,7 @@ class Participant:
         """Answer a call by an error; one to be set up ends this site's part, until it is started again."""
         self.session.answer(call_id, None, None, told_error(error))
         if not _begins(call_id):
-            self.log(f"{call_id}: {reason}")
+            self.log(f"{in_words(call_id)}: {reason}")
             return
         until = time.monotonic() + _PATIENCE
         while self.session.owes(call_id) and not self.session.finished and time.monotonic() < until:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fednlp.deployment.call_names import all_in_words, in_words
 from fednlp.deployment.inbox import client_of, round_of
 from fednlp.deployment.messages import (
     VERSION,
@@ -90,11 +91,11 @@ class ServerSession:
         """What the client does, in words."""
         for call_id, upload in self._uploads.items():
             if upload.partial is not None:
-                return f"sends {call_id}: {upload.partial.length:,} of {upload.reply.size:,} bytes"
+                return f"sends {in_words(call_id)}: {upload.partial.length:,} of {upload.reply.size:,} bytes"
         if self._gets:
             return "fetches " + ", ".join(f"{digest[:8]} from {at:,}" for digest, at in self._gets.items())
         open_calls = [call_id for call_id in self._hub.open_calls(self.client) if call_id in self._sent]
-        return f"works on {', '.join(open_calls)}" if open_calls else "waits"
+        return f"works on {all_in_words(open_calls)}" if open_calls else "waits"
 
     def receive(self, data: bytes) -> None:
         """Take a frame that has arrived.

@@ -1,6 +1,5 @@
 """A site's work: it answers the server's calls with its own examples, which never leave it."""
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,8 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fednlp.checked_json import damaged
-from fednlp.config import differences
+from fednlp.deployment.agreement import Agreement
 from fednlp.deployment.asked import DERIVED, SiteRequest, asked_of
 from fednlp.deployment.disclosure import (
     require_sums_told,
@@ -22,33 +20,23 @@ from fednlp.deployment.disclosure import (
     told_score,
     told_sizes,
 )
-from fednlp.deployment.dry_run import dry_run
-from fednlp.deployment.facts import Download, Facts, facts_of
 from fednlp.deployment.label_telling import asks_labels, tell_labels
 from fednlp.deployment.lost_state import ANEW, has_lost, require_same_data
-from fednlp.deployment.memory import check_memory
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.published import Published
-from fednlp.deployment.refusals import Refusal, check, check_settings, refused_by
 from fednlp.deployment.repeated import LastAsked
 from fednlp.deployment.secure_agreed import agreed, agreed_on_tests
 from fednlp.deployment.secure_kept import KeptSessions
 from fednlp.deployment.secure_messages import OF_TESTS, STEPS
 from fednlp.deployment.secure_site import SecureSite
 from fednlp.deployment.setup import (
-    ENCODER_FILES,
-    MODEL_FILES,
     Ready,
     Setup,
     experiment_of,
     is_setup,
-    model_files,
-    place_models,
     read_setup,
-    require_placed,
 )
-from fednlp.deployment.site_worker import ENCODER, LABELS, RECORD, START, SiteWork, open_work
-from fednlp.disk import atomic, sha256_of
+from fednlp.deployment.site_worker import LABELS, SiteWork
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.runtime import MODEL
@@ -67,7 +55,7 @@ from fednlp.runtime.messages import (
 from fednlp.simulation.components import Log
 from fednlp.training.worker import ClientWorker
 
-_SETUP, _SECURE, _SECURE_TESTS, _LAST = "setup.json", "secure", "secure-tests", "asked.json"
+_SECURE, _SECURE_TESTS, _LAST = "secure", "secure-tests", "asked.json"
 
 
 class Site:
@@ -86,8 +74,9 @@ class Site:
         self._sums: SecureSite | None = None
         self._test_sums: SecureSite | None = None
         self._published = Published()
-        self._last, self._run = LastAsked(folder / _LAST), ""
-        self._begun_anew = False
+        self._last = LastAsked(folder / _LAST)
+        self._agreement = Agreement(folder, name, policy, log)
+        self._begun_anew, self._run = False, ""
 
     def answer(
         self, name: str, request: Mapping[str, Any], objects: Mapping[str, Path]
@@ -121,7 +110,7 @@ class Site:
         """Remove pseudo labels, and what is kept for secure sums: the run is over."""
         if (self.folder / LABELS).is_dir():
             shutil.rmtree(self.folder / LABELS)
-        setup = self._known()
+        setup = self._agreement.known()
         for name, prefix in ((_SECURE, ""), (_SECURE_TESTS, OF_TESTS)):
             if (self.folder / name).is_dir() and setup is not None:
                 KeptSessions(self.folder / name, prefix + setup.run).end()
@@ -129,20 +118,17 @@ class Site:
     @property
     def run(self) -> str | None:
         """The run that this site is set up for; None where it is not, or has lost the model that came with it."""
-        if self._opened is not None:
-            return self._run
-        known = self._known()
-        return known.run if known is not None and (self.folder / START).is_dir() else None
+        return self._agreement.run if self._opened is None else self._run
 
     @property
     def opened(self) -> SiteWork:
         """What the site works with, opened again from what was set up where this process has not yet."""
         if self._opened is None:
-            setup = self._known()
+            setup = self._agreement.known()
             if setup is None:
                 raise RunError("the server asks for work before it has set this site up")
-            self._opened = self._opened_again(setup)
-            self._open_sums(setup, self._opened.worker)
+            self._begin(setup, self._agreement.opened_again(setup))
+            assert self._opened is not None
         return self._opened
 
     @property
@@ -160,31 +146,20 @@ class Site:
         """This site's part in secure sums over the sites' tests; None where the experiment has none."""
         return self._test_sums if self.worker is not None else None
 
-    def _known(self) -> Setup | None:
-        """Return what the site was set up for last; None if it was not.
-
-        Raises:
-            RunError: The file is damaged.
-        """
-        path = self.folder / _SETUP
-        try:
-            return read_setup(json.loads(path.read_text()))
-        except FileNotFoundError:
-            return None
-        except (ValueError, RecursionError, RunError) as error:
-            raise damaged(path, error, "delete it and join again") from None
-
     def _set_up(self, setup: Setup, objects: Mapping[str, Path]) -> dict[str, Any]:
-        work = self._examined(setup, objects)
+        work = self._agreement.examined(setup, objects)
         ready = self._ready(setup, work)
         require_same_data(setup.again, ready)
         if setup.again is not None:
             self._begin_anew(work.worker, setup.client, setup.again.counted)
-        self._opened = work
-        self._open_sums(setup, work.worker)
-        with atomic(self.folder / _SETUP, "then run fednlp join again") as file:
-            file.write(setup.model_dump_json().encode())
+        self._begin(setup, work)
+        self._agreement.keep(setup)
         return ready.model_dump(exclude_none=True) | {"clients": setup.clients}
+
+    def _begin(self, setup: Setup, work: SiteWork) -> None:
+        """Go on with what the site has agreed to."""
+        self._opened, self._run = work, setup.run
+        self._open_sums(setup, work.worker)
 
     def _begin_anew(self, worker: ClientWorker, client: int, counted: int) -> None:
         """Say once where what the site keeps is lost, and refuse where the method cannot begin anew."""
@@ -192,31 +167,9 @@ class Site:
             self._begun_anew = True
             self.log(ANEW)
 
-    def _has_agreed(self, setup: Setup, objects: Mapping[str, Path]) -> bool:
-        """Return whether this site has agreed to a run before; what it agreed to with another run is forgotten.
-
-        Raises:
-            RunError: It has agreed to another experiment, or to other models, of this run.
-        """
-        known = self._known()
-        if known is None:
-            return False
-        if known.run != setup.run:
-            for name in (RECORD, _SETUP):
-                (self.folder / name).unlink(missing_ok=True)
-            self._opened = None
-            return False
-        if changed := differences(experiment_of(known), experiment_of(setup)):
-            raise RunError(f"the server has changed the experiment of this run: {'; '.join(changed[:5])}")
-        if self.run is None:
-            return False
-        require_placed(objects, self._models)
-        return True
-
-    @property
-    def _models(self) -> dict[str, Path]:
-        """The folders of models that come with a setup, by the prefix of their files' names."""
-        return {MODEL_FILES: self.folder / START, ENCODER_FILES: self.folder / ENCODER}
+    def examine(self, setup: Setup, objects: Mapping[str, Path], federation: str) -> list[str]:
+        """Return the lines that tell what an experiment would fetch, train and send here; see :class:`Agreement`."""
+        return self._agreement.examine(setup, objects, federation)
 
     def _ready(self, setup: Setup, work: SiteWork) -> Ready:
         """Return how many examples the site has, as far as the server may know."""
@@ -227,87 +180,6 @@ class Site:
         if work.labels is None:
             return ready
         return told_labels(allow, ready, len(work.labels.gold[0]), len(work.labels.candidates))
-
-    def _examined(self, setup: Setup, objects: Mapping[str, Path]) -> SiteWork:
-        """Return what an experiment is done with that the site's policy allows.
-
-        Raises:
-            RunError: It does not; every reason is named.
-        """
-        work, _, refusals = self._look(setup, objects)
-        self._require_none(refusals)
-        return work
-
-    def examine(self, setup: Setup, objects: Mapping[str, Path], federation: str) -> list[str]:
-        """Return the lines that tell what an experiment would fetch, train and send here.
-
-        Args:
-            setup: What the server said.
-            objects: The files that came with it, by name.
-            federation: The server's address, for people.
-        """
-        _, facts, refusals = self._look(setup, objects)
-        experiment = experiment_of(setup)
-        return dry_run(federation, self.name, self.policy, experiment, facts, refusals, clients=setup.clients)
-
-    def _look(self, setup: Setup, objects: Mapping[str, Path]) -> tuple[SiteWork, Facts, list[Refusal]]:
-        """Return what an experiment is done with, what it would do, and what the policy refuses of that.
-
-        Raises:
-            RunError: The policy refuses the experiment's text, so that nothing of it is looked at further.
-        """
-        experiment = experiment_of(setup)
-        agreed = self._has_agreed(setup, objects)
-        self._require_none(check_settings(self.policy, experiment))
-        if not agreed:
-            place_models(objects, self._models)
-        self._require_none(check_memory(self.policy, setup, experiment, self.folder / START))
-        work = self._open(setup)
-        facts = self._facts(setup, work, {name: (path, path.name) for name, path in objects.items()})
-        return work, facts, check(self.policy, experiment, facts)
-
-    def _facts(self, setup: Setup, work: SiteWork, files: Mapping[str, tuple[Path, str]]) -> Facts:
-        """Return what is known of a run; ``files`` are those of the models, each with its digest."""
-        worker, labels = work.worker, work.labels
-        return facts_of(
-            work.experiment,
-            worker.replica.model,
-            worker.task,
-            clients=setup.clients,
-            examples=len(worker.partition.train(setup.client)),
-            longest=setup.longest,
-            downloads=[Download(name, path.stat().st_size, digest) for name, (path, digest) in files.items()],
-            gold=None if labels is None else len(labels.gold[0]),
-            asks_labels=setup.asked_labels,
-        )
-
-    def _opened_again(self, setup: Setup) -> SiteWork:
-        """Open what the site agreed to before, if its policy, as it is now, still allows all of it.
-
-        Raises:
-            RunError: It does not; every reason is named.
-        """
-        work = self._open(setup)
-        files: dict[str, tuple[Path, str]] = {}
-        for prefix, folder in self._models.items():
-            if folder.is_dir():
-                files |= {name: (path, sha256_of(path)) for name, path in model_files(folder, prefix).items()}
-        self._require_none(check(self.policy, work.experiment, self._facts(setup, work, files)))
-        return work
-
-    def _require_none(self, refusals: list[Refusal]) -> None:
-        if refusals:
-            raise RunError("; ".join(refused_by(self.name, refusals)))
-
-    def _open(self, setup: Setup) -> SiteWork:
-        """Open the site's data and the model.
-
-        Raises:
-            RunError: The site's policy, as it is now, refuses the experiment.
-        """
-        self._require_none(check_settings(self.policy, experiment_of(setup)))
-        self._run = setup.run
-        return open_work(self.folder, self.policy, setup, self.log)
 
     def _open_sums(self, setup: Setup, worker: ClientWorker) -> None:
         """Open what answers the calls of secure sums, as far as the experiment has any."""
