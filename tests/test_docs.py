@@ -84,7 +84,7 @@ MAKERS: dict[str, Callable[[Path], None]] = {
         "tickets.csv",
         "id,body,team,office",
         lambda n: f"{n},question {n % 7} of {n},{('entity', 'human')[n % 2]},{('Bonn', 'Leeds')[n // 2 % 2]}",
-        80,
+        160,
     ),
     "talks.jsonl": _table(
         "talks.jsonl", '{"dialogue": "a b", "summary": "a"}', lambda n: f'{{"dialogue": "word {n}", "summary": "w"}}', 9

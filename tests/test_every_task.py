@@ -371,7 +371,7 @@ def test_references_of_another_task(
 
 def test_label_shift_needs_labels(made: Callable[[str], Path], tiny_model: Path, tmp_path: Path) -> None:
     partition = {"method": "label", "clients": 4, "alpha": 1.0}
-    settings = settings_of("tagging", made("tagging"), tiny_model, partition=partition)
+    settings = settings_of("answering", made("answering"), tiny_model, partition=partition)
     with pytest.raises(fednlp.FednlpError, match="label shift needs labels"):
         fednlp.run(parse(settings), tmp_path / "run")
     assert not (tmp_path / "run").exists()

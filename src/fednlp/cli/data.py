@@ -156,6 +156,9 @@ def partition(
     beta: Annotated[
         float | None, typer.Option(help="Quantity shift: small is skewed, large is equal.")
     ] = None,
+    entity: Annotated[
+        str | None, typer.Option(help="Label shift of tagged texts: majority or rarest entity type.")
+    ] = None,
     field: Annotated[str | None, typer.Option(help="Natural: the column that names the client.")] = None,
     proportions: Annotated[str | None, typer.Option(help="A CSV or JSON table of label shares.")] = None,
     clusters: Annotated[int | None, typer.Option(help="Cluster shift: how many clusters.")] = None,
@@ -194,6 +197,7 @@ def partition(
         "clients": clients,
         "alpha": alpha,
         "beta": beta,
+        "entity": entity,
         "field": field,
         "proportions": proportions,
         "clusters": clusters,

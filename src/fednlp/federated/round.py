@@ -8,7 +8,7 @@ Nothing here knows of text, tasks, models or transports: those stand behind :cla
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -69,19 +69,11 @@ def run_round(
     """
     plan = plan_round(algorithm, state.round + 1, population)
     collection = algorithm.aggregator.open(plan, state.layout)
-    slow, requests, results = {*plan.cohort.late}, list[TrainRequest](), list[ClientResult]()
-    for request in collection.requests():
-        if request.client in slow:
-            results.append(late(algorithm, state.layout, request, len(plan.cohort.clients) - len(slow)))
-        else:
-            requests.append(request)
-    if any(request.staleness for request in requests):
-        state.params = state.params.clone()  # older models are published where a runtime may hold it
-    for staleness in sorted({request.staleness for request in requests}):
-        publish(algorithm, state, runtime, RngKey(population.seed, plan.number, -1), staleness)
-        wanted = [request for request in requests if request.staleness == staleness]
-        results += runtime.do(wanted, partial(_after, len(results) - len(slow), on_progress))
-    outcome = collection.finish(runtime, sorted(results, key=lambda result: result.client))
+    requests, missed = _in_time(algorithm, state.layout, plan, list(collection.requests()))
+    results: list[ClientResult] = []
+    for wanted in _by_model(algorithm, state, runtime, plan, requests):
+        results += runtime.do(wanted, partial(_after, len(results), on_progress))
+    outcome = collection.finish(runtime, sorted(missed + results, key=lambda result: result.client))
     _require_enough(plan, outcome)
     if outcome.update is not None:
         algorithm.server.step(state, outcome.update)
@@ -179,6 +171,27 @@ def late(algorithm: Algorithm, layout: Layout, request: TrainRequest, before: in
     down = bytes_down(algorithm.downlink, layout, vectors=len(algorithm.receives))
     reason = f"{LATE}: {before} clients had delivered before it (rounds.over_selection)"
     return ClientResult(request.client, request.weight, error=reason, bytes_down=down)
+
+
+def _in_time(
+    algorithm: Algorithm, layout: Layout, plan: RoundPlan, requests: Sequence[TrainRequest]
+) -> tuple[list[TrainRequest], list[ClientResult]]:
+    """Return the requests to clients whose updates count, and the results of those who are too slow to count."""
+    slow = {*plan.cohort.late}
+    before = len(plan.cohort.clients) - len(slow)
+    missed = [late(algorithm, layout, request, before) for request in requests if request.client in slow]
+    return [request for request in requests if request.client not in slow], missed
+
+
+def _by_model(
+    algorithm: Algorithm, state: State, runtime: Runtime, plan: RoundPlan, requests: Sequence[TrainRequest]
+) -> Iterator[list[TrainRequest]]:
+    """Publish each model that clients of the round start from, the newest first, and yield the requests to them."""
+    if any(request.staleness for request in requests):
+        state.params = state.params.clone()  # older models are published where a runtime may hold it
+    for staleness in sorted({request.staleness for request in requests}):
+        publish(algorithm, state, runtime, RngKey(plan.population.seed, plan.number, -1), staleness)
+        yield [request for request in requests if request.staleness == staleness]
 
 
 def _after(before: int, on_progress: Callable[[int], None], done: int) -> None:

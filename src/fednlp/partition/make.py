@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from fednlp.errors import PartitionError
 from fednlp.formatting.suggestions import did_you_mean
 from fednlp.partition.embed import Progress
+from fednlp.partition.entities import Entities
 from fednlp.partition.index import IntArray, Partition, from_owners
 from fednlp.partition.methods import ALIASES, COMMON_NAMES, METHODS, Method
 from fednlp.partition.request import Assignment, Request
@@ -61,6 +62,8 @@ def make_partition(
     field_names: Sequence[str] | None = None,
     train_texts: Sequence[str] | None = None,
     test_texts: Sequence[str] | None = None,
+    train_entities: Entities | None = None,
+    test_entities: Entities | None = None,
     max_length: int = 64,
     progress: Progress | None = None,
 ) -> Partition:
@@ -84,6 +87,8 @@ def make_partition(
             among them, -1 for none: so that millions of examples need no strings.
         train_texts: The text of each training example (cluster).
         test_texts: The text of each test example.
+        train_entities: How many entities of each type each training example has (label shift of tagged texts).
+        test_entities: The same for each test example.
         max_length: Tokens of a text that the encoder reads (cluster).
         progress: Called with texts embedded and texts in all (cluster).
 
@@ -114,6 +119,8 @@ def make_partition(
         field_names=field_names,
         train_texts=train_texts,
         test_texts=test_texts,
+        train_entities=train_entities,
+        test_entities=test_entities,
         max_length=max_length,
         progress=progress,
     )

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fednlp.partition.embed import Progress
+from fednlp.partition.entities import Entities
 from fednlp.partition.index import IntArray
 
 
@@ -27,6 +28,8 @@ class Request:
         field_names: The column's values in order, where the fields are positions; -1 is none.
         train_texts: The text of each training example, for methods that read texts.
         test_texts: The text of each test example.
+        train_entities: For tagged texts, how many entities of each type each training example has.
+        test_entities: The same for each test example.
         max_length: Tokens of a text that an encoder reads.
         progress: Called with texts embedded and texts in all.
     """
@@ -41,6 +44,8 @@ class Request:
     field_names: Sequence[str] | None
     train_texts: Sequence[str] | None
     test_texts: Sequence[str] | None
+    train_entities: Entities | None
+    test_entities: Entities | None
     max_length: int
     progress: Progress | None
 

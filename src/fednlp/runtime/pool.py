@@ -113,7 +113,8 @@ class Pool:
         for child, total in zip(self._children, self._totals, strict=True):
             by_number |= {int(number): from_json(answer) for number, answer in child.receive().items()}
             self.worker.merge(self.total, total)
-        on_progress(len(requests))
+        if self._children:
+            on_progress(len(requests))
         return [by_number[number] for number in range(len(requests))]
 
     def _forget_scratch(self) -> None:

@@ -1,5 +1,7 @@
 """The partition of an experiment; and ``fednlp partition``, which shows its figures and writes index and plots."""
 
+import json
+from collections import Counter
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,18 +12,24 @@ from fednlp.config import Experiment
 from fednlp.config.sections import Partition as PartitionOptions
 from fednlp.data import TextData
 from fednlp.data.profiling import profile
+from fednlp.data.split import Numbers
+from fednlp.data.textdata import Split
 from fednlp.errors import PartitionError
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import plural
 from fednlp.partition import Partition, make_partition
+from fednlp.partition.entities import entity_labels
 from fednlp.partition.methods import METHODS
 from fednlp.plugins import is_own
 from fednlp.simulation.components import Log, open_data
 from fednlp.simulation.data_profile import holders_of
 from fednlp.simulation.partition_file import read_partition_file, write_partition_file
+from fednlp.tasks.spans import spans
 
 _NAMED = 20
 """Maximum number of clients that are named one by one."""
+_BY_LABEL = ("label", "label+quantity")
+"""The methods that share tagged texts out by the types of their entities."""
 
 
 def build_partition(experiment: Experiment, data: TextData, log: Log) -> Partition:
@@ -57,6 +65,8 @@ def build_partition(experiment: Experiment, data: TextData, log: Log) -> Partiti
             "train_texts": data.input_texts("train", train),
             "test_texts": data.input_texts("test", test),
         }
+    if kind == "tags" and (configured.method in _BY_LABEL or is_own(configured.method)):
+        fields |= {"train_entities": entities(data, "train"), "test_entities": entities(data, "test")}
     labels = data.scores if kind == "score" else data.labels
     return make_partition(
         configured.spec(),
@@ -68,6 +78,13 @@ def build_partition(experiment: Experiment, data: TextData, log: Log) -> Partiti
         label_names=data.label_names if kind == "class" else None,
         **fields,
     )
+
+
+def entities(data: TextData, split: Split) -> list[Counter[str]]:
+    """Return how many entities of each type each training or test example of a data set with tags has."""
+    numbers = data.train_numbers if split == "train" else data.test_numbers
+    rows = data.column(split, data.columns["tags"]).take(numbers).to_pylist()
+    return [Counter(kind for kind, _, _ in spans(json.loads(tags))) for tags in rows]
 
 
 def _client_field(configured: PartitionOptions, data: TextData, log: Log) -> str | None:
@@ -109,10 +126,9 @@ def partition_source(
     for note in data.notes:
         log(note)
     partition = build_partition(experiment, data, log)
-    classes = data.schema.kind == "class"
-    labels, names = data.labels("train"), data.label_names if classes else ("any",)
-    figures = summary(partition, labels, len(names)) if classes else summary(partition)
     configured = experiment.partition
+    labels, names = _labels(data, configured)
+    figures = summary(partition, labels, len(names)) if len(names) > 1 else summary(partition)
     seed = {} if configured.seed is None else {"seed": configured.seed}
     report = {
         "data": data.name,
@@ -135,6 +151,21 @@ def partition_source(
     for line in profile(data, holders_of(data, partition)).lines():
         log(line)
     return report
+
+
+def _labels(data: TextData, configured: PartitionOptions) -> tuple[Numbers, tuple[str, ...]]:
+    """Return the label of every row of the training table that figures and plots are of, and the labels' names.
+
+    Tagged texts have the type of an entity where they are shared out by it; data without labels have one for all.
+    """
+    if data.schema.kind == "class":
+        return data.labels("train"), data.label_names
+    labels = data.labels("train")
+    if data.schema.kind != "tags" or configured.method not in _BY_LABEL:
+        return labels, ("any",)
+    rule = configured.given().get("entity", "majority")
+    labels[data.train_numbers], _, names = entity_labels(entities(data, "train"), (), rule)
+    return labels, names
 
 
 def describe(report: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Clients that differ in their labels: FedNLP (Lin et al. 2022), section 3.2."""
 
 from fednlp.errors import PartitionError
+from fednlp.partition.entities import Entity, entity_labels
 from fednlp.partition.index import IntArray
 from fednlp.partition.methods import Alpha, Clients, partitioner
 from fednlp.partition.request import Assignment, Request
@@ -8,21 +9,24 @@ from fednlp.partition.shift import label_owners
 
 
 @partitioner("label shift")
-def label(request: Request, clients: Clients, alpha: Alpha) -> Assignment:
+def label(request: Request, clients: Clients, alpha: Alpha, entity: Entity | None = None) -> Assignment:
     """Give each client labels in the shares of a draw from Dir(alpha · prior).
 
     Args:
         request: The examples.
         clients: C.
         alpha: Concentration of the shares.
+        entity: Which entity's type is the label of a tagged text; ``"majority"`` if left out.
 
     Raises:
         PartitionError: The data has no labels.
     """
-    return by_labels(request, clients, alpha)
+    return by_labels(request, clients, alpha, None, entity)
 
 
-def by_labels(request: Request, clients: int, alpha: float, beta: float | None = None) -> Assignment:
+def by_labels(
+    request: Request, clients: int, alpha: float, beta: float | None, entity: Entity | None
+) -> Assignment:
     """Return label shift, with sizes that differ where ``beta`` is given.
 
     Args:
@@ -30,10 +34,16 @@ def by_labels(request: Request, clients: int, alpha: float, beta: float | None =
         clients: C.
         alpha: Concentration of the shares.
         beta: Concentration of the sizes; None for sizes that differ by at most one.
+        entity: Which entity's type is the label of a tagged text.
 
     Raises:
-        PartitionError: The data has no labels.
+        PartitionError: The data has neither labels nor tags.
     """
+    if request.train_entities is not None:
+        found = entity_labels(request.train_entities, request.test_entities or (), entity or "majority")
+        return by_groups(request, *found[:2], clients, alpha, beta)
+    if entity is not None:
+        raise PartitionError("entity is for texts with tags: leave it out")
     if request.label_names is None:
         raise PartitionError(
             "label shift needs labels, and this data has none: use uniform, quantity, cluster or natural"
