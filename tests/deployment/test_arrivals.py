@@ -27,9 +27,9 @@ from fednlp.deployment.federation import FOLDER, Federation, open_directory, run
 from fednlp.deployment.hub import Hub, StoredReply
 from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.participate import Participant
-from fednlp.deployment.remote import call_id
 from fednlp.deployment.servable import require_servable
 from fednlp.deployment.shards import Shards, split_out
+from fednlp.deployment.site_requests import call_id
 from fednlp.deployment.waiting import Patience
 from fednlp.errors import RunError, TooFewClients
 from fednlp.federated.client import TrainRequest

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fednlp.config import Experiment
 from fednlp.deployment.asked import asked_of
@@ -35,7 +37,7 @@ def test_what_the_experiment_has_done_may_be_asked(experiment: Make) -> None:
     made = experiment({"client.finetune_steps": 5})
     assert ask(made, TRAIN, "train") == TRAIN
     assert ask(made, EVALUATE, "evaluate") == EVALUATE
-    tuned = replace(EVALUATE, finetune_steps=5)
+    tuned = replace(EVALUATE, finetune_steps=5, round=4)
     assert ask(made, tuned, "finetune") == tuned
     assert ask(made, TRAIN, "train-2") == TRAIN
     secure = experiment({"secure": {"protocol": "secagg+", "clip": 1.0}})
@@ -70,7 +72,8 @@ def test_a_score_is_not_asked_for_where_the_experiment_has_none(experiment: Make
         (replace(TRAIN, staleness=1), "train", "another weight"),
         (replace(EVALUATE, on_all=True), "evaluate", "its own test examples alone"),
         (replace(EVALUATE, save_to="/etc/passwd"), "evaluate", "keeps its model to itself"),
-        (replace(EVALUATE, finetune_steps=1), "finetune", "1 steps"),
+        (replace(EVALUATE, finetune_steps=1, round=4), "finetune", "1 steps"),
+        (replace(EVALUATE, finetune_steps=1), "finetune", "after round 3, which is not the last"),
         (replace(EVALUATE, examples=[1]), "evaluate", "names examples or labels"),
         (EVALUATE, "train", "not called train"),
         (LabelRequest(2, 3, [1]), "label", "does not answer a LabelRequest"),
@@ -87,7 +90,28 @@ def test_scores_of_a_site_may_not_be_asked_where_the_experiment_has_none(experim
     with pytest.raises(RunError, match=r"evaluation\.personal = false"):
         ask(experiment({"evaluation.personal": False}), EVALUATE, "evaluate")
     tuned = experiment({"evaluation.personal": False, "client.finetune_steps": 5})
-    assert ask(tuned, replace(EVALUATE, finetune_steps=5), "finetune").finetune_steps == 5
+    assert ask(tuned, replace(EVALUATE, finetune_steps=5, round=4), "finetune").finetune_steps == 5
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    every=st.integers(1, 12),
+    number=st.integers(1, 12),
+    asks=st.sampled_from([EVALUATE, ClientSumsRequest(2, 1)]),
+)
+def test_a_site_is_evaluated_after_the_rounds_that_the_experiment_names(
+    experiment: Make, every: int, number: int, asks: Any
+) -> None:
+    made = experiment({"num_rounds": 12, "evaluation.every": every, "evaluation.federated": True})
+    wanted = replace(asks, round=number)
+    name = "evaluate" if isinstance(wanted, ClientModelRequest) else "tests"
+    if number % every == 0 or number == 12:
+        assert ask(made, wanted, name) == wanted
+    else:
+        with pytest.raises(
+            RunError, match=rf"after round {number}, and the experiment has evaluation\.every"
+        ):
+            ask(made, wanted, name)
 
 
 def test_an_update_that_is_to_be_masked_is_not_sent_bare(experiment: Make) -> None:
@@ -101,7 +125,7 @@ def test_sums_over_tests_are_asked_for_as_the_experiment_says(experiment: Make) 
     plain, secure = ({"evaluation.federated": True} | more for more in ({}, {"secure.protocol": "secagg"}))
     assert ask(experiment(plain), sums, "tests") == sums
     assert ask(experiment(secure), masked, "tests") == masked
-    for settings, request, name, reason in (
+    for changes, request, name, reason in (
         ({}, sums, "tests", "has no evaluation.federated"),
         (plain, sums, "evaluate", "has no evaluation.federated"),
         (plain, masked, "tests", "has no secure sums"),
@@ -110,4 +134,4 @@ def test_sums_over_tests_are_asked_for_as_the_experiment_says(experiment: Make) 
         (plain, replace(sums, round=9), "tests", "round 9 of 4"),
     ):
         with pytest.raises(RunError, match=reason):
-            ask(experiment(settings), request, name)
+            ask(experiment(changes), request, name)

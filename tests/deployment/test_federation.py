@@ -58,6 +58,7 @@ class Member:
     name: str
     client: int
     state: str = "enrolled"
+    certificate_expires: float | None = None
 
 
 def allows(train: Path, test: Path | None, allow: dict[str, Any] | None = None) -> SitePolicy:

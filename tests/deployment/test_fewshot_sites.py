@@ -211,7 +211,7 @@ def test_a_site_that_fails_to_label_keeps_the_labels_that_it_had(experiment: Mak
 
 TRAINS = TrainRequest(2, 3, 0.5, labelling=2)
 LABELS = KeepLabelsRequest(2, 3, 20.0)
-TUNES = ClientModelRequest(2, 3, True, False, finetune_steps=5, labelling=3)
+TUNES = ClientModelRequest(2, 4, True, False, finetune_steps=5, labelling=3)
 
 
 def ask(made: Experiment, request: Any, name: str) -> Any:
@@ -243,7 +243,7 @@ def test_what_a_server_may_ask_of_labels(experiment: Make) -> None:
         (FEW, replace(TRAINS, labelling=3), "train", "the labels of round 3 in round 3"),
         (FEW, replace(TRAINS, labelling=-1), "train", "the labels of round -1"),
         (FEW, replace(TRAINS, examples=[1], labels=[0]), "train", "names examples or labels"),
-        (FEW, replace(TUNES, labelling=4), "finetune", "the labels of round 4 in round 3"),
+        (FEW, replace(TUNES, labelling=5), "finetune", "the labels of round 5 in round 4"),
     ],
 )
 def test_more_of_labels_may_not_be_asked(

@@ -110,7 +110,7 @@ def test_a_client_that_was_away_is_told_what_is_no_longer_wanted(hub: Hub) -> No
     assert drain(session) == [Withdrawn("2.0.c"), Withdrawn("3.0.d")]
     hub.ask(0, Call("4.0.e", {}))
     assert [type(one) for one in drain(session)] == [Call]
-    assert hub.connected()[0].doing == "works on 4.0.e"
+    assert hub.connected()[0].doing == "works on a secure sum of round 4"
 
 
 def test_a_round_that_is_forgotten_is_not_asked_again(hub: Hub) -> None:
@@ -201,11 +201,16 @@ def test_all_are_told_that_the_run_is_over(hub: Hub) -> None:
     assert [type(one) for one in drain(late)] == [Welcome, Finished]
 
 
-def test_another_run_and_another_version_are_refused_with_what_to_type(hub: Hub) -> None:
+@pytest.mark.parametrize("run", [None, "last-year", "run"])
+def test_a_site_that_is_set_up_for_nothing_or_another_run_is_to_be_set_up(hub: Hub, run: str | None) -> None:
+    """Whether it takes part in another run than before is for the site to say."""
     session = hub.session(0, lambda: None, lambda: 0.0)
-    session.receive(greeting(run="last-year"))
-    (said,) = drain(session)
-    assert said.reason.startswith("the server runs run, and you want to take part in last-year")
+    session.receive(greeting(run))
+    assert [one.run for one in drain(session)] == ["run"]
+    assert hub.connected()[0].set_up is (run == "run")
+
+
+def test_another_version_is_refused_with_what_to_type(hub: Hub) -> None:
     session = hub.session(0, lambda: None, lambda: 0.0)
     session.receive(greeting(version=2))
     (said,) = drain(session)

@@ -2,6 +2,7 @@
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -424,3 +425,40 @@ def test_a_failed_renewal_keeps_the_present_certificate(tmp_path: Path) -> None:
     with pytest.raises(IdentityError):
         site.renew(lambda _: b'{"refused": "no"}')
     assert site.material() == present
+
+
+def test_of_many_machines_that_use_a_token_at_once_one_joins(federation: Federation, tmp_path: Path) -> None:
+    token = federation.invite()
+    thieves = [SiteIdentity(tmp_path / f"thief-{number}", federation.now) for number in range(8)]
+
+    def enrol(site: SiteIdentity) -> bool:
+        try:
+            site.enrol(token, federation.call(site.enrolment_material(token).chain))
+        except IdentityError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        joined = [site for site, came in zip(thieves, pool.map(enrol, thieves), strict=True) if came]
+    (winner,) = joined
+    assert federation.admission.authorise(winner.material().chain).client == 0
+    assert len(federation.admission.register.sites()) == 1
+
+
+@pytest.mark.parametrize("name", ["key.pem", "identity.json"])
+def test_a_pipe_in_the_place_of_a_file_of_the_site_is_said(federation: Federation, name: str) -> None:
+    """Reading it would wait for ever."""
+    site = federation.joined()
+    path = federation.folder.parent / "sites" / "north" / name
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(RunError, match=rf"{name} is damaged"):
+        site.material()
+
+
+def test_a_pipe_in_the_place_of_the_authority_is_said(federation: Federation) -> None:
+    path = federation.folder / "authority.pem"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(RunError, match=r"authority\.pem is damaged .*a pipe or a device"):
+        federation.reopened()

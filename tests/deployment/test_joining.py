@@ -4,12 +4,14 @@ import importlib
 import socket
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography import x509
 
+from fednlp.deployment import enrolling, join
 from fednlp.deployment.access import IDENTITY, Access, access_of
 from fednlp.deployment.certificates import Material
 from fednlp.deployment.credentials import server_credentials
@@ -42,19 +44,23 @@ class Served:
     def __init__(self, folder: Path) -> None:
         self.federation = Federation(folder, time.time())
         self.root = folder / "home"
+        self.listen("127.0.0.1:0")
+        store_address(self.federation.folder, self.address)
+
+    def listen(self, address: str) -> None:
+        """Start to listen."""
         admission = self.federation.admission
 
         def nobody(*arguments: object) -> Any:
             raise IdentityError("nobody takes part here")
 
         self.server = link.serve(
-            "127.0.0.1:0",
+            address,
             server_credentials(admission.material),
             nobody,
             lambda peer, message: admission.enrol(peer.certificate, message),
         )
         self.address = f"127.0.0.1:{self.server.port}"
-        store_address(self.federation.folder, self.address)
 
     def token(self, name: str = "north") -> JoinToken:
         return self.federation.invite(name)
@@ -185,16 +191,54 @@ def test_two_sites_on_one_machine_have_folders_and_keys_of_their_own(served: Ser
 # ---- the way to the server -------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_is_not_there(served: Served) -> None:
+class Stopped(Exception):
+    """The owner of the site presses Ctrl-C."""
+
+
+def waited(served: Served, token: JoinToken, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the one line that a site says which waits for its server in enrolment."""
+    lines, pauses = list[str](), list[float]()
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise Stopped
+
+    monkeypatch.setattr(join, "patiently", partial(enrolling.patiently, sleep=sleep))
+    with pytest.raises(Stopped):
+        served.join(token, lines.append)
+    assert pauses == [0.5, 1.0, 2.0]
+    (line,) = lines
+    assert line.endswith("; this site tries again until it is there")
+    return line
+
+
+def test_a_server_that_is_not_there(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     token = served.token()
     served.server.stop(0)
     line = f"cannot enrol at {served.address}: nothing listens at {served.address}: start fednlp serve there"
-    assert served.refused(token).startswith(line)
+    assert waited(served, token, monkeypatch).startswith(line)
 
 
-def test_a_name_that_does_not_resolve(served: Served) -> None:
+def test_a_site_waits_in_enrolment_until_the_server_is_there(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, lines = served.token(), list[str]()
+    served.server.stop(0)
+
+    def restarted(seconds: float) -> None:
+        if len(lines) == 1 and served.server.port:
+            served.listen(served.address)
+
+    monkeypatch.setattr(join, "patiently", partial(enrolling.patiently, sleep=restarted))
+    folder = served.join(token, lines.append)
+    assert lines[1:] == [f"joined as north; from now on: fednlp join {folder.name}"]
+    assert served.federation.admission.authorise(certificate_of(folder)).client == 0
+
+
+def test_a_name_that_does_not_resolve(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     store_address(served.federation.folder, "no-such-host.invalid:8443")
-    line = served.refused(served.token())
+    line = waited(served, served.token(), monkeypatch)
     assert "no-such-host.invalid is no name that this machine can resolve" in line
     assert "check how it is spelt; where only a proxy knows it, set HTTPS_PROXY" in line
 
@@ -217,7 +261,7 @@ def test_a_proxy_that_swallows_everything(served: Served, monkeypatch: pytest.Mo
         threading.Thread(target=refuse, daemon=True).start()
         monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.getsockname()[1]}")
         store_address(served.federation.folder, "fl.example.org:8443")
-        line = served.refused(served.token())
+        line = waited(served, served.token(), monkeypatch)
         proxy.shutdown(socket.SHUT_RDWR)
     assert "refuses to connect to fl.example.org:8443: 403 Forbidden" in line
     assert "have CONNECT to fl.example.org:8443 allowed there" in line
@@ -229,9 +273,9 @@ def test_a_clock_that_is_wrong(served: Served, days: int, line: str) -> None:
     assert access is not None
     found = likely(access.address, access.material(), now=time.time() + days * DAY)
     assert found is not None
-    assert line in found
-    assert "this machine's clock says" in found
-    assert "set the clock" in found
+    assert line in found.text
+    assert "this machine's clock says" in found.text
+    assert "set the clock" in found.remedy
     assert likely(access.address, access.material()) is None
 
 

@@ -119,7 +119,7 @@ def test_the_population_grows_and_the_rounds_are_those_of_a_simulation(
 
 def opened(folder: Path, members: list[Member], fixed: str | None = None, log: Any = quiet) -> Newcomers:
     ready = {client: Ready(train=5 + client, test=1) for client in (2, 4)}
-    gathering: Any = SimpleNamespace(ready=ready, look=lambda missing: None)
+    gathering: Any = SimpleNamespace(ready=ready, since={}, look=lambda missing: None)
     return Newcomers(
         folder / "population.json", folder / "partition.npz", lambda: members, lambda: gathering, fixed, log
     )

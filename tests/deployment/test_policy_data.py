@@ -195,7 +195,7 @@ def test_unknown_labels_are_named_here_with_their_counts(tmp_path: Path) -> None
         open_site_data(site(path, {"arts": "sport"}), "text-classification", ["economy", "sports"])
     assert str(caught.value) == (
         "mine has 2 labels that the experiment does not know: 'science' (10 examples) and 'sport' (10 examples); write "
-        "in [labels] of the site's file which of 'economy', 'sports' each is"
+        "in [labels] of the site's file which of 'economy', 'sports' each is, or \"\" to leave its examples out"
     )
     assert caught.value.for_server == UNKNOWN_LABELS
 
@@ -233,3 +233,26 @@ def test_the_server_learns_nothing_of_the_data(tmp_path: Path, planted: str) -> 
             open_site_data(policy, "text-classification", NAMES)
         assert caught.value.for_server in (LACKS_COLUMNS, UNKNOWN_LABELS, UNREADABLE)
         assert planted not in caught.value.for_server
+
+
+@given(st.sets(st.sampled_from(NAMES), max_size=3))
+def test_examples_of_a_label_with_an_empty_name_are_left_out(
+    tmp_path_factory: pytest.TempPathFactory, dropped: set[str]
+) -> None:
+    """What is left is numbered as by an experiment that never had the others, in the order of before."""
+    path = table(tmp_path_factory.mktemp("site") / "notes.csv", ("text", "label"), ROWS)
+    known = [name for name in NAMES if name not in dropped]
+    policy = site(path, dict.fromkeys(dropped, ""), test_fraction=0.25)
+    data = open_site_data(policy, "text-classification", known)
+    whole = open_site_data(site(path, test_fraction=0.25), "text-classification", NAMES)
+    for split in ("train", "test"):
+        there, before = getattr(data, f"{split}_numbers"), getattr(whole, f"{split}_numbers")
+        names = [NAMES[label] for label in whole.labels(split)[before]]
+        kept = [(number, name) for number, name in zip(before, names, strict=True) if name in known]
+        assert list(zip(there, (known[one] for one in data.labels(split)[there]), strict=True)) == kept
+
+
+def test_not_all_examples_can_be_left_out(tmp_path: Path) -> None:
+    path = table(tmp_path / "notes.csv", ("text", "label"), ROWS)
+    with pytest.raises(UnfitSiteData, match="no training example has another label"):
+        open_site_data(site(path, dict.fromkeys(NAMES, "")), "text-classification", NAMES)

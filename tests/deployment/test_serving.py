@@ -220,6 +220,7 @@ def test_files_that_do_not_fit_stop_a_server_before_it_listens(
     where = Listening("127.0.0.1:0", files=Files(files.ca, files.cert, other.key))
     with pytest.raises(IdentityError, match=r"south.key is not the private key of the first certificate in"):
         serve(shards.experiment, tmp_path / "server", ["north"], where, NullCallback(), print)
+    assert not (tmp_path / "server").exists()
 
 
 def test_a_name_twice_and_a_port_that_is_taken(
@@ -238,3 +239,10 @@ def test_a_name_twice_and_a_port_that_is_taken(
             start(["north"], Listening(f"127.0.0.1:{port}"))
     with pytest.raises(RunError, match=r"cannot listen at nohost.invalid:1 \(.*not known.*\)"):
         start(["north"], Listening("nohost.invalid:1"))
+    with pytest.raises(ConfigError, match="no site is invited"):
+        start([], Listening("127.0.0.1:0"))
+    assert not (tmp_path / "server").exists(), "a start that comes to nothing leaves nothing behind"
+    (tmp_path / "server").mkdir()
+    with pytest.raises(ConfigError, match="no site is invited"):
+        start([], Listening("127.0.0.1:0"))
+    assert (tmp_path / "server").is_dir(), "a folder that was there stays"

@@ -147,7 +147,7 @@ def test_since_when_a_site_is_awaited() -> None:
         tally.look(now, "enrolled", None, [asked] if asked else [])
         since.append(tally.awaited_since if tally.awaited else None)
     assert since == [10.0, 10.0, 13.0, None, 20.0]
-    assert (tally.since, tally.doing) == (20.0, "has 3.0.train to do")
+    assert (tally.since, tally.doing) == (20.0, "has the training of round 3 to do")
 
 
 # ---- the writer ------------------------------------------------------------------------------------------------------
@@ -158,12 +158,13 @@ class Member:
     name: str
     client: int
     state: str
+    certificate_expires: float | None = None
 
 
 class Session:
     """A connection as the hub knows one."""
 
-    welcomed, since, heard, bytes_in, bytes_out, doing = True, NOW, NOW + 1, 7, 8, "waits"
+    welcomed, set_up, since, heard, bytes_in, bytes_out, doing = True, True, NOW, NOW + 1, 7, 8, "waits"
 
     def wake(self) -> None: ...
 
@@ -303,7 +304,8 @@ def test_a_federation_at_work(
         "round 2 of 3",
         "the server is at work (process 1 on elsewhere)",
         "waiting for west <b>&amp; (1 min 5 s), until it answers, or fednlp sites remove",
-        "works on 2.0.train",
+        "works on the training of round 2",
+        "2026-05-28 20:26 UTC",
         "sent up 4.50 MB, down 6 MB",
         "epsilon 2.5 so far at delta 1e-05 against whoever sees the models, for a site that took part in 1 round",
         "0.25",

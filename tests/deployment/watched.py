@@ -10,8 +10,14 @@ from fednlp.deployment.status import Status, write_status
 NOW = 1_780_000_000.0
 
 SITES: list[dict[str, Any]] = [
-    {"client": 0, "name": "nord", "state": "working", "doing": "works on 2.0.train"},
-    {"client": 1, "name": "west <b>&amp;", "state": "awaited", "doing": "has 2.1.train to do"},
+    {
+        "client": 0,
+        "name": "nord",
+        "state": "working",
+        "doing": "works on the training of round 2",
+        "certificate": NOW,
+    },
+    {"client": 1, "name": "west <b>&amp;", "state": "awaited", "doing": "has the training of round 2 to do"},
     {"client": 2, "name": "Östra", "state": "removed", "doing": ""},
 ]
 

@@ -87,6 +87,10 @@ def join(
     test_fraction: Annotated[
         float | None, typer.Option(help="Share of the examples held out for your own tests; 0 for none.")
     ] = None,
+    on_invalid_row: Annotated[
+        str | None,
+        typer.Option(help='What to do with a row that is no example: "refuse" the file, or "drop" the row.'),
+    ] = None,
     policy: Annotated[Path | None, typer.Option(help="The site's file: what it allows (see --init).")] = None,
     init: Annotated[
         bool, typer.Option("--init", help="Write the site's file with comments, and end.")
@@ -113,6 +117,7 @@ def join(
         "columns": _columns(columns),
         "test_path": test_data,
         "test_fraction": test_fraction,
+        "on_invalid_row": on_invalid_row,
     }
     options = {key: value for key, value in given.items() if value is not None}
     if init:

@@ -108,17 +108,19 @@ def _table(*columns: str, numbers: int = 0) -> "Table":
 def _sites(stands: "Status", now: float) -> "Table":
     from rich.text import Text
 
+    from fednlp.deployment.tokens import date_text
     from fednlp.formatting.safe_text import clean
     from fednlp.formatting.units import DASH, human_bytes, human_seconds
 
-    table = _table("site", "state", "doing", "since", "heard", "up", "down", numbers=4)
+    table = _table("site", "state", "doing", "certificate until", "since", "heard", "up", "down", numbers=4)
     first = sorted(stands.sites, key=lambda site: (_ORDER.index(site.state), site.client))
     for site in first[:_MOST_SITES]:
         times = [
             DASH if at is None else human_seconds(max(0, round(now - at))) for at in (site.since, site.heard)
         ]
         sizes = (human_bytes(size) for size in (site.bytes_in, site.bytes_out))
-        table.add_row(Text(clean(site.name)), site.state, Text(clean(site.doing)), *times, *sizes)
+        until = DASH if site.certificate is None else date_text(site.certificate)
+        table.add_row(Text(clean(site.name)), site.state, Text(clean(site.doing)), until, *times, *sizes)
     return table
 
 

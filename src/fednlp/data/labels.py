@@ -3,9 +3,11 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from fednlp.data.textdata import TextData, class_names
 from fednlp.errors import DataError
@@ -39,6 +41,37 @@ def rename_labels(data: TextData, names: Mapping[str, str]) -> TextData:
         train=train,
         test=test,
         label_names=class_names(data.task, data.columns, [train, test]),
+        fingerprint=hashlib.sha256(identity.encode()).hexdigest(),
+    )
+
+
+def without_labels(data: TextData, names: Collection[str]) -> TextData:
+    """Return a data set without the examples that have one of some labels.
+
+    Args:
+        data: The data set; the tables on disk are not changed.
+        names: The labels; those that no example has are passed over.
+
+    Raises:
+        DataError: The examples have no single label each, or no training example is left.
+    """
+    dropped = [place for place, label in enumerate(data.label_names) if label in names]
+    if names and data.schema.kind != "class":
+        raise DataError(
+            f"{data.name}: the examples of {data.task} have no label each by which to leave them out"
+        )
+    if not dropped:
+        return data
+    train = data.train_numbers[~np.isin(data.labels("train")[data.train_numbers], dropped)]
+    test = data.test_numbers[~np.isin(data.labels("test")[data.test_numbers], dropped)]
+    if not len(train):
+        raise DataError(f"{data.name}: no training example has another label than those that are left out")
+    identity = json.dumps([data.fingerprint, "without", sorted(names)])
+    return replace(
+        data,
+        train_numbers=train,
+        test_numbers=test,
+        label_names=tuple(label for label in data.label_names if label not in names),
         fingerprint=hashlib.sha256(identity.encode()).hexdigest(),
     )
 

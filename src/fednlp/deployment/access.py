@@ -13,7 +13,7 @@ from fednlp.deployment.certificates import Material
 from fednlp.deployment.identity import SiteIdentity
 from fednlp.deployment.names import server_address
 from fednlp.deployment.organisation import Files, Replaceable, read_certificates
-from fednlp.disk import write_private
+from fednlp.disk import regular, write_private
 
 IDENTITY = "identity"
 """In a federation's folder at a site: the key and the certificate."""
@@ -115,7 +115,7 @@ def access_of(
     path = folder / _ORGANISATION
     if path.is_file():
         try:
-            stored = _Organisation.model_validate_json(path.read_bytes())
+            stored = _Organisation.model_validate_json(regular(path).read_bytes())
         except ValidationError:
             error = ValueError("it does not say how the server is reached")
             raise damaged(path, error, "delete it and join again") from None
@@ -164,7 +164,7 @@ def stored_balancer(folder: Path) -> Balancer | None:
     if not path.is_file():
         return None
     try:
-        stored = _Balancer.model_validate_json(path.read_bytes())
+        stored = _Balancer.model_validate_json(regular(path).read_bytes())
     except ValidationError:
         error = ValueError("it does not say how the server is reached")
         raise damaged(path, error, "delete it and join again with --behind-proxy") from None

@@ -15,7 +15,8 @@ from fednlp.deployment.hub import StoredReply
 from fednlp.deployment.inbox import round_of
 from fednlp.deployment.objects import sync_folder
 from fednlp.deployment.publishing import Offer
-from fednlp.deployment.remote import Sites, call_id
+from fednlp.deployment.remote import Sites
+from fednlp.deployment.site_requests import call_id
 from fednlp.deployment.waiting import LOOK, TOLD, Patience
 from fednlp.disk import writing
 from fednlp.errors import RunError, TooFewClients

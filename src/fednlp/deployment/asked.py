@@ -92,7 +92,20 @@ def _require_training(wanted: TrainRequest, name: str, experiment: Experiment) -
         raise RunError("the server asks for another weight, learning rate or model than the experiment has")
 
 
+def _require_due(number: int, experiment: Experiment) -> None:
+    """Check that a round is one of those after which the experiment evaluates.
+
+    A score of each round tells more of single examples than the few that the site agreed to.
+    """
+    every = experiment.evaluation.every
+    if number % every and number != experiment.num_rounds:
+        raise RunError(
+            f"the server evaluates after round {number}, and the experiment has evaluation.every = {every}"
+        )
+
+
 def _require_sums(wanted: ClientSumsRequest, name: str, experiment: Experiment) -> None:
+    _require_due(wanted.round, experiment)
     if name != TESTS or not experiment.evaluation.federated:
         raise RunError("the server asks for sums over tests, and the experiment has no evaluation.federated")
     secure = experiment.secure.protocol != "none"
@@ -111,6 +124,11 @@ def _require_evaluation(wanted: ClientModelRequest, name: str, experiment: Exper
         raise RunError(
             "the server asks for this site's scores, and the experiment has evaluation.personal = false"
         )
+    if wanted.finetune_steps and wanted.round != experiment.num_rounds:
+        raise RunError(
+            f"the server has the model fine-tuned after round {wanted.round}, which is not the last"
+        )
+    _require_due(wanted.round, experiment)
     if wanted.on_all or wanted.save_to is not None:
         raise RunError("a site has its own test examples alone, and keeps its model to itself")
     if wanted.finetune_steps not in (0, experiment.client.finetune_steps):

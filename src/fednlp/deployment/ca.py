@@ -32,7 +32,7 @@ from fednlp.deployment.certificates import (
     new_root,
     public_key,
 )
-from fednlp.disk import locked, private_folder, write_private
+from fednlp.disk import locked, private_folder, regular, write_private
 from fednlp.errors import IdentityError, RunError
 
 Clock = Callable[[], float]
@@ -74,12 +74,14 @@ class Authority:
             if not path.exists():
                 write_private(path, _new_authority(now), REMEDY)
         try:
-            key_part, mark, certificate_part = path.read_bytes().partition(b"-----BEGIN CERTIFICATE-----")
+            key_part, mark, certificate_part = (
+                regular(path).read_bytes().partition(b"-----BEGIN CERTIFICATE-----")
+            )
             key, certificate = load_key(key_part), load_certificate(mark + certificate_part)
             own = key_id(key.public_key()) == key_id(public_key(certificate))
             if not own or not is_issued_by(certificate, certificate):
                 raise IdentityError("its key and its certificate do not belong together")
-        except IdentityError as error:
+        except (IdentityError, OSError) as error:
             raise RunError(
                 f"{path} is damaged ({error}): restore it from a backup; without it, every site has to enrol again"
             ) from None

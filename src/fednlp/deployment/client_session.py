@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from fednlp.deployment.call_names import in_words
 from fednlp.deployment.inbox import client_of
 from fednlp.deployment.links import Wake
 from fednlp.deployment.messages import (
@@ -38,6 +39,11 @@ _MOST_REQUESTS = 64 << 20
 """Bytes of the calls that are open at most."""
 _MOST_DAMAGED = 3
 _MOST_WAITING = 1024
+_ANOTHER_RUN = (
+    "the server names another run than before, and a join token is for one run: ask who runs the server why, and for a "
+    "new token (fednlp sites invite) if this site is to take part in it"
+)
+_NEXT_RUN = "the server has begun another run: join again to take part in it"
 
 
 @dataclass(frozen=True)
@@ -72,11 +78,13 @@ class ClientSession:
     Args:
         outbox: Where answers lie until the server has stored them.
         objects: Where fetched objects lie.
-        run: The run that it takes part in; None for the one that the server names.
+        run: The run that it took part in last; None for the one that the server names.
         software: Version of fednlp.
         on_ready: Takes a call once its objects are there; answer it by :meth:`answer`, from any thread.
         on_withdrawn: Takes the id of a call that was handed over and is no longer wanted.
         on_state: Takes a line for people.
+        bound: Whether it takes part in no other run than ``run``.
+        set_up: Returns whether it is set up for the run: where it is not, the server does that.
 
     Attributes:
         run: The run that it takes part in, once it is known.
@@ -84,6 +92,7 @@ class ClientSession:
         reason: Why the session is finished; None while it is not.
         refused: Whether it is finished because the server refuses it.
         over: Whether it is finished because the run is over.
+        leaves: Whether it is finished because the server runs another run.
     """
 
     def __init__(
@@ -96,10 +105,13 @@ class ClientSession:
         on_ready: Callable[[ReadyCall], None],
         on_withdrawn: Callable[[str], None] = lambda call_id: None,
         on_state: Callable[[str], None] = lambda line: None,
+        bound: bool = True,
+        set_up: Callable[[], bool] = lambda: True,
     ) -> None:
         self.run, self.client = run, -1
+        self._bound, self._set_up = bound, set_up
         self.reason: str | None = None
-        self.refused = self.over = False
+        self.refused = self.over = self.leaves = False
         self._software, self._objects, self._outbox = software, objects, outbox
         self._on_ready, self._on_withdrawn, self._on_state = on_ready, on_withdrawn, on_state
         self._lock = threading.RLock()
@@ -130,7 +142,8 @@ class ClientSession:
         with self._lock:
             self.close()
             self._reset(wake)
-            self._say(Hello(VERSION, self._software, self.run, list(self._asked)))
+            run = self.run if self._set_up() else None
+            self._say(Hello(VERSION, self._software, run, list(self._asked)))
         return self
 
     @property
@@ -243,10 +256,10 @@ class ClientSession:
                 self._welcome(message)
             case Refused():
                 self.refused = True
-                self._finish(message.reason, f"the server refuses: {message.reason}")
+                self._finish(message.reason)
             case Finished():
                 self.over = True
-                self._finish(message.reason, f"the run is over: {message.reason}")
+                self._finish(message.reason)
             case Call():
                 self._call(message, len(data))
             case ObjectChunk():
@@ -259,8 +272,9 @@ class ClientSession:
                 self._drop(message.id)
 
     def _welcome(self, welcome: Welcome) -> None:
-        if self.run not in (None, welcome.run):
-            raise ProtocolError(f"the server runs {welcome.run}, and this client takes part in {self.run}")
+        if self.run not in (None, welcome.run) and (self._bound or self._box is not None):
+            self.leaves = True
+            return self._finish(_ANOTHER_RUN if self._bound else _NEXT_RUN)
         if self.client not in (-1, welcome.client):
             raise ProtocolError(f"the server calls client {self.client} by another number, {welcome.client}")
         self.run, self.client = welcome.run, welcome.client
@@ -269,11 +283,12 @@ class ClientSession:
         self._welcomed = True
         self._offers.extend(self._box)
         self._tell(f"connected: client {self.client} of {self.run}")
+        return None
 
-    def _finish(self, reason: str, line: str) -> None:
+    def _finish(self, reason: str) -> None:
+        """Finish; who waits for that says why."""
         self.reason = reason
         self._said.clear()
-        self._tell(line)
 
     def _call(self, call: Call, size: int) -> None:
         assert self._box is not None
@@ -400,7 +415,7 @@ class ClientSession:
         self._stop_fetching()
         self._box.put(Reply(call_id, None, error=printable(error)), None)
         self._offers.append(call_id)
-        self._tell(f"{call_id} cannot be done: {error}")
+        self._tell(f"{in_words(call_id)} cannot be done: {error}")
 
     def _stop_fetching(self) -> None:
         """Stop fetching what no call needs any longer."""

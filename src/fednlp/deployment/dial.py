@@ -12,6 +12,7 @@ from cryptography import x509
 from fednlp.deployment.ca import SERVER_NAME
 from fednlp.deployment.certificates import Material, fingerprint, show
 from fednlp.deployment.findings import GOOD, WARNING, WRONG, Finding, certificate_dates
+from fednlp.deployment.invitations import is_invitation
 from fednlp.deployment.links.proxy import proxy_for
 from fednlp.deployment.names import broker_scheme
 from fednlp.formatting.safe_text import clean
@@ -194,7 +195,7 @@ def handshake(
         yield _encrypted(secured, shown, material)
         yield certificate_dates("the server's", shown, now)
         if material is not None:
-            yield _let_in(secured, server_name)
+            yield _let_in(secured, material, server_name)
 
 
 def _not_trusted(address: str, reason: str, server_name: str | None) -> Finding:
@@ -235,8 +236,8 @@ def _encrypted(secured: ssl.SSLSocket, shown: x509.Certificate, material: Materi
     return Finding("TLS", GOOD, f"{version}; the certificate is of this federation's authority")
 
 
-def _let_in(secured: ssl.SSLSocket, server_name: str | None) -> Finding:
-    """Return whether the server takes this site's certificate: with TLS 1.3 it says so after the handshake."""
+def _let_in(secured: ssl.SSLSocket, material: Material, server_name: str | None) -> Finding:
+    """Return whether the server takes what this site shows: with TLS 1.3 it says so after the handshake."""
     what, remedy = _VOID if server_name else _NOT_KNOWN
     try:
         secured.sendall(_PREFACE)
@@ -251,7 +252,11 @@ def _let_in(secured: ssl.SSLSocket, server_name: str | None) -> Finding:
             secured.shutdown(socket.SHUT_RDWR)
     if len(answer) < 4 or answer[3] != _SETTINGS:
         return Finding("site", WRONG, f"{what} (it ended the connection)", remedy)
-    return Finding("site", GOOD, "the server accepts this site's certificate")
+    enrols = is_invitation(x509.load_pem_x509_certificates(material.chain)[0])
+    shown = (
+        "the join token, with which this site has not enrolled yet" if enrols else "this site's certificate"
+    )
+    return Finding("site", GOOD, f"the server accepts {shown}")
 
 
 def _reason(error: OSError) -> str:

@@ -10,14 +10,14 @@ from fednlp.deployment.access import Access
 from fednlp.deployment.ca import SERVER_NAME, Clock
 from fednlp.deployment.certificates import Material
 from fednlp.deployment.dial import dial
-from fednlp.deployment.findings import WRONG, certificate_dates
+from fednlp.deployment.findings import WRONG, Finding, certificate_dates
 from fednlp.errors import IdentityError
 
 
 def likely(
     address: str, material: Material | None, server_name: str | None = SERVER_NAME, now: float | None = None
-) -> str | None:
-    """Return what is wrong on the way to a server and what to do, as one line; None where nothing is found.
+) -> Finding | None:
+    """Return what is wrong on the way to a server and what to do; None where nothing is found.
 
     Args:
         address: ``host:port``.
@@ -30,7 +30,7 @@ def likely(
     dates = [certificate_dates("this site's", one, now) for one in own]
     for found in (*dates, *dial(address, material, now, server_name)):
         if found.state == WRONG:
-            return f"{found.text}: {found.remedy}"
+            return found
     return None
 
 
@@ -64,9 +64,10 @@ class Explainer:
         try:
             material = access.material() if access.balancer is None else None
             found = likely(access.address, material, access.server_name, self._now())
-            if found is not None and found != self._said:
-                self._said = found
-                self._log(found)
+            line = None if found is None else f"{found.text}: {found.remedy}"
+            if line is not None and line != self._said:
+                self._said = line
+                self._log(line)
         except IdentityError:
             return  # it ends the connection, with this reason
         finally:

@@ -23,10 +23,11 @@ from fednlp.deployment.label_agreement import agree, lacks_labels, with_agreed
 from fednlp.deployment.newcomers import Newcomers, PopulationChanged, fixed_population
 from fednlp.deployment.remote import Sites
 from fednlp.deployment.remote_labels import RemoteLabels, save_counts
+from fednlp.deployment.returning import Returning, said_before
 from fednlp.deployment.secure_messages import OF_TESTS
 from fednlp.deployment.secure_server import Asking, SecureSessions
 from fednlp.deployment.servable import require_servable
-from fednlp.deployment.setup import ENCODER_FILES, Setup, model_files
+from fednlp.deployment.setup import ENCODER_FILES, Again, Setup, model_files
 from fednlp.deployment.waiting import Patience
 from fednlp.disk import atomic, regular, write_private
 from fednlp.errors import RunError, TooFewClients
@@ -127,6 +128,8 @@ class Federation:
         self.experiment = directory.experiment()
         self._removed: set[int] = set()
         self._newcomers: Newcomers | None = None
+        self._returning: Returning | None = None
+        self._since: dict[int, float] = {}
 
     def run(self) -> RunDir:
         """Set the sites up, do the rounds that are left, and write the model and the summary.
@@ -152,13 +155,15 @@ class Federation:
         else:
             gathering = self._gathering(components)
             partition = gathering.partition(self._refuse_removed)
+            self._since |= gathering.since
             with saving(directory.folder):
                 if experiment.fewshot is not None:
                     save_counts(directory.folder / FOLDER, gathering.ready, partition.num_clients)
                 (directory.folder / "checkpoint").mkdir(exist_ok=True)
                 write_facts(directory, components, partition, start)
                 partition.save(directory.partition)
-        self._newcomers = self._open_newcomers(components)
+        self._newcomers = newcomers = self._open_newcomers(components)
+        self._returning = self._open_returning(components, newcomers)
         while not self._train(components, model):
             model = start_model(experiment, components.source, components.task)
         self.hub.finish(_ENDED)
@@ -193,10 +198,9 @@ class Federation:
             self._keep_noise_secret(run)
             patience = Patience(experiment.rounds.wait, self._waiting, self._refuse_removed)
             by_arrivals(run, engine, directory.folder / FOLDER / "arrivals.jsonl", patience)
-            self._settle_populations(run, newcomers)
             self.on_open(run)
             try:
-                train(run)
+                train(run, newcomers.begin)
             except PopulationChanged:
                 return False
             except TooFewClients:
@@ -217,20 +221,31 @@ class Federation:
             lambda: self._gathering(components, experiment.num_rounds + 1),
             fixed_population(experiment, build_algorithm(experiment)),
             self.callback.log,
+            self._since,
         )
 
-    def _settle_populations(self, run: OpenRun, newcomers: Newcomers) -> None:
-        """Have the population of each round settled before its cohort is drawn."""
-        prepare = run.training.prepare
+    def _open_returning(self, components: RunComponents, newcomers: Newcomers) -> Returning:
+        """Return what sees to sites that come back without what they were set up for."""
+        directory = self.directory
 
-        def settled() -> Callable[[], Any]:
-            newcomers.look()
-            newcomers.settle(run.context.state.round + 1)
-            return prepare()
+        def sites() -> int:
+            return newcomers.sites
 
-        run.training.prepare = settled  # type: ignore[method-assign]
+        def again(client: int) -> Again:
+            return said_before(directory.partition, client, counted_rounds(directory.round_lines()))
 
-    def _gathering(self, components: RunComponents, number: int = 0) -> Gathering:
+        def gathering() -> Gathering:
+            return self._gathering(components, self.experiment.num_rounds + 2, again, sites)
+
+        return Returning(self.hub, self.members, gathering, sites, self._since, self.callback.log)
+
+    def _gathering(
+        self,
+        components: RunComponents,
+        number: int = 0,
+        again: Callable[[int], Again | None] = lambda client: None,
+        clients: Callable[[], int] | None = None,
+    ) -> Gathering:
         """Return what sets sites up, by calls that carry the number of a round."""
         setup = Setup(
             experiment=self.experiment.model_dump(exclude_none=True),
@@ -245,7 +260,8 @@ class Federation:
         fewshot, files = self.experiment.fewshot, model_files(Path(components.source))
         if fewshot is not None and fewshot.filter_ratio is not None:
             files |= model_files(Path(resolve_model(ENCODER)), ENCODER_FILES)
-        return Gathering(self.hub, self.members, setup, files, self._removal, self.callback.log, number)
+        log, removal = self.callback.log, self._removal
+        return Gathering(self.hub, self.members, setup, files, removal, log, number, again, clients)
 
     def _keep_noise_secret(self, run: OpenRun) -> None:
         """Draw the server's noise by a secret in place of the experiment's seed, which all sites know.
@@ -271,8 +287,9 @@ class Federation:
             elif not removed and member.client in self._removed:  # it was invited again
                 self._removed.discard(member.client)
                 self.hub.readmit(member.client)
-        if self._newcomers is not None:
-            self._newcomers.look()
+        for one in (self._newcomers, self._returning):
+            if one is not None:
+                one.look()
         return self._removed
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 from fednlp.deployment.hub import Hub, StoredReply
 from fednlp.deployment.messages import Call, ObjectRef
 from fednlp.deployment.round_log import attempt_name
-from fednlp.deployment.setup import Ready, Setup, read_ready, setup_attempt
+from fednlp.deployment.setup import Again, Ready, Setup, read_ready, setup_attempt
 from fednlp.deployment.waiting import LOOK, TOLD
 from fednlp.errors import RunError
 from fednlp.partition import Partition
@@ -32,6 +32,9 @@ class Member(Protocol):
     @property
     def state(self) -> str: ...
 
+    @property
+    def certificate_expires(self) -> float | None: ...
+
 
 Members = Callable[[], Sequence[Member]]
 """Returns all sites that were ever invited, in the order of their numbers from 0, removed ones among them."""
@@ -52,9 +55,12 @@ class Gathering:
         removal: The command that removes a site, without its name.
         log: Called with what happens.
         number: Of the round, in the numbers of the calls: replies of the rounds before the one under way are forgotten.
+        again: Returns what a site is told that has lost what it was set up for.
+        clients: Returns how many sites there are; all that were ever invited if left out.
 
     Attributes:
         ready: What each site has answered, by its number.
+        since: When the connection began by which it was, by its number.
     """
 
     def __init__(
@@ -66,10 +72,14 @@ class Gathering:
         removal: str,
         log: Log,
         number: int = 0,
+        again: Callable[[int], Again | None] = lambda client: None,
+        clients: Callable[[], int] | None = None,
     ) -> None:
         self.hub, self.members, self.setup, self.removal, self.log = hub, members, setup, removal, log
         self.ready: dict[int, Ready] = {}
-        self._number = number
+        self.since: dict[int, float] = {}
+        self._number, self._again = number, again
+        self._clients = clients or (lambda: len(members()))
         self._objects: dict[str, ObjectRef] = {name: hub.add_object(path) for name, path in files.items()}
         self._asked: dict[int, int] = {}
         self._refused: set[int] = set()
@@ -104,14 +114,21 @@ class Gathering:
             if member.state != "enrolled":
                 continue
             if member.client not in self._asked:
-                self._ask(member.client, self._last_attempt(member.client))
+                self._ask(member.client, max(1, self._answered(member.client)))
             reply = self.hub.reply(self._call_id(member.client, self._asked[member.client]))
             if reply is not None:
                 self._take(member, reply, so_far)
 
+    def anew(self, client: int) -> None:
+        """Ask a site whatever it has answered before: it has lost what it was set up for."""
+        self.ready.pop(client, None)
+        self._asked.setdefault(client, self._answered(client))
+        self._ask_again(client)
+
     def _ask(self, client: int, attempt: int) -> None:
         self._asked[client] = attempt
-        own = self.setup.model_copy(update={"client": client, "clients": len(self.members())})
+        told = {"client": client, "clients": self._clients(), "again": self._again(client)}
+        own = self.setup.model_copy(update=told)
         self.hub.ask(client, Call(self._call_id(client, attempt), own.model_dump(), self._objects))
 
     def _ask_of_another_number(self, members: Sequence[Member]) -> None:
@@ -131,11 +148,11 @@ class Gathering:
                 self.hub.withdraw(self._call_id(client, attempt - 1))
         return attempt < _MOST_SETUPS
 
-    def _last_attempt(self, client: int) -> int:
-        """Return the number of the last setup that a site has answered; 1 where it has answered none."""
+    def _answered(self, client: int) -> int:
+        """Return the number of the last setup that a site has answered; 0 where it has answered none."""
         own = f"{self._number}.{client}."
         names = (call_id.removeprefix(own) for call_id in self.hub.stored() if call_id.startswith(own))
-        return max((setup_attempt(name) or 1 for name in names), default=1)
+        return max((setup_attempt(name) or 1 for name in names), default=0)
 
     def _call_id(self, client: int, attempt: int) -> str:
         return f"{self._number}.{client}.{attempt_name('setup', attempt)}"
@@ -149,6 +166,8 @@ class Gathering:
             self._refuse(member.client, member.name, str(error))
         else:
             self._refused.discard(member.client)
+            if member.client in (connected := self.hub.connected()):
+                self.since[member.client] = connected[member.client].since
             self.log(f"site {member.name} is ready{so_far.format(len(self.ready))}")
 
     def _refuse(self, client: int, name: str, reason: str) -> None:

@@ -53,6 +53,7 @@ class Presence:
         bytes_in: Bytes of the frames that arrived.
         bytes_out: Bytes of the frames that were sent.
         doing: What it does, in words.
+        set_up: Whether it was set up for the run when the connection began.
     """
 
     since: float
@@ -60,6 +61,7 @@ class Presence:
     bytes_in: int
     bytes_out: int
     doing: str
+    set_up: bool = True
 
 
 @dataclass
@@ -273,7 +275,7 @@ class Hub:
         with self.lock:
             sessions = {client: known.session for client, known in sorted(self._clients.items())}
             return {
-                client: Presence(one.since, one.heard, one.bytes_in, one.bytes_out, one.doing)
+                client: Presence(one.since, one.heard, one.bytes_in, one.bytes_out, one.doing, one.set_up)
                 for client, one in sessions.items()
                 if one is not None and one.welcomed
             }

@@ -31,7 +31,7 @@ from fednlp.deployment.certificates import (
 from fednlp.deployment.enrolment import MOST_MESSAGE_BYTES, VERSION
 from fednlp.deployment.invitations import invitation_certificate, invitation_name
 from fednlp.deployment.tokens import ASK_AGAIN, JoinToken, date_text
-from fednlp.disk import locked, private_folder, write_private
+from fednlp.disk import locked, private_folder, regular, write_private
 from fednlp.errors import IdentityError, RunError
 from fednlp.formatting.safe_text import clean
 
@@ -108,10 +108,10 @@ class SiteIdentity:
         """
         path = self._folder / _FILE
         try:
-            return Membership.model_validate_json(path.read_bytes())
+            return Membership.model_validate_json(regular(path).read_bytes())
         except FileNotFoundError:
             return None
-        except ValidationError:
+        except (ValidationError, OSError):
             error = ValueError("it is no site's identity")
             raise damaged(path, error, "delete it and join with a new token") from None
 
@@ -206,8 +206,8 @@ class SiteIdentity:
             if not path.exists():
                 write_private(path, key_pem(new_key()), REMEDY)
         try:
-            return load_key(path.read_bytes())
-        except IdentityError as error:
+            return load_key(regular(path).read_bytes())
+        except (IdentityError, OSError) as error:
             raise damaged(path, error, "delete it and join with a new token") from None
 
     def _ask(self, call: Call, authority: bytes) -> _Answer:

@@ -57,6 +57,11 @@ def invitation_name(secret: bytes) -> str:
     return _name(invitation_key(secret))
 
 
+def is_invitation(certificate: x509.Certificate) -> bool:
+    """Return whether a certificate says that it is for enrolling with an invitation."""
+    return certificate.issuer.rfc4514_string().startswith(f"CN={_ROOT_NAME}")
+
+
 def _name(key: EllipticCurvePrivateKey) -> str:
     """Return the common name of an invitation's root: told apart by the key, so that TLS finds the right one."""
     return _ROOT_NAME + key_id(key.public_key())[:16]

@@ -18,20 +18,19 @@ from fednlp.deployment.access import (
     store_organisation,
     stored_balancer,
 )
+from fednlp.deployment.bound_run import BoundRun
 from fednlp.deployment.ca import SERVER_NAME
-from fednlp.deployment.credentials import balancer_credentials, channel_credentials
-from fednlp.deployment.explain import Explainer, likely
+from fednlp.deployment.enrolling import asking, credentials, patiently, proof
+from fednlp.deployment.explain import Explainer
 from fednlp.deployment.homes import joined_folder
 from fednlp.deployment.identity import SiteIdentity
 from fednlp.deployment.invitations import invitation_name
 from fednlp.deployment.label_telling import asks_labels, examine_labels
-from fednlp.deployment.links.grpc.client import connect, enrol
-from fednlp.deployment.links.proving import Prove
+from fednlp.deployment.links.grpc.client import connect
 from fednlp.deployment.names import broker_scheme, server_address
 from fednlp.deployment.organisation import Files
 from fednlp.deployment.participate import Participant
 from fednlp.deployment.policy import SitePolicy, load_policy
-from fednlp.deployment.proofs import prove
 from fednlp.deployment.renewal import keep_renewed, renew_if_due
 from fednlp.deployment.setup import is_setup, read_setup
 from fednlp.deployment.site import Site
@@ -97,9 +96,11 @@ def _redeemed_folder(token: JoinToken, root: Path, log: Log, balancer: Balancer 
         return folder
     material = identity.enrolment_material(token)
     name = SERVER_NAME if balancer is None else None
-    access = Access(token.site, token.address, name, lambda: material, identity, balancer)
+    ask = asking(Access(token.site, token.address, name, lambda: material, identity, balancer))
+    if member is None:  # else the site can go on with the certificate that it has
+        ask = patiently(ask, log)
     try:
-        identity.enrol(token, _asking(access))
+        identity.enrol(token, ask)
     except FednlpError as error:
         if member is None:
             raise
@@ -230,13 +231,15 @@ def _connected(folder: Path, policy: SitePolicy, log: Log) -> Iterator[tuple[Par
     ):
         over = threading.Event()
         if access.identity is not None:
-            ask = _asking(access)
+            ask = asking(access)
             renew_if_due(access.identity, ask, time.time(), log)
             renewing = (access.identity, ask, over.wait, time.time, log)
             threading.Thread(target=keep_renewed, args=renewing, daemon=True).start()
         access.material()  # an expired one is said at once
         site = Site(folder, access.site, policy, log)
-        participant = Participant(folder, site, None, log)
+        member = None if access.identity is None else access.identity.membership
+        bound = None if member is None else BoundRun(folder, member.invitation)
+        participant = Participant(folder, site, bound, log)
         session, failure = participant.session, list[FednlpError]()
         link = threading.Thread(target=_link, args=(access, participant, failure, log), daemon=True)
         link.start()
@@ -250,6 +253,8 @@ def _connected(folder: Path, policy: SitePolicy, log: Log) -> Iterator[tuple[Par
             raise failure[0]
         if session.refused:
             raise RunError(f"the server refuses this site: {session.reason}")
+        if session.leaves:
+            raise RunError(session.reason or "")
 
 
 def _link(access: Access, site: Participant, failure: list[FednlpError], log: Log) -> None:
@@ -264,47 +269,13 @@ def _link(access: Access, site: Participant, failure: list[FednlpError], log: Lo
             return
         connect(
             access.address,
-            lambda: _credentials(access),
+            lambda: credentials(access),
             site.session.begin,
             on_state=log,
             on_failed=Explainer(access, log).failed,
             server_name=access.server_name,
-            prove=_prove(access),
+            prove=proof(access),
         )
     except FednlpError as error:
         failure.append(error)
         site.session.leave(str(error))
-
-
-def _credentials(access: Access) -> Any:
-    """Return the credentials of the next connection."""
-    if access.balancer is None:
-        return channel_credentials(access.material())
-    return balancer_credentials(access.balancer.roots())
-
-
-def _prove(access: Access) -> Prove | None:
-    """Return what proves who this site is where TLS does not show it."""
-    if access.balancer is None:
-        return None
-    return lambda method, challenge, body: prove(access.material(), method, challenge, body)
-
-
-def _asking(access: Access) -> Callable[[bytes], bytes]:
-    """Return what sends a message of enrolment; where that fails, its error says what is likely to be wrong."""
-
-    def ask(message: bytes) -> bytes:
-        address, name = access.address, access.server_name
-        if broker_scheme(address):
-            from fednlp.deployment.links.mqtt import client
-
-            return client.enrol(address, access.material(), message, server_name=SERVER_NAME)
-        try:
-            return enrol(address, _credentials(access), message, server_name=name, prove=_prove(access))
-        except RunError:
-            found = likely(address, access.material() if access.balancer is None else None, name)
-            if found is None:
-                raise
-            raise RunError(f"cannot enrol at {address}: {found}") from None
-
-    return ask

@@ -69,7 +69,7 @@ class Hello:
     Attributes:
         version: Of the messages.
         software: Version of fednlp.
-        run: The run that it takes part in; None if it does not know yet.
+        run: The run that it is set up for; None if it is to be set up.
         open: Calls that it has not answered yet: the server withdraws those that it no longer wants.
     """
 

@@ -63,6 +63,7 @@ class Newcomers:
         gathering: Makes what sets sites up; called once there is one to be set up.
         fixed: Why the population cannot change; None if it can.
         log: Called with what happens.
+        since: When the connection began by which a site was set up, by its number; taken further here.
 
     Raises:
         RunError: The record is damaged.
@@ -76,7 +77,9 @@ class Newcomers:
         gathering: Callable[[], Gathering],
         fixed: str | None,
         log: Log,
+        since: dict[int, float] | None = None,
     ) -> None:
+        self._since = {} if since is None else since
         self.path, self.members, self.fixed, self.log = record, members, fixed, log
         self._partition, self._make = partition, gathering
         whole = Partition.load(partition)
@@ -88,19 +91,34 @@ class Newcomers:
         return self._make()
 
     @property
+    def sites(self) -> int:
+        """How many sites take part."""
+        return self._record.since[-1].sites
+
+    @property
     def partition(self) -> Partition:
         """The sizes of the sites that take part."""
-        return self._with({}, self._record.since[-1].sites)
+        return self._with({}, self.sites)
 
     def look(self) -> None:
         """Have sites that have joined set up, or say why they cannot take part."""
         late = self._late()
         if self.fixed is None and late:
             self._gathering.look([member for member in late if member.client not in self._gathering.ready])
+            self._since |= self._gathering.since
         for member in late if self.fixed is not None else ():
             if member.client not in self._told:
                 self._told.add(member.client)
                 self.log(f"site {member.name} takes no part in this run: {self.fixed}")
+
+    def begin(self, round_number: int) -> None:
+        """Settle the population of a round that is about to begin, with the sites that are ready by now.
+
+        Raises:
+            PopulationChanged: As :meth:`settle`.
+        """
+        self.look()
+        self.settle(round_number)
 
     def settle(self, round_number: int) -> None:
         """Settle the population of a round that is about to begin; when this returns, it is on the disk.
@@ -110,7 +128,7 @@ class Newcomers:
         """
         if self.fixed is not None or self._record.begun >= round_number:
             return
-        before, members = self._record.since[-1].sites, self.members()
+        before, members = self.sites, self.members()
         ready = self._gathering.ready if self._late() else {}
         number = before
         for member in members[before:]:
@@ -131,11 +149,11 @@ class Newcomers:
         self._put(self._record.model_copy(update={"begun": round_number}))
 
     def _late(self) -> Sequence[Member]:
-        return [one for one in self.members()[self._record.since[-1].sites :] if one.state == "enrolled"]
+        return [one for one in self.members()[self.sites :] if one.state == "enrolled"]
 
     def _with(self, ready: dict[int, Ready], number: int) -> Partition:
         """Return the partition of so many sites: those that are in the file, and what others have answered."""
-        whole, sites = Partition.load(self._partition), self._record.since[-1].sites
+        whole, sites = Partition.load(self._partition), self.sites
         sizes = zip(np.diff(whole.train_offsets)[:sites], np.diff(whole.test_offsets)[:sites], strict=True)
         known = {
             client: Ready(train=int(train), test=int(test)) for client, (train, test) in enumerate(sizes)

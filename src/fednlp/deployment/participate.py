@@ -5,6 +5,8 @@ import time
 from datetime import datetime
 from pathlib import Path
 
+from fednlp.deployment.bound_run import BoundRun
+from fednlp.deployment.call_names import in_words
 from fednlp.deployment.client_session import ClientSession, ReadyCall
 from fednlp.deployment.disclosure import told_error
 from fednlp.deployment.label_telling import asks_labels
@@ -33,22 +35,26 @@ class Participant:
     Args:
         folder: Of this site and federation.
         site: Does the work.
-        run: The run that it takes part in; None if it does not know yet.
+        bound: The run that its token is for; None if it may take part in any.
         log: Called with what happens.
     """
 
-    def __init__(self, folder: Path, site: Site, run: str | None, log: Log) -> None:
-        self.site, self.log = site, log
+    def __init__(self, folder: Path, site: Site, bound: BoundRun | None, log: Log) -> None:
+        self.site, self.log, self._bound = site, log, bound
+        run = None if bound is None else bound.read()
         self.objects = ObjectCache(folder / "objects")
         self.session = ClientSession(
             Outbox(folder / "outbox"),
             self.objects,
-            run=run,
+            run=run or site.run,
             software=software(),
             on_ready=self._take_up,
             on_withdrawn=lambda call_id: self._withdrawn.add(call_id),
             on_state=log,
+            bound=run is not None,
+            set_up=lambda: site.run is not None,
         )
+        self._early: list[ReadyCall] = []
         self._calls: queue.Queue[ReadyCall] = queue.Queue()
         self._withdrawn: set[str] = set()
         self._used = [digest for digest in self.objects.digests() if (self.objects.folder / digest).is_file()]
@@ -68,24 +74,33 @@ class Participant:
                 self._wait_for_hours(call.id)
             if call.id not in self._withdrawn and not self.session.finished:
                 self._answer(call)
+            if self.site.run is not None:
+                while self._early:
+                    self._calls.put(self._early.pop(0))
         if self.session.over:
             self.site.end()
         return self.session.reason or ""
 
     def next_call(self) -> ReadyCall | None:
-        """Return the next call without answering it; None where the session ends before there is one."""
+        """Return the next call without answering it; None where the session ends before there is one.
+
+        What a site is asked before it is set up waits until then: the server sees that it has to set the site up again.
+        """
         while not self.session.finished:
             try:
-                return self._calls.get(timeout=_LOOK)
+                call = self._calls.get(timeout=_LOOK)
             except queue.Empty:
                 continue
+            if _begins(call.id) or self.site.run is not None:
+                return call
+            self._early.append(call)
         return None
 
     def _wait_for_hours(self, call_id: str) -> None:
         """Wait until the site's hours begin, while the call is wanted."""
         device = self.site.policy.device
         if device.seconds_until_open(datetime.now().time()):
-            self.log(f"{call_id} waits for this site's hours, {device.hours} (device.hours)")
+            self.log(f"{in_words(call_id)} waits for this site's hours, {device.hours} (device.hours)")
         while device.seconds_until_open(datetime.now().time()):
             if call_id in self._withdrawn or self.session.finished:
                 return
@@ -96,6 +111,8 @@ class Participant:
         try:
             if is_setup(call.id) and call.request.get("run") != session.run:
                 raise RunError("the server sets this site up for another run than that of the connection")
+            if is_setup(call.id) and self._bound is not None:
+                self._bound.write(str(session.run))
             answer, body = self.site.answer(name, call.request, call.objects)
         except FednlpError as error:
             self._fail(call.id, error, str(error))
@@ -114,7 +131,7 @@ class Participant:
         """Answer a call by an error; one to be set up ends this site's part, until it is started again."""
         self.session.answer(call_id, None, None, told_error(error))
         if not _begins(call_id):
-            self.log(f"{call_id}: {reason}")
+            self.log(f"{in_words(call_id)}: {reason}")
             return
         until = time.monotonic() + _PATIENCE
         while self.session.owes(call_id) and not self.session.finished and time.monotonic() < until:

@@ -53,7 +53,7 @@ class Challenges:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._key, self._now = secrets.token_bytes(32), now
-        self._spent: dict[bytes, float] = {}
+        self._spent: dict[bytes, float] = {}  # until when each is kept, in this order
         self._lock = threading.Lock()
 
     def issue(self) -> bytes:
@@ -74,10 +74,11 @@ class Challenges:
             raise RunError("the challenge is not one of this server's: try again")
         expires, now = int.from_bytes(body[_NONCE:], "big") / 1000, self._now()
         with self._lock:
-            self._spent = {one: until for one, until in self._spent.items() if until > now}
+            while self._spent and self._spent[first := next(iter(self._spent))] <= now:
+                del self._spent[first]
             if expires <= now or body in self._spent:
                 raise RunError("the challenge was used, or is too old: try again")
-            self._spent[body] = expires
+            self._spent[body] = now + LIFE  # not before it expires
 
     def _mac(self, body: bytes) -> bytes:
         return hmac.digest(self._key, body, "sha256")

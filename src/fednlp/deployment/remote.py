@@ -22,39 +22,19 @@ from fednlp.deployment.objects import mapped_privately
 from fednlp.deployment.publishing import Offer, Publisher
 from fednlp.deployment.rooms import rooms
 from fednlp.deployment.round_log import RoundLog, next_attempt
-from fednlp.deployment.secure_messages import TESTS
 from fednlp.deployment.secure_server import with_masked_weight
+from fednlp.deployment.site_requests import ANSWERS, KINDS, call_id, told, trains, unanswered
 from fednlp.deployment.waiting import Patience
 from fednlp.errors import FednlpError, RunError
-from fednlp.federated.client import ClientResult, TrainRequest, failed
+from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.pages import set_aside
 from fednlp.federated.round import late
 from fednlp.federated.upload import Trained, unpack_upload, upload_bytes
 from fednlp.runtime.engine import answered, vectors_in
 from fednlp.runtime.messages import (
-    ClientModelRequest,
-    ClientModelResult,
-    ClientSums,
-    ClientSumsRequest,
-    KeepLabelsRequest,
-    LabelsKept,
     from_json,
     to_json,
 )
-
-_KINDS: Mapping[type, str] = {
-    TrainRequest: "train",
-    ClientModelRequest: "evaluate",
-    KeepLabelsRequest: "label",
-    ClientSumsRequest: TESTS,
-}
-"""What goes to sites, and what it is called in the numbers of calls."""
-_ANSWERS: Mapping[type, Any] = {
-    TrainRequest: ClientResult,
-    ClientModelRequest: ClientModelResult,
-    KeepLabelsRequest: LabelsKept,
-    ClientSumsRequest: ClientSums,
-}
 
 
 class Sites:
@@ -128,18 +108,18 @@ class Sites:
         calls: dict[str, int] = {}
         busy = self.busy()
         for place, request in enumerate(requests):
-            if type(request) not in _KINDS:
+            if type(request) not in KINDS:
                 continue
             if self._is_late(request):
                 answers[place] = self._late(request)
-            elif not _trains(request) and request.client in busy:
-                answers[place] = _failed(request, "the site trains")
+            elif not trains(request) and request.client in busy:
+                answers[place] = unanswered(request, "the site trains")
             else:
                 calls[self._call_id(request)] = place
         if calls:
             self._ask({name: requests[place] for name, place in calls.items()})
         for place, request in enumerate(requests):
-            if type(request) not in _KINDS:
+            if type(request) not in KINDS:
                 answers[place] = answered(self.worker, request, self.vectors, self.total)
                 on_progress(len(answers))
         awaited, missing = {*calls}, self._missing
@@ -179,7 +159,7 @@ class Sites:
     def _call_id(self, request: SiteRequest) -> str:
         """Return the number of a request's call; that of a client that failed in an earlier attempt is a new one."""
         own = call_id(request)
-        return self.log.of(request.round).calls.get(request.client, own) if _trains(request) else own
+        return self.log.of(request.round).calls.get(request.client, own) if trains(request) else own
 
     def _ask(self, requests: Mapping[str, Any]) -> None:
         """Open a call for each request, with the vectors as they are published."""
@@ -228,7 +208,7 @@ class Sites:
         """Return whether enough clients have delivered; which ones these are is then on the disk."""
         if self.target is None:
             return False
-        trained = {place: one for place, one in enumerate(requests) if _trains(one)}
+        trained = {place: one for place, one in enumerate(requests) if trains(one)}
         delivered = [
             trained[place] for place in trained.keys() & answers.keys() if answers[place].error is None
         ]
@@ -254,16 +234,16 @@ class Sites:
     def _missing(self, request: Any) -> Any:
         wait = self.patience.seconds
         if request.client in self.patience.gone() or wait is None:
-            return _failed(request, "the site was removed from the federation")
-        return _failed(request, f"no answer within {wait:g} seconds (rounds.wait)")
+            return unanswered(request, "the site was removed from the federation")
+        return unanswered(request, f"no answer within {wait:g} seconds (rounds.wait)")
 
     def _received(self, request: Any, reply: StoredReply) -> Any:
         """Return what a site answered, with its update in the total; a site that fails is reported."""
         if reply.error is not None:
-            return _failed(request, reply.error)
+            return unanswered(request, reply.error)
         try:
             answer = from_json(reply.answer)
-            require_own(told(request), answer, _ANSWERS[type(request)])
+            require_own(told(request), answer, ANSWERS[type(request)])
             if not isinstance(request, TrainRequest):
                 return answer
             answer = replace(answer, weight=request.weight)
@@ -277,10 +257,10 @@ class Sites:
                 answer = with_masked_weight(answer, upload.masked, self.worker.layout.numel)
             return self.worker.receive(request, Trained(answer, upload), self.vectors, self.total)
         except FednlpError as error:
-            return _failed(request, str(error))
+            return unanswered(request, str(error))
 
     def _note(self, name: str, request: Any, answer: Any, arrived: bool) -> None:
-        if not _trains(request):
+        if not trains(request):
             return
         if self._calls[0] != request.round:
             self._calls = request.round, {}
@@ -288,42 +268,3 @@ class Sites:
         self._calls[1][request.client] = next_attempt(name) if arrived and not came_through else name
         if came_through:
             self.counted[request.client] = request.round
-
-
-def call_id(request: SiteRequest) -> str:
-    """Return the number of the call that carries a request.
-
-    >>> call_id(TrainRequest(client=3, round=12, weight=1.0))
-    '12.3.train'
-    """
-    name = _KINDS[type(request)]
-    if isinstance(request, TrainRequest):
-        return f"{request.began}.{request.client}.{name}"
-    if isinstance(request, ClientModelRequest) and request.finetune_steps:
-        name = "finetune"
-    return f"{request.round}.{request.client}.{name}"
-
-
-def told(request: Any) -> Any:
-    """Return a request as its site gets it.
-
-    A site is told the round in which it begins, and no weight. The server weighs an update when it adds it: how late
-    the update is, and how much others weigh, may not be known before.
-
-    >>> request = told(TrainRequest(client=3, round=12, weight=0.25, staleness=2))
-    >>> request.round, request.weight, request.staleness
-    (10, 1.0, 0)
-    """
-    if not isinstance(request, TrainRequest):
-        return request
-    return replace(request, round=request.began, staleness=0, weight=1.0)
-
-
-def _trains(request: Any) -> bool:
-    return isinstance(request, TrainRequest)
-
-
-def _failed(request: Any, reason: str) -> Any:
-    if isinstance(request, TrainRequest):
-        return failed(request, RunError(reason), 0, 0)
-    return _ANSWERS[type(request)](request.client, error=reason)

@@ -70,14 +70,17 @@ def _differs(fewshot: Fewshot | None, key: str) -> bool:
 def _unsupported(experiment: Experiment) -> Iterator[str]:
     name = experiment.algorithm.name
     if name in BASELINES:
-        yield f"{name} is a baseline of simulations: say another algorithm.name"
+        yield f"{name} is a baseline that has the texts of all clients in one process: say another algorithm.name"
     yield from _fewshot(experiment)
     if experiment.attack is not None:
-        yield "[attack] is for simulations: leave it out"
+        yield "[attack] has clients send false updates, which no site does for a server: leave it out"
     if experiment.secure.malicious_server:
         yield NO_DIRECTORY
     if experiment.evaluation.cross_client_evaluation:
-        yield "evaluation.cross_client_evaluation needs all sites' test examples in one place: leave it out"
+        yield (
+            "evaluation.cross_client_evaluation scores each client's own model on the tests of all others, to whom it "
+            "would have to go: leave it out"
+        )
 
 
 def _fewshot(experiment: Experiment) -> Iterator[str]:
@@ -91,6 +94,6 @@ def _fewshot(experiment: Experiment) -> Iterator[str]:
         )
     if experiment.secure.protocol != "none":
         yield (
-            "[fewshot] with secure sums is for simulations yet, as a site's weight changes with its labels: leave "
-            "[secure] or [fewshot] out"
+            "[fewshot] with secure sums is for simulations: under masks a site's weight is agreed at its setup, and "
+            "with few labels it changes with each labelling; leave [secure] or [fewshot] out"
         )

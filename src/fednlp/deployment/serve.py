@@ -1,9 +1,10 @@
 """``fednlp serve``: the server of a federation, from its first start to its last round."""
 
+import shutil
 import socket
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,37 +89,61 @@ def serve(
     Raises:
         FednlpError: The settings do not allow it, or too few sites came through; the rounds before are saved.
     """
-    directory = open_directory(experiment.resolved(), out)
-    folder = directory.folder / FOLDER
     _require_distinct(sites)
     _require_fit(experiment, where)
-    require_same_kind(folder, where.kind)
-    with directory.alone(), _shown(page, out, callback.log):
-        admission = _admission(folder, where, callback.log)
-        hub = Hub(folder, run_name(directory))
-        running, address = _listen(where, admission, hub, callback)
-        try:
-            store_address(folder, address, where.kind)
-            known = {site.name for site in admission.register.sites()}
-            for name in sites:
-                if name not in known:
-                    on_token(name, typed_by(folder, name))
-            if not admission.register.sites():
-                raise ConfigError(
-                    "no site is invited: name them, for example --sites nord,west, or say how many: --sites 3"
-                )
-            on_listening()
-            members = admission.register.sites
-            with StatusWriter(directory, hub, members, callback.log) as status:
-                seen = status.watched(callback)
-                return Federation(directory, hub, members, seen, on_look, status.opened).run()
-        finally:
+    with ExitStack() as undo:
+        if not out.exists():  # of a start that comes to nothing, nothing is left
+            undo.callback(shutil.rmtree, out, ignore_errors=True)
+        directory = open_directory(experiment.resolved(), out)
+        folder = directory.folder / FOLDER
+        require_same_kind(folder, where.kind)
+        with directory.alone(), _shown(page, out, callback.log):
+            admission = _admission(folder, where, callback.log)
+            hub = Hub(folder, run_name(directory))
+            running, address = _listen(where, admission, hub, callback)
             try:
-                if hub.ended is not None:  # else the sites wait for this server to come back
-                    let_go(hub, admission.register.sites, callback.log)
+                store_address(folder, address, where.kind)
+                _invite(admission, directory.folder, sites, on_token, callback.log)
+                undo.pop_all()
+                on_listening()
+                members = admission.register.sites
+                with StatusWriter(directory, hub, members, callback.log) as status:
+                    seen = status.watched(callback)
+                    return Federation(directory, hub, members, seen, on_look, status.opened).run()
             finally:
-                running.stop()
-                hub.close()
+                try:
+                    if hub.ended is not None:  # else the sites wait for this server to come back
+                        let_go(hub, admission.register.sites, callback.log)
+                finally:
+                    running.stop()
+                    hub.close()
+
+
+def _invite(
+    admission: Admission,
+    out: Path,
+    sites: Sequence[str],
+    on_token: Callable[[str, str], None],
+    log: Callable[[str], None],
+) -> None:
+    """Invite the sites that were not before, and say how those get a token that have not joined since.
+
+    Raises:
+        ConfigError: There is no site.
+    """
+    known = {site.name: site for site in admission.register.sites()}
+    for name in sites:
+        if name not in known:
+            on_token(name, typed_by(out / FOLDER, name))
+        elif known[name].state == "invited":
+            log(
+                f"{name} was invited before and has not joined; a new token is printed by: fednlp sites invite {out} "
+                f"{name}"
+            )
+    if not admission.register.sites():
+        raise ConfigError(
+            "no site is invited: name them, for example --sites nord,west, or say how many: --sites 3"
+        )
 
 
 def _shown(page: str | None, out: Path, log: Callable[[str], None]) -> AbstractContextManager[object]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fednlp.deployment.call_names import all_in_words, in_words
 from fednlp.deployment.inbox import client_of, round_of
 from fednlp.deployment.messages import (
     VERSION,
@@ -56,6 +57,7 @@ class ServerSession:
         client: Its number.
         wake: Tells the driver to ask for frames again.
         welcomed: Whether it takes part.
+        set_up: Whether it has said that it is set up for the run; another run is for the client to accept.
         since: When the connection began.
         heard: When something arrived last.
         bytes_in: Bytes of the frames that arrived.
@@ -64,7 +66,7 @@ class ServerSession:
 
     def __init__(self, hub: Hub, client: int, wake: Wake, now: Callable[[], float]) -> None:
         self.client, self.wake = client, wake
-        self.welcomed = False
+        self.welcomed = self.set_up = False
         self.since = self.heard = now()
         self.bytes_in = self.bytes_out = 0
         self._hub, self._now = hub, now
@@ -90,11 +92,11 @@ class ServerSession:
         """What the client does, in words."""
         for call_id, upload in self._uploads.items():
             if upload.partial is not None:
-                return f"sends {call_id}: {upload.partial.length:,} of {upload.reply.size:,} bytes"
+                return f"sends {in_words(call_id)}: {upload.partial.length:,} of {upload.reply.size:,} bytes"
         if self._gets:
             return "fetches " + ", ".join(f"{digest[:8]} from {at:,}" for digest, at in self._gets.items())
         open_calls = [call_id for call_id in self._hub.open_calls(self.client) if call_id in self._sent]
-        return f"works on {', '.join(open_calls)}" if open_calls else "waits"
+        return f"works on {all_in_words(open_calls)}" if open_calls else "waits"
 
     def receive(self, data: bytes) -> None:
         """Take a frame that has arrived.
@@ -205,11 +207,8 @@ class ServerSession:
         removed = self._hub.removed(self.client)
         if removed is not None:
             return self.refuse(removed)
-        if hello.run not in (None, self._hub.run):
-            return self.refuse(
-                f"the server runs {self._hub.run}, and you want to take part in {hello.run}: join with its own token"
-            )
         self.welcomed = True
+        self.set_up = hello.run == self._hub.run
         self._say(Welcome(VERSION, software(), self._hub.run, self.client))
         for call_id in hello.open:
             self._check_own(call_id)

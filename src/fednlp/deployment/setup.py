@@ -26,6 +26,20 @@ class _Checked(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+class Again(_Checked):
+    """What a site is told that has lost what it was set up for.
+
+    Attributes:
+        train: How many training examples it said that it has; None if it never did.
+        test: How many test examples; None if it never did.
+        counted: The last round in which its update counted; 0 for none.
+    """
+
+    train: int | None = Field(default=None, ge=1)
+    test: int | None = Field(default=None, ge=0)
+    counted: int = Field(ge=0)
+
+
 class Setup(_Checked):
     """What a site is told first.
 
@@ -38,6 +52,7 @@ class Setup(_Checked):
         clients: How many sites there are.
         run: The run's name, which no other run has.
         asked_labels: Whether the sites were asked for the names of their labels.
+        again: What it said before; None for a site that is set up for the first time.
     """
 
     experiment: dict[str, JsonValue]
@@ -48,6 +63,7 @@ class Setup(_Checked):
     clients: int = Field(ge=1)
     run: str = Field(min_length=1, max_length=64)
     asked_labels: bool = False
+    again: Again | None = None
 
 
 class Ready(_Checked):

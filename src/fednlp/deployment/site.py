@@ -1,6 +1,5 @@
 """A site's work: it answers the server's calls with its own examples, which never leave it."""
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fednlp.config import differences
+from fednlp.deployment.agreement import Agreement
 from fednlp.deployment.asked import DERIVED, SiteRequest, asked_of
 from fednlp.deployment.disclosure import (
     require_sums_told,
@@ -21,32 +20,23 @@ from fednlp.deployment.disclosure import (
     told_score,
     told_sizes,
 )
-from fednlp.deployment.dry_run import dry_run
-from fednlp.deployment.facts import Download, Facts, facts_of
 from fednlp.deployment.label_telling import asks_labels, tell_labels
-from fednlp.deployment.memory import check_memory
+from fednlp.deployment.lost_state import ANEW, has_lost, require_same_data
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.published import Published
-from fednlp.deployment.refusals import Refusal, check, check_settings, refused_by
 from fednlp.deployment.repeated import LastAsked
 from fednlp.deployment.secure_agreed import agreed, agreed_on_tests
 from fednlp.deployment.secure_kept import KeptSessions
 from fednlp.deployment.secure_messages import OF_TESTS, STEPS
 from fednlp.deployment.secure_site import SecureSite
 from fednlp.deployment.setup import (
-    ENCODER_FILES,
-    MODEL_FILES,
     Ready,
     Setup,
     experiment_of,
     is_setup,
-    model_files,
-    place_models,
     read_setup,
-    require_placed,
 )
-from fednlp.deployment.site_worker import ENCODER, LABELS, START, SiteWork, open_work
-from fednlp.disk import atomic, sha256_of
+from fednlp.deployment.site_worker import LABELS, SiteWork
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.runtime import MODEL
@@ -65,7 +55,7 @@ from fednlp.runtime.messages import (
 from fednlp.simulation.components import Log
 from fednlp.training.worker import ClientWorker
 
-_SETUP, _SECURE, _SECURE_TESTS, _LAST = "setup.json", "secure", "secure-tests", "asked.json"
+_SECURE, _SECURE_TESTS, _LAST = "secure", "secure-tests", "asked.json"
 
 
 class Site:
@@ -84,7 +74,9 @@ class Site:
         self._sums: SecureSite | None = None
         self._test_sums: SecureSite | None = None
         self._published = Published()
-        self._last, self._run = LastAsked(folder / _LAST), ""
+        self._last = LastAsked(folder / _LAST)
+        self._agreement = Agreement(folder, name, policy, log)
+        self._begun_anew, self._run = False, ""
 
     def answer(
         self, name: str, request: Mapping[str, Any], objects: Mapping[str, Path]
@@ -118,24 +110,25 @@ class Site:
         """Remove pseudo labels, and what is kept for secure sums: the run is over."""
         if (self.folder / LABELS).is_dir():
             shutil.rmtree(self.folder / LABELS)
-        setup = self.folder / _SETUP
+        setup = self._agreement.known()
         for name, prefix in ((_SECURE, ""), (_SECURE_TESTS, OF_TESTS)):
-            if (self.folder / name).is_dir() and setup.is_file():
-                run = prefix + read_setup(json.loads(setup.read_text())).run
-                KeptSessions(self.folder / name, run).end()
+            if (self.folder / name).is_dir() and setup is not None:
+                KeptSessions(self.folder / name, prefix + setup.run).end()
+
+    @property
+    def run(self) -> str | None:
+        """The run that this site is set up for; None where it is not, or has lost the model that came with it."""
+        return self._agreement.run if self._opened is None else self._run
 
     @property
     def opened(self) -> SiteWork:
         """What the site works with, opened again from what was set up where this process has not yet."""
         if self._opened is None:
-            path = self.folder / _SETUP
-            if not path.is_file():
-                raise RunError(
-                    "the server asks for work before it has set this site up: start the server again"
-                )
-            setup = read_setup(json.loads(path.read_text()))
-            self._opened = self._opened_again(setup)
-            self._open_sums(setup, self._opened.worker)
+            setup = self._agreement.known()
+            if setup is None:
+                raise RunError("the server asks for work before it has set this site up")
+            self._begin(setup, self._agreement.opened_again(setup))
+            assert self._opened is not None
         return self._opened
 
     @property
@@ -154,36 +147,29 @@ class Site:
         return self._test_sums if self.worker is not None else None
 
     def _set_up(self, setup: Setup, objects: Mapping[str, Path]) -> dict[str, Any]:
-        self._opened = work = self._examined(setup, objects)
-        self._open_sums(setup, work.worker)
+        work = self._agreement.examined(setup, objects)
         ready = self._ready(setup, work)
-        with atomic(self.folder / _SETUP, "then run fednlp join again") as file:
-            file.write(setup.model_dump_json().encode())
+        require_same_data(setup.again, ready)
+        if setup.again is not None:
+            self._begin_anew(work.worker, setup.client, setup.again.counted)
+        self._begin(setup, work)
+        self._agreement.keep(setup)
         return ready.model_dump(exclude_none=True) | {"clients": setup.clients}
 
-    def _has_agreed(self, setup: Setup, objects: Mapping[str, Path]) -> bool:
-        """Return whether this site has agreed to a run before; what it agreed to with another run is forgotten.
+    def _begin(self, setup: Setup, work: SiteWork) -> None:
+        """Go on with what the site has agreed to."""
+        self._opened, self._run = work, setup.run
+        self._open_sums(setup, work.worker)
 
-        Raises:
-            RunError: It has agreed to another experiment, or to other models, of this run.
-        """
-        path = self.folder / _SETUP
-        if not path.is_file():
-            return False
-        known = read_setup(json.loads(path.read_text()))
-        if known.run != setup.run:
-            path.unlink()
-            self._opened = None
-            return False
-        if changed := differences(experiment_of(known), experiment_of(setup)):
-            raise RunError(f"the server has changed the experiment of this run: {'; '.join(changed[:5])}")
-        require_placed(objects, self._models)
-        return True
+    def _begin_anew(self, worker: ClientWorker, client: int, counted: int) -> None:
+        """Say once where what the site keeps is lost, and refuse where the method cannot begin anew."""
+        if has_lost(worker, client, counted) and not self._begun_anew:
+            self._begun_anew = True
+            self.log(ANEW)
 
-    @property
-    def _models(self) -> dict[str, Path]:
-        """The folders of models that come with a setup, by the prefix of their files' names."""
-        return {MODEL_FILES: self.folder / START, ENCODER_FILES: self.folder / ENCODER}
+    def examine(self, setup: Setup, objects: Mapping[str, Path], federation: str) -> list[str]:
+        """Return the lines that tell what an experiment would fetch, train and send here; see :class:`Agreement`."""
+        return self._agreement.examine(setup, objects, federation)
 
     def _ready(self, setup: Setup, work: SiteWork) -> Ready:
         """Return how many examples the site has, as far as the server may know."""
@@ -194,87 +180,6 @@ class Site:
         if work.labels is None:
             return ready
         return told_labels(allow, ready, len(work.labels.gold[0]), len(work.labels.candidates))
-
-    def _examined(self, setup: Setup, objects: Mapping[str, Path]) -> SiteWork:
-        """Return what an experiment is done with that the site's policy allows.
-
-        Raises:
-            RunError: It does not; every reason is named.
-        """
-        work, _, refusals = self._look(setup, objects)
-        self._require_none(refusals)
-        return work
-
-    def examine(self, setup: Setup, objects: Mapping[str, Path], federation: str) -> list[str]:
-        """Return the lines that tell what an experiment would fetch, train and send here.
-
-        Args:
-            setup: What the server said.
-            objects: The files that came with it, by name.
-            federation: The server's address, for people.
-        """
-        _, facts, refusals = self._look(setup, objects)
-        experiment = experiment_of(setup)
-        return dry_run(federation, self.name, self.policy, experiment, facts, refusals, clients=setup.clients)
-
-    def _look(self, setup: Setup, objects: Mapping[str, Path]) -> tuple[SiteWork, Facts, list[Refusal]]:
-        """Return what an experiment is done with, what it would do, and what the policy refuses of that.
-
-        Raises:
-            RunError: The policy refuses the experiment's text, so that nothing of it is looked at further.
-        """
-        experiment = experiment_of(setup)
-        agreed = self._has_agreed(setup, objects)
-        self._require_none(check_settings(self.policy, experiment))
-        if not agreed:
-            place_models(objects, self._models)
-        self._require_none(check_memory(self.policy, setup, experiment, self.folder / START))
-        work = self._open(setup)
-        facts = self._facts(setup, work, {name: (path, path.name) for name, path in objects.items()})
-        return work, facts, check(self.policy, experiment, facts)
-
-    def _facts(self, setup: Setup, work: SiteWork, files: Mapping[str, tuple[Path, str]]) -> Facts:
-        """Return what is known of a run; ``files`` are those of the models, each with its digest."""
-        worker, labels = work.worker, work.labels
-        return facts_of(
-            work.experiment,
-            worker.replica.model,
-            worker.task,
-            clients=setup.clients,
-            examples=len(worker.partition.train(setup.client)),
-            longest=setup.longest,
-            downloads=[Download(name, path.stat().st_size, digest) for name, (path, digest) in files.items()],
-            gold=None if labels is None else len(labels.gold[0]),
-            asks_labels=setup.asked_labels,
-        )
-
-    def _opened_again(self, setup: Setup) -> SiteWork:
-        """Open what the site agreed to before, if its policy, as it is now, still allows all of it.
-
-        Raises:
-            RunError: It does not; every reason is named.
-        """
-        work = self._open(setup)
-        files: dict[str, tuple[Path, str]] = {}
-        for prefix, folder in self._models.items():
-            if folder.is_dir():
-                files |= {name: (path, sha256_of(path)) for name, path in model_files(folder, prefix).items()}
-        self._require_none(check(self.policy, work.experiment, self._facts(setup, work, files)))
-        return work
-
-    def _require_none(self, refusals: list[Refusal]) -> None:
-        if refusals:
-            raise RunError("; ".join(refused_by(self.name, refusals)))
-
-    def _open(self, setup: Setup) -> SiteWork:
-        """Open the site's data and the model.
-
-        Raises:
-            RunError: The site's policy, as it is now, refuses the experiment.
-        """
-        self._require_none(check_settings(self.policy, experiment_of(setup)))
-        self._run = setup.run
-        return open_work(self.folder, self.policy, setup, self.log)
 
     def _open_sums(self, setup: Setup, worker: ClientWorker) -> None:
         """Open what answers the calls of secure sums, as far as the experiment has any."""
@@ -372,6 +277,7 @@ class Site:
         store = self.worker.trainer.store
         if store is None or not isinstance(counted, int) or not 0 <= counted < request.round:
             return request
+        self._begin_anew(self.worker, request.client, counted)
         if isinstance(request, ClientSumsRequest):
             return request if self.worker.has_global_model else replace(request, round=counted)
         if isinstance(request, ClientModelRequest) and not request.finetune_steps:

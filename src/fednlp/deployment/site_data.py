@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from fednlp.data import TextData, load_data
 from fednlp.data.columns import MissingColumns, configured_columns, listed, there_are
-from fednlp.data.labels import rename_labels, unknown_labels, with_labels
+from fednlp.data.labels import rename_labels, unknown_labels, with_labels, without_labels
 from fednlp.data.profiling.label_issues import quoted
 from fednlp.deployment.policy import SitePolicy
 from fednlp.errors import DataError
@@ -61,7 +61,8 @@ def open_site_data(
         )
     try:
         data = load_data(**files.arguments(), task=task if task in TASKS else None, unlabelled=unlabelled)
-        renamed = _renamed(data, policy.labels, labels or ())
+        data = without_labels(data, [own for own, name in policy.labels.items() if not name])
+        renamed = _renamed(data, {own: name for own, name in policy.labels.items() if name}, labels or ())
     except MissingColumns as error:
         own = configured_columns(files.columns, files.text, files.label)
         raise UnfitSiteData(_lacking(error, task, own), LACKS_COLUMNS) from None
@@ -137,5 +138,5 @@ def _strange(name: str, task: str, strange: Mapping[str, int], labels: Sequence[
     return (
         f"{name} has {plural(len(ordered), 'label')} that the experiment does not know: {listed(shown)}; "
         f"{did_you_mean(ordered[0], labels)}write in [labels] of the site's file which of "
-        f"{', '.join(map(repr, labels))} each is"
+        f'{", ".join(map(repr, labels))} each is, or "" to leave its examples out'
     )

@@ -18,7 +18,8 @@ default; a key that is left out has its default too. "fednlp join --dry-run" sho
 sends nothing."""
 _TITLES = {
     "data": "This site's own examples, which stay here.",
-    "labels": "The experiment's names of labels, by this site's own names, where they differ.",
+    "labels": "The experiment's names of labels, by this site's own names, where they differ. An empty name leaves the "
+    "examples of a label out.",
     "allow": "What an experiment may do. In patterns * stands for any characters.",
     "device": "What this site trains with, and when.",
     "limits": "The most that travels in a round, in MB (10^6 bytes).",

@@ -22,6 +22,8 @@ from fednlp.training.worker_spec import load_model
 START, ENCODER = "start", "encoder"
 """Folders of the models that come with the setup: the starting model, and the one that filters texts."""
 LABELS = "labels"
+RECORD = "record.bin"
+"""File of what the method keeps between rounds."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,7 @@ def open_work(folder: Path, policy: SitePolicy, setup: Setup, log: Log) -> SiteW
     components = build_components(experiment, log, data)
     _compare(setup, components)
     np.save(folder / "no-tests.npy", np.zeros(0, dtype=np.int64))
-    spec = worker_spec(
-        experiment, components, folder / "partition", folder / "no-tests.npy", folder / "record.bin"
-    )
+    spec = worker_spec(experiment, components, folder / "partition", folder / "no-tests.npy", folder / RECORD)
     own = OneClient(setup.client, setup.clients, data.train_numbers, data.test_numbers)
     worker = ClientWorker(spec, load_model(spec), client_algorithm(experiment, setup.clients), own)
     labels = None

@@ -45,6 +45,7 @@ class SiteStatus(_Strict):
         bytes_in: Bytes that arrived from it, over all connections.
         bytes_out: Bytes that were sent to it.
         doing: What it does, in words; empty if it does nothing.
+        certificate: Until when its certificate is good, seconds since 1970; None where it has none of this federation.
     """
 
     client: _Count
@@ -55,6 +56,7 @@ class SiteStatus(_Strict):
     bytes_in: _Count
     bytes_out: _Count
     doing: str
+    certificate: float | None = None
 
 
 class Awaited(_Strict):

@@ -141,7 +141,10 @@ class StatusWriter:
             phase=phase,
             round=self._round,
             rounds=self._experiment.num_rounds,
-            sites=[self._tallies[member.client].status(member.client, member.name) for member in members],
+            sites=[
+                self._tallies[one.client].status(one.client, one.name, one.certificate_expires)
+                for one in members
+            ],
             awaited=[
                 Awaited(
                     client=member.client,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
+from fednlp.deployment.call_names import all_in_words
 from fednlp.deployment.hub import Presence
 from fednlp.deployment.status import SiteStatus, State
 
@@ -95,13 +96,13 @@ class Tally:
             self.present, self.heard = presence, presence.heard
             self.doing = "" if presence.doing == IDLE else presence.doing
         else:
-            self.doing = f"has {', '.join(asked)} to do" if asked else ""
+            self.doing = f"has {all_in_words([*asked])} to do" if asked else ""
         awaited = asked[0] if asked else "to join" if joins else None
         if awaited != self.awaited:
             self.awaited, self.awaited_since = awaited, now
 
-    def status(self, client: int, name: str) -> SiteStatus:
-        """Return what the status says of the site."""
+    def status(self, client: int, name: str, certificate: float | None = None) -> SiteStatus:
+        """Return what the status says of the site, and until when its certificate is good, seconds since 1970."""
         bytes_in, bytes_out = self.traffic
         return SiteStatus(
             client=client,
@@ -112,4 +113,5 @@ class Tally:
             bytes_in=bytes_in,
             bytes_out=bytes_out,
             doing=self.doing,
+            certificate=certificate,
         )

@@ -97,6 +97,10 @@ class ClientStore:
         os.preadv(self._file, [data], self._place(client, slot) + _STAMP.size)
         return memoryview(data)
 
+    def has(self, client: int, saved: int) -> bool:
+        """Return whether a client has a record of the rounds up to this one, damaged or not."""
+        return _latest(self._stamps(client), saved) is not None
+
     def write(self, client: int, round_number: int, tensors: Mapping[str, Tensor]) -> None:
         """Write a client's tensors of a round that is not saved yet.
 

@@ -23,7 +23,6 @@ from fednlp.plugins import raised
 from fednlp.runtime.engine import Worker, answered, vectors_in
 from fednlp.runtime.launch import rank_of
 from fednlp.runtime.messages import Request, from_json, to_json
-from fednlp.runtime.schedule import schedule
 from fednlp.runtime.mpi_messages import (
     ANSWERS,
     BUILT,
@@ -40,6 +39,7 @@ from fednlp.runtime.mpi_messages import (
     send_total,
     world,
 )
+from fednlp.runtime.schedule import schedule
 from fednlp.runtime.shared import PrivateRoom
 from fednlp.runtime.travelling import Arriving, RemoteWorker, import_all
 

@@ -1,7 +1,7 @@
 """The rounds of a run: one after the other, each saved, then what comes once at the end."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -125,8 +125,14 @@ def open_run(
     return OpenRun(directory, context, training, components, callback, protected.mechanism)
 
 
-def train(run: OpenRun) -> RunDir:
-    """Do the rounds that are left, saving each, then what comes once after the last; write model and summary."""
+def train(run: OpenRun, before_round: Callable[[int], None] = lambda number: None) -> RunDir:
+    """Do the rounds that are left, saving each, then what comes once after the last; write model and summary.
+
+    Args:
+        run: The run.
+        before_round: Called with the number of each round that is about to begin; an error that it raises ends the
+            rounds before this one.
+    """
     directory, context, training, callback = run.directory, run.context, run.training, run.callback
     context.lines = directory.keep_rounds(context.state.round)
     callback.started(directory, context.experiment, training.rounds, context.state.round)
@@ -134,6 +140,7 @@ def train(run: OpenRun) -> RunDir:
         begun, first = time.monotonic(), context.state.round
         while context.state.round < training.rounds:
             start = time.monotonic()
+            before_round(context.state.round + 1)
             do_round = training.prepare()
             with timed(SUMS):
                 done = do_round()

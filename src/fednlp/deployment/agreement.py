@@ -1,0 +1,173 @@
+"""What a site has agreed to: the experiment of a run, checked against the site's policy, and kept."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from fednlp.checked_json import damaged
+from fednlp.config import differences
+from fednlp.deployment.dry_run import dry_run
+from fednlp.deployment.facts import Download, Facts, facts_of
+from fednlp.deployment.memory import check_memory
+from fednlp.deployment.policy import SitePolicy
+from fednlp.deployment.refusals import Refusal, check, check_settings, refused_by
+from fednlp.deployment.setup import (
+    ENCODER_FILES,
+    MODEL_FILES,
+    Setup,
+    experiment_of,
+    model_files,
+    place_models,
+    read_setup,
+    require_placed,
+)
+from fednlp.deployment.site_worker import ENCODER, RECORD, START, SiteWork, open_work
+from fednlp.disk import atomic, sha256_of
+from fednlp.errors import RunError
+from fednlp.simulation.components import Log
+
+_SETUP = "setup.json"
+
+
+class Agreement:
+    """What one site has agreed to with one federation.
+
+    Args:
+        folder: Of this site and federation.
+        name: Of the site.
+        policy: What the site decides.
+        log: Called with a message before each slow step.
+    """
+
+    def __init__(self, folder: Path, name: str, policy: SitePolicy, log: Log) -> None:
+        self.folder, self.name, self.policy, self.log = folder, name, policy, log
+
+    @property
+    def run(self) -> str | None:
+        """The run that this site is set up for; None where it is not, or has lost the model that came with it."""
+        known = self.known()
+        return known.run if known is not None and (self.folder / START).is_dir() else None
+
+    def known(self) -> Setup | None:
+        """Return what the site was set up for last; None if it was not.
+
+        Raises:
+            RunError: The file is damaged.
+        """
+        path = self.folder / _SETUP
+        try:
+            return read_setup(json.loads(path.read_text()))
+        except FileNotFoundError:
+            return None
+        except (ValueError, RecursionError, RunError) as error:
+            raise damaged(path, error, "delete it and join again") from None
+
+    def keep(self, setup: Setup) -> None:
+        """Take note of what the site has agreed to; when this returns, it is on the disk."""
+        with atomic(self.folder / _SETUP, "then run fednlp join again") as file:
+            file.write(setup.model_dump_json().encode())
+
+    def examine(self, setup: Setup, objects: Mapping[str, Path], federation: str) -> list[str]:
+        """Return the lines that tell what an experiment would fetch, train and send here.
+
+        Args:
+            setup: What the server said.
+            objects: The files that came with it, by name.
+            federation: The server's address, for people.
+        """
+        _, facts, refusals = self._look(setup, objects)
+        experiment = experiment_of(setup)
+        return dry_run(federation, self.name, self.policy, experiment, facts, refusals, clients=setup.clients)
+
+    def examined(self, setup: Setup, objects: Mapping[str, Path]) -> SiteWork:
+        """Return what an experiment is done with that the site's policy allows.
+
+        Raises:
+            RunError: It does not; every reason is named.
+        """
+        work, _, refusals = self._look(setup, objects)
+        self._require_none(refusals)
+        return work
+
+    def _look(self, setup: Setup, objects: Mapping[str, Path]) -> tuple[SiteWork, Facts, list[Refusal]]:
+        """Return what an experiment is done with, what it would do, and what the policy refuses of that.
+
+        Raises:
+            RunError: The policy refuses the experiment's text, so that nothing of it is looked at further.
+        """
+        experiment = experiment_of(setup)
+        agreed = self._has_agreed(setup, objects)
+        self._require_none(check_settings(self.policy, experiment))
+        if not agreed:
+            place_models(objects, self._models)
+        self._require_none(check_memory(self.policy, setup, experiment, self.folder / START))
+        work = self._open(setup)
+        facts = self._facts(setup, work, {name: (path, path.name) for name, path in objects.items()})
+        return work, facts, check(self.policy, experiment, facts)
+
+    def _facts(self, setup: Setup, work: SiteWork, files: Mapping[str, tuple[Path, str]]) -> Facts:
+        """Return what is known of a run; ``files`` are those of the models, each with its digest."""
+        worker, labels = work.worker, work.labels
+        return facts_of(
+            work.experiment,
+            worker.replica.model,
+            worker.task,
+            clients=setup.clients,
+            examples=len(worker.partition.train(setup.client)),
+            longest=setup.longest,
+            downloads=[Download(name, path.stat().st_size, digest) for name, (path, digest) in files.items()],
+            gold=None if labels is None else len(labels.gold[0]),
+            asks_labels=setup.asked_labels,
+        )
+
+    def opened_again(self, setup: Setup) -> SiteWork:
+        """Open what the site agreed to before, if its policy, as it is now, still allows all of it.
+
+        Raises:
+            RunError: It does not; every reason is named.
+        """
+        work = self._open(setup)
+        files: dict[str, tuple[Path, str]] = {}
+        for prefix, folder in self._models.items():
+            if folder.is_dir():
+                files |= {name: (path, sha256_of(path)) for name, path in model_files(folder, prefix).items()}
+        self._require_none(check(self.policy, work.experiment, self._facts(setup, work, files)))
+        return work
+
+    def _require_none(self, refusals: list[Refusal]) -> None:
+        if refusals:
+            raise RunError("; ".join(refused_by(self.name, refusals)))
+
+    def _open(self, setup: Setup) -> SiteWork:
+        """Open the site's data and the model.
+
+        Raises:
+            RunError: The site's policy, as it is now, refuses the experiment.
+        """
+        self._require_none(check_settings(self.policy, experiment_of(setup)))
+        return open_work(self.folder, self.policy, setup, self.log)
+
+    def _has_agreed(self, setup: Setup, objects: Mapping[str, Path]) -> bool:
+        """Return whether this site has agreed to a run before; what it agreed to with another run is forgotten.
+
+        Raises:
+            RunError: It has agreed to another experiment, or to other models, of this run.
+        """
+        known = self.known()
+        if known is None:
+            return False
+        if known.run != setup.run:
+            for name in (RECORD, _SETUP):
+                (self.folder / name).unlink(missing_ok=True)
+            return False
+        if changed := differences(experiment_of(known), experiment_of(setup)):
+            raise RunError(f"the server has changed the experiment of this run: {'; '.join(changed[:5])}")
+        if self.run is None:
+            return False
+        require_placed(objects, self._models)
+        return True
+
+    @property
+    def _models(self) -> dict[str, Path]:
+        """The folders of models that come with a setup, by the prefix of their files' names."""
+        return {MODEL_FILES: self.folder / START, ENCODER_FILES: self.folder / ENCODER}
