@@ -140,6 +140,22 @@ def test_a_client_that_asks_and_never_reads_is_cut_off(hub: Hub) -> None:
         session.receive(pack(Reply("1.0.train", {})))
 
 
+def test_a_client_that_never_reads_does_not_stop_the_round(hub: Hub) -> None:
+    """What the round says to it finds no place; that is the client's fault, and ends its connection alone."""
+    hub.withdraw("1.0.train")
+    hub.ask(0, Call("2.0.train", {}))
+    session = hub.session(0, lambda: None, lambda: 0.0)
+    session.receive(greeting())
+    drain(session)
+    for _ in range(1024):
+        session.receive(pack(Reply("1.0.train", {})))
+    hub.withdraw("2.0.train")
+    with pytest.raises(ProtocolError, match="1024 answers wait to be read"):
+        session.receive(pack(Reply("1.0.train", {})))
+    with pytest.raises(ProtocolError, match="1024 answers wait to be read"):
+        session.next_frame()
+
+
 @pytest.mark.parametrize(
     ("frames", "message"),
     [

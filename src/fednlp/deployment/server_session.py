@@ -31,7 +31,7 @@ from fednlp.deployment.messages import (
     printable,
     software,
 )
-from fednlp.errors import ProtocolError, RunError
+from fednlp.errors import FednlpError, ProtocolError, RunError
 
 if TYPE_CHECKING:
     from fednlp.deployment.hub import Hub
@@ -80,7 +80,7 @@ class ServerSession:
             set()
         )  # ids and digests of what was withdrawn: frames may still be on their way
         self._closing = self._ends = False
-        self._failure: RunError | None = None
+        self._failure: FednlpError | None = None
 
     @property
     def finished(self) -> bool:
@@ -131,16 +131,17 @@ class ServerSession:
                     self._chunk(message, payload)
                 case Bye():
                     self._closing = True
+            self._require_going_on()
 
     def next_frame(self) -> bytes | None:
         """Return the next frame to send, or None if there is none until something arrives or the driver is woken.
 
         Raises:
+            ProtocolError: The client does not read what it is told; the connection has to be closed.
             RunError: The disk is full, or a file was changed; the connection has to be closed.
         """
         with self._hub.lock:
-            if self._failure:
-                raise self._failure
+            self._require_going_on()
             frame = self._said.popleft() if self._said else None
             if frame is None and self.welcomed and not self._closing:
                 frame = self._next_call() or self._next_resume() or self._next_chunk()
@@ -323,9 +324,14 @@ class ServerSession:
             raise ProtocolError(f"client {self.client} speaks of {call_id}, which is another client's")
 
     def _say(self, message: Any) -> None:
-        if len(self._said) >= _MOST_WAITING:
-            raise ProtocolError(f"{_MOST_WAITING} answers wait to be read")
-        self._said.append(pack(message))
+        if len(self._said) < _MOST_WAITING:
+            self._said.append(pack(message))
+        else:  # the hub speaks, too, and is not to blame
+            self._failure = ProtocolError(f"{_MOST_WAITING} answers wait to be read")
+
+    def _require_going_on(self) -> None:
+        if self._failure:
+            raise self._failure
 
     def _end(self, message: Any) -> None:
         if not self._closing:
