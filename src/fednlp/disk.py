@@ -122,9 +122,25 @@ def atomic(path: Path, remedy: str = ELSEWHERE, mode: int = 0o666) -> Iterator[B
             raise
 
 
+def sync_file(path: Path) -> None:
+    """Put the bytes of a file on the disk."""
+    _sync(path, os.O_RDONLY)
+
+
 def sync_folder(folder: Path) -> None:
     """Put the names of a folder's files on the disk, so that a power cut does not take back a new file."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def sync_all(folder: Path) -> None:
+    """Put a folder on the disk with all that is in it, names and bytes."""
+    for path in folder.iterdir():
+        (sync_all if path.is_dir() else sync_file)(path)
+    sync_folder(folder)
+
+
+def _sync(path: Path, flags: int) -> None:
+    handle = os.open(path, flags | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     finally:

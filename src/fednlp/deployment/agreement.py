@@ -22,11 +22,12 @@ from fednlp.deployment.setup import (
     require_placed,
 )
 from fednlp.deployment.site_worker import ENCODER, RECORD, START, SiteWork, open_work
-from fednlp.disk import atomic, sha256_of
+from fednlp.disk import atomic, sha256_of, sync_all, sync_folder, writing
 from fednlp.errors import RunError
 from fednlp.simulation.components import Log
 
 _SETUP = "setup.json"
+_REMEDY = "then run fednlp join again"
 
 
 class Agreement:
@@ -63,9 +64,14 @@ class Agreement:
             raise damaged(path, error, "delete it and join again") from None
 
     def keep(self, setup: Setup) -> None:
-        """Take note of what the site has agreed to; when this returns, it is on the disk."""
-        with atomic(self.folder / _SETUP, "then run fednlp join again") as file:
+        """Take note of what the site has agreed to; when this returns, it is on the disk with the models."""
+        with writing(self.folder, _REMEDY):
+            for models in filter(Path.is_dir, self._models.values()):
+                sync_all(models)
+        with atomic(self.folder / _SETUP, _REMEDY) as file:
             file.write(setup.model_dump_json().encode())
+        with writing(self.folder, _REMEDY):
+            sync_folder(self.folder)
 
     def examine(self, setup: Setup, objects: Mapping[str, Path], federation: str) -> list[str]:
         """Return the lines that tell what an experiment would fetch, train and send here.

@@ -13,12 +13,11 @@ from pathlib import Path
 
 from fednlp.deployment.hub import StoredReply
 from fednlp.deployment.inbox import round_of
-from fednlp.deployment.objects import sync_folder
 from fednlp.deployment.publishing import Offer
 from fednlp.deployment.remote import Sites
 from fednlp.deployment.site_requests import call_id
 from fednlp.deployment.waiting import LOOK, TOLD, Patience
-from fednlp.disk import writing
+from fednlp.disk import sync_folder, writing
 from fednlp.errors import RunError, TooFewClients
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.algorithms.fedbuff import FedBuffServer, FlushCohorts, on_schedule

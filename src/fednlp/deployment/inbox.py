@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fednlp.deployment.messages import ObjectRef, Reply, header, reply_of
-from fednlp.deployment.objects import Partial, make_folder, sync_folder
-from fednlp.disk import atomic, writing
+from fednlp.deployment.objects import Partial, make_folder
+from fednlp.disk import atomic, sync_folder, writing
 from fednlp.errors import ProtocolError, RunError
 
 _REMEDY = "then start it again; nothing that was acknowledged is lost"

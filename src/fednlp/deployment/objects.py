@@ -12,19 +12,10 @@ from pathlib import Path
 
 from fednlp.deployment.frames import CHUNK
 from fednlp.deployment.messages import ObjectRef
-from fednlp.disk import writing
+from fednlp.disk import sync_folder, writing
 from fednlp.errors import ProtocolError
 
 REMEDY = "then the transfer goes on from where it stands"
-
-
-def sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def make_folder(folder: Path, remedy: str) -> None:

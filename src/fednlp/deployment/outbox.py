@@ -6,8 +6,8 @@ from pathlib import Path
 
 from fednlp.deployment.inbox import Replies
 from fednlp.deployment.messages import Reply
-from fednlp.deployment.objects import make_folder, sync_folder
-from fednlp.disk import writing
+from fednlp.deployment.objects import make_folder
+from fednlp.disk import sync_file, sync_folder, writing
 
 _REMEDY = "then run fednlp join again; no work is lost"
 
@@ -63,11 +63,7 @@ class RunOutbox(Replies):
             with writing(self.folder, _REMEDY):
                 place = self.body(reply.id, str(reply.digest))
                 shutil.move(body, place)
-                handle = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    os.fsync(handle)
-                finally:
-                    os.close(handle)
+                sync_file(place)
         self.commit(reply)
 
     def settle(self, call_id: str) -> None:

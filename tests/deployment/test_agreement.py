@@ -1,0 +1,39 @@
+"""What a site has agreed to is on its disk as a whole, or not at all."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from fednlp.deployment.agreement import Agreement
+from fednlp.deployment.policy import SitePolicy
+from fednlp.deployment.setup import Setup, place_models
+
+from .disks import Disk
+from .test_federation import quiet
+
+FILES = {"start:config.json": b"{}" * 9, "start:target:spiece.model": b"pieces" * 9, "encoder:a.txt": b"words" * 9}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_model_that_came_with_the_setup_outlives_a_loss_of_power(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The site's next start takes what lies in the folder of the model as what it has agreed to."""
+    disk, site = Disk(monkeypatch), tmp_path / "site"
+    site.mkdir()
+    objects = {name: tmp_path / str(place) for place, name in enumerate(FILES)}
+    for name, path in objects.items():
+        path.write_bytes(FILES[name])
+    agreement = Agreement(site, "north", SitePolicy(), quiet)
+    place_models(objects, agreement._models)
+    setup = Setup(
+        experiment={}, task="x", task_fields={}, longest=8, client=0, clients=2, run="run"
+    )
+    agreement.keep(setup)
+    disk.after_a_crash(site, tmp_path / "after", Random(seed))
+    disk.close()
+    after = Agreement(tmp_path / "after", "north", agreement.policy, quiet)
+    assert after.known() == setup
+    found = {path: path.read_bytes() for folder in after._models.values() for path in folder.rglob("*.*")}
+    assert sorted(found.values()) == sorted(FILES.values())
