@@ -12,7 +12,11 @@ from fednlp.deployment.setup import Setup, place_models
 from .disks import Disk
 from .test_federation import quiet
 
-FILES = {"start:config.json": b"{}" * 9, "start:target:spiece.model": b"pieces" * 9, "encoder:a.txt": b"words" * 9}
+FILES = {
+    "start:config.json": b"{}" * 9,
+    "start:target:spiece.model": b"pieces" * 9,
+    "encoder:a.txt": b"words" * 9,
+}
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -27,9 +31,7 @@ def test_a_model_that_came_with_the_setup_outlives_a_loss_of_power(
         path.write_bytes(FILES[name])
     agreement = Agreement(site, "north", SitePolicy(), quiet)
     place_models(objects, agreement._models)
-    setup = Setup(
-        experiment={}, task="x", task_fields={}, longest=8, client=0, clients=2, run="run"
-    )
+    setup = Setup(experiment={}, task="x", task_fields={}, longest=8, client=0, clients=2, run="run")
     agreement.keep(setup)
     disk.after_a_crash(site, tmp_path / "after", Random(seed))
     disk.close()

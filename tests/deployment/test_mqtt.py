@@ -19,15 +19,18 @@ from fednlp.config import Experiment
 from fednlp.deployment import join as joining
 from fednlp.deployment.links import mqtt
 from fednlp.deployment.links.mqtt import client as dialling
+from fednlp.deployment.links.mqtt import packets
 from fednlp.deployment.links.mqtt import server as listening
 from fednlp.deployment.links.mqtt.broker import Broker
 from fednlp.deployment.links.mqtt.packets import Kind, Packet, join, new_id
+from fednlp.deployment.messages import Call, Get, from_server, pack
 from fednlp.deployment.serve import Listening, serve
 from fednlp.deployment.shards import split_out
 from fednlp.simulation.callback import NullCallback
 
 from .at_once import SitesAtOnce
 from .driven import MODEL, SOON, Driven, Served, until
+from .ends import greeting
 from .mosquitto import MOSQUITTO, Mosquitto
 from .test_federation import OneAtATime, allows, quiet, rounds
 from .throwaway import SERVER, Authority
@@ -243,6 +246,67 @@ def test_strangers_that_never_finish_their_handshake_keep_nobody_out(
     until(lambda: server.hub.connected())
     client.leave()
     server.stop()
+
+
+@pytest.mark.parametrize("purpose", [b"", mqtt.SESSION, mqtt.ENROL])
+def test_a_certificate_does_not_keep_a_place(
+    purpose: bytes, broker: Mosquitto, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections that were not let in are few, though they have shown a certificate; sessions are not among them."""
+    monkeypatch.setattr(listening, "_MOST_HALF_OPEN", 2)
+    monkeypatch.setattr(mqtt, "HANDSHAKE", 2 * SOON)
+    server = Server(tmp_path, authority, broker)
+    client = Client(tmp_path / "0", broker, authority.material("0"))
+    until(lambda: server.hub.connected())
+
+    async def shaken(site: str) -> Any:
+        line = dialling._Line(broker.address, authority.material(site), SERVER, purpose)
+        await line._broker.open()
+        await line._there.wait()
+        await line.stream.handshake()
+        if purpose:
+            await line.stream.write(purpose)
+            await line.stream.read(mqtt.MOST_STATUS)
+        return line
+
+    async def run() -> None:
+        lines = [await shaken(str(number)) for number in range(1, 6)]
+        ended = lines[:3] if purpose != mqtt.SESSION else []
+        for line in ended:
+            await asyncio.to_thread(until, lambda line=line: line.stream._error)
+        assert [line for line in lines if line.stream._error] == ended
+        for line in lines:
+            line._broker.close()
+
+    asyncio.run(run())
+    server.ask("1.0.train", 0)
+    assert server.answered() == 0
+    client.leave()
+    server.stop()
+
+
+def test_a_site_that_reads_nothing_holds_no_connection_once_it_has_another(
+    broker: Mosquitto, server: Server, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packets, "WINDOW", 4)
+    monkeypatch.setattr(listening, "GOODBYE", 0.1)
+    server.ask("1.0.train", 0)
+    own = authority.material("0")
+
+    async def run() -> None:
+        line = dialling._Line(broker.address, own, SERVER, mqtt.SESSION)
+        async with line as deaf:
+            await deaf.stream.write(greeting())
+            said = [from_server((await deaf.frame()) or b"")[0] for _ in range(2)]
+            assert isinstance(said[1], Call)
+            await deaf.stream.write(pack(Get(said[1].objects["model"].digest, 0)))
+            await asyncio.to_thread(until, lambda: deaf.stream._ordered.held > 2 * packets.MOST_PAYLOAD)
+            client = Client(tmp_path / "0", broker, own)
+            assert await asyncio.to_thread(server.answered) == 0
+            await asyncio.to_thread(until, lambda: deaf.stream._error)
+            client.leave()
+
+    asyncio.run(run())
 
 
 def test_a_presence_that_somebody_else_has_taken_back_is_said_again(

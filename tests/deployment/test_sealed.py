@@ -8,7 +8,7 @@ import pytest
 
 from fednlp.deployment.links.mqtt import sealed
 from fednlp.deployment.links.mqtt.packets import MOST_PAYLOAD, WINDOW, Kind, Ordered, Packet, new_id, split
-from fednlp.deployment.links.mqtt.sealed import MOST_HANDSHAKE, Lost, SealedStream, context
+from fednlp.deployment.links.mqtt.sealed import MOST_STRANGE, Lost, SealedStream, context
 from fednlp.errors import ProtocolError
 
 from .throwaway import SERVER, Authority
@@ -36,6 +36,8 @@ def pair(authority: Authority) -> tuple[SealedStream, SealedStream]:
 
 async def shaken(client: SealedStream, server: SealedStream) -> None:
     await asyncio.gather(client.handshake(), server.handshake())
+    for end in (client, server):
+        end.admit()
 
 
 @pytest.mark.parametrize("closes", ["client", "server"])
@@ -65,14 +67,30 @@ def test_a_stranger_has_little_memory_before_its_handshake(authority: Authority,
         _, server = pair(authority)
         for number in range(first, WINDOW):
             server.arrived(Packet(new_id(), Kind.DATA, number, bytes(MOST_PAYLOAD)))
-        assert server._ordered.held <= MOST_HANDSHAKE
-        with pytest.raises(ProtocolError, match="before the handshake"):
+        assert server._ordered.held <= MOST_STRANGE
+        with pytest.raises(ProtocolError, match="before it is let in"):
             await server.handshake()
 
     asyncio.run(run())
 
 
-def test_after_the_handshake_a_window_is_taken(authority: Authority) -> None:
+def test_a_certificate_alone_brings_no_memory(authority: Authority) -> None:
+    """Who has shown one may still be refused, or be one of thousands of connections of the same site."""
+
+    async def run() -> None:
+        client, server = pair(authority)
+        await asyncio.gather(client.handshake(), server.handshake())
+        missing = server._ordered._arrived
+        for number in range(missing + 1, missing + WINDOW):
+            server.arrived(Packet(new_id(), Kind.DATA, number, bytes(MOST_PAYLOAD)))
+        assert server._ordered.held <= MOST_STRANGE
+        with pytest.raises(ProtocolError, match="before it is let in"):
+            await server.read(1)
+
+    asyncio.run(run())
+
+
+def test_who_is_admitted_may_send_a_window(authority: Authority) -> None:
     async def run() -> None:
         client, server = pair(authority)
         await shaken(client, server)

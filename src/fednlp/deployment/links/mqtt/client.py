@@ -178,6 +178,7 @@ class _Line:
             try:
                 await asyncio.wait_for(self._there.wait(), mqtt.HANDSHAKE)
                 await asyncio.wait_for(self.stream.handshake(), mqtt.HANDSHAKE)
+                self.stream.admit()
                 await self.stream.write(self._purpose)
                 status = await asyncio.wait_for(self.stream.read(MOST_STATUS), mqtt.HANDSHAKE)
             except TimeoutError:

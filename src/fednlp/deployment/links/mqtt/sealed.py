@@ -24,8 +24,8 @@ _GAP = 60.0
 """Seconds after which a packet that is missing is taken for lost."""
 
 
-MOST_HANDSHAKE = 1 << 16
-"""Bytes that an end holds of another that has not shown yet who it is."""
+MOST_STRANGE = 1 << 16
+"""Bytes that an end holds of another one that was not admitted yet."""
 
 
 class Lost(Exception):
@@ -72,21 +72,27 @@ class SealedStream:
         self._tls = made.wrap_bio(self._incoming, self._outgoing, server_name is None, server_name)
         self._news, self._room = asyncio.Event(), asyncio.Event()
         self._error: Exception | None = None
-        self._shaken = False
+        self._admitted = False
         self._writing = asyncio.Lock()
 
     def arrived(self, packet: Packet) -> None:
-        """Take a packet, in the thread of the event loop."""
+        """Take a packet, in the thread of the event loop; those of a connection that is broken off are dropped."""
+        if self._error is not None:
+            return
         try:
             if packet.kind == Kind.END:
                 raise Lost("the other end has ended the connection")
-            if not self._shaken and self._ordered.held + len(packet.payload) > MOST_HANDSHAKE:
-                raise ProtocolError("the other end sends too much before the handshake")
+            if not self._admitted and self._ordered.held + len(packet.payload) > MOST_STRANGE:
+                raise ProtocolError("the other end sends too much before it is let in")
             self._ordered.receive(packet)
         except (Lost, ProtocolError) as error:
             self.break_off(error)
         self._news.set()
         self._room.set()
+
+    def admit(self) -> None:
+        """Hold a whole window of the other end from now on; before, it is a stranger, who gets little memory."""
+        self._admitted = True
 
     def break_off(self, error: Exception) -> None:
         """End the connection with an error that reading and writing then raise."""
@@ -113,7 +119,6 @@ class SealedStream:
                 with suppress(Lost):
                     await self._flush()  # the alert, which tells the other end
                 raise ProtocolError(f"TLS was refused ({_reason(error)})") from None
-        self._shaken = True
         shown = self._tls.getpeercert(binary_form=True)
         return ssl.DER_cert_to_PEM_cert(shown).encode() if shown else None
 

@@ -106,6 +106,7 @@ class _Server:
         self._instance, self._telling = new_id(), False
         self._streams: dict[bytes, SealedStream] = {}
         self._half_open: OrderedDict[bytes, None] = OrderedDict()
+        self._admitted: dict[bytes | None, SealedStream] = {}
         self._ended: OrderedDict[bytes, None] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -210,8 +211,7 @@ class _Server:
             async with asyncio.timeout(mqtt.HANDSHAKE):
                 certificate = await stream.handshake()
                 purpose = await stream.read(len(SESSION))
-            self._half_open.pop(name, None)
-            await self._do(PeerIdentity(who, certificate), stream, purpose)
+            await self._do(name, PeerIdentity(who, certificate), stream, purpose)
         except TimeoutError:
             self._log(f"{who}: it did not finish its handshake")
         except Lost:
@@ -226,7 +226,7 @@ class _Server:
             if len(self._ended) > _MOST_ENDED:
                 self._ended.popitem(last=False)
 
-    async def _do(self, peer: PeerIdentity, stream: SealedStream, purpose: bytes) -> None:
+    async def _do(self, name: bytes, peer: PeerIdentity, stream: SealedStream, purpose: bytes) -> None:
         """Do what a connection is for."""
         event, wake = waker()
         try:
@@ -242,6 +242,7 @@ class _Server:
             await stream.write(REFUSED + str(error).encode()[: MOST_STATUS - 1])
             raise
         try:
+            self._admit(name, peer, stream)
             await stream.write(ACCEPTED)
 
             async def frame() -> bytes | None:
@@ -253,3 +254,15 @@ class _Server:
             await drive(session, frame, stream.write, None, event)
         finally:
             session.close()
+            if self._admitted.get(peer.certificate) is stream:
+                del self._admitted[peer.certificate]
+
+    def _admit(self, name: bytes, peer: PeerIdentity, stream: SealedStream) -> None:
+        """Give a client that takes part a window; what it had before ends, also where it reads nothing any more."""
+        self._half_open.pop(name, None)
+        before = self._admitted.get(peer.certificate)
+        if before is not None:
+            ended = Lost("it has connected again")
+            asyncio.get_running_loop().call_later(GOODBYE, before.break_off, ended)
+        self._admitted[peer.certificate] = stream
+        stream.admit()
