@@ -37,7 +37,8 @@ class Mosquitto:
         settings = self.folder / "mosquitto.conf"
         settings.write_text(
             f"listener {self.port} 127.0.0.1\nallow_anonymous true\npersistence false\nmax_queued_messages 0\n"
-            f"max_inflight_messages 0\nmax_packet_size 300000\nset_tcp_nodelay true\nlog_type error\nuser {getpass.getuser()}\n"
+            "max_inflight_messages 0\nmax_packet_size 300000\nset_tcp_nodelay true\nlog_type error\n"
+            f"user {getpass.getuser()}\n"
         )
         if self._rules is not None:
             (self.folder / "acl").write_text(self._rules)

@@ -131,7 +131,8 @@ class ServerSession:
                     self._chunk(message, payload)
                 case Bye():
                     self._closing = True
-            self._require_going_on()
+            if isinstance(self._failure, ProtocolError):
+                raise self._failure
 
     def next_frame(self) -> bytes | None:
         """Return the next frame to send, or None if there is none until something arrives or the driver is woken.
@@ -141,7 +142,8 @@ class ServerSession:
             RunError: The disk is full, or a file was changed; the connection has to be closed.
         """
         with self._hub.lock:
-            self._require_going_on()
+            if self._failure:
+                raise self._failure
             frame = self._said.popleft() if self._said else None
             if frame is None and self.welcomed and not self._closing:
                 frame = self._next_call() or self._next_resume() or self._next_chunk()
@@ -328,10 +330,6 @@ class ServerSession:
             self._said.append(pack(message))
         else:  # the hub speaks, too, and is not to blame
             self._failure = ProtocolError(f"{_MOST_WAITING} answers wait to be read")
-
-    def _require_going_on(self) -> None:
-        if self._failure:
-            raise self._failure
 
     def _end(self, message: Any) -> None:
         if not self._closing:
