@@ -2,7 +2,7 @@
 
     python benchmarks/faults.py                                   # 20 kills, 5 clients, 10 rounds; prints JSON
     python benchmarks/faults.py --seed 7 --set algorithm.name=ditto
-    python benchmarks/faults.py cuts network slow disk clock secure hostile crowd
+    python benchmarks/faults.py cuts network slow disk clock secure planted hostile crowd
     python benchmarks/faults.py hostile --frames 1000000
     python benchmarks/faults.py kills secure broker stranger --broker
 
@@ -19,6 +19,7 @@ and no site trained again for a call that it had answered. The exit status is 0 
 ``clock``    a site's clock is a day slow, and another one's a day fast (needs a C compiler)
 ``secure``   under each protocol of secure aggregation, a site is killed in each phase, before and after its answer
 ``hostile``  mutated frames and messages against the sessions of both sides (``--frames``)
+``planted``  the server's memory, disk and traffic are searched for planted updates, under each protocol and without one
 ``broker``   the broker is ended in the middle of each round, by kill -9 in every other one
 ``stranger`` somebody else on the broker repeats, alters and invents messages (``--messages``)
 ``crowd``    1,000 connections that say nothing, or speak slowly, beside a client that uploads
@@ -134,6 +135,24 @@ def secure(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     return found | {"held": all(one["held"] for one in found.values())}
 
 
+def planted(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """Return the figures of the part ``planted``."""
+    from made_up import experiment
+    from survival.planted import kept_to_themselves, planted
+    from survival.site_faults import PHASES
+
+    found = {}
+    for number, protocol in enumerate((None, *PHASES)):
+        (own := folder / str(number)).mkdir()
+        changes = {"secure": {"protocol": protocol}} if protocol else {}
+        made = experiment(
+            own / "made", rounds=3, algorithm={"name": "fedavg", "weighting": "uniform"}, **changes
+        )
+        found[protocol or "none"] = one = planted(made, own)
+        one["held"] = kept_to_themselves(one, protocol)
+    return found | {"held": all(one["held"] for one in found.values())}
+
+
 def broker(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Return the figures of the part ``broker``."""
     from made_up import experiment
@@ -178,7 +197,7 @@ def crowd(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
 
 PARTS: Mapping[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = {
     part.__name__: part
-    for part in (kills, cuts, network, slow, disk, clock, secure, broker, stranger, hostile, crowd)
+    for part in (kills, cuts, network, slow, disk, clock, secure, planted, broker, stranger, hostile, crowd)
 }
 BY_BROKER = {"kills", "secure", "broker", "stranger"}
 

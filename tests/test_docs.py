@@ -182,11 +182,11 @@ class Page:
 
     def compare(self, block: Block, printed: str) -> None:
         """Compare all that is shown where nothing was shortened, else the words that lines begin with."""
-        lines = [" ".join(line.split()) for line in printed.splitlines()]
+        lines = [as_compared(line) for line in printed.splitlines()]
         names = {leaf(one.words[1:])[0].name for one in block.commands if one.is_fednlp}
         exact = block.shows_error or ("needs" not in block.marks and not names & (TRAINS | READS_MODELS))
         for shown in shown_lines(block.output or ""):
-            begin = shown if exact else re.split(r"[\d–]", shown)[0].strip()
+            begin = as_compared(shown if exact else re.split(r"[\d–]", shown)[0])
             pattern = ".*".join(map(re.escape, begin.split(" ... "))) + ("$" if exact else "")
             assert any(re.match(pattern, line) for line in lines), f"{shown!r} is not printed"
 
@@ -197,6 +197,11 @@ class Page:
         slow = re.search(r"experiments/(?!small)\w+\.toml", block.text) and not self.slow
         if runs and not slow and not {"file", "fragment"} & set(block.marks):
             run_python(block.text, block.where, self.names)
+
+
+def as_compared(line: str) -> str:
+    """Return a line without the width of its columns, which follows from what stands in them."""
+    return re.sub("─+", "─", " ".join(line.split()))
 
 
 def follow(page: Path, slow: bool, folder: Path, patch: pytest.MonkeyPatch, capsys: Any) -> None:

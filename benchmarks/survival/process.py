@@ -13,13 +13,19 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 
-def command(arguments: list[str], home: Path, log: Path, fatal: Sequence[tuple[str, bool]] = ()) -> None:
+def command(
+    arguments: list[str],
+    home: Path,
+    log: Path,
+    fatal: Sequence[tuple[str, bool]] = (),
+    hook: Callable[[Path], None] | None = None,
+) -> None:
     """Be a ``fednlp`` command: the work of a process.
 
     Args:
@@ -27,6 +33,7 @@ def command(arguments: list[str], home: Path, log: Path, fatal: Sequence[tuple[s
         home: What a site keeps.
         log: Where it prints to.
         fatal: (a call, whether its answer is on the disk): the process kills itself there, once.
+        hook: Called with ``home`` before the command begins.
     """
     from fednlp.cli import main
 
@@ -39,6 +46,8 @@ def command(arguments: list[str], home: Path, log: Path, fatal: Sequence[tuple[s
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     _watch(home, fatal)
+    if hook is not None:
+        hook(home)
     os.environ |= {"FEDNLP_HOME": str(home), "OMP_NUM_THREADS": "1"}
     sys.argv = ["fednlp", *arguments]
     main()

@@ -35,6 +35,7 @@ class Trial:
         through: Addresses that sites connect to in place of the server's, by name.
         fatal: Calls at which a site kills itself, by name; see :func:`command`.
         environment: Further variables of a site, by name; such a process is no fork.
+        hooks: Called in a process with its folder before its command begins, by name; functions of a module.
         may_stop: Whether the server may end with an error by itself, and is then started again.
         broker: By which the sites reach the server, a ``Mosquitto`` that runs; without it they connect to the server.
     """
@@ -45,6 +46,7 @@ class Trial:
     through: Mapping[str, str] = field(default_factory=dict)
     fatal: Mapping[str, Sequence[tuple[str, bool]]] = field(default_factory=dict)
     environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    hooks: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
     may_stop: bool = False
     broker: Any = None
     processes: dict[str, Any] = field(default_factory=dict)
@@ -144,7 +146,7 @@ class Trial:
     def _start(self, name: str, arguments: list[str]) -> None:
         home, more = self.home_of(name), self.environment.get(name)
         home.mkdir(parents=True, exist_ok=True)
-        told = (arguments, home, self.log_of(name), self.fatal.get(name, ()))
+        told = (arguments, home, self.log_of(name), self.fatal.get(name, ()), self.hooks.get(name))
         context = self.context if more is None else multiprocessing.get_context("spawn")
         before = dict(os.environ)
         os.environ.update(more or {})

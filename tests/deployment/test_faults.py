@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fednlp.config import Experiment
@@ -119,6 +120,37 @@ def test_the_log_of_a_site_says_who_worked_twice(tmp_path: Path) -> None:
     assert trained_by([log]).begun == {(1, 0): 2, (2, 0): 1}
     log.write_text(again + "trains 1 0\nstored 2.0.train\n")
     assert trained_by([log]).twice == ["1 0", "2.0.train"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="the search reads /proc")
+@pytest.mark.parametrize("protocol", [None, "secagg"])
+def test_a_server_never_holds_what_sites_plant_into_masked_updates(
+    protocol: str | None, small: Make, tmp_path: Path
+) -> None:
+    """Without a protocol the same search finds it in the server's memory, on its disk and in its traffic."""
+    from survival.planted import kept_to_themselves, planted
+
+    changes = {"clients_per_round": 3, "partition.clients": 3, "num_rounds": 1}
+    changes |= {"secure.protocol": protocol} if protocol else {}
+    made = small(algorithm={"name": "fedavg", "weighting": "uniform"}, **changes)
+    found = planted(made, tmp_path, limit=200)
+    assert kept_to_themselves(found, protocol), found
+
+
+def test_the_search_for_what_is_planted_finds_each_form_wherever_it_lies() -> None:
+    from survival.planted import Search, forms_of_numbers, forms_of_residues, numbers_of
+
+    rng = np.random.default_rng(0)
+    residues, noise = rng.integers(0, 2**31 - 1, 64).astype(np.uint32), rng.bytes(1 << 16)
+    forms = forms_of_residues(residues, modulus=2**31 - 1, bits=20, step=2.0**-19)
+    packed = sum(int(one) << (31 * place + 5) for place, one in enumerate(residues))
+    stored = packed.to_bytes(31 * 8 + 1, "little")
+    assert Search(forms).through([noise, b"abc" + stored]) == {"31 bits, little end first, 5 ahead"}
+    forms |= forms_of_numbers(numbers_of("north"))
+    assert not Search(forms).through([b"", b"short", bytes(1 << 12), noise])
+    for ahead, (name, needle) in enumerate(forms.items()):
+        assert name in Search(forms).through([noise[:ahead] + needle])
 
 
 def test_an_upload_that_is_cut_at_every_chunk_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -3,20 +3,24 @@
 import asyncio
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fednlp.deployment.links import streams
-from fednlp.errors import FednlpError, RunError
+from fednlp.errors import FednlpError, IdentityError, RunError
 
 pytest.importorskip("paho.mqtt.client", reason="this needs paho-mqtt")
 
 import fednlp
 from fednlp.config import Experiment
+from fednlp.deployment import enrolling
 from fednlp.deployment import join as joining
+from fednlp.deployment.enrolment import store_address
 from fednlp.deployment.links import mqtt
 from fednlp.deployment.links.mqtt import client as dialling
 from fednlp.deployment.links.mqtt import packets
@@ -31,6 +35,7 @@ from fednlp.simulation.callback import NullCallback
 from .at_once import SitesAtOnce
 from .driven import MODEL, SOON, Driven, Served, until
 from .ends import greeting
+from .federation import Federation
 from .mosquitto import MOSQUITTO, Mosquitto
 from .test_federation import OneAtATime, allows, quiet, rounds
 from .throwaway import SERVER, Authority
@@ -176,6 +181,49 @@ def test_enrolment_and_its_refusal(broker: Mosquitto, server: Server, authority:
     with pytest.raises(RunError, match=r"cannot enrol by way of mqtt://127.0.0.1:\d+: this token was used"):
         dialling.enrol(*arguments, b"no", server_name=SERVER)
     assert any("this token was used" in line for line in server.lines)
+
+
+def test_a_site_waits_in_enrolment_until_broker_and_server_are_there(
+    broker: Mosquitto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker comes first, and the server then; a token that the server does not take ends the site at once."""
+    federation, lines, running = Federation(tmp_path, time.time()), list[str](), list[Any]()
+    store_address(federation.folder, broker.address)
+    replaced, token = str(federation.invite()), str(federation.invite())
+    broker.stop()
+
+    def nobody(*arguments: object) -> Any:
+        raise IdentityError("nobody takes part here")
+
+    def sleep(seconds: float) -> None:
+        assert not running, "it has not found the server, or waits for what does not change"
+        if len(lines) == 1:
+            broker.start()
+            monkeypatch.setattr(mqtt, "HANDSHAKE", 0.5)
+        else:
+            monkeypatch.setattr(mqtt, "HANDSHAKE", SOON)
+            admission = federation.admission
+            running.append(
+                listening.serve(
+                    broker.address,
+                    admission.material,
+                    nobody,
+                    lambda peer, message: admission.enrol(peer.certificate, message),
+                )
+            )
+
+    monkeypatch.setattr(joining, "patiently", partial(enrolling.patiently, sleep=sleep))
+    folder = joining.enrolled_folder(token, lines.append, tmp_path / "home")
+    for line, why in zip(
+        lines, ("start the broker there", "the server is not there, and the broker is"), strict=False
+    ):
+        assert why in line
+        assert line.endswith("; this site tries again until it is there")
+    assert lines[2:] == [f"joined as north; from now on: fednlp join {folder.name}"]
+    for void, why in ((token, "was used by another machine"), (replaced, "TLS was")):
+        with pytest.raises(FednlpError, match=why):
+            joining.enrolled_folder(void, quiet, tmp_path / "elsewhere")
+    running[0].stop()
 
 
 def test_who_is_not_let_in_is_told(

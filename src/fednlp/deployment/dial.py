@@ -54,7 +54,9 @@ def dial(
     yield found
     if found.state == WRONG:
         return
-    connection, found = connect(host, port)
+    connection, found = connect(
+        host, port, "the broker" if scheme else "the proxy" if proxy else "fednlp serve"
+    )
     yield found
     if connection is None:
         return
@@ -104,13 +106,13 @@ def resolve(host: str, port: int) -> Finding:
     return Finding("name", GOOD, addresses if addresses == host else f"{host} is {addresses}")
 
 
-def connect(host: str, port: int) -> tuple[socket.socket | None, Finding]:
-    """Open a connection; return it, or None where there is none."""
+def connect(host: str, port: int, what: str = "fednlp serve") -> tuple[socket.socket | None, Finding]:
+    """Open a connection to what is to listen there; return it, or None where there is none."""
     where = f"{host}:{port}"
     try:
         return socket.create_connection((host, port), PATIENCE), Finding("port", GOOD, f"{where} answers")
     except ConnectionRefusedError:
-        remedy = "start fednlp serve there, and compare the port"
+        remedy = f"start {what} there, and compare the port"
         return None, Finding("port", WRONG, f"nothing listens at {where}", remedy)
     except TimeoutError:
         remedy = f"have outgoing connections to port {port} allowed in the firewall, or set HTTPS_PROXY"

@@ -9,6 +9,7 @@ from fednlp.deployment.ca import SERVER_NAME
 from fednlp.deployment.credentials import balancer_credentials, channel_credentials
 from fednlp.deployment.explain import likely
 from fednlp.deployment.identity import Call
+from fednlp.deployment.links import NotThere
 from fednlp.deployment.links.grpc.client import enrol
 from fednlp.deployment.links.proving import Prove
 from fednlp.deployment.links.streams import pause
@@ -19,10 +20,6 @@ from fednlp.simulation.components import Log
 
 _ON_THE_WAY = ("name", "port", "proxy")
 """Checks of the way to a server (:func:`fednlp.deployment.dial.dial`) that may come out otherwise after a while."""
-
-
-class NotThere(RunError):
-    """The server was not reached, and may be later."""
 
 
 def credentials(access: Access) -> Any:

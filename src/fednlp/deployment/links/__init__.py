@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from fednlp.errors import RunError
+
 Wake = Callable[[], None]
 """Tells a driver, from any thread, to ask its session for frames again."""
 
@@ -43,6 +45,10 @@ class Running(Protocol):
         Args:
             grace: Seconds that they get to end by themselves.
         """
+
+
+class NotThere(RunError):
+    """The other end, or what leads to it, was not reached, and may be later."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from fednlp.deployment.links import NotThere
 from fednlp.deployment.names import broker_scheme
 from fednlp.errors import MissingDependency, RunError
 
@@ -77,7 +78,8 @@ class Broker:
         """Connect and subscribe.
 
         Raises:
-            RunError: The broker is not reached, or refuses.
+            NotThere: The broker is not reached.
+            RunError: It refuses, or shows a certificate that is not trusted.
         """
         where = self._where
         host, _, port = where.rpartition(":")
@@ -88,7 +90,10 @@ class Broker:
         except (OSError, TimeoutError, ValueError) as error:
             self.close()
             reason = getattr(error, "strerror", None) or str(error) or "it does not answer"
-            raise RunError(f"the broker at {where} is not reached: {reason}") from None
+            kind = (
+                RunError if isinstance(error, ValueError) else NotThere
+            )  # such as a certificate that is not trusted
+            raise kind(f"the broker at {where} is not reached: {reason}") from None
         except RunError:
             self.close()
             raise

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from fednlp.deployment.certificates import Material
 from fednlp.deployment.frames import MOST_FRAME
-from fednlp.deployment.links import MOST_ENROLMENT, Session, Wake, mqtt
+from fednlp.deployment.links import MOST_ENROLMENT, NotThere, Session, Wake, mqtt
 from fednlp.deployment.links.mqtt import ACCEPTED, ENROL, MOST_STATUS, PRESENCE, SESSION, channel_of
 from fednlp.deployment.links.mqtt.broker import Broker
 from fednlp.deployment.links.mqtt.packets import Ordered, new_id, split
@@ -91,7 +91,8 @@ def enrol(
         timeout: Seconds.
 
     Raises:
-        RunError: The broker or the server is not there, or refuses.
+        NotThere: The broker or the server is not there, or the connection was lost.
+        RunError: The broker or the server refuses.
     """
 
     async def ask() -> bytes:
@@ -99,13 +100,14 @@ def enrol(
             await line.stream.write(request)
             return _accepted(await line.stream.read(1 + MOST_ENROLMENT))
 
+    kind: type[RunError] = NotThere
     try:
         return asyncio.run(asyncio.wait_for(ask(), timeout))
-    except TimeoutError:
-        reason = "the server does not answer"
-    except (Lost, FednlpError) as error:
-        reason = str(error)
-    raise RunError(f"cannot enrol by way of {address}: {reason}")
+    except (TimeoutError, Lost, NotThere) as error:
+        reason = str(error) or "the server does not answer"
+    except FednlpError as error:
+        kind, reason = RunError, str(error)
+    raise kind(f"cannot enrol by way of {address}: {reason}")
 
 
 class _NotLetIn(RunError):
@@ -182,7 +184,7 @@ class _Line:
                 await self.stream.write(self._purpose)
                 status = await asyncio.wait_for(self.stream.read(MOST_STATUS), mqtt.HANDSHAKE)
             except TimeoutError:
-                raise RunError("the server is not there, and the broker is") from None
+                raise NotThere("the server is not there, and the broker is") from None
             _accepted(status)
         except BaseException:
             await self.__aexit__()
