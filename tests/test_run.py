@@ -499,6 +499,7 @@ FILES = {
     "by_label.json",
     "labels.json",
     "summary.json",
+    "profile.json",
     "checkpoint/lock",
     "checkpoint/state.safetensors",
     "checkpoint/test.npy",

@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from fednlp.cli import app
 from fednlp.config import Experiment, dump
 from fednlp.errors import RunError
+from fednlp.simulation import tuning
 from fednlp.simulation.tuning import Trial, as_toml, choices, fastest
 
 
@@ -36,6 +38,20 @@ def test_the_fastest_is_the_shortest_round_that_was_run() -> None:
 def test_the_lines_are_those_of_an_experiment_file() -> None:
     lines = as_toml({"runtime.workers": 4, "runtime.threads": 2, "client.max_steps": 3})
     assert tomllib.loads(lines) == {"runtime": {"workers": 4, "threads": 2}, "client": {"max_steps": 3}}
+
+
+def test_bfloat16_is_tried_last_with_the_fastest_of_the_others(
+    experiment: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trial(_: Experiment, changes: dict[str, Any]) -> Trial:
+        return Trial(changes, 1.0 / changes["runtime.workers"])
+
+    monkeypatch.setattr(tuning, "_trial", trial)
+    trials = [*tuning.tried(experiment({}), 60)]
+    assert trials[-1].changes == {**fastest(trials[:-1]).changes, "client.bf16": True}
+    assert all("client.bf16" not in one.changes for one in trials[:-1])
+    low = [*tuning.tried(experiment({"client.bf16": True}), 60)]
+    assert all("client.bf16" not in one.changes for one in low)
 
 
 def test_one_trial_on_the_tiny_model(experiment: Callable[..., Experiment], tmp_path: Path) -> None:

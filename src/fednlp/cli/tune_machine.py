@@ -13,13 +13,16 @@ def tune_machine(
     changes: Annotated[list[str] | None, _SET] = None,
     seconds: Annotated[float, typer.Option(min=0, help="No trial is begun after so many seconds.")] = 60,
 ) -> None:
-    """Try numbers of workers and threads on this machine, and show which are the fastest for an experiment."""
+    """Try workers, threads and precision on this machine, and show which are the fastest for an experiment."""
     from fednlp import config
-    from fednlp.simulation.tuning import as_text, as_toml, fastest, tried
+    from fednlp.simulation.tuning import BF16, as_text, as_toml, fastest, tried
 
     found = []
     for trial in tried(config.load(experiment, changes or []), seconds):
         found.append(trial)
         said = trial.error if trial.seconds is None else f"{trial.seconds:.2f} s a round"
-        print(f"{as_text(trial.changes):28} {said}", flush=True)
-    print(f"\nThe fastest of these, as lines of the experiment file:\n\n{as_toml(fastest(found).changes)}")
+        print(f"{as_text(trial.changes):40} {said}", flush=True)
+    best = fastest(found)
+    print(f"\nThe fastest of these, as lines of the experiment file:\n\n{as_toml(best.changes)}")
+    if BF16 in best.changes:
+        print("\nLow precision changes the weights: leave client.bf16 out to compare with float32 runs.")
