@@ -186,7 +186,7 @@ class LocalTrainer:
             batches = self._collated(self.examples)
             for batch, share in zip(batches, _shares(batches), strict=True):
                 loss = self.task.loss(replica.model, batch) * share
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
         self.gradient_examples += len(self.examples)
         return replica.gradient()
 
