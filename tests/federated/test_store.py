@@ -1,6 +1,9 @@
 """The laws of the clients' records: what was saved is what is read, whatever happened since."""
 
+import os
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednlp.errors import RunError
+from fednlp.federated import store as store_module
 from fednlp.federated.store import ClientStore
 
 FIELDS = {"own": 5, "owed": 3, "none": 0}
@@ -108,3 +112,71 @@ def test_going_on_from_an_older_round_forgets_all_that_came_after(tmp_path: Path
     assert store.read(0, 3) is not None
     store.forget(0, 2)
     assert store.read(0, 9) is None
+
+
+class Crash(Exception):
+    """The process ends here."""
+
+
+SLOT = 16 + 4 * sum(FIELDS.values())
+crashes = st.lists(st.integers(0, 12), max_size=3)
+cohorts = st.lists(st.integers(0, 4), unique=True, max_size=4)
+
+
+@pytest.mark.parametrize("few", [0, SLOT - 1, SLOT, 1 << 20], ids=["large", "above", "at", "small"])
+@settings(max_examples=40, deadline=None)
+@given(
+    rounds=st.lists(st.tuples(cohorts, crashes), min_size=1, max_size=6),
+    at_once=st.integers(1, 60),
+    seed=st.integers(0, 99),
+)
+def test_a_process_that_ends_at_any_write_leaves_what_was_saved(
+    tmp_path_factory: pytest.TempPathFactory,
+    few: int,
+    rounds: list[tuple[list[int], list[int]]],
+    at_once: int,
+    seed: int,
+) -> None:
+    """As a dictionary would have it; the system reads and writes a few bytes at once, and stops in the midst."""
+    path, draw = tmp_path_factory.mktemp("store") / "clients.bin", torch.Generator().manual_seed(seed)
+    saved: dict[int, dict[str, torch.Tensor]] = {}
+    left = [0]
+
+    def some_written(file: int, data: Any, offset: int) -> int:
+        if left[0] == 0:
+            raise Crash
+        left[0] -= 1
+        return int(pwrite(file, bytes(data[:at_once]), offset))
+
+    def some_read(file: int, buffers: Any, offset: int) -> int:
+        return int(preadv(file, [buffers[0][:at_once]], offset))
+
+    pwrite, preadv = os.pwrite, os.preadv
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_module, "_FEW", few)
+        ClientStore(path, FIELDS).close()
+        patch.setattr(os, "pwrite", some_written)
+        patch.setattr(os, "preadv", some_read)
+        for number, (cohort, attempts) in enumerate(rounds, 1):
+            for writes in (*attempts, -1):
+                left[0], pending = writes, {}
+                with closing(ClientStore(path, FIELDS)) as store, suppress(Crash):
+                    for client in cohort:
+                        tensors = {name: torch.randn(n, generator=draw) for name, n in FIELDS.items()}
+                        store.write(client, number, tensors)
+                        pending[client] = tensors
+                with closing(ClientStore(path, FIELDS)) as store:
+                    for client in range(5):
+                        assert_same(store.read(client, number - 1), saved.get(client))
+            saved |= pending
+            with closing(ClientStore(path, FIELDS)) as store:
+                for client in range(5):
+                    assert_same(store.read(client, number), saved.get(client))
+                    assert store.has(client, number) == (client in saved)
+
+
+def assert_same(found: dict[str, torch.Tensor] | None, expected: dict[str, torch.Tensor] | None) -> None:
+    assert (found is None) == (expected is None)
+    for name, value in (expected or {}).items():
+        assert found is not None
+        assert torch.equal(found[name], value)

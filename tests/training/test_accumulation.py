@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from fednlp.training.local import LocalTrainer
 from fednlp.training.local_training import LocalTraining
@@ -94,3 +95,33 @@ def test_passes_have_dropout_of_their_own() -> None:
     (_, one), (_, other), (_, plain) = (trained(options, dropout=rate) for rate in (0.5, 0.5, 0.0))
     assert torch.equal(one, other)
     assert not torch.equal(one, plain)
+
+
+class Tagged(Classes):
+    """Texts with one to three labels each."""
+
+    def collate(
+        self, features: Any, numbers: np.ndarray, *place: Any, **mode: Any
+    ) -> dict[str, torch.Tensor]:
+        batch = super().collate(features, numbers, *place, **mode)
+        labels = batch["labels"][:, None].repeat(1, 3)
+        labels[torch.arange(3) > torch.from_numpy(numbers)[:, None] % 3] = -100
+        return batch | {"labels": labels}
+
+    def loss(self, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        logits = model(batch["ids"]).repeat_interleave(3, 0)
+        return nn.functional.cross_entropy(logits, batch["labels"].flatten())
+
+
+def test_the_gradient_of_all_examples_does_not_depend_on_how_they_are_cut() -> None:
+    """Each pass counts by its labels, as in a step."""
+    found, passes = [], []
+    for cut in ({"per_device_train_batch_size": TEXTS}, {}, {"max_tokens_per_batch": 12}):
+        replica = Replica(Averaged(), torch.device("cpu"), True)
+        x, task = flat_weights(small()), Tagged()
+        local = LocalTrainer(replica, task, FEATURES, np.arange(TEXTS), changed(SGD, **cut), x, 0, 1, 2)  # type: ignore[arg-type]
+        found.append(local.gradient(x))
+        passes.append(len(task.batches))
+    assert passes[0] == 1 < min(passes[1:])
+    for one in found[1:]:
+        torch.testing.assert_close(one, found[0], rtol=1e-4, atol=1e-6)

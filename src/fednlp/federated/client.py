@@ -187,7 +187,7 @@ class Local(Protocol):
         """
 
     def gradient(self, at: Tensor) -> Tensor:
-        """Return the gradient of the client's mean loss over all its examples, flat, without dropout."""
+        """Return the gradient of the client's mean loss over all labels of its examples, flat, without dropout."""
 
 
 @dataclass(frozen=True)

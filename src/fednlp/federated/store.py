@@ -86,16 +86,16 @@ class ClientStore:
         """Return a client's stamps, and the values of its first slot where these are few, by one access of the disk."""
         if self._slot > _FEW:
             return self._stamps(client), None
-        data = bytearray(self._slot + _STAMP.size)
-        os.preadv(self._file, [data], self._place(client, 0))  # what is beyond the end of the file stays 0
+        data = memoryview(bytearray(self._slot + _STAMP.size))
+        _read_all(self._file, data, self._place(client, 0))
         stamps = [_STAMP.unpack_from(data, place) for place in (0, self._slot)]
-        return stamps, memoryview(data)[_STAMP.size : self._slot]
+        return stamps, data[_STAMP.size : self._slot]
 
     def _values(self, client: int, slot: int) -> memoryview:
         """Return the bytes of a slot's values; zeros beyond the end of the file."""
-        data = bytearray(self._slot - _STAMP.size)
-        os.preadv(self._file, [data], self._place(client, slot) + _STAMP.size)
-        return memoryview(data)
+        data = memoryview(bytearray(self._slot - _STAMP.size))
+        _read_all(self._file, data, self._place(client, slot) + _STAMP.size)
+        return data
 
     def has(self, client: int, saved: int) -> bool:
         """Return whether a client has a record of the rounds up to this one, damaged or not."""
@@ -161,6 +161,12 @@ def _latest(stamps: list[tuple[int, int]], saved: int) -> int | None:
     """Return the slot of the latest saved round; None if there is none."""
     there = [(number, slot) for slot, (number, _) in enumerate(stamps) if 0 < number <= saved]
     return max(there)[1] if there else None
+
+
+def _read_all(file: int, into: memoryview, offset: int) -> None:
+    """Read as many bytes as there is room for, or up to the end of the file: the system may give fewer at once."""
+    while into and (got := os.preadv(file, [into], offset)):
+        into, offset = into[got:], offset + got
 
 
 def _write_all(file: int, data: bytes, offset: int) -> None:

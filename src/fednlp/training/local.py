@@ -159,11 +159,7 @@ class LocalTrainer:
 
         The passes are weighted as one over all the examples would weight them, so that the gradient is the same.
         """
-        replica = self.replica
-        batches = [
-            self.task.collate(self.features, some, replica.device, training=True)
-            for some in self._passes(numbers)
-        ]
+        replica, batches = self.replica, self._collated(numbers)
         replica.zero_grad()
         if len(batches) == 1:
             loss = self._loss(batches[0])
@@ -181,23 +177,27 @@ class LocalTrainer:
             return self.task.loss(self.replica.model, batch)
 
     def gradient(self, at: Tensor) -> Tensor:
-        """Return the gradient of the client's mean loss over all its examples, flat, without dropout."""
+        """Return the gradient of the client's mean loss over all labels of its examples, flat, without dropout."""
         replica = self.replica
         self._load(at, by_rows=False)
         replica.train(False)
         replica.zero_grad()
         with torch_stream(self.seed, "gradient", self.round, self.client, *self._again()):
-            for numbers in self._passes(self.examples):
-                batch = self.task.collate(self.features, numbers, replica.device, training=True)
-                loss = self.task.loss(replica.model, batch) * (len(numbers) / len(self.examples))
-                loss.backward()  # type: ignore[no-untyped-call]
+            batches = self._collated(self.examples)
+            for batch, share in zip(batches, _shares(batches), strict=True):
+                loss = self.task.loss(replica.model, batch) * share
+                loss.backward()
         self.gradient_examples += len(self.examples)
         return replica.gradient()
 
-    def _passes(self, numbers: np.ndarray) -> list[np.ndarray]:
-        options = self.options
+    def _collated(self, numbers: np.ndarray) -> list[Batch]:
+        """Return the passes over some examples."""
+        options, features = self.options, self.features
         size, tokens = options.per_device_train_batch_size, options.max_tokens_per_batch
-        return passes(numbers, self.features.lengths(numbers), size, tokens)
+        return [
+            self.task.collate(features, some, self.replica.device, training=True)
+            for some in passes(numbers, features.lengths(numbers), size, tokens)
+        ]
 
     def _load(self, start: Tensor, by_rows: bool) -> None:
         """Load the weights that steps begin with, and let go of those of the call before."""
