@@ -50,6 +50,7 @@ def test_the_start_of_a_run_is_measured_against_a_bare_script(document: Any, tmp
     assert all(one["seconds"] > 0 and one["cpu"] > 0 for one in figures.values())
 
 
+@pytest.mark.slow
 def test_what_a_site_takes_to_join_is_measured() -> None:
     figures = said_by("deployment.py", "join", "--joins", "1")["join"]
     assert 0 < figures["ready_mb"] <= figures["trained_mb"]

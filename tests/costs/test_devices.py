@@ -145,7 +145,10 @@ def test_a_file_without_end_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("jetson-tx", "did you mean jetson-tx2? known are amd-epyc-2-cores, jetson-tx2, pixel-4, raspberry-pi-4b"),
+        (
+            "jetson-tx",
+            "did you mean jetson-tx2? known are amd-epyc-2-cores, jetson-tx2, pixel-4, raspberry-pi-4b",
+        ),
         ("Raspberry-Pi-4B", "did you mean raspberry-pi-4b?"),
         ("nothing like it", "or give the path of a TOML file"),
         ("no/such/file.toml", "there is no device profile no/such/file.toml"),
