@@ -12,6 +12,7 @@
 ``many``      1,000 connected light clients, 25, 50 and 100 of them a round with an update of 1 MB: the server's time
               for a round grows linearly, and its memory does not grow with the clients
 ``memory``    six clients with a model of 400 MB: at most 3 models resident at the server
+``join``      a site with BERT-tiny: at most 450 MB, and 6 s from its start until it is ready
 
 Each section's module says how it is measured (``benchmarks/speed/``).
 """
@@ -61,12 +62,20 @@ def memory(given: argparse.Namespace) -> dict[str, Any]:
     return memory(given.hidden, given.layers, given.uploads, 2)
 
 
+def join(given: argparse.Namespace) -> dict[str, Any]:
+    """Return the figures of the section ``join``."""
+    from speed.joining import join
+
+    return join(given.joins)
+
+
 SECTIONS: Mapping[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "transfer": transfer,
     "codec": codec,
     "round": round_,
     "many": many,
     "memory": memory,
+    "join": join,
 }
 
 
@@ -83,6 +92,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=1024, help="size of the model of the section memory")
     parser.add_argument("--layers", type=int, default=8, help="of the model of the section memory")
     parser.add_argument("--uploads", type=int, default=6, help="clients of the section memory")
+    parser.add_argument("--joins", type=int, default=5, help="sites of the section join, one after the other")
     given = parser.parse_args()
     unknown = [name for name in given.sections if name not in SECTIONS]
     if unknown:

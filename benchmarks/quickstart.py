@@ -93,12 +93,11 @@ class Bare:
         self.experiment = self.run.experiment()
         self.components = build_components(self.experiment, lambda text: None)
         self.partition = Partition.load(self.run.partition)
-        config = dict(self.experiment.model.config)
-        self.model = AutoModelForSequenceClassification.from_pretrained(
-            self.components.source, num_labels=20, **config
-        )
+        labels = len(self.components.data.label_names)
+        self.config = {"num_labels": labels, **self.experiment.model.config}
+        self.model = AutoModelForSequenceClassification.from_pretrained(self.components.source, **self.config)
 
-    def _batches(self, lines: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    def batches(self, lines: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         """Yield the batches of each client of each round, as its local trainer draws them, ready-made."""
         import torch
 
@@ -123,7 +122,7 @@ class Bare:
 
         self.model.train()
         total, options = 0.0, self.experiment.client
-        for batches in self._batches(lines):
+        for batches in self.batches(lines):
             start = time.perf_counter()
             optimizer = torch.optim.AdamW(
                 self.model.parameters(), options.learning_rate, weight_decay=options.weight_decay, fused=True

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 
 from fednlp.errors import FetchError
 from fednlp.hubs.package_index import named_model
@@ -38,6 +39,21 @@ def test_dropout_and_precision_are_measured_against_the_bare_loop() -> None:
     share = 1 - figures["float32 without dropout"] / figures["float32"]
     assert figures["dropout's share"] == pytest.approx(share, abs=0.01)
     assert figures["bf16"] > 0
+
+
+def test_the_start_of_a_run_is_measured_against_a_bare_script(document: Any, tmp_path: Path) -> None:
+    file = tmp_path / "tiny.toml"
+    file.write_text(tomli_w.dumps(document()), encoding="utf-8")
+    words = ("FEDNLP_TRACEBACK=0", "--experiment", str(file), "--pairs", "1", "--workers", "1")
+    figures = said_by("startup.py", *words)["workers 1"]
+    assert set(figures) == {"FEDNLP_TRACEBACK=0", "bare"}
+    assert all(one["seconds"] > 0 and one["cpu"] > 0 for one in figures.values())
+
+
+@pytest.mark.slow
+def test_what_a_site_takes_to_join_is_measured() -> None:
+    figures = said_by("deployment.py", "join", "--joins", "1")["join"]
+    assert 0 < figures["ready_mb"] <= figures["trained_mb"]
 
 
 def test_a_big_file_goes_through_all_phases() -> None:

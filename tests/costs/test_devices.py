@@ -34,8 +34,22 @@ def _message(path: str | Path) -> str:
 def test_every_profile_that_comes_along_is_named_as_its_file_and_states_its_source(name: str) -> None:
     device = load_profile(name)
     assert device.name == name
-    assert re.search(r"(MobiCom|ACL) 20\d\d", device.source)
+    assert re.search(r"(MobiCom|ACL) 20\d\d|measured on 20\d\d-\d\d-\d\d with fednlp", device.source)
     assert "\n" not in device.source
+
+
+def test_the_measured_profile_takes_longer_the_deeper_a_model_is_trained() -> None:
+    """More layers at work take longer, the whole model takes longest, and training takes longer than inference."""
+    device = load_profile("amd-epyc-2-cores")
+    assert device.training.bias is not None
+    assert 0 < device.training.bias < 1
+    for model, layers in (("bert-tiny", 2), ("minilm", 6)):
+        series = []
+        for speed in (device.training, device.inference):
+            by_depth = {**speed.depths[model], layers: speed.models[model]}
+            series.append([seconds for _, seconds in sorted(by_depth.items())])
+        assert all(one == sorted(one) for one in series)
+        assert all(training > inference for training, inference in zip(*series, strict=True))
 
 
 def test_the_pi_is_fifteen_times_as_slow_and_states_nothing_that_its_source_does_not() -> None:
@@ -131,7 +145,10 @@ def test_a_file_without_end_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("jetson-tx", "did you mean jetson-tx2? known are jetson-tx2, pixel-4, raspberry-pi-4b"),
+        (
+            "jetson-tx",
+            "did you mean jetson-tx2? known are amd-epyc-2-cores, jetson-tx2, pixel-4, raspberry-pi-4b",
+        ),
         ("Raspberry-Pi-4B", "did you mean raspberry-pi-4b?"),
         ("nothing like it", "or give the path of a TOML file"),
         ("no/such/file.toml", "there is no device profile no/such/file.toml"),

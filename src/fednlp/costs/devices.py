@@ -126,7 +126,7 @@ def profile_names() -> list[str]:
     """Return the names of the profiles that come with fednlp.
 
     >>> profile_names()
-    ['jetson-tx2', 'pixel-4', 'raspberry-pi-4b']
+    ['amd-epyc-2-cores', 'jetson-tx2', 'pixel-4', 'raspberry-pi-4b']
     """
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
