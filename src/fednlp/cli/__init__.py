@@ -28,7 +28,6 @@ from fednlp.cli import (
 )
 from fednlp.errors import FednlpError
 from fednlp.formatting.safe_text import clean_lines
-from fednlp.models.quick_import import SWITCH
 from fednlp.plugins import place_of
 from fednlp.runtime.launch import rank_of
 
@@ -80,7 +79,6 @@ def options(version: Annotated[bool, _VERSION] = False) -> None:
 
 def main() -> None:
     """Run the command line; errors are one message, never a traceback unless ``FEDNLP_TRACEBACK=1`` asks for it."""
-    os.environ.setdefault(SWITCH, "1")
     rank, ranks = rank_of()
     if rank:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 says when to end
