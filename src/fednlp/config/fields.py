@@ -25,9 +25,10 @@ from fednlp.config.sections import (
     Secure,
     Server,
     Task,
-    VariantName,
 )
 from fednlp.option_types import PositiveInt
+
+VariantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._+-]*$", max_length=40)]
 
 
 class ExperimentFields(Section):

@@ -1,0 +1,50 @@
+"""The sections of an experiment: their keys, types and defaults.
+
+How they go together: :mod:`fednlp.config.cross_checks`.
+"""
+
+from fednlp.config.sections.base import BASELINES, GIVEN, SITES, Section, with_options
+from fednlp.config.sections.data import Data, DataFiles, Partition
+from fednlp.config.sections.exchange import LARGEST_CLIP, Exchange, Privacy, Pull, Secure
+from fednlp.config.sections.fewshot import Fewshot
+from fednlp.config.sections.methods import (
+    Aggregator,
+    Algorithm,
+    Attack,
+    Client,
+    NamedFunction,
+    Rounds,
+    Server,
+)
+from fednlp.config.sections.running import Costs, Evaluation, Report, Runtime
+from fednlp.config.sections.task import Model, Task
+
+__all__ = [
+    "BASELINES",
+    "GIVEN",
+    "LARGEST_CLIP",
+    "SITES",
+    "Aggregator",
+    "Algorithm",
+    "Attack",
+    "Client",
+    "Costs",
+    "Data",
+    "DataFiles",
+    "Evaluation",
+    "Exchange",
+    "Fewshot",
+    "Model",
+    "NamedFunction",
+    "Partition",
+    "Privacy",
+    "Pull",
+    "Report",
+    "Rounds",
+    "Runtime",
+    "Section",
+    "Secure",
+    "Server",
+    "Task",
+    "with_options",
+]

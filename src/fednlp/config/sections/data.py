@@ -1,0 +1,112 @@
+"""The sections of an experiment that say what the clients have: ``[data]`` and ``[partition]``."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, JsonValue, PlainValidator, field_validator, model_validator
+
+from fednlp.config.sections.base import SITES, Section, with_options
+from fednlp.errors import PartitionError
+from fednlp.option_types import Fraction, PositiveInt
+from fednlp.partition.make import PartitionSpec, method_named
+from fednlp.partition.methods import METHODS
+
+
+def _one_or_several(value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+        return value
+    raise ValueError('give a file, a folder, a pattern such as "silos/*.csv", or a list of these')
+
+
+class DataFiles(Section):
+    """Files of examples, and how they are read: the arguments of :func:`fednlp.data.load_data`.
+
+    ``path`` names silos, each the examples of one client, where it is a list, a pattern, or a folder of files or of
+    folders that are a data set each.
+    """
+
+    path: Annotated[str | list[str] | None, PlainValidator(_one_or_several)] = None
+    text: str = "text"
+    label: str = "label"
+    columns: dict[str, str] = {}
+    test_path: str | None = None
+    test_fraction: Fraction = 0.2
+    delimiter: str | None = None
+    on_invalid_row: Literal["refuse", "drop"] = "refuse"
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of :func:`fednlp.data.load_data` that say which files these are."""
+        return self.model_dump(include=set(DataFiles.model_fields))
+
+
+class Data(DataFiles):
+    """Where the examples come from: a known data set by ``name``, files by ``path``, or both.
+
+    ``name = "sites"`` is for a deployment: the examples are at the sites, and the server knows the ``labels`` and a
+    test set at most. For a search for a pace it also has labelled texts of its own, ``validation_path``.
+    """
+
+    name: str | None = None
+    labels: Annotated[list[str] | None, Field(min_length=2)] = None
+    validation_path: str | None = None
+
+    @property
+    def at_sites(self) -> bool:
+        """Whether the examples are at the sites of a deployment."""
+        return self.name == SITES
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.labels is not None and not self.at_sites:
+            raise ValueError('labels are for name = "sites": other data bring theirs; leave labels out')
+        if self.labels is not None and len({*self.labels}) < len(self.labels):
+            raise ValueError("labels: each is to be named once")
+        if self.validation_path is not None and not self.at_sites:
+            raise ValueError(
+                'validation_path is for name = "sites": say fewshot.validation, and leave it out'
+            )
+        if self.at_sites and self.path is not None:
+            raise ValueError('name = "sites" has no path: each site names its own files')
+        if self.name is None and self.path is None:
+            raise ValueError('say name = "20news" (a known data set) or path = "my.csv" (your own file)')
+        return self
+
+
+@with_options(METHODS.option_types())
+class Partition(Section):
+    """How the examples are shared out over the clients.
+
+    ``"auto"`` is ``"silos"`` where ``data.path`` names silos, and otherwise ``"uniform"``. The further keys are the
+    options of all methods: the parameters of their functions (:mod:`fednlp.partition.methods`).
+    """
+
+    method: str = "auto"
+    clients: PositiveInt | None = None
+    seed: int | None = None
+    options: dict[str, JsonValue] = {}
+
+    @field_validator("method")
+    @classmethod
+    def _known_method(cls, method: str) -> str:
+        try:
+            return method if method == "auto" else method_named(method)
+        except PartitionError as error:
+            raise ValueError(str(error)) from None
+
+    @field_validator("options")
+    @classmethod
+    def _keys_stay(cls, options: dict[str, Any]) -> dict[str, Any]:
+        for key in ("method", "seed"):
+            if key in options:
+                raise ValueError(f"{key} is no option of a partitioner: say partition.{key}")
+        return options
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that are set, without the method and the seed."""
+        named = self.model_dump(exclude_none=True, exclude={"method", "seed", "options"})
+        return named | dict(self.options)
+
+    def spec(self) -> PartitionSpec:
+        """Return what the partition is made of."""
+        return PartitionSpec(self.method, seed=self.seed, **self.given())

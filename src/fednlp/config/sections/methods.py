@@ -1,0 +1,113 @@
+"""The sections of an experiment that say by which method: the algorithm, its parts, clients, server and rounds."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, JsonValue, field_validator
+
+from fednlp.config.sections.base import BASELINES, GIVEN, Section
+from fednlp.federated.aggregators import AGGREGATORS
+from fednlp.federated.algorithms import ALGORITHMS
+from fednlp.federated.attacks import ATTACKS
+from fednlp.federated.schedules import ScheduleName
+from fednlp.option_types import Count, Decay, Fraction, PositiveFloat
+from fednlp.training.local_training import LocalTraining
+
+ServerName = Literal["sgd", "adagrad", "adam", "yogi"]
+
+
+class NamedFunction(Section):
+    """A section whose ``name`` stands for a function, and whose further keys are options: the function's parameters.
+
+    A name ``"module:function"`` is the user's own function, whose options are in ``options``
+    (:mod:`fednlp.registry`).
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    options: dict[str, JsonValue] = {}
+
+    @property
+    def function_options(self) -> dict[str, Any]:
+        """The function's options that are given."""
+        return {**(self.model_extra or {}), **self.options}
+
+
+class Algorithm(NamedFunction):
+    """The method: see docs/methods. Its options are parameters of its function (:mod:`fednlp.federated.algorithms`)."""
+
+    name: str = "fedavg"
+    weighting: Literal["examples", "uniform"] = "examples"
+
+    @field_validator("name")
+    @classmethod
+    def _known_name(cls, name: str) -> str:
+        return name if name == GIVEN else ALGORITHMS.check_name(name, BASELINES)
+
+
+class Aggregator(NamedFunction):
+    """How updates become one, in place of the algorithm's own rule (:mod:`fednlp.federated.aggregators`)."""
+
+    name: str = "mean"
+
+    @field_validator("name")
+    @classmethod
+    def _known_name(cls, name: str) -> str:
+        return AGGREGATORS.check_name(name)
+
+
+class Attack(NamedFunction):
+    """Which ``fraction`` of all clients send something else than what they trained, and what.
+
+    The attacks: :mod:`fednlp.federated.attacks`.
+    """
+
+    fraction: Fraction
+
+    @field_validator("name")
+    @classmethod
+    def _known_name(cls, name: str) -> str:
+        return ATTACKS.check_name(name)
+
+
+class Client(LocalTraining, Section):
+    """One client's local training, and how it changes over the rounds and after the last.
+
+    ``finetune_steps`` is how many steps each client takes by itself after the last round, for its own tests.
+    ``round_schedule``, ``warmup_rounds`` and ``minimum_rate`` change the learning rate over the rounds: they multiply
+    it by a factor between ``minimum_rate`` and 1 (:class:`fednlp.federated.schedules.RateSchedule`).
+    """
+
+    finetune_steps: Count = 0
+    round_schedule: ScheduleName = "constant"
+    warmup_rounds: Count = 0
+    minimum_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
+class Server(Section):
+    """The server optimiser on the pseudo-gradient; what is left out takes the algorithm's default.
+
+    ``round_schedule``, ``warmup_rounds`` and ``minimum_rate`` are as in ``[client]``, for the server's learning rate.
+    """
+
+    optimizer: ServerName | None = None
+    learning_rate: PositiveFloat | None = None
+    momentum: Decay | None = None
+    beta1: Decay | None = None
+    beta2: Decay | None = None
+    tau: PositiveFloat | None = None
+    round_schedule: ScheduleName = "constant"
+    warmup_rounds: Count = 0
+    minimum_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
+class Rounds(Section):
+    """When a round goes on without a client.
+
+    ``wait`` is in seconds, and is for deployments; without it a round waits for as long as it takes. With
+    ``over_selection`` a round draws so many times ``clients_per_round``, and the first ``clients_per_round`` of them to
+    deliver count; in a simulation they are the fastest by the simulated clock.
+    """
+
+    wait: PositiveFloat | None = None
+    over_selection: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0

@@ -1,0 +1,92 @@
+"""The sections of an experiment that change no weights: costs, where the work is done, evaluation, reports."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import PlainValidator, field_validator
+from pydantic_core import PydanticCustomError
+
+from fednlp.config.sections.base import Section
+from fednlp.option_types import Count, PositiveFloat, PositiveInt
+from fednlp.plugins import is_own
+from fednlp.runtime import ENGINES
+
+Tracker = Literal["none", "tensorboard", "wandb", "mlflow"]
+
+
+def _one_or_mixed(value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, dict) and value and all(type(name) is str for name in value):
+        shares = [1.0 if type(share) is int and share == 1 else share for share in value.values()]
+        if all(type(share) is float for share in shares):
+            return dict(zip(value, shares, strict=True))
+    wanted = 'give a profile, or a mix with its shares: { "jetson-tx2" = 0.5, "raspberry-pi-4b" = 0.5 }'
+    raise PydanticCustomError("device_type", wanted)
+
+
+class Costs(Section):
+    """What time and bytes are priced with: bandwidths in MB/s (10^6 bytes), and a device's profile.
+
+    ``device`` is one profile for all clients, or a mix: shares of the clients by profile.
+    """
+
+    bandwidth_up: PositiveFloat | None = None
+    bandwidth_down: PositiveFloat | None = None
+    device: Annotated[str | dict[str, float] | None, PlainValidator(_one_or_mixed)] = None
+
+
+class Runtime(Section):
+    """Where the work is done. ``engine``, ``address`` and ``workers`` change the speed, never the result.
+
+    ``address`` is that of a cluster of Ray. ``workers_per_gpu`` and ``gpu_mapping``, a file, lay the workers over GPUs.
+    ``cache_activations`` keeps what frozen bottom layers make of each text on disk, in place of running them again.
+    """
+
+    engine: str = "pool"
+    address: str | None = None
+    workers: Count = 0
+    threads: PositiveInt = 1
+    device: str = "auto"
+    workers_per_gpu: PositiveInt = 1
+    gpu_mapping: str | None = None
+    cache_activations: bool = True
+
+    @field_validator("engine")
+    @classmethod
+    def _known_engine(cls, name: str) -> str:
+        if name in ENGINES or is_own(name):
+            return name
+        raise ValueError(
+            f'there is no engine "{name}": known are {", ".join(ENGINES)}, or "module:Class" of your own'
+        )
+
+
+class Evaluation(Section):
+    """When the model is tried on test examples: every so many rounds, and always at the end.
+
+    With ``federated`` the clients evaluate the global model on their own test examples, and its metrics are made of
+    sums over all clients. With ``cross_client_evaluation`` the clients' own models are tried at the end on every
+    client's test examples. The models after ``client.finetune_steps`` are kept where there are at most
+    ``keep_client_models`` clients. With ``bf16_full_eval`` predictions are made in bfloat16.
+    """
+
+    every: PositiveInt = 1
+    personal: bool = True
+    federated: bool = False
+    batch_size: PositiveInt = 64
+    bf16_full_eval: bool | Literal["auto"] = False
+    local_models: PositiveInt = 10
+    cross_client_evaluation: bool = False
+    keep_client_models: Count = 100
+
+
+class Report(Section):
+    """Where the numbers go beside the run directory."""
+
+    report_to: list[Tracker] = []
+
+    @field_validator("report_to", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        names = [value] if isinstance(value, str) else value
+        return [name for name in names if name != "none"] if isinstance(names, list) else value

@@ -1,0 +1,56 @@
+"""The sections of an experiment that say what is learnt: ``[task]`` and ``[model]``."""
+
+import difflib
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, JsonValue, field_validator
+
+from fednlp.config.sections.base import Section, with_options
+from fednlp.formulations import TASKS, option_types
+
+
+@with_options(option_types())
+class Task(Section):
+    """What is learnt: a formulation by ``name``, inferred from the data if left out, and its options.
+
+    The further keys are the options of all tasks (:mod:`fednlp.formulations`).
+    """
+
+    name: str | None = None
+    options: dict[str, JsonValue] = {}
+
+    @field_validator("name")
+    @classmethod
+    def _known_name(cls, name: str | None) -> str | None:
+        if name is None or name in TASKS or ":" in name:
+            return name
+        near = difflib.get_close_matches(name, TASKS, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(f'there is no task "{name}": {hint}known are {", ".join(TASKS)}')
+
+    @property
+    def configured(self) -> str | None:
+        """The task that is named, or prompt classification where only a prompt is; None for the data set's own."""
+        return self.name or ("prompt-classification" if self.given().get("prompt") else None)
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that are set, without the name."""
+        named = self.model_dump(exclude_none=True, exclude={"name", "options"})
+        return named | dict(self.options)
+
+
+class Model(Section):
+    """The starting point: a name known here, a folder, or a hub name; ``config`` overrides its settings.
+
+    ``peft`` puts adapters on it; ``vocabulary_size`` and ``vocabulary`` (of source and target) are for
+    models that are built over the texts at hand;
+    ``train`` says which parameters are shared, personal or frozen (:mod:`fednlp.models.selection`).
+    """
+
+    name_or_path: str = "bert-tiny"
+    max_length: Annotated[int, Field(ge=4)] = 128
+    config: dict[str, JsonValue] = {}
+    vocabulary_size: Annotated[int, Field(ge=300)] | None = None
+    vocabulary: Literal["shared", "separate"] = "shared"
+    peft: dict[str, JsonValue] | None = None
+    train: JsonValue = "all"
