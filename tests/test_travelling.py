@@ -223,8 +223,12 @@ def test_exact_averaging_sends_adapters_transformed_and_the_rest_as_factors(
 def test_pulling_sends_what_it_says(whole: Callable[[str], RunDir]) -> None:
     for method in ("low", "high", "random"):
         for line in lines_of(whole(method)):
-            assert line["tensors_up"] == sum(len(sent) for sent in line["sent"].values())
+            parts = sum(len(slices) for slices in line.get("sent_slices", {}).values())
+            assert line["tensors_up"] == sum(len(sent) for sent in line["sent"].values()) + parts
             assert line["tensors_up"] < line["tensors_down"] or method == "high"
+    for line in lines_of(whole("random")):
+        half = len(x_of(whole("random"))) // 2
+        assert line["parameters_up"] == half * len(line["cohort"])
     first, later = lines_of(whole("high"))[0], lines_of(whole("high"))[1:]
     assert any(line["tensors_down"] < first["tensors_down"] for line in later)
     low = lines_of(whole("low"))[0]

@@ -239,8 +239,8 @@ def _exchange_problems(experiment: ExperimentFields) -> list[str]:
             found.append(f"[{section}] is not supported by {name}, where nothing is exchanged: leave it out")
     if pull.rule == "all" and pull != Pull():
         found.append(
-            '[pull] share, of and push have no effect with pull.rule = "all": say pull.rule = "low", "high" or '
-            '"random"'
+            '[pull] share, of, push, norm and embeddings have no effect with pull.rule = "all": say pull.rule = "low", '
+            '"high" or "random"'
         )
     try:
         check_exchange(exchange.up, exchange.down, exchange.error_feedback)

@@ -283,8 +283,12 @@ def canonical(experiment: Experiment) -> dict[str, Any]:
     for key in ("engine", "address", "workers", "workers_per_gpu", "gpu_mapping"):
         document["runtime"].pop(key, None)
     document["evaluation"].pop("keep_client_models")
-    if not experiment.evaluation.federated:  # runs from before there was the key go by the same name
-        document["evaluation"].pop("federated")
+    for key in ("federated", "server_model"):  # runs from before there was the key go by the same name
+        if not document["evaluation"][key]:
+            document["evaluation"].pop(key)
+    for key, usual in (("norm", "l2"), ("embeddings", "chosen")):
+        if document["pull"][key] == usual:
+            document["pull"].pop(key)
     if not experiment.secure.sum_reports:
         document["secure"].pop("sum_reports")
     return document

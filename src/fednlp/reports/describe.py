@@ -345,6 +345,6 @@ def _pulling(config: Mapping[str, Any]) -> Iterator[str]:
         return
     rule, share = pull["rule"], _percent(pull.get("share", 0.5))
     which = _RULES.get(str(rule), "drawn again each time" if rule == "random" else clean(rule))
-    of = "the tensors" if pull.get("of", "tensors") == "tensors" else "the parameters, in tensors"
+    of = "the tensors" if pull.get("of", "tensors") == "tensors" else "the parameters"
     back = ", and gets these alone back" if pull.get("push") == "selected" else ""
     yield f"each client sends {share} of {of} {which}{back}"

@@ -113,8 +113,9 @@ class ClientWorker:
                 else None
             )
             self.replica.activation_cache = ActivationCache(self.replica.frozen_prefix, folder, 0)
-        stacks = stacks_of([groups.get(e.name, "") for e in self.layout.entries])
-        pull = replace(algorithm.uplink.pull, groups=stacks)
+        pull = algorithm.uplink.pull
+        stacks = stacks_of([groups.get(e.name, "") for e in self.layout.entries], pull.embeddings)
+        pull = replace(pull, groups=stacks)
         uplink = replace(algorithm.uplink, pull=pull, adapters=tuple(adapters))
         self.algorithm = replace(algorithm, uplink=uplink)
         self.train_features = opened_features(spec.train_features)

@@ -28,12 +28,17 @@ class Exchange(Section):
 
 
 class Pull(Section):
-    """Which of the shared tensors a client sends in a round, by how far they moved since its last one."""
+    """Which of the shared tensors a client sends in a round, by how far they moved since its last one.
+
+    With ``embeddings = "apart"`` these are always sent, and not counted in ``share``.
+    """
 
     rule: Literal["all", "low", "high", "random"] = "all"
     share: Fraction = 0.5
     of: Literal["tensors", "parameters"] = "tensors"
     push: Literal["all", "selected"] = "all"
+    norm: Literal["l2", "l1"] = "l2"
+    embeddings: Literal["chosen", "apart"] = "chosen"
 
 
 class Secure(Section):
