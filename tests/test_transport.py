@@ -32,6 +32,7 @@ METHODS: dict[str, dict[str, Any]] = {
         },
         "exchange.up": ["int8"],
     },
+    "16-bit weights": {"exchange": {"up": ["float16"], "down": ["float16"], "send": "weights"}},
     "exact lora": {"model.peft": {"method": "lora", "r": 2, "averaging": "exact"}},
     "fedbuff": {
         "algorithm": {"name": "fedbuff", "buffer_size": 2},

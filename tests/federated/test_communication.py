@@ -17,7 +17,9 @@ from fednlp.federated.communication import (
     bytes_down,
     decode_update,
     encode_update,
+    sent_shapes,
 )
+from fednlp.federated.message import unpack
 from fednlp.federated.params import Layout
 from fednlp.federated.sent import Sent
 
@@ -140,3 +142,22 @@ def test_the_server_s_vectors_that_travel_are_counted() -> None:
     for downlink in (Downlink(), HALF):
         more = bytes_down(downlink, LAYOUT, vectors=2)
         assert more == bytes_down(downlink, LAYOUT) + 2 * LAYOUT.message_bytes
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@given(seed=st.integers(0, 1000), scale=st.sampled_from([1e-6, 1e-3, 1.0]))
+def test_weights_in_16_bits_are_torch_s_rounding_of_the_weights(
+    dtype: torch.dtype, seed: int, scale: float
+) -> None:
+    """A small change of a weight is lost, as over the wire of FedSplitBERT; and nothing of it is left at the server."""
+    uplink = Uplink(chain_of([str(dtype).removeprefix("torch.")]), weights=True)
+    x, update = noise(seed), noise(seed + 1) * scale
+    sent = encode_update(uplink, LAYOUT, update, KEY, x=x)
+    arrived = x + decode_update(uplink, LAYOUT, replace(sent, decoded=None), KEY, x)
+    rounded = (x + update).to(dtype).float()
+    for number, entry in enumerate(LAYOUT.entries):
+        if number not in LAYOUT.derived:
+            place = slice(entry.start, entry.stop)
+            torch.testing.assert_close(arrived[place], rounded[place], rtol=0, atol=1e-6)
+            message = unpack(sent.message, sent_shapes(uplink, LAYOUT, None))
+            assert torch.equal(message[entry.name], (x + update)[place].view(entry.shape).to(dtype))

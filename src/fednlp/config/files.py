@@ -273,6 +273,18 @@ def dump(experiment: Experiment) -> str:
     return tomli_w.dumps(experiment.model_dump(exclude_none=True))
 
 
+_LATER = (
+    ("evaluation", "federated", False),
+    ("evaluation", "server_model", False),
+    ("exchange", "send", "updates"),
+    ("partition", "test_sets", "assigned"),
+    ("pull", "norm", "l2"),
+    ("pull", "embeddings", "chosen"),
+    ("secure", "sum_reports", False),
+)
+"""Keys that came later, and their defaults: runs from before there was the key go by the same name."""
+
+
 def canonical(experiment: Experiment) -> dict[str, Any]:
     """Return what decides a run's result: not its name, its engine and workers, or what is kept."""
     document = experiment.model_dump(exclude_none=True)
@@ -283,14 +295,9 @@ def canonical(experiment: Experiment) -> dict[str, Any]:
     for key in ("engine", "address", "workers", "workers_per_gpu", "gpu_mapping"):
         document["runtime"].pop(key, None)
     document["evaluation"].pop("keep_client_models")
-    for key in ("federated", "server_model"):  # runs from before there was the key go by the same name
-        if not document["evaluation"][key]:
-            document["evaluation"].pop(key)
-    for key, usual in (("norm", "l2"), ("embeddings", "chosen")):
-        if document["pull"][key] == usual:
-            document["pull"].pop(key)
-    if not experiment.secure.sum_reports:
-        document["secure"].pop("sum_reports")
+    for section, key, usual in _LATER:
+        if document[section][key] == usual:
+            document[section].pop(key)
     return document
 
 

@@ -67,6 +67,7 @@ def encode_update(
     key: RngKey,
     sent: Sent | None = None,
     residual: Tensor | None = None,
+    x: Tensor | None = None,
 ) -> EncodedUpdate:
     """Encode a client's update: the client's half.
 
@@ -77,11 +78,12 @@ def encode_update(
         key: Seed, round, client: what stochastic rounding and random choices are drawn from.
         sent: What is sent; None for all.
         residual: What earlier messages lost, with error feedback; None for nothing.
+        x: The model that the client was sent, flat; it is needed where weights are sent.
     """
     pieces = _transformed(layout, sent)
     if not pieces:
         return EncodedUpdate(b"", sent, residual, {})
-    message = b""
+    message, start = b"", _start(uplink, x)
 
     def carry(encoded: dict[str, Tensor]) -> dict[str, Tensor]:
         nonlocal message
@@ -90,7 +92,7 @@ def encode_update(
 
     tensors, lost = (
         {} if flat is None else {piece.name: piece.read(flat) for piece in pieces}
-        for flat in (update, residual)
+        for flat in (update if start is None else update + start, residual)
     )
     _, decoded, rest = feedback(tensors, lost, uplink.chain, key, carry)
     still_lost = None
@@ -102,7 +104,9 @@ def encode_update(
     return EncodedUpdate(message, sent, still_lost, decoded)
 
 
-def decode_update(uplink: Uplink, layout: Layout, update: EncodedUpdate, key: RngKey) -> Tensor:
+def decode_update(
+    uplink: Uplink, layout: Layout, update: EncodedUpdate, key: RngKey, x: Tensor | None = None
+) -> Tensor:
     """Decode a client's update: the server's half.
 
     Args:
@@ -110,6 +114,7 @@ def decode_update(uplink: Uplink, layout: Layout, update: EncodedUpdate, key: Rn
         layout: Of the update.
         update: What arrived.
         key: As the client had it.
+        x: As the client had it.
 
     Returns:
         Flat float32, zero in what was not sent.
@@ -125,8 +130,10 @@ def decode_update(uplink: Uplink, layout: Layout, update: EncodedUpdate, key: Rn
     if decoded is None:
         shapes = entry_shapes(pieces)
         decoded = uplink.chain.decode(unpack(update.message, uplink.chain.shapes(shapes)), shapes, key)
+    start = _start(uplink, x)
     for piece in pieces:
-        piece.write(received, decoded[piece.name])
+        values = decoded[piece.name]
+        piece.write(received, values if start is None else values - piece.read(start))
     return received
 
 
@@ -218,6 +225,15 @@ def bytes_up(uplink: Uplink, layout: Layout, *, vectors: int = 0) -> int:
     """
     shapes = sent_shapes(uplink, layout, None)
     return (message_bytes(shapes) if shapes else 0) + vectors * layout.message_bytes
+
+
+def _start(uplink: Uplink, x: Tensor | None) -> Tensor | None:
+    """Return the model that sent weights are compared with; None where updates are sent."""
+    if not uplink.weights:
+        return None
+    if x is None:
+        raise ValueError("weights are sent: say which model the client was sent")
+    return x
 
 
 def _transformed(layout: Layout, sent: Sent | None = None) -> list[Piece]:

@@ -146,7 +146,7 @@ def received(
         return upload.masked
     model = upload.model
     if upload.encoded is not None:
-        flat = decode_update(algorithm.uplink, layout, upload.encoded, key)
+        flat = decode_update(algorithm.uplink, layout, upload.encoded, key, x)
         lora_products(layout, x, flat, algorithm.uplink.adapters)
         check_finite(flat)
         model = Update.of(flat, layout)

@@ -310,7 +310,8 @@ def _exchange(config: Mapping[str, Any]) -> Iterator[str]:
     exchange = lookup(config, "exchange", {})
     if not isinstance(exchange, Mapping):
         return
-    for key, what in (("up", "updates"), ("down", "the model")):
+    sent = "weights" if exchange.get("send") == "weights" else "updates"
+    for key, what in (("up", sent), ("down", "the model")):
         steps = exchange.get(key)
         if isinstance(steps, list) and steps:
             yield f"{what} sent as {', then '.join(_step(str(step)) for step in steps)}"

@@ -22,6 +22,7 @@ from fednlp.models.peft_options import virtual_tokens
 from fednlp.models.pretrained import has_weights, load_tokenizer, longest_text
 from fednlp.models.registry import FROM_SCRATCH_NAMES
 from fednlp.models.resolve import resolve_model
+from fednlp.simulation.assignment import with_own_tests
 from fednlp.tasks import task_class
 from fednlp.tasks.base import Task
 from fednlp.tasks.fields import option_misfit
@@ -192,7 +193,8 @@ def open_data(experiment: Experiment) -> TextData:
     """
     task = experiment.task.configured
     known = task if task in TASKS else None
-    return load_data(experiment.data.name, **experiment.data.arguments(), task=known)
+    data = load_data(experiment.data.name, **experiment.data.arguments(), task=known)
+    return with_own_tests(experiment, data) if experiment.partition.test_sets == "own-split" else data
 
 
 def features_of(

@@ -245,7 +245,7 @@ class ClientTrainer:
         if uplink.plain:
             return Encoded(Upload(model=Update.of(update, layout), others=others))
         chosen = self._chosen(record, update, local.x, key)
-        encoded = encode_update(uplink, layout, update, key, chosen.sent, record.get("residual"))
+        encoded = encode_update(uplink, layout, update, key, chosen.sent, record.get("residual"), local.x)
         return Encoded(Upload(encoded=encoded, others=others), chosen)
 
     def _check_names(self, result: Result) -> None:

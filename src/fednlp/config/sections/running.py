@@ -67,8 +67,9 @@ class Evaluation(Section):
     With ``federated`` the clients evaluate the global model on their own test examples, and its metrics are made of
     sums over all clients. With ``cross_client_evaluation`` the clients' own models are tried at the end on every
     client's test examples. With ``server_model`` the server's model is tried where clients have models of their own: it
-    has the first personal tensors, those that every client began with. The models after ``client.finetune_steps`` are kept where there are at most
-    ``keep_client_models`` clients. With ``bf16_full_eval`` predictions are made in bfloat16.
+    has the first personal tensors, those that every client began with. The models after ``client.finetune_steps`` are
+    kept where there are at most ``keep_client_models`` clients. With ``bf16_full_eval`` predictions are made in
+    bfloat16.
     """
 
     every: PositiveInt = 1
