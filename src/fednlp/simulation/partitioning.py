@@ -20,6 +20,7 @@ from fednlp.formatting.units import plural
 from fednlp.partition import Partition, make_partition
 from fednlp.partition.entities import entity_labels
 from fednlp.partition.methods import METHODS
+from fednlp.partition.validation import hold_out_validation
 from fednlp.plugins import is_own
 from fednlp.simulation.components import Log, open_data
 from fednlp.simulation.data_profile import holders_of
@@ -35,6 +36,8 @@ _BY_LABEL = ("label", "label+quantity")
 def build_partition(experiment: Experiment, data: TextData, log: Log) -> Partition:
     """Build the experiment's partition, a function of labels, options and seed only.
 
+    With ``evaluation.validation_fraction`` the clients' tests are a part of their own training examples.
+
     Args:
         experiment: Resolved.
         data: The data set whose examples are assigned to clients.
@@ -43,6 +46,14 @@ def build_partition(experiment: Experiment, data: TextData, log: Log) -> Partiti
     Raises:
         PartitionError: The method does not fit the data.
     """
+    partition = _whole_partition(experiment, data, log)
+    fraction, seed = experiment.evaluation.validation_fraction, experiment.partition.seed
+    if fraction is None:
+        return partition
+    return hold_out_validation(partition, fraction, experiment.seed if seed is None else seed)
+
+
+def _whole_partition(experiment: Experiment, data: TextData, log: Log) -> Partition:
     configured, kind = experiment.partition, data.schema.kind
     if configured.method == "file":
         return read_partition_file(configured, data, experiment.data.path)
