@@ -279,9 +279,9 @@ def _exchange_problems(experiment: ExperimentFields) -> list[str]:
 
 
 def _evaluation_problems(experiment: ExperimentFields) -> list[str]:
-    found, name = [], experiment.algorithm.name
+    found, name = _validation_problems(experiment), experiment.algorithm.name
     if not experiment.evaluation.federated:
-        return []
+        return found
     if name in BASELINES:
         found.append(f"evaluation.federated has no part in {name}, where clients send nothing: leave it out")
     if experiment.privacy is not None:
@@ -290,6 +290,21 @@ def _evaluation_problems(experiment: ExperimentFields) -> list[str]:
             "[privacy] does not cover: leave it out, and test the model on examples of the server (data.test_path)"
         )
     return found
+
+
+def _validation_problems(experiment: ExperimentFields) -> list[str]:
+    if experiment.evaluation.validation_fraction is None:
+        return []
+    if experiment.data.at_sites:
+        return [
+            "evaluation.validation_fraction is for simulations: the examples are at the sites; leave it out"
+        ]
+    if experiment.fewshot is not None:
+        return [
+            "evaluation.validation_fraction needs labels of training examples, which [fewshot] does not have: "
+            "leave it out"
+        ]
+    return []
 
 
 def _costs_problems(experiment: ExperimentFields) -> list[str]:

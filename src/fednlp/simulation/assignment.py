@@ -17,6 +17,7 @@ from fednlp.errors import PartitionError
 from fednlp.partition import Partition, make_partition
 from fednlp.partition.methods import METHODS
 from fednlp.partition.test_sets import split_own_tests
+from fednlp.partition.validation import hold_out_validation
 from fednlp.plugins import is_own
 from fednlp.simulation.partition_file import read_partition_file
 from fednlp.tasks.spans import spans
@@ -28,6 +29,8 @@ BY_LABEL = ("label", "label+quantity")
 def build_partition(experiment: Experiment, data: TextData, log: Callable[[str], None]) -> Partition:
     """Build the experiment's partition, a function of labels, options and seed only.
 
+    With ``evaluation.validation_fraction`` the clients' tests are a part of their own training examples.
+
     Args:
         experiment: Resolved.
         data: The data set whose examples are assigned to clients.
@@ -36,9 +39,12 @@ def build_partition(experiment: Experiment, data: TextData, log: Callable[[str],
     Raises:
         PartitionError: The method does not fit the data.
     """
-    if experiment.partition.test_sets == "own-split":
-        return _with_own_split(experiment, data, log)
-    return _shared_out(experiment, data, log)
+    own_split = experiment.partition.test_sets == "own-split"
+    partition = (_with_own_split if own_split else _shared_out)(experiment, data, log)
+    fraction, seed = experiment.evaluation.validation_fraction, experiment.partition.seed
+    if fraction is None:
+        return partition
+    return hold_out_validation(partition, fraction, experiment.seed if seed is None else seed)
 
 
 def with_own_tests(experiment: Experiment, data: TextData) -> TextData:
@@ -51,7 +57,7 @@ def with_own_tests(experiment: Experiment, data: TextData) -> TextData:
     Raises:
         PartitionError: The method does not fit the data.
     """
-    partition = build_partition(experiment, data, lambda text: None)
+    partition = _with_own_split(experiment, data, lambda text: None)
     train, test = np.sort(partition.train_indices), np.sort(partition.test_indices)
     split = sha256(data.fingerprint.encode() + test.tobytes()).hexdigest()
     return replace(

@@ -45,9 +45,12 @@ class Data(DataFiles):
 
     ``name = "sites"`` is for a deployment: the examples are at the sites, and the server knows the ``labels`` and a
     test set at most. For a search for a pace it also has labelled texts of its own, ``validation_path``.
+    ``train_size`` and ``test_size`` draw a sample of the examples.
     """
 
     name: str | None = None
+    train_size: PositiveInt | None = None
+    test_size: PositiveInt | None = None
     labels: Annotated[list[str] | None, Field(min_length=2)] = None
     validation_path: str | None = None
 
@@ -66,6 +69,8 @@ class Data(DataFiles):
             raise ValueError(
                 'validation_path is for name = "sites": say fewshot.validation, and leave it out'
             )
+        if self.at_sites and (self.train_size or self.test_size):
+            raise ValueError('name = "sites" has no train_size or test_size: each site names its own files')
         if self.at_sites and self.path is not None:
             raise ValueError('name = "sites" has no path: each site names its own files')
         if self.name is None and self.path is None:

@@ -6,7 +6,7 @@ from pydantic import PlainValidator, field_validator
 from pydantic_core import PydanticCustomError
 
 from fednlp.config.sections.base import Section
-from fednlp.option_types import Count, PositiveFloat, PositiveInt
+from fednlp.option_types import Count, Fraction, PositiveFloat, PositiveInt
 from fednlp.plugins import is_own
 from fednlp.runtime import ENGINES
 
@@ -69,7 +69,8 @@ class Evaluation(Section):
     client's test examples. With ``server_model`` the server's model is tried where clients have models of their own: it
     has the first personal tensors, those that every client began with. The models after ``client.finetune_steps`` are
     kept where there are at most ``keep_client_models`` clients. With ``bf16_full_eval`` predictions are made in
-    bfloat16.
+    bfloat16. With ``validation_fraction`` each client sets aside that share of its training examples, and all tests are
+    made on these; the test sets are not used. It is for choosing settings.
     """
 
     every: PositiveInt = 1
@@ -81,6 +82,7 @@ class Evaluation(Section):
     cross_client_evaluation: bool = False
     server_model: bool = False
     keep_client_models: Count = 100
+    validation_fraction: Fraction | None = None
 
 
 class Report(Section):
