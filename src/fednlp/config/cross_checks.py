@@ -136,6 +136,10 @@ def _method_problems(experiment: ExperimentFields, given: AlgorithmValue | None)
         if section.name not in (*BASELINES, GIVEN)
     ]
     found = [*_baseline_problems(experiment), *_server_problems(experiment)]
+    if experiment.algorithm.order is not None and experiment.algorithm.name != "chained":
+        found.append(
+            'algorithm.order is for the baseline chained: say algorithm.name = "chained", or leave it out'
+        )
     for section, registry, plugin in named:
         found += [] if plugin is None else foreign_options(section, registry, plugin)
     if found or any(

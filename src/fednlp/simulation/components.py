@@ -127,6 +127,11 @@ def model_source(experiment: Experiment, data: TextData, log: Log) -> str:
     """
     model = experiment.model
     if model.name_or_path in FROM_SCRATCH_NAMES:
+        if model.added_layers is not None:
+            raise ConfigError(
+                f"model.added_layers puts layers into a trained model, and {model.name_or_path} is trained from "
+                "nothing: set the number of layers in [model.config]"
+            )
         size = model.vocabulary_size or VOCABULARY_SIZE
         identity = [data.fingerprint, sorted(data.columns)]
         texts, targets = partial(training_texts, data), None
@@ -145,10 +150,25 @@ def model_source(experiment: Experiment, data: TextData, log: Log) -> str:
             f"model.{key} is for models that are built ({', '.join(FROM_SCRATCH_NAMES)}); "
             f"{model.name_or_path} brings its vocabulary: leave it out"
         )
-    source = resolve_model(model.name_or_path)
+    source = trained_source(experiment)
     if not has_weights(source):
         log(f"{model.name_or_path} has no weights: training begins from random ones, drawn by the seed")
     return source
+
+
+def trained_source(experiment: Experiment) -> str:
+    """Return the folder or hub name of a model that is not made from scratch, with the layers added to it.
+
+    Raises:
+        ModelError: There is no such model, or the layers cannot be put into it.
+    """
+    model = experiment.model
+    source, added = resolve_model(model.name_or_path), model.added_layers
+    if added is None:
+        return source
+    from fednlp.models.added_layers import added_layers_folder
+
+    return added_layers_folder(source, added.at, added.initial, experiment.seed)
 
 
 def training_texts(data: TextData, only: Sequence[str] | None = None) -> Iterator[str]:
