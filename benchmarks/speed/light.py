@@ -157,7 +157,7 @@ def federation(experiment: Any, folder: Path, clients: int) -> tuple[list[dict[s
         folder: New or empty.
         clients: How many.
     """
-    from fednlp.deployment.links.grpc.client import connecting
+    from fednlp.deployment.links.grpc.client import connect
     from fednlp.deployment.links.system import allow_many_files
     from fednlp.simulation.run_dir import RunDir
     from tests.deployment.throwaway import Authority
@@ -177,7 +177,7 @@ def federation(experiment: Any, folder: Path, clients: int) -> tuple[list[dict[s
     async def connected() -> None:
         async def one(light: LightClient) -> None:
             own = authority.site(str(light.number))
-            await connecting(address, lambda: own, light.session.begin, server_name="fednlp-server")
+            await connect(address, lambda: own, light.session.begin, server_name="fednlp-server")
 
         await asyncio.gather(*map(one, lights))
 

@@ -102,7 +102,7 @@ def load(path: str | Path, overrides: Iterable[str] = (), full: bool = False) ->
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"there is no experiment file {path}{_near_experiments(path)}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:  # a number of too many digits among them
         raise ConfigError(f"{path} is not readable as TOML: {error}{_data_hint(path)}") from None
     document.setdefault("name", _name_of(path))
     larger = document.pop("full", None)

@@ -7,6 +7,7 @@ takes part. Files are read again at every handshake, so certificates may be repl
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +26,14 @@ from fednlp.formatting.safe_text import clean
 
 _LARGEST_FILE = 1 << 20
 _MOST_SHOWN = 200
-_WRONG = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
+_WRONG = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
 
 
 @dataclass(frozen=True)
@@ -51,10 +59,14 @@ class Files:
         roots, chain, private = read_certificates(self.ca), _read(self.cert), _read(self.key)
         first = _certificates(chain, self.cert)[0]
         try:
-            public = load_pem_private_key(private, None).public_key()
+            shown = _spki(first.public_key())
+        except _WRONG:
+            raise IdentityError(f"{self.cert} holds a key that is damaged, or of an unknown type") from None
+        try:
+            own = _spki(load_pem_private_key(private, None).public_key())
         except _WRONG:
             raise IdentityError(f"{self.key} is no private key in PEM without a password") from None
-        if _spki(public) != _spki(first.public_key()):
+        if own != shown:
             raise IdentityError(f"{self.key} is not the private key of the first certificate in {self.cert}")
         return Material(private, chain, roots)
 
@@ -83,11 +95,14 @@ class Files:
         Raises:
             IdentityError: There is none. Or as :meth:`material`.
         """
-        for name in _names(self.material().chain):
-            try:
+        chain = self.material().chain
+        try:
+            names = _names(chain)
+        except IdentityError as error:
+            raise IdentityError(f"{self.cert}: {error}") from None
+        for name in names:
+            with suppress(IdentityError):
                 return site_name(name)
-            except IdentityError:
-                continue
         raise IdentityError(
             f"{self.cert} names no site: its common name or a DNS name has to be the site's name at the server"
         )
