@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import NameOID
 
-from fednlp.deployment.certificates import Material, require_shown
+from fednlp.deployment.certificates import DAMAGED, Material, require_shown
 from fednlp.deployment.names import site_name
 from fednlp.deployment.sites import Register, Site
 from fednlp.deployment.tokens import date_text
@@ -26,14 +25,6 @@ from fednlp.formatting.safe_text import clean
 
 _LARGEST_FILE = 1 << 20
 _MOST_SHOWN = 200
-_WRONG = (
-    ValueError,
-    TypeError,
-    UnsupportedAlgorithm,
-    x509.InvalidVersion,
-    x509.DuplicateExtension,
-    x509.UnsupportedGeneralNameType,
-)
 
 
 @dataclass(frozen=True)
@@ -60,11 +51,11 @@ class Files:
         first = _certificates(chain, self.cert)[0]
         try:
             shown = _spki(first.public_key())
-        except _WRONG:
+        except DAMAGED:
             raise IdentityError(f"{self.cert} holds a key that is damaged, or of an unknown type") from None
         try:
             own = _spki(load_pem_private_key(private, None).public_key())
-        except _WRONG:
+        except DAMAGED:
             raise IdentityError(f"{self.key} is no private key in PEM without a password") from None
         if own != shown:
             raise IdentityError(f"{self.key} is not the private key of the first certificate in {self.cert}")
@@ -210,7 +201,7 @@ def _read(path: Path) -> bytes:
 def _certificates(pem: bytes, path: Path) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(pem)
-    except _WRONG:
+    except DAMAGED:
         raise IdentityError(f"{path} holds no certificates in PEM") from None
 
 
@@ -229,5 +220,5 @@ def _names(pem: bytes) -> list[str]:
         except x509.ExtensionNotFound:
             return found
         return list(dict.fromkeys([*found, *names.get_values_for_type(x509.DNSName)]))
-    except _WRONG:
+    except DAMAGED:
         raise IdentityError("the certificate is damaged") from None
