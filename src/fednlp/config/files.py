@@ -124,7 +124,7 @@ def load(path: str | Path, overrides: Iterable[str] = (), full: bool = False) ->
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"there is no experiment file {path}{near_experiments(path)}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:  # a number of too many digits among them
         raise ConfigError(f"{path} is not readable as TOML: {error}{data_hint(path)}") from None
     document.setdefault("name", name_of(path))
     larger = document.pop("full", None)
