@@ -21,6 +21,7 @@ from fednlp.cli import (
     plan,
     predict,
     prompts,
+    reproduce,
     runs,
     sites,
     status,
@@ -45,6 +46,7 @@ app = typer.Typer(
 )
 for command in (runs.run, runs.compare, runs.report, predict.evaluate, predict.predict):
     app.command()(command)
+app.command()(reproduce.reproduce)
 app.command()(export.export)
 app.command()(inspect.inspect)
 app.command()(plan.plan)
