@@ -98,7 +98,7 @@ def test_nothing_begins_that_does_not_fit(manifest: Path, here: Path) -> None:
     assert not (out / "runs").exists()
     found = findings(out)
     assert found["figure1"]["reason"] == "not asked for"
-    assert found["table1"]["reason"] == "the call ended before it was done; about 24.0 s of runs are left"
+    assert found["table1"]["reason"] == "the call ended before it was done; about 24 s of runs are left"
 
 
 def test_a_second_call_goes_on(
