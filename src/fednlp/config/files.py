@@ -285,6 +285,8 @@ def canonical(experiment: Experiment) -> dict[str, Any]:
     document["evaluation"].pop("keep_client_models")
     if not experiment.evaluation.federated:  # runs from before there was the key go by the same name
         document["evaluation"].pop("federated")
+    if experiment.runtime.clients_at_once == 1:
+        document["runtime"].pop("clients_at_once")
     if not experiment.secure.sum_reports:
         document["secure"].pop("sum_reports")
     return document
