@@ -3,8 +3,8 @@
 import numpy as np
 
 from fednlp.errors import PartitionError
-from fednlp.partition.index import Partition, from_owners
-from fednlp.seeds import generator
+from fednlp.partition.index import Partition
+from fednlp.partition.test_sets import set_aside
 
 
 def hold_out_validation(partition: Partition, fraction: float, seed: int) -> Partition:
@@ -32,17 +32,4 @@ def hold_out_validation(partition: Partition, fraction: float, seed: int) -> Par
             f"validation_fraction = {fraction:g} leaves every client without a validation example: raise it, or use "
             "fewer clients"
         )
-    owners = np.repeat(partition.client_ids, sizes)
-    shuffled = np.lexsort((generator(seed, "validation").random(len(owners)), owners))
-    place = np.arange(len(owners)) - np.repeat(partition.train_offsets[:-1], sizes)
-    chosen = np.zeros(len(owners), dtype=bool)
-    chosen[shuffled[place < np.repeat(held, sizes)]] = True
-    numbers = partition.train_indices
-    return from_owners(
-        np.where(chosen, -1, owners),
-        np.where(chosen, owners, -1),
-        partition.num_clients,
-        numbers,
-        numbers,
-        partition.client_names,
-    )
+    return set_aside(partition, held, seed, "validation")
