@@ -54,7 +54,9 @@ def assign_test_examples(
     return owners
 
 
-def split_own_tests(partition: Partition, fraction: float, seed: int) -> Partition:
+def split_own_tests(
+    partition: Partition, fraction: float, seed: int, draw: str = "own test sets"
+) -> Partition:
     """Return a partition in which a part of each client's training examples, drawn at random, is its test set.
 
     Args:
@@ -62,6 +64,7 @@ def split_own_tests(partition: Partition, fraction: float, seed: int) -> Partiti
         fraction: Share of a client's examples that are its tests, rounded to the nearest number; of two examples or
             more it is at least one, and one at least is left for training.
         seed: Any integer.
+        draw: What is drawn: other names give other parts.
 
     >>> part = Partition([0, 5, 6], [8, 0, 4, 6, 2, 7], [0, 0, 0], [], [0, 1])
     >>> split = split_own_tests(part, 0.2, seed=0)
@@ -69,30 +72,23 @@ def split_own_tests(partition: Partition, fraction: float, seed: int) -> Partiti
     ([4, 1], [1, 0])
     """
     sizes = np.diff(partition.train_offsets)
-    wanted = np.clip(np.rint(fraction * sizes), 1, np.maximum(sizes - 1, 1))
-    return set_aside(partition, np.where(sizes > 1, wanted, 0).astype(np.int64), seed, "own test sets")
-
-
-def set_aside(partition: Partition, counts: NDArray[np.int64], seed: int, purpose: str) -> Partition:
-    """Return a partition in which some training examples of each client, drawn at random, are its test set.
-
-    Args:
-        partition: The examples of each client; its test examples are in neither part.
-        counts: How many of each client's, at most as many as it has.
-        seed: Any integer.
-        purpose: What names the random stream.
-    """
-    sizes = np.diff(partition.train_offsets)
     owners = np.repeat(np.arange(len(sizes)), sizes)
-    order = np.lexsort((generator(seed, purpose).random(len(owners)), owners))
+    order = np.lexsort((generator(seed, draw).random(len(owners)), owners))
     rank = np.arange(len(owners)) - np.repeat(partition.train_offsets[:-1], sizes)
-    taken = np.zeros(len(owners), dtype=bool)
-    taken[order] = rank < counts[owners]
+    tests = np.where(sizes > 1, np.clip(np.rint(fraction * sizes), 1, np.maximum(sizes - 1, 1)), 0).astype(
+        np.int64
+    )
+    is_test = np.zeros(len(owners), dtype=bool)
+    is_test[order] = rank < tests[owners]
+
+    def offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.concatenate([[0], np.cumsum(counts)])
+
     return Partition(
-        np.concatenate([[0], np.cumsum(sizes - counts)]),
-        partition.train_indices[~taken],
-        np.concatenate([[0], np.cumsum(counts)]),
-        partition.train_indices[taken],
+        offsets(sizes - tests),
+        partition.train_indices[~is_test],
+        offsets(tests),
+        partition.train_indices[is_test],
         partition.client_ids,
         partition.client_names,
     )
