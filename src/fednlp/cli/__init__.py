@@ -22,6 +22,7 @@ from fednlp.cli import (
     plan,
     predict,
     prompts,
+    reproduce,
     runs,
     sites,
     status,
@@ -46,6 +47,7 @@ app = typer.Typer(
 )
 for command in (runs.run, compare.compare, runs.report, predict.evaluate, predict.predict):
     app.command()(command)
+app.command()(reproduce.reproduce)
 app.command()(export.export)
 app.command()(inspect.inspect)
 app.command()(plan.plan)

@@ -124,7 +124,7 @@ def load(path: str | Path, overrides: Iterable[str] = (), full: bool = False) ->
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"there is no experiment file {path}{near_experiments(path)}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:  # a number of too many digits among them
         raise ConfigError(f"{path} is not readable as TOML: {error}{data_hint(path)}") from None
     document.setdefault("name", name_of(path))
     larger = document.pop("full", None)
@@ -259,6 +259,19 @@ def dump(experiment: Experiment) -> str:
     return tomli_w.dumps(experiment.model_dump(exclude_none=True))
 
 
+_LATER = (
+    ("evaluation", "federated", False),
+    ("evaluation", "server_model", False),
+    ("exchange", "send", "updates"),
+    ("partition", "test_sets", "assigned"),
+    ("pull", "norm", "l2"),
+    ("pull", "embeddings", "chosen"),
+    ("runtime", "clients_at_once", 1),
+    ("secure", "sum_reports", False),
+)
+"""Keys that came later, and their defaults: runs from before there was the key go by the same name."""
+
+
 def canonical(experiment: Experiment) -> dict[str, Any]:
     """Return what decides a run's result: not its name, its engine and workers, or what is kept."""
     document = experiment.model_dump(exclude_none=True)
@@ -269,10 +282,9 @@ def canonical(experiment: Experiment) -> dict[str, Any]:
     for key in ("engine", "address", "workers", "workers_per_gpu", "gpu_mapping"):
         document["runtime"].pop(key, None)
     document["evaluation"].pop("keep_client_models")
-    if not experiment.evaluation.federated:  # runs from before there was the key go by the same name
-        document["evaluation"].pop("federated")
-    if not experiment.secure.sum_reports:
-        document["secure"].pop("sum_reports")
+    for section, key, usual in _LATER:
+        if document[section][key] == usual:
+            document[section].pop(key)
     return document
 
 

@@ -160,8 +160,17 @@ def compare(
     if done:
         callback.log(f"{done} of {len(runs)} runs are done already")
     for planned in runs:
-        if planned.state == "begun":
-            resume(planned.folder, expected=planned.experiment, callback=callback)
-        elif planned.state == "new":
-            run(planned.experiment, planned.folder, callback=callback)
+        complete(planned, callback)
     return runs
+
+
+def complete(planned: Planned, callback: Callback) -> None:
+    """Do what is left of one run of a comparison: all of it, the rest, or nothing.
+
+    Raises:
+        FednlpError: As for :func:`fednlp.run`.
+    """
+    if planned.state == "begun":
+        resume(planned.folder, expected=planned.experiment, callback=callback)
+    elif planned.state == "new":
+        run(planned.experiment, planned.folder, callback=callback)

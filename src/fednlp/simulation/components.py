@@ -25,6 +25,7 @@ from fednlp.models.pretrained import has_weights, load_tokenizer, longest_text
 from fednlp.models.registry import FROM_SCRATCH_NAMES
 from fednlp.models.resolve import resolve_model
 from fednlp.partition import Partition
+from fednlp.simulation.assignment import with_own_tests
 from fednlp.tasks import task_class
 from fednlp.tasks.base import Task
 from fednlp.tasks.fields import option_misfit
@@ -103,8 +104,7 @@ def as_tested(experiment: Experiment, components: RunComponents, partition: Part
     Args:
         experiment: The configuration.
         components: Data, task and features of the run.
-        partition: With the validation part, if there is one, as the clients' tests
-            (:mod:`fednlp.partition.validation`).
+        partition: With the validation part, if there is one, as the clients' tests.
     """
     if experiment.evaluation.validation_fraction is None:
         return components
@@ -130,6 +130,11 @@ def model_source(experiment: Experiment, data: TextData, log: Log) -> str:
     """
     model = experiment.model
     if model.name_or_path in FROM_SCRATCH_NAMES:
+        if model.added_layers is not None:
+            raise ConfigError(
+                f"model.added_layers puts layers into a trained model, and {model.name_or_path} is trained from "
+                "nothing: set the number of layers in [model.config]"
+            )
         size = model.vocabulary_size or VOCABULARY_SIZE
         identity = [data.fingerprint, sorted(data.columns)]
         texts, targets = partial(training_texts, data), None
@@ -148,10 +153,25 @@ def model_source(experiment: Experiment, data: TextData, log: Log) -> str:
             f"model.{key} is for models that are built ({', '.join(FROM_SCRATCH_NAMES)}); "
             f"{model.name_or_path} brings its vocabulary: leave it out"
         )
-    source = resolve_model(model.name_or_path)
+    source = trained_source(experiment)
     if not has_weights(source):
         log(f"{model.name_or_path} has no weights: training begins from random ones, drawn by the seed")
     return source
+
+
+def trained_source(experiment: Experiment) -> str:
+    """Return the folder or hub name of a model that is not made from scratch, with the layers added to it.
+
+    Raises:
+        ModelError: There is no such model, or the layers cannot be put into it.
+    """
+    model = experiment.model
+    source, added = resolve_model(model.name_or_path), model.added_layers
+    if added is None:
+        return source
+    from fednlp.models.added_layers import added_layers_folder
+
+    return added_layers_folder(source, added.at, added.initial, experiment.seed)
 
 
 def training_texts(data: TextData, only: Sequence[str] | None = None) -> Iterator[str]:
@@ -213,9 +233,10 @@ def open_data(experiment: Experiment) -> TextData:
     task = experiment.task.configured
     known = task if task in TASKS else None
     named = experiment.data
-    return load_data(
+    data = load_data(
         named.name, **named.arguments(), task=known, train_size=named.train_size, test_size=named.test_size
     )
+    return with_own_tests(experiment, data) if experiment.partition.test_sets == "own-split" else data
 
 
 def features_of(

@@ -21,11 +21,11 @@ from fednlp.runtime import ENGINES
 from fednlp.runtime.engine import Engine
 from fednlp.runtime.launch import rank_of
 from fednlp.runtime.placement import workers_by_gpu
+from fednlp.simulation.assignment import build_partition
 from fednlp.simulation.callback import Callback, default_callback
 from fednlp.simulation.components import RunComponents, as_tested, build_components
 from fednlp.simulation.data_profile import profile_run_data
 from fednlp.simulation.facts import write_facts
-from fednlp.simulation.partitioning import build_partition
 from fednlp.simulation.precision import with_precision
 from fednlp.simulation.profile import profiled
 from fednlp.simulation.run_dir import (

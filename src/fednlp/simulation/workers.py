@@ -83,7 +83,7 @@ def _as_found_here(spec: WorkerSpec, experiment: Experiment) -> tuple[WorkerSpec
     """
     if Path(spec.partition).is_file() and Path(spec.train_features).is_dir():
         return spec, Partition.load(Path(spec.partition))
-    from fednlp.simulation.partitioning import build_partition
+    from fednlp.simulation.assignment import build_partition
 
     algorithm = build_algorithm(experiment)
     if algorithm.keeps or spec.train != "all" or algorithm.uplink.error_feedback:

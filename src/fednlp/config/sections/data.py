@@ -82,11 +82,14 @@ class Data(DataFiles):
 class Partition(Section):
     """How the examples are shared out over the clients.
 
-    ``"auto"`` is ``"silos"`` where ``data.path`` names silos, and otherwise ``"uniform"``. The further keys are the
-    options of all methods: the parameters of their functions (:mod:`fednlp.partition.methods`).
+    ``"auto"`` is ``"silos"`` where ``data.path`` names silos, and otherwise ``"uniform"``. With ``test_sets =
+    "own-split"`` each client's examples are split into a training and a test set of its own, of ``data.test_fraction``.
+    The further keys are the options of all methods: the parameters of their functions
+    (:mod:`fednlp.partition.methods`).
     """
 
     method: str = "auto"
+    test_sets: Literal["assigned", "own-split"] = "assigned"
     clients: PositiveInt | None = None
     seed: int | None = None
     options: dict[str, JsonValue] = {}
@@ -102,14 +105,14 @@ class Partition(Section):
     @field_validator("options")
     @classmethod
     def _keys_stay(cls, options: dict[str, Any]) -> dict[str, Any]:
-        for key in ("method", "seed"):
+        for key in ("method", "seed", "test_sets"):
             if key in options:
                 raise ValueError(f"{key} is no option of a partitioner: say partition.{key}")
         return options
 
     def given(self) -> dict[str, Any]:
-        """Return the options that are set, without the method and the seed."""
-        named = self.model_dump(exclude_none=True, exclude={"method", "seed", "options"})
+        """Return the method's options that are set."""
+        named = self.model_dump(exclude_none=True, exclude={"method", "seed", "test_sets", "options"})
         return named | dict(self.options)
 
     def spec(self) -> PartitionSpec:
