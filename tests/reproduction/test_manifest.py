@@ -12,7 +12,15 @@ from fednlp.reproduction.manifest import Paper, find_papers, read_paper, shipped
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 PAPERS = shipped()
-AWAITED: set[str] = {"fednlp-table3"}
+AWAITED = {
+    "fednlp-table3",
+    "fes-table1",
+    "fes-table4",
+    "fes-figure4",
+    "fes-figure5b",
+    "fes-figure6",
+    "fes-mnli",
+}
 """Experiments that manifests name and that do not come with fednlp yet."""
 
 SMALL = """
