@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 import fednlp
 from fednlp import config
 from fednlp.config import Experiment
-from fednlp.errors import ConfigError, PartitionError, RunError
+from fednlp.errors import ConfigError, RunError
 from fednlp.partition import Partition
-from fednlp.partition.validation import hold_out_validation
 from fednlp.simulation.halving import best, stages, total_rounds
 from fednlp.simulation.hyperparameters import tune, tuning_table
 from fednlp.simulation.run_dir import RunDir
@@ -59,27 +58,6 @@ def test_the_best_are_not_worse_than_the_rest(
     value = {number: (-1.0, 0.0) if one is None else (one[0], -one[1]) for number, one in results.items()}
     rest = [value[number] for number in results if number not in kept]
     assert not rest or min(value[number] for number in kept) >= max(rest)
-
-
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=20), st.floats(0.01, 0.99), st.integers(0, 9))
-def test_each_client_sets_aside_its_own_training_examples(
-    sizes: list[int], fraction: float, seed: int
-) -> None:
-    offsets = np.cumsum([0, *sizes])
-    numbers = np.random.default_rng(seed).permutation(offsets[-1]) + 7
-    given_tests = Partition(offsets, numbers, np.zeros(len(sizes) + 1, int), [], np.arange(len(sizes)))
-    try:
-        found = hold_out_validation(given_tests, fraction, seed)
-    except PartitionError:
-        assert all(int(size * fraction + 0.5) == 0 or size == 1 for size in sizes)
-        return
-    for client, size in enumerate(sizes):
-        train, test = found.train(client).tolist(), found.test(client).tolist()
-        assert sorted(train + test) == sorted(given_tests.train(client).tolist())
-        assert len(test) == min(int(size * fraction + 0.5), size - 1)
-    assert (
-        hold_out_validation(given_tests, fraction, seed).test_indices.tolist() == found.test_indices.tolist()
-    )
 
 
 def test_every_method_has_the_same_number_of_trials(experiment: Make, tmp_path: Path) -> None:

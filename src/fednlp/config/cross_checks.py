@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fednlp.config.at_once_checks import at_once_problems
 from fednlp.config.compatibility import conflicts
 from fednlp.config.fewshot_checks import fewshot_problems
 from fednlp.config.fields import ExperimentFields
@@ -54,6 +55,7 @@ def problems(experiment: ExperimentFields, given: AlgorithmValue | None = None) 
         *_costs_problems(experiment),
         *_evaluation_problems(experiment),
         *_runtime_problems(experiment),
+        *at_once_problems(experiment),
     ]
 
 

@@ -266,6 +266,7 @@ _LATER = (
     ("partition", "test_sets", "assigned"),
     ("pull", "norm", "l2"),
     ("pull", "embeddings", "chosen"),
+    ("runtime", "clients_at_once", 1),
     ("secure", "sum_reports", False),
 )
 """Keys that came later, and their defaults: runs from before there was the key go by the same name."""

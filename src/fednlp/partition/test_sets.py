@@ -54,7 +54,9 @@ def assign_test_examples(
     return owners
 
 
-def split_own_tests(partition: Partition, fraction: float, seed: int) -> Partition:
+def split_own_tests(
+    partition: Partition, fraction: float, seed: int, draw: str = "own test sets"
+) -> Partition:
     """Return a partition in which a part of each client's training examples, drawn at random, is its test set.
 
     Args:
@@ -62,6 +64,7 @@ def split_own_tests(partition: Partition, fraction: float, seed: int) -> Partiti
         fraction: Share of a client's examples that are its tests, rounded to the nearest number; of two examples or
             more it is at least one, and one at least is left for training.
         seed: Any integer.
+        draw: What is drawn: other names give other parts.
 
     >>> part = Partition([0, 5, 6], [8, 0, 4, 6, 2, 7], [0, 0, 0], [], [0, 1])
     >>> split = split_own_tests(part, 0.2, seed=0)
@@ -70,7 +73,7 @@ def split_own_tests(partition: Partition, fraction: float, seed: int) -> Partiti
     """
     sizes = np.diff(partition.train_offsets)
     owners = np.repeat(np.arange(len(sizes)), sizes)
-    order = np.lexsort((generator(seed, "own test sets").random(len(owners)), owners))
+    order = np.lexsort((generator(seed, draw).random(len(owners)), owners))
     rank = np.arange(len(owners)) - np.repeat(partition.train_offsets[:-1], sizes)
     tests = np.where(sizes > 1, np.clip(np.rint(fraction * sizes), 1, np.maximum(sizes - 1, 1)), 0).astype(
         np.int64

@@ -17,7 +17,6 @@ from fednlp.errors import PartitionError
 from fednlp.partition import Partition, make_partition
 from fednlp.partition.methods import METHODS
 from fednlp.partition.test_sets import split_own_tests
-from fednlp.partition.validation import hold_out_validation
 from fednlp.plugins import is_own
 from fednlp.simulation.partition_file import read_partition_file
 from fednlp.tasks.spans import spans
@@ -44,7 +43,12 @@ def build_partition(experiment: Experiment, data: TextData, log: Callable[[str],
     fraction, seed = experiment.evaluation.validation_fraction, experiment.partition.seed
     if fraction is None:
         return partition
-    return hold_out_validation(partition, fraction, experiment.seed if seed is None else seed)
+    if (np.diff(partition.train_offsets) < 2).all():
+        raise PartitionError(
+            "evaluation.validation_fraction leaves no client a validation example, since none has two training "
+            "examples: use fewer clients"
+        )
+    return split_own_tests(partition, fraction, experiment.seed if seed is None else seed, "validation")
 
 
 def with_own_tests(experiment: Experiment, data: TextData) -> TextData:

@@ -103,7 +103,7 @@ def on_validation(components: RunComponents, partition: Partition) -> RunCompone
 
     Args:
         components: Data, task and features of the run.
-        partition: With the validation part as the clients' tests (:mod:`fednlp.partition.validation`).
+        partition: With the validation part as the clients' tests.
     """
     data = components.data
     train, test = (np.sort(part) for part in (partition.train_indices, partition.test_indices))

@@ -19,6 +19,7 @@ from fednlp.federated.round import RoundReport, draw_cohort, run_round
 from fednlp.federated.runtime import Runtime
 from fednlp.federated.sent import Sent
 from fednlp.federated.sums import count_nonfinite
+from fednlp.simulation.clients_at_once import ClientsAtOnce
 from fednlp.simulation.context import RunContext, require_finite
 from fednlp.simulation.evaluate import evaluated
 from fednlp.simulation.pseudo_labels import PseudoLabels
@@ -37,7 +38,7 @@ class FederatedTraining:
     def __init__(self, context: RunContext, algorithm: Algorithm, labels: PseudoLabels | None = None) -> None:
         self.context, self.algorithm, self.labels = context, algorithm, labels
         self.rounds = context.experiment.num_rounds
-        self.runtime: Runtime = context.pool if labels is None else labels
+        self.runtime: Runtime = _training_runtime(context) if labels is None else labels
         self._sizes = np.diff(context.partition.train_offsets)
         self.fleet = fleet_of(context.experiment, context.worker.replica.model, context.partition.num_clients)
         self._seconds = self._clock() if labels is None else None
@@ -153,6 +154,15 @@ class FederatedTraining:
         missed, lossy = context.lines[max(seen, default=1) - 1 :], not self.algorithm.downlink.plain
         ranks = sum(change_ranks(_averaged(line), lossy) for line in missed)
         return replace(result, bytes_down=self._length(ranks), tensors_down=len(layout.entries))
+
+
+def _training_runtime(context: RunContext) -> Runtime:
+    """Return where clients train: in the engine, one by one or several at once."""
+    size, worker = context.experiment.runtime.clients_at_once, context.worker
+    if size == 1:
+        return context.pool
+    worker.stack(size)  # what the model and the task do not allow is refused before the first round
+    return ClientsAtOnce(context.pool, size, worker.work)
 
 
 def _progress(context: RunContext, work: int, done: int) -> None:

@@ -40,6 +40,8 @@ class Runtime(Section):
 
     ``address`` is that of a cluster of Ray. ``workers_per_gpu`` and ``gpu_mapping``, a file, lay the workers over GPUs.
     ``cache_activations`` keeps what frozen bottom layers make of each text on disk, in place of running them again.
+    ``clients_at_once`` trains the adapters or heads of so many clients in one pass over a frozen base; weights are then
+    not those of one client after the other, bit for bit.
     """
 
     engine: str = "pool"
@@ -50,6 +52,7 @@ class Runtime(Section):
     workers_per_gpu: PositiveInt = 1
     gpu_mapping: str | None = None
     cache_activations: bool = True
+    clients_at_once: PositiveInt = 1
 
     @field_validator("engine")
     @classmethod
