@@ -21,8 +21,6 @@ from fednlp.federated.store import ClientStore
 from fednlp.federated.sums import DIVERGED, NonFiniteUpdate, count_nonfinite
 from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import Trained, received, require_reported
-from fednlp.hubs.cache import cache_dir
-from fednlp.models.checkpointing import checkpoint_layers
 from fednlp.models.groups import groups_of
 from fednlp.partition import OneClient, Partition
 from fednlp.plugins import raised
@@ -49,16 +47,15 @@ from fednlp.runtime.messages import (
 )
 from fednlp.tasks import task_from
 from fednlp.tasks.whole_sums import SUM_BITS
-from fednlp.training.activation_cache import ActivationCache, activation_cache_folder
 from fednlp.training.at_once import take_steps
 from fednlp.training.client import ClientInit, ClientTrainer, model_of
 from fednlp.training.client_stack import ClientStack
 from fednlp.training.evaluator import Evaluator
 from fednlp.training.local import LocalTrainer
 from fednlp.training.local_training import LocalTraining
+from fednlp.training.open_replica import open_replica
 from fednlp.training.participation import begin, fail, finish
 from fednlp.training.precision import low_dtype
-from fednlp.training.replica import Replica
 from fednlp.training.work import predicted_work
 from fednlp.training.worker_spec import (
     UNLABELLED,
@@ -66,8 +63,6 @@ from fednlp.training.worker_spec import (
     exact_adapters,
     model_fields,
     opened_features,
-    personal_names,
-    pick_device,
     stacks_of,
     without_labels,
 )
@@ -93,33 +88,10 @@ class ClientWorker:
         self.spec = spec
         self.task = task_from(spec.task, spec.task_fields)
         self.options = LocalTraining(**spec.options)
-        by_rows = self.options.leaves_zero_gradients_alone and self.task.uses_only_input_ids
-        personal = personal_names(model, spec.train, spec.federated)
         adapters = exact_adapters(model, spec.peft, spec.federated)
-        derived = [pair.base for pair in adapters]
-        decaying = self.options.weight_decay > 0
         groups = groups_of(model) if algorithm.uplink.pull.rule != "all" else {}
-        if self.options.gradient_checkpointing:
-            checkpoint_layers(model)
-        padding_free = None
-        if self.options.padding_free:
-            from fednlp.training.padding_free import find_padding_free
-
-            padding_free = find_padding_free(model)
-        device = pick_device(spec.device, spec.workers_per_gpu, spec.gpu_mapping)
-        self.replica = Replica(model, device, by_rows, personal, derived, decaying)
+        self.replica = open_replica(spec, model, self.task, self.options, [pair.base for pair in adapters])
         self.layout: Layout = self.replica.layout
-        if padding_free is not None:
-            padding_free.install(len(self.replica.frozen_prefix.blocks) if self.replica.frozen_prefix else 0)
-        in_float32 = not (self.options.bf16 is True or self.options.fp16 or spec.evaluation_bf16)
-        steady = in_float32 and not getattr(self.task, "draws_inputs", False)
-        if self.replica.frozen_prefix is not None and steady:
-            folder = (
-                activation_cache_folder(self.replica.frozen_prefix, cache_dir())
-                if spec.cache_activations
-                else None
-            )
-            self.replica.activation_cache = ActivationCache(self.replica.frozen_prefix, folder, 0)
         stacks = stacks_of([groups.get(e.name, "") for e in self.layout.entries])
         pull = replace(algorithm.uplink.pull, groups=stacks)
         uplink = replace(algorithm.uplink, pull=pull, adapters=tuple(adapters))
@@ -146,7 +118,7 @@ class ClientWorker:
             self.partition,
             spec.test_numbers,
             spec.evaluation_batch,
-            low_dtype(device, spec.evaluation_bf16),
+            low_dtype(self.replica.device, spec.evaluation_bf16),
         )
         self.receives, self.sends = algorithm.receives, algorithm.sends
         self.handlers: Mapping[type, Handler] = {
