@@ -92,8 +92,9 @@ class ClientWorker:
         groups = groups_of(model) if algorithm.uplink.pull.rule != "all" else {}
         self.replica = open_replica(spec, model, self.task, self.options, [pair.base for pair in adapters])
         self.layout: Layout = self.replica.layout
-        stacks = stacks_of([groups.get(e.name, "") for e in self.layout.entries])
-        pull = replace(algorithm.uplink.pull, groups=stacks)
+        pull = algorithm.uplink.pull
+        stacks = stacks_of([groups.get(e.name, "") for e in self.layout.entries], pull.embeddings)
+        pull = replace(pull, groups=stacks)
         uplink = replace(algorithm.uplink, pull=pull, adapters=tuple(adapters))
         self.algorithm = replace(algorithm, uplink=uplink)
         self.train_features = opened_features(spec.train_features)
