@@ -1,7 +1,7 @@
 """A worker: the clients whose texts lie on this machine, one model, and what is done with them on request."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ from fednlp.training.evaluator import Evaluator
 from fednlp.training.local import LocalTrainer
 from fednlp.training.local_training import LocalTraining
 from fednlp.training.open_replica import open_replica
-from fednlp.training.participation import begin, fail, finish
+from fednlp.training.participation import Participation, begin, fail
 from fednlp.training.precision import low_dtype
 from fednlp.training.work import predicted_work
 from fednlp.training.worker_spec import (
@@ -170,17 +170,35 @@ class ClientWorker:
             self.replica.activation_cache.refresh()
 
     @timed(STEPS)
-    def train(self, request: TrainRequest, vectors: Vectors) -> Trained | ClientResult:
+    def train(
+        self, request: TrainRequest, vectors: Vectors, begun: Participation | None = None
+    ) -> Trained | ClientResult:
         """Let one client take its part in a round, up to its upload: the client's half.
 
         A client that fails is reported, not raised.
+
+        Args:
+            request: What it was told.
+            vectors: What was published.
+            begun: What it trains with, where that is prepared already.
 
         Raises:
             ConfigError: The algorithm's client does not fit what the algorithm declares.
         """
         self._loaded = None
+        trainer = self.trainer
         with self._labelled(request.client, request.examples, request.labels) as examples:
-            return finish(self.trainer, begin(self.trainer, request, examples, vectors), vectors)
+            part = begun or begin(trainer, request, examples, vectors)
+            try:
+                result = self.algorithm.client(part.local, vectors[MODEL], vectors, part.init.method)
+                with timed(SUMS):
+                    sent = trainer.encode(request, part.local, result, part.record)
+            except ConfigError:  # it would be the same for every client
+                raise
+            except Exception as error:
+                return fail(trainer, part, error)
+        trainer.keep(request, part.local, result, sent)
+        return Trained(trainer.result(request, part.local, result, sent, part.record), sent.upload)
 
     @timed(STEPS)
     def train_together(self, request: TrainTogetherRequest, vectors: Vectors) -> list[Trained | ClientResult]:
@@ -191,23 +209,14 @@ class ClientWorker:
         """
         self._loaded = None
         requests: list[TrainRequest] = [from_json(one) for one in request.clients]
-        with ExitStack() as known:
-            parts = [
-                begin(
-                    self.trainer,
-                    one,
-                    known.enter_context(self._labelled(one.client, one.examples, one.labels)),
-                    vectors,
-                )
-                for one in requests
-            ]
-            try:
-                take_steps(self.stack(len(parts)), [part.local for part in parts])
-            except ConfigError:
-                raise
-            except Exception as error:
-                return [fail(self.trainer, part, error) for part in parts]
-            return [finish(self.trainer, part, vectors) for part in parts]
+        parts = [begin(self.trainer, one, self.partition.train(one.client), vectors) for one in requests]
+        try:
+            take_steps(self.stack(len(parts)), [part.local for part in parts])
+        except ConfigError:
+            raise
+        except Exception as error:
+            return [fail(self.trainer, part, error) for part in parts]
+        return [self.train(part.request, vectors, part) for part in parts]
 
     def stack(self, clients: int) -> ClientStack:
         """Return room for the weights of clients that train at once.
