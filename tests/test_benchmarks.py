@@ -46,6 +46,14 @@ def test_clients_at_once_are_measured_against_the_bare_loop() -> None:
     assert all(figures["clients at once"][size] > 0 for size in ("1", "4", "8"))
 
 
+@pytest.mark.slow
+def test_the_memory_of_workers_is_measured() -> None:
+    figures = said_by("memory.py")
+    peak, frozen = figures["peak"], figures["frozen"]
+    assert peak["ratio"] == pytest.approx(peak["worker_mb"] / peak["bare_mb"], abs=0.01)
+    assert all(0 < one["pss_mb"] <= one["rss_mb"] for one in frozen["workers"])
+
+
 def test_the_start_of_a_run_is_measured_against_a_bare_script(document: Any, tmp_path: Path) -> None:
     file = tmp_path / "tiny.toml"
     file.write_text(tomli_w.dumps(document()), encoding="utf-8")

@@ -30,6 +30,7 @@ from fednlp.cli import (
 )
 from fednlp.errors import FednlpError
 from fednlp.formatting.safe_text import clean_lines
+from fednlp.models.quick_import import quick_imports
 from fednlp.plugins import place_of
 from fednlp.runtime.launch import rank_of
 
@@ -87,10 +88,12 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 says when to end
         from fednlp.runtime.mpi import follow
 
-        follow()
+        with quick_imports():
+            follow()
         return
     signal.signal(signal.SIGTERM, _interrupt)
     with (
+        quick_imports(),
         _ending(),
         _leading() if ranks > 1 else nullcontext(),
         _ending(),

@@ -11,6 +11,7 @@ from fednlp.clock import IMPORTS, timed
 from fednlp.errors import ModelError
 from fednlp.models.adapters import is_adapted, save_adapted, with_adapter
 from fednlp.models.loading import empty_model, explain_load_errors, load_pretrained, silence_transformers
+from fednlp.models.quick_import import import_modelling
 from fednlp.models.settings import apply_overrides, load_config, position_limit
 from fednlp.seeds import torch_stream
 
@@ -111,6 +112,7 @@ def pretrained_model(
     if require_head and not has_weights(source):
         raise ModelError(f"{source} has no weights: prompts need a trained model, e.g. bert-tiny")
     with explain_load_errors(source), torch_stream(seed, "model"):
+        import_modelling()
         import torch
         import transformers
 
@@ -179,6 +181,7 @@ def new_model(
     """
     if peft is None:
         with explain_load_errors(source), torch_stream(0, "architecture"):
+            import_modelling()
             import torch
             import transformers
 

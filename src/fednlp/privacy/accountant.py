@@ -10,7 +10,6 @@ from importlib import metadata
 from typing import Any, Literal
 
 import numpy as np
-from scipy import optimize
 
 from fednlp.errors import ConfigError, MissingDependency
 
@@ -149,6 +148,8 @@ def noise_multiplier_for(
         low, high = low / 2, low
     if low <= 1e-6:
         return high
+    from scipy import optimize
+
     found = math.exp(optimize.brentq(excess, math.log(low), math.log(high), xtol=1e-5))
     while excess(math.log(found)) > 0:
         found *= 1 + 2e-5

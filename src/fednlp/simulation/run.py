@@ -242,7 +242,7 @@ def _engine(experiment: Experiment) -> Engine:
     if name == "pool" and rank_of()[1] > 1:
         name = "mpi"
     build = load(ENGINES.get(name, name), "runtime.engine")
-    preload = ("transformers.modeling_layers", "transformers.activations")
+    preload = ("fednlp.models.preloaded",)
     workers = _workers(experiment, elsewhere=name in ("mpi", "ray"))
     further = {} if address is None else {"address": address}
     try:

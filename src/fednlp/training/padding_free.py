@@ -71,16 +71,8 @@ class _Texts:
 def _bert_layer(texts: _Texts, layer: Any, tokens: Tensor, read: Tensor | None) -> Tensor:
     """Compute a layer of BERT's family: all tokens, or those that are read."""
     attention = layer.attention.self
-    asked = tokens if read is None else tokens[read]
-    rate = attention.dropout.p if attention.training else 0.0
-    found = texts.attention(
-        attention.query(asked),
-        attention.key(tokens),
-        attention.value(tokens),
-        attention.num_attention_heads,
-        rate,
-        attention.scaling,
-    )
+    projections = attention.query, attention.key, attention.value
+    asked, found = _attended(texts, attention, projections, attention.num_attention_heads, tokens, read)
     found = layer.attention.output(found, asked)
     computed: Tensor = layer.output(layer.intermediate(found), found)
     return computed
@@ -89,19 +81,35 @@ def _bert_layer(texts: _Texts, layer: Any, tokens: Tensor, read: Tensor | None) 
 def _distilbert_layer(texts: _Texts, layer: Any, tokens: Tensor, read: Tensor | None) -> Tensor:
     """Compute a layer of DistilBERT's family: all tokens, or those that are read."""
     attention = layer.attention
-    asked = tokens if read is None else tokens[read]
-    rate = attention.dropout.p if attention.training else 0.0
-    found = texts.attention(
-        attention.q_lin(asked),
-        attention.k_lin(tokens),
-        attention.v_lin(tokens),
-        attention.n_heads,
-        rate,
-        attention.scaling,
-    )
+    projections = attention.q_lin, attention.k_lin, attention.v_lin
+    asked, found = _attended(texts, attention, projections, attention.n_heads, tokens, read)
     found = layer.sa_layer_norm(attention.out_lin(found) + asked)
     computed: Tensor = layer.output_layer_norm(layer.ffn(found) + found)
     return computed
+
+
+def _attended(
+    texts: _Texts,
+    attention: Any,
+    projections: tuple[nn.Module, nn.Module, nn.Module],
+    heads: int,
+    tokens: Tensor,
+    read: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Return the tokens that a layer computes, and what they attend to.
+
+    Args:
+        texts: Where tokens lie.
+        attention: The module that knows the rate of dropout and the scale.
+        projections: To queries, keys and values.
+        heads: Their number.
+        tokens: All tokens.
+        read: The places of those to compute; None for all.
+    """
+    query, key, value = projections
+    asked = tokens if read is None else tokens[read]
+    rate = attention.dropout.p if attention.training else 0.0
+    return asked, texts.attention(query(asked), key(tokens), value(tokens), heads, rate, attention.scaling)
 
 
 _FAMILIES: dict[tuple[str, ...], Layer] = {

@@ -1,7 +1,7 @@
 """A worker: the clients whose texts lie on this machine, one model, and what is done with them on request."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,6 @@ from fednlp.federated.store import ClientStore
 from fednlp.federated.sums import DIVERGED, NonFiniteUpdate, count_nonfinite
 from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import Trained, received, require_reported
-from fednlp.hubs.cache import cache_dir
-from fednlp.models.checkpointing import checkpoint_layers
 from fednlp.models.groups import groups_of
 from fednlp.partition import OneClient, Partition
 from fednlp.plugins import raised
@@ -49,16 +47,15 @@ from fednlp.runtime.messages import (
 )
 from fednlp.tasks import task_from
 from fednlp.tasks.whole_sums import SUM_BITS
-from fednlp.training.activation_cache import ActivationCache, activation_cache_folder
 from fednlp.training.at_once import take_steps
 from fednlp.training.client import ClientInit, ClientTrainer, model_of
 from fednlp.training.client_stack import ClientStack
 from fednlp.training.evaluator import Evaluator
 from fednlp.training.local import LocalTrainer
 from fednlp.training.local_training import LocalTraining
-from fednlp.training.participation import begin, fail, finish
+from fednlp.training.open_replica import open_replica
+from fednlp.training.participation import Participation, begin, fail
 from fednlp.training.precision import low_dtype
-from fednlp.training.replica import Replica
 from fednlp.training.work import predicted_work
 from fednlp.training.worker_spec import (
     UNLABELLED,
@@ -66,8 +63,6 @@ from fednlp.training.worker_spec import (
     exact_adapters,
     model_fields,
     opened_features,
-    personal_names,
-    pick_device,
     stacks_of,
     without_labels,
 )
@@ -93,33 +88,10 @@ class ClientWorker:
         self.spec = spec
         self.task = task_from(spec.task, spec.task_fields)
         self.options = LocalTraining(**spec.options)
-        by_rows = self.options.leaves_zero_gradients_alone and self.task.uses_only_input_ids
-        personal = personal_names(model, spec.train, spec.federated)
         adapters = exact_adapters(model, spec.peft, spec.federated)
-        derived = [pair.base for pair in adapters]
-        decaying = self.options.weight_decay > 0
         groups = groups_of(model) if algorithm.uplink.pull.rule != "all" else {}
-        if self.options.gradient_checkpointing:
-            checkpoint_layers(model)
-        padding_free = None
-        if self.options.padding_free:
-            from fednlp.training.padding_free import find_padding_free
-
-            padding_free = find_padding_free(model)
-        device = pick_device(spec.device, spec.workers_per_gpu, spec.gpu_mapping)
-        self.replica = Replica(model, device, by_rows, personal, derived, decaying)
+        self.replica = open_replica(spec, model, self.task, self.options, [pair.base for pair in adapters])
         self.layout: Layout = self.replica.layout
-        if padding_free is not None:
-            padding_free.install(len(self.replica.frozen_prefix.blocks) if self.replica.frozen_prefix else 0)
-        in_float32 = not (self.options.bf16 is True or self.options.fp16 or spec.evaluation_bf16)
-        steady = in_float32 and not getattr(self.task, "draws_inputs", False)
-        if self.replica.frozen_prefix is not None and steady:
-            folder = (
-                activation_cache_folder(self.replica.frozen_prefix, cache_dir())
-                if spec.cache_activations
-                else None
-            )
-            self.replica.activation_cache = ActivationCache(self.replica.frozen_prefix, folder, 0)
         pull = algorithm.uplink.pull
         stacks = stacks_of([groups.get(e.name, "") for e in self.layout.entries], pull.embeddings)
         pull = replace(pull, groups=stacks)
@@ -147,7 +119,7 @@ class ClientWorker:
             self.partition,
             spec.test_numbers,
             spec.evaluation_batch,
-            low_dtype(device, spec.evaluation_bf16),
+            low_dtype(self.replica.device, spec.evaluation_bf16),
         )
         self.receives, self.sends = algorithm.receives, algorithm.sends
         self.handlers: Mapping[type, Handler] = {
@@ -198,17 +170,35 @@ class ClientWorker:
             self.replica.activation_cache.refresh()
 
     @timed(STEPS)
-    def train(self, request: TrainRequest, vectors: Vectors) -> Trained | ClientResult:
+    def train(
+        self, request: TrainRequest, vectors: Vectors, begun: Participation | None = None
+    ) -> Trained | ClientResult:
         """Let one client take its part in a round, up to its upload: the client's half.
 
         A client that fails is reported, not raised.
+
+        Args:
+            request: What it was told.
+            vectors: What was published.
+            begun: What it trains with, where that is prepared already.
 
         Raises:
             ConfigError: The algorithm's client does not fit what the algorithm declares.
         """
         self._loaded = None
+        trainer = self.trainer
         with self._labelled(request.client, request.examples, request.labels) as examples:
-            return finish(self.trainer, begin(self.trainer, request, examples, vectors), vectors)
+            part = begun or begin(trainer, request, examples, vectors)
+            try:
+                result = self.algorithm.client(part.local, vectors[MODEL], vectors, part.init.method)
+                with timed(SUMS):
+                    sent = trainer.encode(request, part.local, result, part.record)
+            except ConfigError:  # it would be the same for every client
+                raise
+            except Exception as error:
+                return fail(trainer, part, error)
+        trainer.keep(request, part.local, result, sent)
+        return Trained(trainer.result(request, part.local, result, sent, part.record), sent.upload)
 
     @timed(STEPS)
     def train_together(self, request: TrainTogetherRequest, vectors: Vectors) -> list[Trained | ClientResult]:
@@ -219,23 +209,14 @@ class ClientWorker:
         """
         self._loaded = None
         requests: list[TrainRequest] = [from_json(one) for one in request.clients]
-        with ExitStack() as known:
-            parts = [
-                begin(
-                    self.trainer,
-                    one,
-                    known.enter_context(self._labelled(one.client, one.examples, one.labels)),
-                    vectors,
-                )
-                for one in requests
-            ]
-            try:
-                take_steps(self.stack(len(parts)), [part.local for part in parts])
-            except ConfigError:
-                raise
-            except Exception as error:
-                return [fail(self.trainer, part, error) for part in parts]
-            return [finish(self.trainer, part, vectors) for part in parts]
+        parts = [begin(self.trainer, one, self.partition.train(one.client), vectors) for one in requests]
+        try:
+            take_steps(self.stack(len(parts)), [part.local for part in parts])
+        except ConfigError:
+            raise
+        except Exception as error:
+            return [fail(self.trainer, part, error) for part in parts]
+        return [self.train(part.request, vectors, part) for part in parts]
 
     def stack(self, clients: int) -> ClientStack:
         """Return room for the weights of clients that train at once.

@@ -1,0 +1,136 @@
+"""What a process of the command line imports before its first step, and that what it leaves out is still there."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+import fednlp
+from fednlp.models.quick_import import SWITCH, quick_imports
+
+HEAVY = ", ".join(
+    repr(name)
+    for name in (
+        "torch._dynamo.utils",
+        "torch._inductor",
+        "torch.distributed.tensor",
+        "scipy.optimize",
+        "sklearn",
+        "matplotlib",
+    )
+)
+
+
+def run(program: str, *words: str, switch: str | None = "1") -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != SWITCH}
+    environment |= {} if switch is None else {SWITCH: switch}
+    command = [sys.executable, "-W", "error", "-c", program, *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_first_round_needs_no_heavy_library(document: Any, tmp_path: Path) -> None:
+    """Neither the compiler nor sharded tensors, scipy or scikit-learn are loaded when a round has been trained."""
+    file = tmp_path / "tiny.toml"
+    file.write_text(tomli_w.dumps(document({"evaluation.every": 4})), encoding="utf-8")
+    done = run(
+        "import os, sys\n"
+        "from fednlp.simulation.callback import Callback\n"
+        "from fednlp.simulation.run import run\n"
+        "class AfterRound(Callback):\n"
+        "    def on_round(self, *args, **options):\n"
+        f"        print(sorted({{{HEAVY}}} & set(sys.modules)), flush=True)\n"
+        "        os._exit(7)\n"
+        "run(sys.argv[1], sys.argv[2], callback=AfterRound())\n",
+        str(file),
+        str(tmp_path / "run"),
+    )
+    assert (done.returncode, done.stdout.strip()) == (7, "[]"), done.stderr
+
+
+def test_what_is_left_out_is_loaded_when_it_is_used() -> None:
+    done = run(
+        "import sys, torch\n"
+        "from fednlp.models.quick_import import import_modelling\n"
+        "import_modelling()\n"
+        f"assert not {{'sympy', {HEAVY}}} & set(sys.modules)\n"
+        "assert torch.distributed.is_available()\n"
+        "from transformers.loss.loss_for_object_detection import linear_sum_assignment\n"
+        "assert linear_sum_assignment([[1, 0], [0, 1]])[1].tolist() == [1, 0]\n"
+        "double = torch.compile(lambda x: 2 * x, backend='eager')\n"
+        "assert double(torch.ones(2)).tolist() == [2, 2]\n"
+        "assert 'torch._dynamo.utils' in sys.modules\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_libraries_that_have_changed_are_imported_as_usual() -> None:
+    """As where a module of transformers needs what the compiler's stand-in does not give."""
+    done = run(
+        "import sys, torch\n"
+        "from fednlp.models import quick_import\n"
+        "class Changed:\n"
+        "    asked = 0\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        stands_in = isinstance(sys.modules.get('torch._dynamo'), quick_import._Compiler)\n"
+        "        if name == 'transformers.masking_utils' and stands_in:\n"
+        "            Changed.asked += 1\n"
+        "            raise RuntimeError('the compiler is needed')\n"
+        "sys.meta_path.insert(0, Changed())\n"
+        "quick_import.import_modelling()\n"
+        "assert Changed.asked == 1\n"
+        "assert not any(isinstance(one, quick_import._CompilerModules) for one in sys.meta_path)\n"
+        "double = torch.compile(lambda x: 2 * x, backend='eager')\n"
+        "assert double(torch.ones(2)).tolist() == [2, 2]\n"
+        "from transformers import BertConfig, BertForSequenceClassification\n"
+        "small = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=9)\n"
+        "assert BertForSequenceClassification(small)(torch.ones(1, 3, dtype=int)).logits.shape == (1, 2)\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_only_the_command_line_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SWITCH, raising=False)
+    with quick_imports():
+        assert os.environ[SWITCH] == "1"
+    assert SWITCH not in os.environ
+    monkeypatch.setenv(SWITCH, "0")
+    with quick_imports():
+        assert os.environ[SWITCH] == "0"
+    assert os.environ[SWITCH] == "0"
+
+
+@pytest.mark.parametrize("switch", ["0", None])
+def test_other_processes_import_as_usual(switch: str | None) -> None:
+    """Those of a user who says so, and those of Python programs that import fednlp."""
+    done = run(
+        "import os, sys\n"
+        "import fednlp, fednlp.cli\n"
+        "from fednlp.models.quick_import import import_modelling\n"
+        "import_modelling()\n"
+        f"assert os.environ.get({SWITCH!r}) in (None, '0')\n"
+        "sys.exit('torch._dynamo.utils' not in sys.modules)\n",
+        switch=switch,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("method", ["lora", "prompt-tuning"])
+def test_adapters_train_in_two_workers_of_the_command_line(
+    document: Any, tmp_path: Path, method: str
+) -> None:
+    """The worker processes import quickly too, and end with the weights of this process, which imported as usual."""
+    made = document({"model.peft": {"method": method}, "num_rounds": 1})
+    file = tmp_path / "tiny.toml"
+    file.write_text(tomli_w.dumps(made), encoding="utf-8")
+    usual = fednlp.run(made, tmp_path / "usual")
+    program = "from fednlp.cli import main; main()"
+    done = run(program, "run", str(file), "--workers", "2", "--out", str(tmp_path / "quick"), switch=None)
+    assert done.returncode == 0, done.stderr
+    quick, expected = (
+        folder / "checkpoint" / "state.safetensors" for folder in (tmp_path / "quick", usual.folder)
+    )
+    assert quick.read_bytes() == expected.read_bytes()
