@@ -28,9 +28,30 @@ METHODS: dict[str, dict[str, Any]] = {
     "static": {"fewshot": FEW | {"pacing": "static", "f": 2, "per_client": 5}, "algorithm.name": "fedprox"},
     "curriculum": {"fewshot": FEW, "algorithm.name": "fedopt"},
     "wrong labels": {"fewshot": FEW | {"noisy_client_fraction": 0.3, "detect_label_noise": True}},
+    "search by gold labels": {
+        "fewshot": FEW | {"pacing": "search", "trial_rounds": 2, "gold": 60, "gamma": 100.0},
+        "partition.clients": 40,
+        "num_rounds": 6,
+        "algorithm.name": "fedopt",
+    },
+    "trials in waves": {
+        "fewshot": FEW
+        | {
+            "pacing": "search",
+            "trial_rounds": 2,
+            "validation": 20,
+            "candidates": 2,
+            "window": 1,
+            "threshold": 9.0,
+        },
+        "num_rounds": 18,
+        "evaluation.every": 9,
+        "algorithm.name": "fedopt",
+    },
     "search": {
         "fewshot": FEW
-        | {"pacing": "search", "validation": 20, "candidates": 2, "window": 2, "max_searches": 1},
+        | {"pacing": "search", "trials": "sequential", "trial_rounds": 2, "validation": 20, "candidates": 2}
+        | {"window": 2, "max_searches": 1},
         "num_rounds": 16,
         "evaluation.every": 8,
         "algorithm.name": "fedopt",

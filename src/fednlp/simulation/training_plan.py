@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fednlp.config import Experiment
-from fednlp.config.sections import BASELINES, Costs, Report
+from fednlp.config.sections import BASELINES, Costs, Data, Report
 from fednlp.costs import DeviceProfile, load_profile, profile_names
 from fednlp.errors import ConfigError
 from fednlp.fewshot.depth_capacity import (
@@ -23,6 +23,7 @@ from fednlp.fewshot.depth_capacity import (
     monotonicity_violations,
     search_plans,
 )
+from fednlp.fewshot.prompt_sets import prompt_names
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.components import Log
 from fednlp.simulation.resource_estimation import PlanCost, PlanEstimator
@@ -88,6 +89,7 @@ class PlanSearchResult:
 
     Attributes:
         model: Name or path of the model.
+        data: Name or path of the data on which plans were tried.
         layers: Number of the model's layers.
         metric: The task's metric, in which the target is stated.
         limits: Target and limits of the search.
@@ -102,6 +104,7 @@ class PlanSearchResult:
     """
 
     model: str
+    data: str
     layers: int
     metric: str
     limits: PlanLimits
@@ -136,10 +139,34 @@ def selection_text(planned: PlanSearchResult) -> str:
         f"A plan for {clean(planned.model)}, of {planned.layers} layers; it is not for another model.",
         f"Depth {chosen.depth}: so many layers are trained, from the top. Capacity {chosen.capacity}: so many in full,",
         "the others by their biases. A head is trained too; embeddings and the layers below are frozen.",
-        f"{planned.metric} {found.accuracy:.3f} in {limits.rounds} rounds, target {limits.target:g} reached in "
+        f"On {clean(planned.data)}: {planned.metric} {found.accuracy:.3f} in {limits.rounds} rounds, target {limits.target:g} reached in "
         f"{found.seconds_to_target or 0:.4g} simulated seconds on {clean(planned.device)}.",
     ]
     return "".join(f"# {line}\n" for line in lines) + tomli_w.dumps({"model": {"train": planned.train}})
+
+
+def on_public_set(experiment: Experiment, public: str) -> Experiment:
+    """Return an experiment on another data set, with its prompt where the experiment has one.
+
+    Plans are chosen "offline on cloud", on a public set as hard as the private one (FeS, section 3.3), so that the
+    test set of the experiment chooses nothing.
+
+    Args:
+        experiment: The experiment for which a plan is wanted.
+        public: Name of a known data set, and its files where it is not fetched: ``"bbc"``, ``"agnews=DIR"``.
+
+    Raises:
+        ConfigError: It is the experiment's own data set, or has no prompt.
+    """
+    name, _, path = public.partition("=")
+    if name == experiment.data.name:
+        raise ConfigError(f"--public {name} is the experiment's own data set: name another, or leave it out")
+    task = experiment.task
+    if task.given().get("prompt"):
+        if name not in prompt_names():
+            raise ConfigError(f"{name} has no prompt: name one of {', '.join(prompt_names())}")
+        task = task.model_copy(update={"prompt": name})
+    return experiment.model_copy(update={"data": Data(name=name, path=path or None), "task": task})
 
 
 def find_training_plan(
@@ -182,6 +209,7 @@ def find_training_plan(
         decisions, chosen = search_plans(estimator.layers, limits.target, attempt, fits)
     return PlanSearchResult(
         model=experiment.model.name_or_path,
+        data=experiment.data.name or str(experiment.data.path),
         layers=estimator.layers,
         metric=metric,
         limits=limits,
