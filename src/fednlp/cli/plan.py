@@ -39,7 +39,9 @@ def plan(
     ] = None,
     public: Annotated[
         str | None,
-        typer.Option(help="A public data set to try plans on, by NAME or NAME=PATH, e.g. agnews=ag_news_csv."),
+        typer.Option(
+            help="A public data set to try plans on, by NAME or NAME=PATH, e.g. agnews=ag_news_csv."
+        ),
     ] = None,
     full: Annotated[
         bool,
@@ -108,7 +110,13 @@ def _document(found: "PlanSearchResult") -> dict[str, Any]:
         [asdict(one.candidate), asdict(other.candidate)] for one, other in found.monotonicity_violations()
     ]
     chosen = None if found.chosen is None else asdict(found.chosen)
-    own = {"model": found.model, "data": found.data, "layers": found.layers, "metric": found.metric, "least_memory": found.least}
+    own = {
+        "model": found.model,
+        "data": found.data,
+        "layers": found.layers,
+        "metric": found.metric,
+        "least_memory": found.least,
+    }
     asked = asdict(found.limits) | {"device": found.device, "memory": found.budget}
     return own | asked | {"candidates": tried, "falls": fell, "chosen": chosen, "train": found.train}
 

@@ -80,7 +80,9 @@ def round_seconds(costs: Mapping[int, ClientCost], fleet: Fleet) -> float:
 
 def _seconds(cost: ClientCost, fleet: Fleet, client: int) -> float:
     model = fleet.of(client)
-    return model.seconds(cost.bytes_down, cost.bytes_up, cost.examples, cost.labelled) + sum(_once(cost, model))
+    return model.seconds(cost.bytes_down, cost.bytes_up, cost.examples, cost.labelled) + sum(
+        _once(cost, model)
+    )
 
 
 def _once(cost: ClientCost, model: CostModel) -> tuple[float, float]:

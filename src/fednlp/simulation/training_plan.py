@@ -135,12 +135,15 @@ def selection_text(planned: PlanSearchResult) -> str:
     if planned.chosen is None or planned.train is None:
         raise ConfigError("no plan was chosen: there is nothing to write")
     chosen, found, limits = planned.chosen, planned.runs[planned.chosen], planned.limits
+    reached = (
+        f"{planned.metric} {found.accuracy:.3f} in {limits.rounds} rounds, target {limits.target:g} reached"
+    )
     lines = [
         f"A plan for {clean(planned.model)}, of {planned.layers} layers; it is not for another model.",
         f"Depth {chosen.depth}: so many layers are trained, from the top. Capacity {chosen.capacity}: so many in full,",
         "the others by their biases. A head is trained too; embeddings and the layers below are frozen.",
-        f"On {clean(planned.data)}: {planned.metric} {found.accuracy:.3f} in {limits.rounds} rounds, target {limits.target:g} reached in "
-        f"{found.seconds_to_target or 0:.4g} simulated seconds on {clean(planned.device)}.",
+        f"On {clean(planned.data)}: {reached} in {found.seconds_to_target or 0:.4g} simulated seconds on "
+        f"{clean(planned.device)}.",
     ]
     return "".join(f"# {line}\n" for line in lines) + tomli_w.dumps({"model": {"train": planned.train}})
 
