@@ -56,7 +56,8 @@ def plan(
     from fednlp.cli.console import Console
     from fednlp.disk import atomic
     from fednlp.errors import RunError
-    from fednlp.simulation.training_plan import PlanLimits, find_training_plan, on_public_set, selection_text
+    from fednlp.simulation.public_set import on_public_set
+    from fednlp.simulation.training_plan import PlanLimits, find_training_plan, selection_text
 
     settings = config.load(experiment, changes or [], full)
     if variant is not None:

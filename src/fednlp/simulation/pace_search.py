@@ -48,6 +48,19 @@ class PaceCosts:
         return float(candidates[candidates > 0].mean()) * inference, self.batch * training
 
 
+def require_shared(context: RunContext) -> None:
+    """Refuse a search over what clients keep: it judges the server's model, and may put it back.
+
+    Raises:
+        ConfigError: Clients have personal parameters, or the method has them keep something.
+    """
+    if context.worker.personalised or context.worker.algorithm.keeps:
+        raise ConfigError(
+            'fewshot.pacing = "search" puts the model back between trials, and not what clients keep to themselves '
+            "(model.train, or the algorithm): share everything, or set another pacing"
+        )
+
+
 def listed_paces(fewshot: Fewshot, clients: int) -> list[Pace]:
     """Return the paces that the first search of a run tries."""
     return (initial_list if fewshot.pace_grid == "paper" else laptop_list)(clients)
@@ -105,11 +118,7 @@ class PaceSearch:
 
     def __init__(self, context: RunContext, labels: SearchedLabels) -> None:
         self.context, self.labels = context, labels
-        if context.worker.personalised or context.worker.algorithm.keeps:
-            raise ConfigError(
-                'fewshot.pacing = "search" puts the model back between trials, and not what clients keep to themselves '
-                "(model.train, or the algorithm): share everything, or set another pacing"
-            )
+        require_shared(context)
         self.costs = PaceCosts(context)
 
     def begin(self) -> None:

@@ -1,7 +1,7 @@
 """Trials of paces at once: in a round, each group of clients trains and labels with a model of its own."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fednlp.config.sections import Fewshot
 from fednlp.errors import ConfigError
-from fednlp.federated.round import RoundReport, mean_over_examples
+from fednlp.federated.round import RoundReport
 from fednlp.federated.state import State
-from fednlp.fewshot.pacing import LabelQuota, Pace, label_quota
+from fednlp.fewshot.pacing import label_quota
 from fednlp.fewshot.search import RoundOrder
 from fednlp.fewshot.trial_waves import (
     TrialWaves,
@@ -30,30 +30,12 @@ from fednlp.fewshot.trial_waves import (
 from fednlp.seeds import generator
 from fednlp.simulation.context import RunContext
 from fednlp.simulation.label_holder import LabelHolder, Numbers
-from fednlp.simulation.pace_search import PaceCosts, listed_paces, search_rules
+from fednlp.simulation.pace_search import PaceCosts, listed_paces, require_shared, search_rules
+from fednlp.simulation.round_parts import RoundPart
 
 _TRIAL = "fewshot.trial"
 Drawn = Callable[[int, Numbers], list[int]]
 """(number of clients, candidates of each) -> the clients that label."""
-
-
-@dataclass
-class RoundPart:
-    """A part of a round: the clients that train one model, and those that label with it.
-
-    Attributes:
-        state: The server of this part.
-        sizes: int64 (clients,), labelled examples of each client; 0 for one that has no part in it.
-        labelling: The clients that label.
-        quota: How many of a client's texts get a pseudo label; None if none labels.
-        pace: The pace that is tried; None for a whole round, and for the control of trials.
-    """
-
-    state: State
-    sizes: Numbers
-    labelling: list[int] = field(default_factory=list)
-    quota: LabelQuota | None = None
-    pace: Pace | None = None
 
 
 class JudgedLabels(Protocol):
@@ -78,9 +60,13 @@ class PaceTrials:
 
     Attributes:
         order: The pace of the next round, if no trial is made in it.
+
+    Raises:
+        ConfigError: Clients have personal parameters.
     """
 
     def __init__(self, context: RunContext, labels: JudgedLabels) -> None:
+        require_shared(context)
         self.context, self.labels = context, labels
         self.costs = PaceCosts(context)
 
@@ -267,33 +253,6 @@ class PaceTrials:
     def _forget(self) -> None:
         for name in [name for name in self.context.state.vectors if name.startswith(f"{_TRIAL}.")]:
             del self.context.state.vectors[name]
-
-
-def whole_report(parts: Sequence[RoundPart], reports: Sequence[RoundReport]) -> RoundReport:
-    """Return the numbers of a round of several parts.
-
-    Args:
-        parts: The parts, of disjoint clients.
-        reports: The numbers of each.
-    """
-    examples = sum(report.examples for report in reports)
-    results = sorted((r for report in reports for r in report.results), key=lambda result: result.client)
-    trained = [report for report in reports if report.examples]
-    loss = sum(report.train_loss * report.examples for report in trained)
-    aborted = [report.aborted for report in reports if report.aborted is not None]
-    return RoundReport(
-        round=reports[0].round,
-        cohort=sorted(client for report in reports for client in report.cohort),
-        results=results,
-        train_loss=loss / examples if examples else float("nan"),
-        steps=sum(report.steps for report in reports),
-        examples=examples,
-        bytes_up=sum(report.bytes_up for report in reports),
-        bytes_down=sum(report.bytes_down for report in reports),
-        dropped=[result for result in results if result.error is not None],
-        aborted=aborted[0] if len(aborted) == len(parts) else None,
-        metrics=mean_over_examples([result for result in results if result.error is None]),
-    )
 
 
 def _optimizer(vectors: dict[str, Tensor]) -> dict[str, Tensor]:

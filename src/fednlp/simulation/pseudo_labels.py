@@ -4,7 +4,8 @@ Clients with a gold or a pseudo label may be drawn to train; n clients are drawn
 same global model. Texts labelled in a round are trained on from the next round on. No label but the gold ones reaches
 a worker, a decision, or a score that a decision is based on.
 
-Any algorithm can be trained so: :func:`with_pseudo_labels` draws its cohorts among the clients that have labels, and
+Any algorithm can be trained so:
+:func:`~fednlp.simulation.labelled_cohorts.with_pseudo_labels` draws its cohorts among the clients that have labels, and
 :class:`PseudoLabels` stands between the round and the runtime. Who holds the labels is a
 :class:`~fednlp.simulation.label_holder.LabelHolder`: the server of a simulation, or the sites of a deployment.
 """
@@ -21,7 +22,7 @@ from torch import Tensor
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import TrainRequest
-from fednlp.federated.cohort import Cohort, Population
+from fednlp.federated.cohort import Population
 from fednlp.federated.round import RoundReport, publish, run_round
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.state import State
@@ -32,29 +33,10 @@ from fednlp.runtime.messages import Probabilities, ProbabilitiesRequest
 from fednlp.seeds import generator
 from fednlp.simulation.context import RunContext
 from fednlp.simulation.label_holder import LabelHolder, Numbers
+from fednlp.simulation.labelled_cohorts import with_pseudo_labels
 from fednlp.simulation.pace_search import PaceSearch
-from fednlp.simulation.pace_trials import PaceTrials, RoundPart, whole_report
-
-
-def with_pseudo_labels(
-    algorithm: Algorithm, stream: Callable[[int], int] = lambda round_number: round_number
-) -> Algorithm:
-    """Return the algorithm with cohorts drawn among the clients that have examples with labels.
-
-    Args:
-        algorithm: Any method.
-        stream: Maps a round's number to the number that its cohort is drawn with.
-    """
-
-    def sample(population: Population, round_number: int) -> Cohort:
-        able = np.flatnonzero(population.sizes)
-        if not len(able):
-            return Cohort([], reason="no client has a label yet, and some get theirs now")
-        among = replace(population, sizes=population.sizes[able])
-        drawn = algorithm.sample(among, stream(round_number))
-        return replace(drawn, clients=[int(able[place]) for place in drawn.clients])
-
-    return replace(algorithm, sample=sample)
+from fednlp.simulation.pace_trials import PaceTrials
+from fednlp.simulation.round_parts import RoundPart, whole_report
 
 
 class PseudoLabels:
@@ -76,10 +58,10 @@ class PseudoLabels:
     def __init__(self, context: RunContext, algorithm: Algorithm, holder: LabelHolder) -> None:
         assert context.experiment.fewshot is not None
         self.context, self.fewshot, self.holder = context, context.experiment.fewshot, holder
-        parallel = self.fewshot.trials == "parallel"
-        searches = self.fewshot.pacing == "search"
-        self.trials = PaceTrials(context, self) if searches and parallel else None
-        self.search = PaceSearch(context, self) if searches and not parallel else None
+        self.search: PaceSearch | PaceTrials | None = None
+        if self.fewshot.pacing == "search":
+            kind = PaceTrials if self.fewshot.trials == "parallel" else PaceSearch
+            self.search = kind(context, self)
         self.algorithm = with_pseudo_labels(algorithm, self._stream)
         context.state.memory.setdefault("labellings", 0)
         context.labels = holder
@@ -97,9 +79,8 @@ class PseudoLabels:
         self._part: RoundPart
         self._flagged: list[int] = []
         self._answers: list[tuple[Any, LabelQuota, Any]] = []
-        for search in (self.search, self.trials):
-            if search is not None:
-                search.begin()
+        if self.search is not None:
+            self.search.begin()
 
     def __len__(self) -> int:
         return len(self.context.pool)
@@ -121,15 +102,14 @@ class PseudoLabels:
         """
         context, number = self.context, self.context.state.round + 1
         self.texts_seen, self.validations, self._answers = {}, {}, []
-        for search in (self.search, self.trials):
-            if search is not None:
-                search.prepare()
-        trying = self.trials is not None and self.trials.trying
-        due_now = trying or self._is_due(number)
+        if self.search is not None:
+            self.search.prepare()
+        trials = self._trials
+        due_now = trials is not None or self._is_due(number)
         self._flagged = self._check() if due_now and self.fewshot.detect_label_noise else []
         self.sizes = self.holder.gold + self.holder.pseudo
-        if trying and self.trials is not None:
-            self._parts = self.trials.parts(self.sizes, self._drawn)
+        if trials is not None:
+            self._parts = trials.parts(self.sizes, self._drawn)
         else:
             labelling = self._drawn(self.pace.n, self.holder.candidates) if due_now else []
             self._parts = [RoundPart(context.state, self.sizes, labelling, self.quota if due_now else None)]
@@ -150,12 +130,13 @@ class PseudoLabels:
         Args:
             on_progress: Called with the number of clients that are done.
         """
-        if len(self._parts) > 1 and self.trials is not None:
+        trials = self._trials
+        if trials is not None:
             reports: list[RoundReport] = []
             for part in self._parts:
                 before = sum(len(report.cohort) for report in reports)
                 reports.append(self._run_part(part, partial(_after, before, on_progress)))
-            self.trials.finish(self._parts, reports)
+            trials.finish(self._parts, reports)
             return whole_report(self._parts, reports)
         return self._run_part(self._parts[0], on_progress)
 
@@ -207,8 +188,7 @@ class PseudoLabels:
 
     def tell(self, line: dict[str, Any]) -> dict[str, Any]:
         """Report the round to the search for a pace, if any; return the round's entries about it."""
-        search = self.search or self.trials
-        return {} if search is None else search.tell(line)
+        return {} if self.search is None else self.search.tell(line)
 
     def probabilities(self, numbers: Numbers) -> NDArray[np.float64]:
         """Return the published model's probability of each label for the server's texts, float64 (texts, labels).
@@ -252,9 +232,8 @@ class PseudoLabels:
     @property
     def pace(self) -> Pace | FixedPacing:
         """The pace of the next round."""
-        search = self.search or self.trials
-        if search is not None:
-            return search.order.pace
+        if self.search is not None:
+            return self.search.order.pace
         if self.fewshot.pacing == "static":
             return FixedPacing(self.fewshot.per_client, self.fewshot.f, self.fewshot.n)
         return Pace(self.fewshot.f, self.fewshot.n, self.fewshot.k)
@@ -262,17 +241,21 @@ class PseudoLabels:
     @property
     def quota(self) -> LabelQuota:
         """How many of a client's texts get a pseudo label in this round."""
-        search = self.search or self.trials
-        if search is None:
+        if self.search is None:
             return label_quota(self.pace, self.context.state.memory["labellings"] + 1)
-        order = search.order
+        order = self.search.order
         return label_quota(order.pace, order.labelling, order.reached)
+
+    @property
+    def _trials(self) -> PaceTrials | None:
+        """The search, if it makes trials at once in this round."""
+        search = self.search
+        return search if isinstance(search, PaceTrials) and search.trying else None
 
     def _is_due(self, number: int) -> bool:
         """Return whether clients label in a round."""
-        search = self.search or self.trials
-        if search is not None:
-            return search.order.labelling > 0
+        if self.search is not None:
+            return self.search.order.labelling > 0
         return self.fewshot.pacing != "none" and is_labelling_round(self.pace, number, 1)
 
     def _stream(self, round_number: int) -> int:
