@@ -123,7 +123,7 @@ class FederatedTraining:
         """Return the cost of each client of a round, merged over training and labelling."""
         layout, labels = self.context.state.layout, self.labels
         costs = {r.client: spent(layout, self.algorithm, self._with_factors(r)) for r in results}
-        if self.fleet is not None:
+        if self.fleet is not None and any(model.first_pass for model in self.fleet.models):
             first = self.first.of_training([r for r in results if r.error is None])
             costs = {c: replace(cost, first_trained=first.get(c, 0)) for c, cost in costs.items()}
         if labels is None:
