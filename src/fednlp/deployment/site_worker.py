@@ -74,7 +74,8 @@ def open_work(folder: Path, policy: SitePolicy, setup: Setup, log: Log) -> SiteW
 
 def _own_experiment(experiment: Experiment, folder: Path, policy: SitePolicy) -> Experiment:
     """Return the experiment with this site's own model folder and device."""
-    model = experiment.model.model_copy(update={"name_or_path": str((folder / START).resolve())})
+    start = {"name_or_path": str((folder / START).resolve()), "added_layers": None}  # it has them already
+    model = experiment.model.model_copy(update=start)
     device = policy.device
     runtime = experiment.runtime.model_copy(
         update={"device": device.device, "threads": device.threads or experiment.runtime.threads}

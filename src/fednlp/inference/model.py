@@ -16,7 +16,7 @@ from fednlp.inference.client_models import load_client
 from fednlp.models.peft_options import virtual_tokens
 from fednlp.models.pretrained import load_tokenizer, longest_text, pretrained_model
 from fednlp.models.prompt_tuning import with_saved_prompt
-from fednlp.models.resolve import resolve_model
+from fednlp.simulation.components import trained_source
 from fednlp.simulation.run_dir import RunDir
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
 from fednlp.tasks import require_trusted, task_from
@@ -159,7 +159,7 @@ def _shared_model(run: RunDir, experiment: Experiment, task: Task) -> nn.Module:
 
 def _adapted_model(run: RunDir, experiment: Experiment, task: Task) -> nn.Module:
     """Load the starting model of a run with separate adapters, which those of a client replace."""
-    source = resolve_model(experiment.model.name_or_path)
+    source = trained_source(experiment)
     model = start_model(experiment, source, task)
     found = start_fingerprints(experiment, model, load_tokenizer(source))
     check_start(run, experiment, run.read_json("environment.json"), found, lambda text: None)

@@ -24,12 +24,19 @@ def encoder_decoder_folder(encoder: str, decoder: str) -> Path:
     Raises:
         ModelError: One cannot be loaded or be a decoder, or their vocabularies differ.
     """
-    folder = model_cache_folder(f"pair-{cache_key(_identity(encoder), _identity(decoder))}")
+    folder = model_cache_folder(f"pair-{cache_key(source_identity(encoder), source_identity(decoder))}")
     return make_once(folder, lambda work: _join(encoder, decoder, work))
 
 
-def _identity(source: str) -> Any:
-    """Return what tells one checkpoint from another: its files' digests, or its commit at the hub."""
+def source_identity(source: str) -> Any:
+    """Return what tells one checkpoint from another: its files' digests, or its commit at the hub.
+
+    Args:
+        source: From :func:`fednlp.models.resolve_model`.
+
+    Raises:
+        ModelError: The hub does not have it.
+    """
     folder = Path(source)
     if folder.is_dir():
         return [[path.name, sha256_of(path)] for path in sorted(folder.iterdir()) if path.is_file()]

@@ -14,8 +14,8 @@ def resolve_model(name_or_path: str) -> str:
     """Return what transformers can load: a folder, or a hub name.
 
     Args:
-        name_or_path: A known name (``bert-tiny``), a model's folder, a ``.gguf`` file, a hub name, or two of
-            these with ``+`` between them: an encoder and a decoder (``bert-tiny+bert-tiny``).
+        name_or_path: A known name (``bert-tiny``), a model's folder, a run directory, a ``.gguf`` file, a hub
+            name, or two of these with ``+`` between them: an encoder and a decoder (``bert-tiny+bert-tiny``).
 
     Raises:
         ModelError: Neither a known name, nor a model folder, nor shaped like a hub name; or a model that is
@@ -34,6 +34,8 @@ def resolve_model(name_or_path: str) -> str:
         )
     path = expanded(name_or_path)
     if path.is_dir():
+        if not (path / "config.json").is_file() and (path / "model" / "config.json").is_file():
+            return str(path / "model")
         if not (path / "config.json").is_file():
             raise ModelError(
                 f"{path} is no model: it has no config.json; give a folder that save_pretrained wrote"

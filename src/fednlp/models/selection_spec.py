@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -13,6 +13,7 @@ PARAMETER_STATES: tuple[ParameterState, ...] = get_args(ParameterState)
 
 _LONGEST_TERM = 200
 _MOST_TERMS = 1000
+_MOST_ADDED_LAYERS = 64
 _FORMS = "embeddings, head, layer.3, layer.0-5, layer.0,3, encoder, decoder.layer.0-2, bias, re:PATTERN"
 _SAY = (
     f'say "all", a part ({_FORMS}), a list of parts, or a table with parts under shared, personal and frozen'
@@ -162,3 +163,30 @@ def _groups(text: str, part: str) -> tuple[str, ...]:
             raise ConfigError(f'"{text}" runs backwards: say {found[1]}.{last}-{first}')
         numbers += range(int(first), int(last or first) + 1)
     return tuple(f"{found[1]}.{number}" for number in dict.fromkeys(numbers))
+
+
+def layer_places(terms: Sequence[str]) -> dict[str, list[int]]:
+    """Return the layers that terms name, by the side that they are on; for layers that are added to a model.
+
+    Args:
+        terms: ``"layer.0,6"``, or ``"encoder.layer.0,6"`` and ``"decoder.layer.0,6"``.
+
+    Returns:
+        Sorted numbers by ``"encoder"`` and ``"decoder"``, or by ``""`` for a model with one stack of layers.
+
+    Raises:
+        ConfigError: A term names no layer, or they name more than 64.
+
+    >>> layer_places(["encoder.layer.0,6", "decoder.layer.0-1"])
+    {'encoder': [0, 6], 'decoder': [0, 1]}
+    """
+    places: dict[str, set[int]] = {}
+    for term in terms:
+        for group in _groups(term, term):
+            side, is_layer, number = group.rpartition("layer.")
+            if not is_layer:
+                raise ConfigError(f'"{term}" is no layer: say layer.0,6 or encoder.layer.0,6')
+            places.setdefault(side.rstrip("."), set()).add(int(number))
+    if sum(map(len, places.values())) > _MOST_ADDED_LAYERS:
+        raise ConfigError(f"more than {_MOST_ADDED_LAYERS} layers: name fewer")
+    return {side: sorted(numbers) for side, numbers in places.items()}

@@ -1,4 +1,4 @@
-"""Baselines: centralised training, sequential fine-tuning over clients, and local-only training.
+"""Baselines: centralised training and local-only training; sequential fine-tuning is in :mod:`.chained`.
 
 They have the same budget as the federation. Centralised training sees as many examples a round as a mean cohort. In
 sequential fine-tuning and local-only training, a client trains as many epochs as on average in the federation.
@@ -102,30 +102,6 @@ class Centralised:
         return evaluated(self.context, line, self.rounds)
 
 
-class SequentialFineTuning(Centralised):
-    """One model fine-tuned on the examples of client 0, then of client 1, and so on; a round is a client."""
-
-    def __init__(self, context: RunContext) -> None:
-        super().__init__(context)
-        self.rounds = context.partition.num_clients
-        self.visits = _visits(context.experiment, self.rounds)
-        context.note = f"one model, client after client, {_effort(context.experiment, self.visits)} each"
-
-    def _span(self) -> tuple[int, int]:
-        return 0, self.steps
-
-    def _order(self, epoch: int) -> np.random.Generator:
-        return generator(self.context.experiment.seed, "chained", self.context.state.round, epoch)
-
-    def prepare(self) -> Callable[[], LocalTrainer]:
-        """Prepare the next client's examples and a new optimiser, and return the function that runs the round."""
-        self.examples = self.context.partition.train(self.context.state.round)
-        self.steps = max(1, self.visits * self.options.steps(len(self.examples)))
-        self._epoch = (-1, [])
-        self.context.state.vectors.clear()
-        return self._train
-
-
 def _cohort_examples(experiment: Experiment, partition: Partition) -> float:
     """Return the mean number of examples of a federated round, with repetitions: the budget of a baseline's round."""
     sizes = np.diff(partition.train_offsets)
@@ -136,13 +112,19 @@ def _cohort_examples(experiment: Experiment, partition: Partition) -> float:
     return float(sizes.mean()) * clients * options.num_train_epochs
 
 
-def _visits(experiment: Experiment, clients: int) -> int:
-    """Return the mean number of rounds in which a client takes part in the federation, rounded, at least 1."""
+def mean_visits(experiment: Experiment, clients: int) -> int:
+    """Return the mean number of rounds in which a client takes part in the federation, rounded, at least 1.
+
+    Args:
+        experiment: Resolved.
+        clients: In all.
+    """
     size = min(experiment.clients_per_round, clients)
     return max(1, round(experiment.num_rounds * size / clients))
 
 
-def _effort(experiment: Experiment, visits: int) -> str:
+def effort_of(experiment: Experiment, visits: int) -> str:
+    """Return in words how long a client trains, for so many rounds at once."""
     options = experiment.client
     if options.max_steps > 0:
         return plural(visits * options.max_steps, "step")
@@ -157,10 +139,10 @@ class LocalOnly:
         experiment, clients = context.experiment, context.partition.num_clients
         self.size = min(experiment.clients_per_round, clients)
         self.rounds = -(-clients // self.size)
-        visits = _visits(experiment, clients)
+        visits = mean_visits(experiment, clients)
         self.epochs = visits * experiment.client.num_train_epochs
         self.max_steps = visits * experiment.client.max_steps
-        effort = _effort(experiment, visits)
+        effort = effort_of(experiment, visits)
         self.evaluated = set(drawn_clients(context))
         context.note = (
             f"each client alone, {effort}; the global test is the mean of the models of "

@@ -3,9 +3,11 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from fednlp.clock import DATA, timed
 from fednlp.config import Experiment
@@ -22,6 +24,8 @@ from fednlp.models.peft_options import virtual_tokens
 from fednlp.models.pretrained import has_weights, load_tokenizer, longest_text
 from fednlp.models.registry import FROM_SCRATCH_NAMES
 from fednlp.models.resolve import resolve_model
+from fednlp.partition import Partition
+from fednlp.simulation.assignment import with_own_tests
 from fednlp.tasks import task_class
 from fednlp.tasks.base import Task
 from fednlp.tasks.fields import option_misfit
@@ -94,6 +98,19 @@ def build_components(experiment: Experiment, log: Log, data: TextData | None = N
     return RunComponents(data, source, tokenizer, task_spec, task, train, test, limit)
 
 
+def on_validation(components: RunComponents, partition: Partition) -> RunComponents:
+    """Return components whose test set is the clients' validation part of the training set.
+
+    Args:
+        components: Data, task and features of the run.
+        partition: With the validation part as the clients' tests.
+    """
+    data = components.data
+    train, test = (np.sort(part) for part in (partition.train_indices, partition.test_indices))
+    validation = replace(data, test=data.train, train_numbers=train, test_numbers=test, held_out=True)
+    return replace(components, data=validation, test=components.train)
+
+
 def model_source(experiment: Experiment, data: TextData, log: Log) -> str:
     """Return the model's folder or hub name.
 
@@ -110,6 +127,11 @@ def model_source(experiment: Experiment, data: TextData, log: Log) -> str:
     """
     model = experiment.model
     if model.name_or_path in FROM_SCRATCH_NAMES:
+        if model.added_layers is not None:
+            raise ConfigError(
+                f"model.added_layers puts layers into a trained model, and {model.name_or_path} is trained from "
+                "nothing: set the number of layers in [model.config]"
+            )
         size = model.vocabulary_size or VOCABULARY_SIZE
         identity = [data.fingerprint, sorted(data.columns)]
         texts, targets = partial(training_texts, data), None
@@ -128,10 +150,25 @@ def model_source(experiment: Experiment, data: TextData, log: Log) -> str:
             f"model.{key} is for models that are built ({', '.join(FROM_SCRATCH_NAMES)}); "
             f"{model.name_or_path} brings its vocabulary: leave it out"
         )
-    source = resolve_model(model.name_or_path)
+    source = trained_source(experiment)
     if not has_weights(source):
         log(f"{model.name_or_path} has no weights: training begins from random ones, drawn by the seed")
     return source
+
+
+def trained_source(experiment: Experiment) -> str:
+    """Return the folder or hub name of a model that is not made from scratch, with the layers added to it.
+
+    Raises:
+        ModelError: There is no such model, or the layers cannot be put into it.
+    """
+    model = experiment.model
+    source, added = resolve_model(model.name_or_path), model.added_layers
+    if added is None:
+        return source
+    from fednlp.models.added_layers import added_layers_folder
+
+    return added_layers_folder(source, added.at, added.initial, experiment.seed)
 
 
 def training_texts(data: TextData, only: Sequence[str] | None = None) -> Iterator[str]:
@@ -192,7 +229,11 @@ def open_data(experiment: Experiment) -> TextData:
     """
     task = experiment.task.configured
     known = task if task in TASKS else None
-    return load_data(experiment.data.name, **experiment.data.arguments(), task=known)
+    named = experiment.data
+    data = load_data(
+        named.name, **named.arguments(), task=known, train_size=named.train_size, test_size=named.test_size
+    )
+    return with_own_tests(experiment, data) if experiment.partition.test_sets == "own-split" else data
 
 
 def features_of(

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from fednlp.federated.lora import ExactAveraging, check_exact
-from fednlp.simulation.baselines import Centralised, LocalOnly, SequentialFineTuning
+from fednlp.simulation.baselines import Centralised, LocalOnly
 from fednlp.simulation.central_labels import CentralLabels
+from fednlp.simulation.chained import SequentialFineTuning
 from fednlp.simulation.context import RunContext, Training
 from fednlp.simulation.label_holder import OpenLabels
 from fednlp.simulation.protection import Protected

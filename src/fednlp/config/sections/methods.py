@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, JsonValue, field_validator
+from pydantic import ConfigDict, Field, JsonValue, PlainValidator, field_validator
 
 from fednlp.config.sections.base import BASELINES, GIVEN, Section
 from fednlp.federated.aggregators import AGGREGATORS
@@ -33,11 +33,23 @@ class NamedFunction(Section):
         return {**(self.model_extra or {}), **self.options}
 
 
+def _an_order(value: Any) -> Any:
+    if value in (None, "exhaustive", "greedy"):
+        return value
+    if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+        return value
+    raise ValueError('give "greedy", "exhaustive", or a list of the names of all clients')
+
+
 class Algorithm(NamedFunction):
-    """The method: see docs/methods. Its options are parameters of its function (:mod:`fednlp.federated.algorithms`)."""
+    """The method: see docs/methods. Its options are parameters of its function (:mod:`fednlp.federated.algorithms`).
+
+    ``order`` is of the baseline ``chained``: the names of the clients, or how their order is searched for.
+    """
 
     name: str = "fedavg"
     weighting: Literal["examples", "uniform"] = "examples"
+    order: Annotated[Literal["exhaustive", "greedy"] | list[str] | None, PlainValidator(_an_order)] = None
 
     @field_validator("name")
     @classmethod

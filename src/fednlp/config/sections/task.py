@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, JsonValue, field_validator
 
 from fednlp.config.sections.base import Section, with_options
+from fednlp.errors import ConfigError
 from fednlp.formulations import TASKS, option_types
+from fednlp.models.selection_spec import layer_places
 
 
 @with_options(option_types())
@@ -39,11 +41,27 @@ class Task(Section):
         return named | dict(self.options)
 
 
+class AddedLayers(Section):
+    """Layers put into the trained model, numbered as in the model with them, and what their weights begin as."""
+
+    at: Annotated[list[str], Field(min_length=1)]
+    initial: Literal["copy", "zero", "random"] = "copy"
+
+    @field_validator("at")
+    @classmethod
+    def _are_layers(cls, at: list[str]) -> list[str]:
+        try:
+            layer_places(at)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return at
+
+
 class Model(Section):
     """The starting point: a name known here, a folder, or a hub name; ``config`` overrides its settings.
 
-    ``peft`` puts adapters on it; ``vocabulary_size`` and ``vocabulary`` (of source and target) are for
-    models that are built over the texts at hand;
+    ``added_layers`` puts layers into it, ``peft`` adapters on it; ``vocabulary_size`` and ``vocabulary`` (of source
+    and target) are for models that are built over the texts at hand;
     ``train`` says which parameters are shared, personal or frozen (:mod:`fednlp.models.selection`).
     """
 
@@ -52,5 +70,6 @@ class Model(Section):
     config: dict[str, JsonValue] = {}
     vocabulary_size: Annotated[int, Field(ge=300)] | None = None
     vocabulary: Literal["shared", "separate"] = "shared"
+    added_layers: AddedLayers | None = None
     peft: dict[str, JsonValue] | None = None
     train: JsonValue = "all"

@@ -12,6 +12,7 @@ from fednlp.data.catalogue.generation import GENERATION
 from fednlp.data.catalogue.glue import GLUE
 from fednlp.data.catalogue.language import LANGUAGE
 from fednlp.data.catalogue.news import NEWS
+from fednlp.data.catalogue.paper_clients import PAPER_CLIENTS
 from fednlp.data.catalogue.tagging import TAGGING
 from fednlp.data.catalogue.translation import TRANSLATION
 from fednlp.data.checks import view_of
@@ -70,7 +71,8 @@ def info(name: str) -> dict[str, Any]:
     Returns:
         The public attributes of :class:`Entry`; ``how`` and where it is ``fetched``; ``packages`` with their
         versions; ``cached``: whether its pinned files lie in the cache, and ``counts`` of its examples there,
-        both None where that is not known without reading it.
+        both None where that is not known without reading it; ``paper_clients``: the clients that FedNLP's papers
+        divide it between, None where they do not use it.
 
     Raises:
         DataError: There is none of that name; with the nearest.
@@ -89,6 +91,7 @@ def info(name: str) -> dict[str, Any]:
         "packages": [pinned.title for pinned in one.archives],
         "cached": cached,
         "counts": _counts(one) if cached else None,
+        "paper_clients": PAPER_CLIENTS.get(name),
     }
 
 
