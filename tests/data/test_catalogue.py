@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fednlp.data import data_names, describe, load_data
+from fednlp.data import CATALOGUE, data_names, describe, info, load_data
 from fednlp.data.catalogue import entries
+from fednlp.data.catalogue.paper_clients import PAPER_CLIENTS
 from fednlp.data.store import Rows
 from fednlp.errors import DataError, FetchError, MissingDependency
 from fednlp.formulations import TASKS
@@ -302,3 +303,9 @@ def test_the_page_on_data_lists_every_entry_as_it_is() -> None:
         ]
         assert f"| {' | '.join(cells)} |" in page
         assert f"| `{entry.name}` | {entry.files} |" in page
+
+
+def test_papers_clients_are_of_known_data_sets() -> None:
+    assert set(CATALOGUE) >= set(PAPER_CLIENTS)
+    assert "train_size = 50000" in str(info("ontonotes")["paper_clients"])
+    assert info("bbc")["paper_clients"] is None
