@@ -2,7 +2,7 @@
 
     python benchmarks/faults.py                                   # 20 kills, 5 clients, 10 rounds; prints JSON
     python benchmarks/faults.py --seed 7 --set algorithm.name=ditto
-    python benchmarks/faults.py cuts network slow disk clock secure planted hostile crowd
+    python benchmarks/faults.py cuts network slow disk clock secure planted hostile mutated crowd
     python benchmarks/faults.py hostile --frames 1000000
     python benchmarks/faults.py kills secure broker stranger --broker
 
@@ -19,6 +19,7 @@ and no site trained again for a call that it had answered. The exit status is 0 
 ``clock``    a site's clock is a day slow, and another one's a day fast (needs a C compiler)
 ``secure``   under each protocol of secure aggregation, a site is killed in each phase, before and after its answer
 ``hostile``  mutated frames and messages against the sessions of both sides (``--frames``)
+``mutated``  mutated tokens, renewals, invitations, certificates and sites' files (``--mutations``)
 ``planted``  the server's memory, disk and traffic are searched for planted updates, under each protocol and without one
 ``broker``   the broker is ended in the middle of each round, by kill -9 in every other one
 ``stranger`` somebody else on the broker repeats, alters and invents messages (``--messages``)
@@ -143,12 +144,18 @@ def planted(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
 
     found = {}
     for number, protocol in enumerate((None, *PHASES)):
+        if given.protocol not in (None, protocol or "none"):
+            continue
         (own := folder / str(number)).mkdir()
         changes = {"secure": {"protocol": protocol}} if protocol else {}
         made = experiment(
-            own / "made", rounds=3, algorithm={"name": "fedavg", "weighting": "uniform"}, **changes
+            own / "made",
+            clients=4,  # as few as SecAgg+ takes
+            rounds=3,
+            algorithm={"name": "fedavg", "weighting": "uniform"},
+            **changes,
         )
-        found[protocol or "none"] = one = planted(made, own)
+        found[protocol or "none"] = one = planted(made, own, limit=900)
         one["held"] = kept_to_themselves(one, protocol)
     return found | {"held": all(one["held"] for one in found.values())}
 
@@ -186,6 +193,14 @@ def hostile(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     return found | {"held": found["memory_grew_by"] < 64 << 20}
 
 
+def mutated(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """Return the figures of the part ``mutated``."""
+    from survival.hostile import mutated
+
+    found = mutated(folder, given.mutations, given.seed)
+    return found | {"held": found["memory_grew_by"] < 64 << 20}
+
+
 def crowd(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Return the figures of the part ``crowd``."""
     from survival.hostile import crowd
@@ -197,7 +212,21 @@ def crowd(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
 
 PARTS: Mapping[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = {
     part.__name__: part
-    for part in (kills, cuts, network, slow, disk, clock, secure, planted, broker, stranger, hostile, crowd)
+    for part in (
+        kills,
+        cuts,
+        network,
+        slow,
+        disk,
+        clock,
+        secure,
+        planted,
+        broker,
+        stranger,
+        hostile,
+        mutated,
+        crowd,
+    )
 }
 BY_BROKER = {"kills", "secure", "broker", "stranger"}
 
@@ -214,7 +243,9 @@ def main() -> None:
         "--set", action="append", default=[], dest="changes", help="change a setting of kills: a.b=value"
     )
     parser.add_argument("--stop", type=float, default=100.0, help="seconds that a site stands still")
+    parser.add_argument("--protocol", help="of the part planted: none, secagg, secagg+ or lightsecagg alone")
     parser.add_argument("--frames", type=int, default=1_000_000)
+    parser.add_argument("--mutations", type=int, default=200_000, help="of the part mutated")
     parser.add_argument("--connections", type=int, default=1000)
     parser.add_argument(
         "--broker", action="store_true", help=f"by way of mosquitto: {', '.join(sorted(BY_BROKER))}"

@@ -23,6 +23,7 @@ from fednlp.cli import app
 from fednlp.costs import load_profile
 from fednlp.deployment.policy import parse_policy
 from fednlp.fewshot.prompt_sets import load_prompts
+from fednlp.reproduction.manifest import read_paper
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -160,7 +161,7 @@ _DEFAULT = "experiments/quickstart.toml"
 
 
 def check_toml(text: str, folder: Path) -> None:
-    """Check that TOML is a profile of a device, prompts, a site's file, or an experiment or a part of one."""
+    """Check that TOML is a device profile, prompts, a site's file, a paper's manifest, or (part of) an experiment."""
     document = tomllib.loads(text)
     path = folder / "checked.toml"
     if "allow" in document:
@@ -169,6 +170,10 @@ def check_toml(text: str, folder: Path) -> None:
     if "patterns" in document or "training" in document:
         path.write_text(text, encoding="utf-8")
         load_prompts(str(path)) if "patterns" in document else load_profile(path)
+        return
+    if "entry" in document:
+        path.write_text(text, encoding="utf-8")
+        read_paper(path)
         return
     path.write_text(tomli_w.dumps(COMPLETE | document), encoding="utf-8")
     for full in {False, "full" in document}:

@@ -41,6 +41,11 @@ def test_dropout_and_precision_are_measured_against_the_bare_loop() -> None:
     assert figures["bf16"] > 0
 
 
+def test_clients_at_once_are_measured_against_the_bare_loop() -> None:
+    figures = said_by("at_once.py", "--only", "bert-tiny", "--batch", "1", "--rounds", "1")
+    assert all(figures["clients at once"][size] > 0 for size in ("1", "4", "8"))
+
+
 def test_the_start_of_a_run_is_measured_against_a_bare_script(document: Any, tmp_path: Path) -> None:
     file = tmp_path / "tiny.toml"
     file.write_text(tomli_w.dumps(document()), encoding="utf-8")

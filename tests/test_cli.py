@@ -729,6 +729,25 @@ def test_several_experiments_are_one_table(fednlp: Type, toml: Path) -> None:
     assert before == {path: path.stat().st_mtime_ns for path in Path("out").rglob("summary.json")}
 
 
+def test_a_setting_may_be_for_one_of_several_experiments(
+    fednlp: Type, refused: Callable[..., str], toml: Path
+) -> None:
+    other = toml.with_name("other.toml")
+    other.write_text(toml.read_text().replace('name = "tiny"', 'name = "other"'))
+    options = ["--algorithms", "fedavg", "--out", "cmp", "--set", "seed=3"]
+    done = fednlp("compare", toml, other, *options, "--set", "other:client.max_steps=1")
+    assert done.code == 0, done
+    found = {
+        one.name: RunDir(Path("cmp", one.name, "fedavg-seed3")).experiment()
+        for one in (config.load(toml), config.load(other))
+    }
+    assert {one.seed for one in found.values()} == {3}
+    assert [one.client.max_steps for one in found.values()] == [2, 1]
+    assert "nobody is not compared; choose from other, tiny" in refused(
+        "compare", toml, other, "--set", "nobody:seed=1"
+    )
+
+
 def test_two_experiments_of_one_name(refused: Callable[..., str], toml: Path) -> None:
     assert "two experiments are named" in refused("compare", toml, toml)
 

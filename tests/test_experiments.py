@@ -9,6 +9,7 @@ import pytest
 
 import fednlp
 from fednlp import config
+from fednlp.config.experiment_paths import matching
 from fednlp.data.catalogue import entry
 from fednlp.errors import ConfigError, FetchError
 from fednlp.formulations import TASKS
@@ -25,8 +26,7 @@ FETCHED = {
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_it_is_sound_in_every_size(path: Path) -> None:
-    sizes = [False, True] if "[full]" in path.read_text() else [False]
-    for full in sizes:
+    for full in (False, True):
         experiment = config.load(path, full=full).resolved()
         assert experiment.name == path.stem + ("-full" if full else "")
         assert experiment.data.name is not None
@@ -48,6 +48,34 @@ def test_they_are_checked_without_torch() -> None:
         "    assert not {'torch', 'transformers', 'pyarrow'} & {*sys.modules}, path\n"
     )
     subprocess.run([sys.executable, "-c", code, *map(str, FILES)], check=True)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_full_size_is_larger(path: Path) -> None:
+    """It has another model, or longer texts, or more rounds."""
+    small, full = (config.load(path, full=full) for full in (False, True))
+    assert (
+        full.model.name_or_path != small.model.name_or_path
+        or full.model.max_length > small.model.max_length
+        or full.num_rounds > small.num_rounds
+    )
+
+
+@pytest.mark.parametrize("table", ["fednlp-table2", "platform-table2"])
+def test_table_2_has_the_papers_clients(table: str) -> None:
+    """FedAvg and FedProx train with SGD on the clients, FedOpt with AdamW."""
+    names = matching([f"{table}-*"])
+    assert len(names) == {"fednlp-table2": 4, "platform-table2": 7}[table]
+    for name in names:
+        loaded = config.load(name)
+        optimizers = {one: config.with_method(loaded, one, 0).client.optimizer for one in loaded.variants}
+        assert optimizers == {"fedavg": "sgd", "fedprox": "sgd", "fedopt": "adamw"}, name
+
+
+def test_a_pattern_fits_experiments_that_come_with_fednlp(tmp_path: Path) -> None:
+    assert matching(["mine.toml", "small", "smal*"]) == ["mine.toml", "small"]
+    with pytest.raises(ConfigError, match="no experiment that comes with fednlp fits nothing-"):
+        matching(["nothing-*"])
 
 
 def test_there_is_no_full_size(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ ROOMS = (
     "config",
     "reports",
     "simulation",
+    "reproduction",
     "inference",
     "deployment",
     "",

@@ -22,6 +22,17 @@ METHODS: dict[str, dict[str, Any]] = {
     "median": {"aggregator": {"name": "median"}, "algorithm.weighting": "uniform"},
     "8 bits": {"exchange.up": ["int8"], "exchange.down": ["bfloat16"], "exchange.error_feedback": True},
     "pull": {"pull": {"rule": "high", "share": 0.4, "push": "selected"}},
+    "pull half of the parameters": {
+        "pull": {
+            "rule": "random",
+            "of": "parameters",
+            "push": "selected",
+            "embeddings": "apart",
+            "norm": "l1",
+        },
+        "exchange.up": ["int8"],
+    },
+    "16-bit weights": {"exchange": {"up": ["float16"], "down": ["float16"], "send": "weights"}},
     "exact lora": {"model.peft": {"method": "lora", "r": 2, "averaging": "exact"}},
     "fedbuff": {
         "algorithm": {"name": "fedbuff", "buffer_size": 2},

@@ -18,10 +18,11 @@ from fednlp.config import Experiment
 from fednlp.errors import ConfigError, RunError
 from fednlp.inference.score import evaluate_run
 from fednlp.models.pretrained import pretrained_model
+from fednlp.partition import Partition
+from fednlp.simulation.assignment import build_partition
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.components import build_components
 from fednlp.simulation.configured_algorithm import build_algorithm
-from fednlp.simulation.partitioning import build_partition
 from fednlp.simulation.run_dir import RunDir
 from fednlp.simulation.workers import worker_spec
 from fednlp.training.client import ClientInit
@@ -223,8 +224,12 @@ def test_exact_averaging_sends_adapters_transformed_and_the_rest_as_factors(
 def test_pulling_sends_what_it_says(whole: Callable[[str], RunDir]) -> None:
     for method in ("low", "high", "random"):
         for line in lines_of(whole(method)):
-            assert line["tensors_up"] == sum(len(sent) for sent in line["sent"].values())
+            parts = sum(len(slices) for slices in line.get("sent_slices", {}).values())
+            assert line["tensors_up"] == sum(len(sent) for sent in line["sent"].values()) + parts
             assert line["tensors_up"] < line["tensors_down"] or method == "high"
+    for line in lines_of(whole("random")):
+        half = len(x_of(whole("random"))) // 2
+        assert line["parameters_up"] == half * len(line["cohort"])
     first, later = lines_of(whole("high"))[0], lines_of(whole("high"))[1:]
     assert any(line["tensors_down"] < first["tensors_down"] for line in later)
     low = lines_of(whole("low"))[0]
@@ -238,6 +243,23 @@ def test_the_matrix_holds_every_model_on_every_client_s_test(whole: Callable[[st
     assert [row["model"] for row in alone["rows"]] == alone["tests"] == [str(n) for n in range(8)]
     common = json.loads((whole("random").folder / "cross_client_evaluation.json").read_text())
     assert [row["model"] for row in common["rows"]] == ["server"]
+
+
+def test_the_server_s_model_can_be_tried_where_clients_have_their_own(
+    whole: Callable[[str], RunDir], experiment: Make, tmp_path: Path
+) -> None:
+    """In every evaluation and on every client's test; the rounds are the same."""
+    run = fednlp.run(experiment(METHODS["all at once"] | {"evaluation.server_model": True}), tmp_path / "run")
+    matrix = json.loads((run.folder / "cross_client_evaluation.json").read_text())
+    alone = json.loads((whole("all at once").folder / "cross_client_evaluation.json").read_text())
+    assert [row["model"] for row in matrix["rows"]] == ["server", *alone["tests"]]
+    assert matrix["rows"][1:] == alone["rows"]
+    assert torch.equal(x_of(run), x_of(whole("all at once")))
+    tried = [line["evaluation"]["global"] for line in lines_of(run) if "evaluation" in line]
+    owned = [line["evaluation"] for line in lines_of(whole("all at once")) if "evaluation" in line]
+    assert len(tried) == len(owned)
+    assert sum("global" in line for line in owned) == 1
+    assert tried[-1] != owned[-1]["global"]
 
 
 def test_the_matrix_outlives_a_stop_after_the_last_round(
@@ -286,3 +308,18 @@ def test_what_cannot_be_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message.replace(".", r"\.")):
         fednlp.run(experiment(changes), tmp_path / "run")
+
+
+def test_tests_split_off_the_clients_own_examples(experiment: Make, tmp_path: Path) -> None:
+    """A fifth of each client's; together they are the global test set, also for a run that is evaluated later."""
+    run = fednlp.run(experiment({"partition.test_sets": "own-split", "num_rounds": 1}), tmp_path / "run")
+    part, tests = Partition.load(run.partition), np.load(run.test_numbers)
+    assert sorted(part.test_indices) == tests.tolist()
+    assert not np.isin(part.train_indices, tests).any()
+    for client in range(part.num_clients):
+        both = len(part.train(client)) + len(part.test(client))
+        assert abs(len(part.test(client)) - both / 5) <= 0.5 or len(part.test(client)) == 1
+    plain = Partition.load(fednlp.run(experiment({"num_rounds": 1}), tmp_path / "plain").partition)
+    assert sorted([*part.train_indices, *tests]) == sorted([*plain.train_indices, *plain.test_indices])
+    said = lines_of(run)[-1]["evaluation"]["global"]["accuracy"]
+    assert evaluate_run(run.folder).metrics["accuracy"] == pytest.approx(said)

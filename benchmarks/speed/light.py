@@ -36,8 +36,13 @@ class Member:
     state: str = "enrolled"
 
 
-def serve(port: Any, go: Any, folder: Path, experiment: Any, clients: int, pair: Any, root: bytes) -> None:
-    """Be the server: run the rounds with whoever connects; the name in a client's certificate is its number."""
+def serve(
+    port: Any, go: Any, marks: Any, folder: Path, experiment: Any, clients: int, pair: Any, root: bytes
+) -> None:
+    """Be the server: run the rounds with whoever connects; the name in a client's certificate is its number.
+
+    ``marks`` is told what is resident once all are connected, and once all are set up.
+    """
     from made_up import experiment as small
 
     import fednlp
@@ -61,8 +66,15 @@ def serve(port: Any, go: Any, folder: Path, experiment: Any, clients: int, pair:
     go.wait()
     while len(hub.connected()) < clients:
         time.sleep(0.05)
+    own = Memory(os.getpid())
+    time.sleep(1.0)
+    marks.put(own.now())
     members = [Member(f"site-{number}", number) for number in range(clients)]
-    Federation(directory, hub, lambda: members, NullCallback()).run()
+
+    def opened(run: Any) -> None:
+        marks.put(own.now())
+
+    Federation(directory, hub, lambda: members, NullCallback(), on_open=opened).run()
     time.sleep(0.5)
 
 
@@ -116,24 +128,29 @@ class Memory:
 
     Attributes:
         base: Before the model was loaded, by kind.
+        connected: When all clients were connected, and none was asked for anything.
+        set_up: When all were set up, before the first round.
         peak: The most of each kind, and of their sum.
     """
 
     process: int
     base: dict[str, int] = field(default_factory=dict)
+    connected: dict[str, int] = field(default_factory=dict)
+    set_up: dict[str, int] = field(default_factory=dict)
     peak: dict[str, int] = field(default_factory=dict)
 
     def begin(self) -> None:
         """Begin to sample, in another thread, until the process ends."""
-        self.base = self._now()
+        self.base = self.now()
         threading.Thread(target=self._sample, daemon=True).start()
 
     def _sample(self) -> None:
-        while now := self._now():
+        while now := self.now():
             self.peak = {kind: max(self.peak.get(kind, 0), value) for kind, value in now.items()}
             time.sleep(_LOOK)
 
-    def _now(self) -> dict[str, int]:
+    def now(self) -> dict[str, int]:
+        """Return what is resident, by kind; nothing once the process has ended."""
         try:
             text = Path(f"/proc/{self.process}/status").read_text()
         except OSError:
@@ -148,6 +165,12 @@ class Memory:
         """Return by how much each kind grew at most."""
         return {kind: value - self.base.get(kind, 0) for kind, value in self.peak.items()}
 
+    def phases(self) -> dict[str, int]:
+        """Return by how much the process grew while clients connected, were set up, and did rounds."""
+        marks = [one["all"] for one in (self.base, self.connected, self.set_up, self.peak)]
+        grown = [later - earlier for earlier, later in itertools.pairwise(marks)]
+        return dict(zip(("connecting", "setting_up", "rounds"), grown, strict=True))
+
 
 def federation(experiment: Any, folder: Path, clients: int) -> tuple[list[dict[str, Any]], Memory]:
     """Run a federation of light clients; return the lines of its rounds, and the memory of its server.
@@ -157,15 +180,15 @@ def federation(experiment: Any, folder: Path, clients: int) -> tuple[list[dict[s
         folder: New or empty.
         clients: How many.
     """
-    from fednlp.deployment.links.grpc.client import connecting
+    from fednlp.deployment.links.grpc.client import connect
     from fednlp.deployment.links.system import allow_many_files
     from fednlp.simulation.run_dir import RunDir
     from tests.deployment.throwaway import Authority
 
     allow_many_files()
     authority, context = Authority(), multiprocessing.get_context("spawn")
-    port, go = context.Queue(), context.Event()
-    arguments = (port, go, folder, experiment, clients, authority.server_pair(), authority.pem)
+    port, marks, go = context.Queue(), context.Queue(), context.Event()
+    arguments = (port, go, marks, folder, experiment, clients, authority.server_pair(), authority.pem)
     server = context.Process(target=serve, args=arguments)
     server.start()
     address = f"127.0.0.1:{port.get(timeout=300)}"
@@ -177,11 +200,12 @@ def federation(experiment: Any, folder: Path, clients: int) -> tuple[list[dict[s
     async def connected() -> None:
         async def one(light: LightClient) -> None:
             own = authority.site(str(light.number))
-            await connecting(address, lambda: own, light.session.begin, server_name="fednlp-server")
+            await connect(address, lambda: own, light.session.begin, server_name="fednlp-server")
 
         await asyncio.gather(*map(one, lights))
 
     threading.Thread(target=lambda: asyncio.run(connected()), daemon=True).start()
+    memory.connected, memory.set_up = marks.get(), marks.get()
     server.join()
     for light in lights:
         light.session.leave("it is over")
@@ -225,6 +249,7 @@ def many(connected: int, cohorts: Sequence[int], rounds: int) -> dict[str, Any]:
             "seconds": [round(one, 3) for one in seconds],
             "seconds_a_client": round(sorted(seconds)[len(seconds) // 2] / per_round, 5),
             "memory_grew_by": memory.grown(),
+            "memory_by_phase": memory.phases(),
         }
     a_client = [found[f"{one} a round"]["seconds_a_client"] for one in cohorts]
     found["growth"] = [

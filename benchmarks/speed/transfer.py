@@ -10,6 +10,7 @@ hashes its file and puts it on the disk. All of them alternate, so that they mee
 All times are in seconds, ``cpu`` those of the receiving process.
 """
 
+import asyncio
 import hashlib
 import multiprocessing
 import os
@@ -210,10 +211,8 @@ class Runner:
 
         credentials = authority.site("site") if authority else link.grpc.local_channel_credentials()
         name = "fednlp-server" if authority else None
-        arguments = (f"127.0.0.1:{self.port}", lambda: credentials, begin)
-        threading.Thread(
-            target=link.connect, args=arguments, kwargs={"server_name": name}, daemon=True
-        ).start()
+        connecting = link.connect(f"127.0.0.1:{self.port}", lambda: credentials, begin, server_name=name)
+        threading.Thread(target=asyncio.run, args=(connecting,), daemon=True).start()
 
 
 class Plain(Runner):
@@ -252,9 +251,8 @@ class ByBroker(Runner):
         server = authority.material("fednlp-server")
         super().__init__(receive_by_broker, folder, size, repeats, (address, server))
         self.session, own = Sending(self.data), authority.material("site")
-        arguments = (address, lambda: own, self.session.begin)
-        names = {"server_name": "fednlp-server"}
-        threading.Thread(target=connect, args=arguments, kwargs=names, daemon=True).start()
+        connecting = connect(address, lambda: own, self.session.begin, server_name="fednlp-server")
+        threading.Thread(target=asyncio.run, args=(connecting,), daemon=True).start()
         time.sleep(2.0)  # until it is connected
 
     def send(self) -> None:

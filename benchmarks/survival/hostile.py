@@ -1,5 +1,6 @@
 """Parts ``hostile`` and ``crowd``: whatever is sent, and however many connect."""
 
+import asyncio
 import multiprocessing
 import os
 import signal
@@ -50,6 +51,33 @@ def hostile(folder: Path, frames: int, seed: int) -> dict[str, Any]:
         "frames": done,
         "taken": fuzzer.taken,
         "refused": fuzzer.refused,
+        "memory_grew_by": resident(os.getpid()) - before,
+        "seconds": round(time.monotonic() - begun, 1),
+    }
+
+
+def mutated(folder: Path, count: int, seed: int) -> dict[str, Any]:
+    """Mutate tokens, renewals, invitations, certificates and files of an organisation, and sites' files.
+
+    Args:
+        folder: For a federation's files; one in memory is faster.
+        count: How many mutations.
+        seed: Of all of them.
+
+    Raises:
+        Exception: Something was raised that is no declared error.
+    """
+    from tests.deployment.mutations import Mutations
+
+    os.fsync = lambda handle: None  # the disk of this part need not be safe
+    made, done, begun, before = Mutations(folder / "mutated", seed), 0, time.monotonic(), 0
+    while done < count:
+        made.run(step := min(_BATCH, count - done))
+        done += step
+        before = before or resident(os.getpid())
+    return {
+        "read": dict(made.read),
+        "refused": dict(made.refused),
         "memory_grew_by": resident(os.getpid()) - before,
         "seconds": round(time.monotonic() - begun, 1),
     }
@@ -144,12 +172,10 @@ class _Honest:
             software="1.0",
             on_ready=lambda call: self.calls.append(call.id),
         )
-        threading.Thread(
-            target=link.connect,
-            args=(address, lambda: credentials, self.session.begin),
-            kwargs={"server_name": "fednlp-server"},
-            daemon=True,
-        ).start()
+        connecting = link.connect(
+            address, lambda: credentials, self.session.begin, server_name="fednlp-server"
+        )
+        threading.Thread(target=asyncio.run, args=(connecting,), daemon=True).start()
 
     def upload(self, results: Any) -> float:
         """Answer the next call, and return the seconds until the server has the upload."""

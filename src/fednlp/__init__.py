@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fednlp.inference.export import export, export_clients
     from fednlp.partition import Partition, PartitionSpec, make_partition
     from fednlp.simulation.compare import compare
+    from fednlp.simulation.hyperparameters import tune
     from fednlp.simulation.run import resume, run
 
 _HOMES = {
@@ -55,6 +56,7 @@ _HOMES = {
     "resume": ("fednlp.simulation.run", "resume"),
     "run": ("fednlp.simulation.run", "run"),
     "run_round": ("fednlp.federated.round", "run_round"),
+    "tune": ("fednlp.simulation.hyperparameters", "tune"),
 }
 
 _METHODS = "fednlp.federated.algorithms"
@@ -86,6 +88,7 @@ __all__ = [
     "resume",
     "run",
     "run_round",
+    "tune",
 ]
 
 

@@ -79,7 +79,11 @@ TASKS: Mapping[str, Formulation] = {
         purpose="to tell {labels} labels apart",
         pipeline="text-classification",
         head="SequenceClassification",
-        options={"label_smoothing_factor": Decay},
+        options={
+            "label_smoothing_factor": Decay,
+            "metric": Literal["accuracy", "macro_f1", "f1", "mcc"],
+            "positive_label": str,
+        },
     ),
     "text-regression": Formulation(
         "fednlp.tasks.text_regression:TextRegression",

@@ -1,9 +1,10 @@
 """A hub that a driver serves, and sessions that a driver runs in threads: what the tests of all drivers share."""
 
+import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,18 @@ def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not come to pass"
         time.sleep(0.01)
+
+
+def session_in(folder: Path, on_ready: Callable[[ReadyCall], None], **more: Any) -> ClientSession:
+    """Return a client's session that keeps all it has in a folder."""
+    return ClientSession(
+        Outbox(folder / "outbox"),
+        ObjectCache(folder / "objects"),
+        run=None,
+        software="1.0",
+        on_ready=on_ready,
+        **more,
+    )
 
 
 class Served:
@@ -71,25 +84,18 @@ class Driven:
         connect: Runs a session, given what begins it, until it is finished; ``on_state`` takes a line for people.
     """
 
-    def __init__(self, folder: Path, connect: Callable[..., None]) -> None:
+    def __init__(self, folder: Path, connect: Callable[..., Coroutine[Any, Any, None]]) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
         self.lines: list[str] = []
         self.error: FednlpError | None = None
-        self.session = ClientSession(
-            Outbox(folder / "outbox"),
-            ObjectCache(folder / "objects"),
-            run=None,
-            software="1.0",
-            on_ready=self._work,
-            on_state=self.lines.append,
-        )
+        self.session = session_in(folder, self._work, on_state=self.lines.append)
         self.thread = threading.Thread(target=self._run, args=(connect,), daemon=True)
         self.thread.start()
 
-    def _run(self, connect: Callable[..., None]) -> None:
+    def _run(self, connect: Callable[..., Coroutine[Any, Any, None]]) -> None:
         try:
-            connect(self.session.begin, on_state=self.lines.append)
+            asyncio.run(connect(self.session.begin, on_state=self.lines.append))
         except FednlpError as error:
             self.error = error
 

@@ -38,6 +38,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "lora": {"model.peft": {"method": "lora", "r": 2}},
     "frozen": {"model.train": {"frozen": ["embeddings"]}},
     "pull nothing": {"pull": {"rule": "low", "share": 0.01}},
+    "pull and push half of the parameters": {
+        "pull": {"rule": "random", "of": "parameters", "push": "selected"},
+        "exchange.up": ["int8"],
+    },
+    "16-bit weights": {"exchange": {"up": ["float16"], "down": ["float16"], "send": "weights"}},
+    "own split": {"partition.test_sets": "own-split"},
     "pull and push": {"pull": {"rule": "high", "share": 0.4, "push": "selected"}, "client.finetune_steps": 2},
     "exact lora": {"model.peft": {"method": "lora", "r": 2, "averaging": "exact"}},
     "exact lora, rounded": {
@@ -47,7 +53,7 @@ METHODS: dict[str, dict[str, Any]] = {
     },
     "splitbert": {"model.train": {"personal": ["head"]}, "client.finetune_steps": 2},
 }
-NO_GLOBAL_MODEL = ("pull and push", "splitbert")
+NO_GLOBAL_MODEL = ("pull and push", "pull and push half of the parameters", "splitbert")
 """Their models are at the sites, and the server's test set is not: there is no global test."""
 
 

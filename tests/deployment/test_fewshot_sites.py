@@ -111,9 +111,9 @@ def labelled_rows(path: Path, names: list[str]) -> tuple[list[str], np.ndarray]:
 
 def test_shards_hold_the_gold_labels_alone(experiment: Make, tmp_path: Path) -> None:
     """A site's file has the labels that the simulation draws, wrong ones too; every other label is empty."""
+    from fednlp.simulation.assignment import build_partition
     from fednlp.simulation.components import open_data
     from fednlp.simulation.gold_labels import drawn_gold_labels
-    from fednlp.simulation.partitioning import build_partition
 
     made = experiment({"fewshot": FEW | {"noisy_client_fraction": 0.5}}).resolved()
     data = open_data(made)

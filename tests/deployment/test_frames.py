@@ -162,6 +162,10 @@ def test_only_calls_and_replies_are_long() -> None:
     with pytest.raises(ProtocolError, match="the header of a Get has"):
         from_client(join(2, b" " * (17 << 10) + header(Get(DIGEST, 0))))
     assert from_client(join(3, b" " * (17 << 10) + header(Reply("1.0.train", None))))
+    with pytest.raises(ProtocolError, match=r"the header of a Reply has .* and may have 1048576"):
+        from_client(join(3, b" " * (1 << 20) + header(Reply("1.0.train", None))))
+    with pytest.raises(ProtocolError, match="the header of a Reply has"):
+        pack(Reply("1.0.train", {"labels": "a" * (1 << 20)}))
 
 
 def test_another_version_is_named_whatever_else_it_says() -> None:

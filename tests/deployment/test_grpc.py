@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from fednlp.deployment.client_session import ClientSession
 from fednlp.deployment.links import streams
+from fednlp.deployment.links.limited_log import MOST
 from fednlp.deployment.messages import Call, Stored, pack
-from fednlp.deployment.objects import ObjectCache
-from fednlp.deployment.outbox import Outbox
+from fednlp.deployment.proofs import Challenges
 from fednlp.errors import RunError
 
 grpc = pytest.importorskip("grpc", reason="a deployment needs grpcio")
@@ -22,7 +21,7 @@ grpc = pytest.importorskip("grpc", reason="a deployment needs grpcio")
 from fednlp.deployment.links.grpc import client as dialling  # noqa: E402
 from fednlp.deployment.links.grpc import server as listening  # noqa: E402
 
-from .driven import MODEL, SOON, Driven, Served, until  # noqa: E402
+from .driven import MODEL, SOON, Driven, Served, session_in, until  # noqa: E402
 from .throwaway import SERVER, Authority  # noqa: E402
 
 
@@ -72,8 +71,8 @@ class Client(Driven):
     def __init__(self, folder: Path, address: str, credentials: Any, **settings: Any) -> None:
         given = {"server_name": SERVER} | settings
 
-        def connect(begin: Callable[..., Any], **more: Any) -> None:
-            dialling.connect(address, lambda: credentials, begin, **given, **more)
+        def connect(begin: Callable[..., Any], **more: Any) -> Any:
+            return dialling.connect(address, lambda: credentials, begin, **given, **more)
 
         super().__init__(folder, connect)
 
@@ -151,7 +150,7 @@ def test_a_frame_that_is_not_valid_ends_the_connection_with_the_reason(
 
     async def once() -> None:
         task = asyncio.create_task(
-            dialling.connecting(
+            dialling.connect(
                 server.address,
                 lambda: authority.site("0"),
                 lambda wake: Rude(),
@@ -180,6 +179,82 @@ def test_enrolment_is_one_call(server: Server, authority: Authority) -> None:
         enrol(b"x" * 20_000)
 
 
+def test_strangers_fill_no_log(server: Server, authority: Authority) -> None:
+    for _ in range(2 * MOST):
+        with pytest.raises(RunError, match="this token was used"):
+            dialling.enrol(server.address, authority.site("0"), b"no", server_name=SERVER)
+    assert len(server.lines) == MOST
+
+
+def test_enrolments_that_are_read_at_one_time_are_bounded(
+    server: Server, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "MOST_ENROLLING", 1)
+    enrolled = []
+
+    def enrol() -> None:
+        arguments = server.address, authority.site("0"), b"please"
+        enrolled.append(dialling.enrol(*arguments, server_name=SERVER))
+
+    async def silent() -> None:
+        channel = grpc.aio.secure_channel(
+            server.address, authority.site("1"), options=[("grpc.ssl_target_name_override", SERVER)]
+        )
+        async with channel:
+            call = channel.stream_unary("/fednlp.v1/Enrol")()
+            await call.wait_for_connection()
+            refused = list[str]()
+            await asyncio.to_thread(
+                until, lambda: not _accepted(enrol, refused)
+            )  # its handler waits for it now
+            assert "many enrol at this moment: try again" in refused[0]
+
+    asyncio.run(silent())
+    until(lambda: _accepted(enrol))
+    assert enrolled[-1] == b"0 please"
+
+
+def _accepted(enrol: Callable[[], None], refused: list[str] | None = None) -> bool:
+    try:
+        enrol()
+    except RunError as error:
+        (refused if refused is not None else []).append(str(error))
+        return False
+    return True
+
+
+def test_a_stream_behind_a_balancer_lets_little_in_before_its_proof(
+    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(tmp_path, authority, challenges=Challenges())
+    middle, looking, go = Middle(server.running.port), threading.Event(), threading.Event()
+
+    def slowly(context: Any, *arguments: Any) -> Any:
+        looking.set()
+        go.wait(SOON)
+        raise RunError("a stranger")
+
+    monkeypatch.setattr(listening, "_proven", slowly)
+
+    async def flood() -> None:
+        channel = grpc.aio.secure_channel(
+            middle.address, authority.site("1"), options=[("grpc.ssl_target_name_override", SERVER)]
+        )
+        async with channel:
+            call = channel.stream_stream("/fednlp.v1/Session")()
+            with suppress(TimeoutError):
+                for _ in range(16):
+                    await asyncio.wait_for(call.write(bytes(1 << 20)), 0.5)
+            assert looking.is_set()
+            forwarded = middle.forwarded
+            go.set()
+            assert forwarded < 1 << 19
+
+    asyncio.run(flood())
+    middle.close()
+    server.stop()
+
+
 def test_a_port_in_use_is_named(server: Server, authority: Authority) -> None:
     with pytest.raises(RunError, match=rf"cannot listen at {server.address} .*--listen"):
         listening.serve(server.address, authority.server(), server.new_session, server.enrol)
@@ -187,20 +262,14 @@ def test_a_port_in_use_is_named(server: Server, authority: Authority) -> None:
 
 def test_two_hundred_clients_wait_at_once(server: Server, authority: Authority, tmp_path: Path) -> None:
     sessions = [
-        ClientSession(
-            Outbox(tmp_path / f"{n}" / "outbox"),
-            ObjectCache(tmp_path / f"{n}" / "objects"),
-            run=None,
-            software="1.0",
-            on_ready=lambda call, n=n: sessions[n].answer(call.id, {"n": n}, None),
-        )
+        session_in(tmp_path / f"{n}", lambda call, n=n: sessions[n].answer(call.id, {"n": n}, None))
         for n in range(200)
     ]
 
     async def all_of_them() -> None:
         await asyncio.gather(
             *(
-                dialling.connecting(
+                dialling.connect(
                     server.address, lambda n=n: authority.site(str(n)), one.begin, server_name=SERVER
                 )
                 for n, one in enumerate(sessions)
@@ -233,6 +302,7 @@ class Middle:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
         self.open: list[socket.socket] = []
+        self.forwarded = 0
         self.accepting = threading.Thread(target=self._accept, daemon=True)
         self.accepting.start()
 
@@ -261,6 +331,7 @@ class Middle:
             while data := source.recv(1 << 16):
                 if not self.frozen.is_set():
                     sink.sendall(data)
+                    self.forwarded += len(data)
             if not self.frozen.is_set():
                 sink.close()
         except OSError:

@@ -1,5 +1,6 @@
 """Identities in real TLS connections: Python's ssl (OpenSSL), and gRPC (BoringSSL), over loopback."""
 
+import asyncio
 import importlib
 import ssl
 import time
@@ -114,9 +115,10 @@ def serving(federation: Federation) -> Iterator[str]:
 def who(address: str, material: Material) -> bytes:
     """The name by which the server greets."""
     greeting = Greeting()
-    dialling.connect(
+    connecting = dialling.connect(
         address, lambda: channel_credentials(material), lambda wake: greeting, server_name=SERVER_NAME
     )
+    asyncio.run(connecting)
     return greeting.heard
 
 

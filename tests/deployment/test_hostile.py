@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fednlp.deployment.client_session import ClientSession
+from fednlp.deployment.frames import join
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.messages import (
     Call,
@@ -24,10 +25,9 @@ from fednlp.deployment.messages import (
     Withdrawn,
     pack,
 )
-from fednlp.deployment.objects import ObjectCache
-from fednlp.deployment.outbox import Outbox
 from fednlp.errors import ProtocolError
 
+from .driven import session_in
 from .ends import drain, greeting, welcome
 from .fuzzer import Fuzzer
 
@@ -115,8 +115,9 @@ def test_what_a_client_may_not_say(hub: Hub, frames: list[Any], message: str) ->
 
 def test_nothing_is_heard_before_a_hello(hub: Hub) -> None:
     session = hub.session(0, lambda: None, lambda: 0.0)
-    with pytest.raises(ProtocolError, match="a Reply out of turn"):
-        session.receive(pack(Reply("1.0.train", {})))
+    for frame in (pack(Reply("1.0.train", {})), join(3, b"[" * (1 << 20)), join(3, b"")):
+        with pytest.raises(ProtocolError, match="a Reply out of turn"):
+            session.receive(frame)
 
 
 def test_a_reply_to_a_call_that_was_never_made_leaves_no_trace(hub: Hub, tmp_path: Path) -> None:
@@ -188,10 +189,4 @@ def test_a_server_cannot_have_what_was_not_answered(tmp_path: Path) -> None:
 
 
 def client(folder: Path, on_ready: Callable[[Any], None] = lambda call: None) -> ClientSession:
-    return ClientSession(
-        Outbox(folder / "outbox"),
-        ObjectCache(folder / "objects"),
-        run=None,
-        software="1.0",
-        on_ready=on_ready,
-    )
+    return session_in(folder, on_ready)

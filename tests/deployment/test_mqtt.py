@@ -2,9 +2,11 @@
 
 import asyncio
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from fednlp.deployment import enrolling
 from fednlp.deployment import join as joining
 from fednlp.deployment.enrolment import store_address
 from fednlp.deployment.links import mqtt
+from fednlp.deployment.links.mqtt import broker as carrying
 from fednlp.deployment.links.mqtt import client as dialling
 from fednlp.deployment.links.mqtt import packets
 from fednlp.deployment.links.mqtt import server as listening
@@ -86,8 +89,8 @@ class Client(Driven):
     """A session by way of a broker."""
 
     def __init__(self, folder: Path, broker: Mosquitto, material: Any) -> None:
-        def connect(begin: Callable[..., Any], **more: Any) -> None:
-            dialling.connect(broker.address, lambda: material, begin, server_name=SERVER, **more)
+        def connect(begin: Callable[..., Any], **more: Any) -> Any:
+            return dialling.connect(broker.address, lambda: material, begin, server_name=SERVER, **more)
 
         super().__init__(folder, connect)
 
@@ -355,6 +358,95 @@ def test_a_site_that_reads_nothing_holds_no_connection_once_it_has_another(
             client.leave()
 
     asyncio.run(run())
+
+
+def test_a_broker_that_stands_still_holds_senders_back(
+    broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an end holds for it is bounded; whoever waited first goes on first."""
+    monkeypatch.setattr(carrying, "MOST_HELD", 4 << 20)
+    size, order = 1 << 18, list[int]()
+
+    async def run() -> None:
+        one = Broker(broker.address, ["y"], ("x", b"", False), lambda topic, data: None, lambda why: None)
+        await one.open()
+        broker.process.send_signal(signal.SIGSTOP)
+        sent = 0
+        with suppress(TimeoutError):
+            while sent < 64 << 20:
+                await asyncio.wait_for(one.turn(), 0.5)
+                one.send("x", bytes(size))
+                sent += size
+        assert 0 < sent <= 4 << 20
+
+        async def wait(number: int) -> None:
+            await one.turn()
+            order.append(number)
+
+        waiting = [asyncio.create_task(wait(number)) for number in range(3)]
+        await asyncio.sleep(0)
+        broker.process.send_signal(signal.SIGCONT)
+        await asyncio.wait_for(asyncio.gather(*waiting), SOON)
+        assert order == [0, 1, 2]
+        one.close()
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_acknowledges_nothing_is_given_up(
+    broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers to strangers wait for no turn."""
+    monkeypatch.setattr(carrying, "MOST_OWED", 1 << 20)
+    lost: list[str] = []
+
+    async def run() -> None:
+        one = Broker(broker.address, ["y"], ("x", b"", False), lambda topic, data: None, lost.append)
+        await one.open()
+        broker.process.send_signal(signal.SIGSTOP)
+        sent = 0
+        while not lost and sent < 10_000:
+            one.send("x", b"answer")
+            sent += 1
+        assert sent <= (1 << 20) / carrying._BESIDE + 1
+        broker.process.send_signal(signal.SIGCONT)
+        one.close()
+
+    asyncio.run(run())
+    assert lost == ["the broker does not acknowledge what it is sent"]
+
+
+def test_packets_that_wait_for_one_before_them_are_bounded_for_all_sites_together(
+    broker: Mosquitto, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "_MOST_EARLY", 4 * packets.MOST_PAYLOAD)
+    server = Server(tmp_path, authority, broker)
+
+    async def admitted(site: str) -> Any:
+        line = dialling._Line(broker.address, authority.material(site), SERVER, mqtt.SESSION)
+        await line.__aenter__()
+        return line
+
+    async def run() -> None:
+        lines = [await admitted(str(number)) for number in range(3)]
+        for line in lines:
+            ordered = line.stream._ordered
+            for number in range(2):
+                late = Packet(
+                    ordered.connection, Kind.DATA, ordered._sent + 1 + number, bytes(packets.MOST_PAYLOAD)
+                )
+                line._broker.send(line._up, join(late))
+        await asyncio.to_thread(until, lambda: any(line.stream._error for line in lines))
+        assert not all(line.stream._error for line in lines)
+        for line in lines:
+            line._broker.close()
+
+    asyncio.run(run())
+    client = Client(tmp_path / "3", broker, authority.material("3"))
+    server.ask("1.3.train", 3)
+    assert server.answered() == 3
+    client.leave()
+    server.stop()
 
 
 def test_a_presence_that_somebody_else_has_taken_back_is_said_again(

@@ -1,5 +1,6 @@
 """Certificates renew by themselves while a site runs, by clocks that tests turn; nothing of a round is lost."""
 
+import asyncio
 import importlib
 import time
 from collections.abc import Callable, Iterator
@@ -10,16 +11,15 @@ import pytest
 
 from fednlp.deployment.access import Access, access_of
 from fednlp.deployment.certificates import load_certificate
-from fednlp.deployment.client_session import ClientSession, ReadyCall
+from fednlp.deployment.client_session import ReadyCall
 from fednlp.deployment.credentials import channel_credentials, server_credentials
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links import streams
 from fednlp.deployment.messages import Call
-from fednlp.deployment.objects import ObjectCache
-from fednlp.deployment.outbox import Outbox
 from fednlp.deployment.renewal import EVERY, keep_renewed, renew_if_due
 from fednlp.errors import IdentityError, RunError
 
+from .driven import session_in
 from .federation import DAY, NOW, Federation
 
 SERVED = b"an update" * 1_000_000
@@ -123,13 +123,7 @@ class Live:
         self.port, self.lines, self.calls = 0, list[str](), list[str]()
         self.hub = Hub(folder / "hub", "run")
         self.start()
-        self.session = ClientSession(
-            Outbox(folder / "outbox"),
-            ObjectCache(folder / "objects"),
-            run=None,
-            software="1.0",
-            on_ready=self._work,
-        )
+        self.session = session_in(folder, self._work)
 
     def start(self) -> None:
         admission = self.federation.admission
@@ -153,13 +147,14 @@ class Live:
         self.session.answer(call.id, {}, body)
 
     def run(self) -> None:
-        self.link.connect(
+        connecting = self.link.connect(
             f"127.0.0.1:{self.port}",
             lambda: channel_credentials(self.access.material()),
             self.session.begin,
             on_state=self.lines.append,
             server_name=self.access.server_name,
         )
+        asyncio.run(connecting)
 
     def enrol(self, message: bytes) -> bytes:
         credentials = channel_credentials(self.access.material())

@@ -1,5 +1,6 @@
 """A round has one update: what is asked for under the number of a further attempt is the same."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,19 @@ def test_each_kind_of_call_has_its_own_rounds(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="asks twice to evaluate in round 1"):
         ask(site, 1, "evaluate", "x")
     ask(site, 2, "evaluate", "z")
+
+
+def test_what_was_asked_is_on_the_disk_before_it_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut that took the note back would let a server ask once more."""
+    synced: list[Path] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda handle: synced.append(Path(os.readlink(f"/proc/self/fd/{handle}")))
+    )
+    ask(LastAsked(tmp_path / "asked.json"), 1, "train", "x")
+    file, folder = synced
+    assert file.parent == folder == tmp_path
 
 
 def test_a_damaged_note_is_no_reason_to_forget(tmp_path: Path) -> None:

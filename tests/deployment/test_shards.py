@@ -15,8 +15,8 @@ from fednlp.deployment.components import server_components, server_data
 from fednlp.deployment.shards import FEDERATION, folder_names, split_out
 from fednlp.errors import ConfigError, DataError
 from fednlp.partition import Partition
+from fednlp.simulation.assignment import build_partition
 from fednlp.simulation.components import open_data
-from fednlp.simulation.partitioning import build_partition
 
 Make = Callable[..., Experiment]
 

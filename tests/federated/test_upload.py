@@ -18,6 +18,7 @@ from fednlp.federated.communication import Uplink, encode_update
 from fednlp.federated.message import pack, write_message
 from fednlp.federated.params import Layout
 from fednlp.federated.pulling import Pull
+from fednlp.federated.sent import Sent
 from fednlp.federated.transform_spec import parse_chain
 from fednlp.federated.transforms import RngKey, make_chain
 from fednlp.federated.upload import (
@@ -46,6 +47,12 @@ def result(entries: list[int] | None = None) -> ClientResult:
     return ClientResult(1, 0.5, entries=entries)
 
 
+def result_of(sent: Sent | None) -> ClientResult:
+    if sent is None:
+        return result()
+    return replace(result(list(sent.entries)), slices=[list(one) for one in sent.slices])
+
+
 def same(one: Any, other: Any) -> bool:
     return one.keys() == other.keys() and all(
         torch.equal(one[name].flat(LAYOUT), other[name].flat(LAYOUT)) for name in one
@@ -68,18 +75,20 @@ def test_a_plain_upload_arrives_as_it_was(model: torch.Tensor, control: torch.Te
     assert same(received(back, PLAIN, LAYOUT, X, KEY), received(sent, PLAIN, LAYOUT, X, KEY))
 
 
-@given(vectors, vectors, st.sampled_from([["int8"], ["topk:0.3"], ["float16"]]), st.booleans())
+@given(vectors, vectors, st.sampled_from([[], ["int8"], ["topk:0.3"], ["float16"]]), st.booleans(), st.data())
 def test_a_compressed_upload_arrives_as_the_client_knows_it(
-    model: torch.Tensor, control: torch.Tensor, up: list[str], some: bool
+    model: torch.Tensor, control: torch.Tensor, up: list[str], some: bool, data: st.DataObject
 ) -> None:
-    pull = Pull("low") if some else Pull()
+    some = some or not up
+    pull = Pull("low", of="parameters") if some else Pull()
     algorithm = replace(PLAIN, uplink=Uplink(make_chain(parse_chain(up, "up")), pull=pull))
-    chosen = np.array([True, False, True]) if some else None
+    chosen = data.draw(st.sampled_from([Sent((0, 2)), Sent((2,), ((0, 1, 2),))])) if some else None
     encoded = encode_update(algorithm.uplink, LAYOUT, model, KEY, chosen)
     sent = Upload(encoded=encoded, others={"control": control})
-    data = pack_upload(sent, LAYOUT)
-    assert len(data) == upload_bytes(algorithm, LAYOUT, encoded.entries, masked=False)
-    back = unpack_upload(data, algorithm, LAYOUT, result(encoded.entries), masked=False)
+    packed = pack_upload(sent, LAYOUT)
+    assert len(packed) == upload_bytes(algorithm, LAYOUT, encoded.sent, masked=False)
+    assert len(packed) <= upload_bytes(algorithm, LAYOUT, None, masked=False)
+    back = unpack_upload(packed, algorithm, LAYOUT, result_of(encoded.sent), masked=False)
     assert same(received(back, algorithm, LAYOUT, X, KEY), received(sent, algorithm, LAYOUT, X, KEY))
 
 

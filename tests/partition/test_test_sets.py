@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.partition import jensen_shannon
+from fednlp.partition import Partition, jensen_shannon
 from fednlp.partition.shift import label_owners
-from fednlp.partition.test_sets import assign_test_examples
+from fednlp.partition.test_sets import assign_test_examples, split_own_tests
 
 GROUPS = st.lists(st.integers(0, 4), min_size=1, max_size=80)
 
@@ -67,3 +67,27 @@ def test_own_test_labels_are_nearer_to_own_training_labels():
         others = (between.sum(axis=1) - own) / 49
         assert (own < others).all()
         assert own.mean() < 0.05
+
+
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=12),
+    st.sampled_from([0.1, 0.2, 0.5, 0.9]),
+    st.integers(0, 9),
+)
+def test_a_client_s_own_split_is_disjoint_and_covers_its_examples(sizes, fraction, seed):
+    """A fifth of each client's own examples, to half an example; nobody is left without a training example."""
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    numbers = np.random.default_rng(seed).permutation(3 * offsets[-1])[: offsets[-1]]
+    none = np.zeros(len(sizes) + 1, int)
+    whole = Partition(offsets, numbers, none, [], np.arange(len(sizes)))
+    split = split_own_tests(whole, fraction, seed)
+    for client, size in enumerate(sizes):
+        train, test = split.train(client), split.test(client)
+        assert sorted([*train, *test]) == sorted(whole.train(client))
+        assert len(train) >= 1
+        assert abs(len(test) - fraction * size) <= 0.5 or len(test) in (1, size - 1)
+        assert len(test) >= 1 or size == 1
+    again = split_own_tests(whole, fraction, seed)
+    assert np.array_equal(split.test_indices, again.test_indices)
+    if offsets[-1] > 60:
+        assert not np.array_equal(split.test_indices, split_own_tests(whole, fraction, seed + 1).test_indices)

@@ -65,7 +65,7 @@ def test_a_selection_is_described(train: Any, expected: str) -> None:
         ),
         (
             {"pull": {"rule": "random", "share": 0.25, "of": "parameters", "push": "selected"}},
-            "Each client sends 25 % of the parameters, in tensors drawn again each time, and gets these alone back.",
+            "Each client sends 25 % of the parameters drawn again each time, and gets these alone back.",
         ),
     ],
 )

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.data.features import Features
+from fednlp.errors import ConfigError
 from fednlp.tasks import task_class
 from fednlp.tasks.text_classification import TextClassification
 
@@ -177,3 +178,36 @@ def test_nothing_scores_nothing(features: Features) -> None:
 def test_learns(features: Features, fitted: Callable[..., dict[str, float]]) -> None:
     assert task_class("text-classification") is TextClassification
     assert fitted(TASK, features, steps=150)["accuracy"] > 0.9
+
+
+@given(st.lists(st.tuples(st.integers(-1, 2), st.integers(0, 2), st.integers(0, 3)), min_size=1, max_size=40))
+def test_a_client_s_own_score_is_scikit_learn_s_in_the_configured_metric(
+    rows: list[tuple[int, int, int]],
+) -> None:
+    """Of each client by sums over its examples, and of all by the sums of these: as ``metrics`` has it."""
+    truth, guess, owner = (np.array(column) for column in zip(*rows, strict=True))
+    features = Features.in_memory([{"input_ids": [1], "label": int(label)} for label in truth])
+    labels = ("a", "b", "c")
+    for metric in ("accuracy", "macro_f1", "mcc", "f1"):
+        positive = {"positive_label": "a"} if metric == "f1" else {}
+        task = TextClassification(labels, metric=metric, **positive)
+        statistics = task.statistics(guess.tolist(), features, np.arange(len(truth)))
+        sums = np.stack([statistics[owner == client].sum(0) for client in range(4)])
+        for client, score in enumerate(task.score(sums)):
+            own = np.flatnonzero(owner == client)
+            if len(own):
+                wanted = task.metrics(guess[own].tolist(), features, own)[metric]
+                np.testing.assert_allclose(score, wanted, atol=1e-12, equal_nan=True)
+            else:
+                assert np.isnan(score) or metric == "accuracy"
+        everyone = np.arange(len(truth))
+        of_sums = task.metrics_of_sums(task.sums(guess.tolist(), features, everyone))[metric]
+        np.testing.assert_allclose(task.score(sums.sum(0)), of_sums, atol=1e-12, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "options", [{"metric": "f1"}, {"metric": "mcc", "positive_label": "same"}, {"positive_label": "x"}]
+)
+def test_the_f1_of_a_label_needs_a_label(options: dict[str, Any], tokenizer: Any) -> None:
+    with pytest.raises(ConfigError, match="positive_label go together: say whose F1 it is"):
+        TextClassification.build(("different", "same"), tokenizer, **options)

@@ -14,8 +14,8 @@ from fednlp.federated.sums import ExactSum
 from fednlp.models.pretrained import new_model
 from fednlp.runtime.messages import EvaluateRequest, KeepLabelsRequest, Request, UnmaskRequest
 from fednlp.secure.upload import mask_values
+from fednlp.simulation.assignment import build_partition
 from fednlp.simulation.components import build_components
-from fednlp.simulation.partitioning import build_partition
 from fednlp.simulation.workers import worker_spec
 from fednlp.training.worker import ClientWorker
 

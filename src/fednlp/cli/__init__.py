@@ -12,6 +12,7 @@ import typer
 
 from fednlp import __version__
 from fednlp.cli import (
+    compare,
     data,
     deployment,
     device,
@@ -21,6 +22,7 @@ from fednlp.cli import (
     plan,
     predict,
     prompts,
+    reproduce,
     runs,
     sites,
     status,
@@ -43,8 +45,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (runs.run, runs.compare, runs.report, predict.evaluate, predict.predict):
+for command in (runs.run, compare.compare, runs.report, predict.evaluate, predict.predict):
     app.command()(command)
+app.command()(reproduce.reproduce)
 app.command()(export.export)
 app.command()(inspect.inspect)
 app.command()(plan.plan)

@@ -99,6 +99,7 @@ class Console:
 
     def begin(self) -> None:
         """Show a bar, which :meth:`on_progress` moves."""
+        self.close()
         self._progress.start()
         self._task = self._progress.add_task("", total=None, count="")
 

@@ -10,6 +10,7 @@ from fednlp.config.files import (
     parse,
     with_algorithm,
     with_method,
+    with_settings,
 )
 from fednlp.config.schema import Experiment
 
@@ -24,4 +25,5 @@ __all__ = [
     "parse",
     "with_algorithm",
     "with_method",
+    "with_settings",
 ]

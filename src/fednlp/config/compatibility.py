@@ -12,6 +12,7 @@ from fednlp.config.sections import GIVEN
 from fednlp.federated.aggregators.base import Aggregator
 from fednlp.federated.aggregators.weighted_mean import WeightedMean
 from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.client import average_model
 from fednlp.federated.links import Downlink, Uplink
 from fednlp.federated.server import ServerOptimizer
 from fednlp.models.peft_options import averaging_of
@@ -37,6 +38,7 @@ def conflicts(algorithm: Algorithm, aggregator: Aggregator, experiment: Experime
         *_aggregator(algorithm, aggregator, experiment),
         *_weights(algorithm, aggregator, experiment),
         *_settings(algorithm, experiment),
+        *_at_once(algorithm, experiment),
     ]
 
 
@@ -214,3 +216,13 @@ def _settings(algorithm: Algorithm, experiment: ExperimentFields) -> list[str]:
             f"{algorithm.min_clients}: build it with min_clients={experiment.min_clients}"
         )
     return found
+
+
+def _at_once(algorithm: Algorithm, experiment: ExperimentFields) -> list[str]:
+    """Refuse clients that do more than to take their local steps from the global model."""
+    if experiment.runtime.clients_at_once == 1 or algorithm.client is average_model:
+        return []
+    return [
+        f"runtime.clients_at_once is for clients that take their local steps and send what these changed, and those of "
+        f"{algorithm.name} do more: leave clients_at_once out"
+    ]

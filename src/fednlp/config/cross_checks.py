@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fednlp.config.at_once_checks import at_once_problems
 from fednlp.config.compatibility import conflicts
 from fednlp.config.fewshot_checks import fewshot_problems
 from fednlp.config.fields import ExperimentFields
@@ -24,7 +25,7 @@ from fednlp.data.silos.paths import names_silos
 from fednlp.errors import ConfigError, ModelError, PartitionError
 from fednlp.federated.algorithm import Algorithm as AlgorithmValue
 from fednlp.federated.algorithms import ALGORITHMS
-from fednlp.federated.transform_spec import check_exchange
+from fednlp.federated.transform_spec import HALVES, INTEGERS, check_exchange
 from fednlp.partition.make import check_options
 from fednlp.plugins import is_own, load
 from fednlp.runtime import ENGINES
@@ -54,6 +55,7 @@ def problems(experiment: ExperimentFields, given: AlgorithmValue | None = None) 
         *_costs_problems(experiment),
         *_evaluation_problems(experiment),
         *_runtime_problems(experiment),
+        *at_once_problems(experiment),
     ]
 
 
@@ -116,6 +118,9 @@ def _partition_problems(experiment: ExperimentFields) -> list[str]:
             f"[partition] options are for a partitioner of your own: write those of {partition.method!r} into "
             "[partition], or leave them out"
         ]
+    if partition.test_sets == "own-split" and (partition.method == "file" or experiment.data.at_sites):
+        whose = "each site names its tests" if experiment.data.at_sites else "the file has the clients' tests"
+        return [f'partition.test_sets = "own-split": {whose}: leave it out']
     try:
         check_options(partition.spec())
     except PartitionError as error:
@@ -235,6 +240,30 @@ def _cohort_problems(experiment: ExperimentFields) -> list[str]:
     return found
 
 
+def _weights_problems(experiment: ExperimentFields) -> list[str]:
+    """Return what does not go together with clients that send their weights, a sentence each."""
+    exchange, found = experiment.exchange, []
+    if not exchange.up:
+        found.append(
+            'exchange.send = "weights" has no effect without a transform: say exchange.up = ["float16"], or leave it '
+            "out"
+        )
+    for word in exchange.up:
+        if word.partition(":")[0] not in (*HALVES, *INTEGERS):
+            found.append(
+                f'exchange.send = "weights": {word} is for updates: say "float16", "bfloat16", "int8" or "int4"'
+            )
+    if exchange.error_feedback:
+        found.append('exchange.error_feedback is for updates: leave it out, or say exchange.send = "updates"')
+    if experiment.privacy is not None:
+        found.append('[privacy] bounds updates: say exchange.send = "updates"')
+    if experiment.algorithm.name == "fedbuff":
+        found.append(
+            'fedbuff adds updates to newer models than they were made of: say exchange.send = "updates"'
+        )
+    return found
+
+
 def _exchange_problems(experiment: ExperimentFields) -> list[str]:
     exchange, pull, name = experiment.exchange, experiment.pull, experiment.algorithm.name
     found = []
@@ -243,9 +272,11 @@ def _exchange_problems(experiment: ExperimentFields) -> list[str]:
             found.append(f"[{section}] is not supported by {name}, where nothing is exchanged: leave it out")
     if pull.rule == "all" and pull != Pull():
         found.append(
-            '[pull] share, of and push have no effect with pull.rule = "all": say pull.rule = "low", "high" or '
-            '"random"'
+            '[pull] share, of, push, norm and embeddings have no effect with pull.rule = "all": say pull.rule = "low", '
+            '"high" or "random"'
         )
+    if exchange.send == "weights":
+        found += _weights_problems(experiment)
     try:
         check_exchange(exchange.up, exchange.down, exchange.error_feedback)
     except ConfigError as error:
@@ -254,9 +285,9 @@ def _exchange_problems(experiment: ExperimentFields) -> list[str]:
 
 
 def _evaluation_problems(experiment: ExperimentFields) -> list[str]:
-    found, name = [], experiment.algorithm.name
+    found, name = _validation_problems(experiment), experiment.algorithm.name
     if not experiment.evaluation.federated:
-        return []
+        return found
     if name in BASELINES:
         found.append(f"evaluation.federated has no part in {name}, where clients send nothing: leave it out")
     if experiment.privacy is not None:
@@ -265,6 +296,21 @@ def _evaluation_problems(experiment: ExperimentFields) -> list[str]:
             "[privacy] does not cover: leave it out, and test the model on examples of the server (data.test_path)"
         )
     return found
+
+
+def _validation_problems(experiment: ExperimentFields) -> list[str]:
+    if experiment.evaluation.validation_fraction is None:
+        return []
+    if experiment.data.at_sites:
+        return [
+            "evaluation.validation_fraction is for simulations: the examples are at the sites; leave it out"
+        ]
+    if experiment.fewshot is not None:
+        return [
+            "evaluation.validation_fraction needs labels of training examples, which [fewshot] does not have: "
+            "leave it out"
+        ]
+    return []
 
 
 def _costs_problems(experiment: ExperimentFields) -> list[str]:

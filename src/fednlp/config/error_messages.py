@@ -15,6 +15,7 @@ from fednlp.config.renamed import RENAMED
 _OTHER_NAMES = dict.fromkeys(("steps", "local_steps", "num_local_steps"), "max_steps")
 """What a key is called elsewhere, and here."""
 
+_MOST_SHOWN = 300
 _NAMING = ("name", "name_or_path", "method", "protocol", "rule", "optimizer", "device", "up")
 """The key that a single word for a whole section stands for, in the order of preference."""
 
@@ -73,11 +74,9 @@ def _no_section(path: list[str], value: Any, experiment: type[BaseModel]) -> str
 
 
 def _shown(value: Any) -> str:
-    return (
-        str(value)
-        if isinstance(value, float) and not math.isfinite(value)
-        else json.dumps(value, default=str)
-    )
+    infinite = isinstance(value, float) and not math.isfinite(value)
+    text = str(value) if infinite else json.dumps(value, default=str)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def _unknown(path: list[str], experiment: type[BaseModel]) -> str:

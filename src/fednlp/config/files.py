@@ -1,8 +1,5 @@
 """Experiments from and to TOML, with overrides; and how two of them differ."""
 
-import difflib
-import json
-import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
@@ -13,6 +10,7 @@ from typing import Any
 import tomli_w
 
 from fednlp.config.error_messages import report
+from fednlp.config.experiment_paths import data_hint, name_of, near_experiments, shipped
 from fednlp.config.method_options import own_keys
 from fednlp.config.round_schedules import CONSTANT, WITHOUT_ROUNDS
 from fednlp.config.schema import Experiment
@@ -77,6 +75,30 @@ def with_method(experiment: Experiment, name: str, seed: int) -> Experiment:
     return _checked(_over(document, changes | {"variant": name}), f"variant {name} of {experiment.name}")
 
 
+def with_settings(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
+    """Return the experiment with other values of some settings.
+
+    Args:
+        experiment: One without a variant that is still to be chosen: these settings are laid over all others.
+        changes: Values by dotted keys, such as ``{"client.learning_rate": 1e-3}``.
+
+    Raises:
+        ConfigError: A key is unknown, or a value does not fit.
+
+    >>> experiment = parse({"data": {"name": "20news"}})
+    >>> with_settings(experiment, {"client.learning_rate": 0.5}).client.learning_rate
+    0.5
+    """
+    nested: dict[str, Any] = {}
+    for key, value in changes.items():
+        *sections, last = key.split(".")
+        table = nested
+        for section in sections:
+            table = table.setdefault(section, {})
+        table[last] = value
+    return _checked(_over(_document(experiment), nested), experiment.name)
+
+
 def _document(experiment: Experiment) -> dict[str, Any]:
     """Return the sections of an experiment, without a size of the cohort that was not given."""
     document = experiment.model_dump(exclude_none=True)
@@ -97,14 +119,14 @@ def load(path: str | Path, overrides: Iterable[str] = (), full: bool = False) ->
     Raises:
         ConfigError: The file cannot be read, or says something wrong; every mistake is listed.
     """
-    path = _shipped(Path(path))
+    path = shipped(Path(path))
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"there is no experiment file {path}{_near_experiments(path)}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise ConfigError(f"{path} is not readable as TOML: {error}{_data_hint(path)}") from None
-    document.setdefault("name", _name_of(path))
+        raise ConfigError(f"there is no experiment file {path}{near_experiments(path)}") from None
+    except (ValueError, RecursionError, OSError) as error:  # a number of too many digits among them
+        raise ConfigError(f"{path} is not readable as TOML: {error}{data_hint(path)}") from None
+    document.setdefault("name", name_of(path))
     larger = document.pop("full", None)
     if full and not isinstance(larger, dict):
         raise ConfigError(f"{path} has one size only: leave --full out, or add a [full] section")
@@ -140,42 +162,6 @@ def _over(document: dict[str, Any], larger: Mapping[str, Any]) -> dict[str, Any]
         old = merged.get(key)
         merged[key] = _over(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
     return merged
-
-
-def _name_of(path: Path) -> str:
-    """Return the name of an experiment that states none.
-
-    >>> _name_of(Path("my exp.toml"))
-    'my-exp'
-    """
-    return re.sub(r"[^A-Za-z0-9._+-]+", "-", path.stem).strip("-._+")[:80] or "experiment"
-
-
-def _shipped(path: Path) -> Path:
-    """Return the file of an experiment that comes with fednlp, unless there is a file of that path."""
-    inside = Path(__file__).parent.parent / "experiments" / f"{path.stem}.toml"
-    is_name = path in {Path(path.stem), Path("experiments") / inside.name}
-    return inside if is_name and not path.is_file() and inside.is_file() else path
-
-
-def _data_hint(path: Path) -> str:
-    """Return what to do with data that were given in place of an experiment."""
-    if path.suffix.lower() == ".toml":
-        return ""
-    return (
-        f"; if it is your data, say [data] path = {json.dumps(str(path), ensure_ascii=False)} in a TOML file"
-    )
-
-
-def _near_experiments(path: Path) -> str:
-    """Return what else could be meant by the path of a file that is not there."""
-    beside = difflib.get_close_matches(path.stem, [p.stem for p in path.parent.glob("*.toml")], n=1)
-    if beside:
-        return f"; did you mean {path.parent / beside[0]}.toml?"
-    shipped = sorted(p.stem for p in (Path(__file__).parent.parent / "experiments").glob("*.toml"))
-    near = difflib.get_close_matches(path.stem, shipped, n=1)
-    known = f"did you mean {near[0]}?" if near else f"fednlp comes with {', '.join(shipped)}"
-    return f"; {known}"
 
 
 def _make_way(document: dict[str, Any], changes: Mapping[str, Any]) -> None:
@@ -273,6 +259,19 @@ def dump(experiment: Experiment) -> str:
     return tomli_w.dumps(experiment.model_dump(exclude_none=True))
 
 
+_LATER = (
+    ("evaluation", "federated", False),
+    ("evaluation", "server_model", False),
+    ("exchange", "send", "updates"),
+    ("partition", "test_sets", "assigned"),
+    ("pull", "norm", "l2"),
+    ("pull", "embeddings", "chosen"),
+    ("runtime", "clients_at_once", 1),
+    ("secure", "sum_reports", False),
+)
+"""Keys that came later, and their defaults: runs from before there was the key go by the same name."""
+
+
 def canonical(experiment: Experiment) -> dict[str, Any]:
     """Return what decides a run's result: not its name, its engine and workers, or what is kept."""
     document = experiment.model_dump(exclude_none=True)
@@ -283,10 +282,9 @@ def canonical(experiment: Experiment) -> dict[str, Any]:
     for key in ("engine", "address", "workers", "workers_per_gpu", "gpu_mapping"):
         document["runtime"].pop(key, None)
     document["evaluation"].pop("keep_client_models")
-    if not experiment.evaluation.federated:  # runs from before there was the key go by the same name
-        document["evaluation"].pop("federated")
-    if not experiment.secure.sum_reports:
-        document["secure"].pop("sum_reports")
+    for section, key, usual in _LATER:
+        if document[section][key] == usual:
+            document[section].pop(key)
     return document
 
 

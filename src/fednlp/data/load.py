@@ -13,6 +13,7 @@ from fednlp.data.columns import columns_of, configured_columns, infer_task
 from fednlp.data.profiling.label_issues import check_labels
 from fednlp.data.readers.csv_files import checked_delimiter
 from fednlp.data.readers.hf_datasets import hub_rows
+from fednlp.data.sample import sampled
 from fednlp.data.silos.paths import PathSetting
 from fednlp.data.silos.pooling import SILO, split_silos
 from fednlp.data.split import hold_out, hold_out_labelled
@@ -39,6 +40,8 @@ def load_data(
     on_invalid_row: OnInvalidRow = "refuse",
     seed: int = 0,
     unlabelled: bool = False,
+    train_size: int | None = None,
+    test_size: int | None = None,
 ) -> TextData:
     """Load a data set by name, from the user's own files, or a known data set from its files in a folder.
 
@@ -61,9 +64,11 @@ def load_data(
         delimiter: What separates the cells of CSV files, one character, or ``"tab"``; found out if left out.
         on_invalid_row: What to do with a row that cannot be an example: ``"refuse"`` the file, with the row's place;
             or ``"drop"`` the row, and count it.
-        seed: Of the draw of what is held out.
+        seed: Of the draws of what is held out, and of the samples.
         unlabelled: Whether a training example of a task with classes may lack its label: its cell is empty, and its
             label id is -1. Only examples with a label are held out.
+        train_size: How many training examples to draw (:func:`fednlp.data.sample.sampled`); None for all.
+        test_size: How many test examples to draw, the same way.
 
     Raises:
         DataError: Unknown name, unfit file, column or row; the message says where and what to do.
@@ -90,6 +95,7 @@ def load_data(
     )
     assert train is not None
     data = _assemble(shown, opened, task, train, test, configured, on_invalid_row, test_fraction, seed)
+    data = sampled(data, train_size, test_size, seed)
     if guessed:
         check_labels(data)
     return data

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -42,6 +42,7 @@ class TextData:
             wherever it lies.
         silo: The column that names the silo of every row; None where the data are not of silos.
         notes: What was found out about the files, for people: silos, and what separates cells.
+        drawn_from: How many examples each split had before a sample was drawn; empty where none was.
     """
 
     name: str
@@ -59,6 +60,7 @@ class TextData:
     fingerprint: str
     silo: str | None = None
     notes: tuple[str, ...] = ()
+    drawn_from: Mapping[Split, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         labels = f", {len(self.label_names):,} labels" if self.label_names else ""

@@ -41,7 +41,15 @@ LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
 SERVER = ExtendedKeyUsageOID.SERVER_AUTH
 
-_DAMAGED = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
+DAMAGED = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
+"""What reading a certificate, a key or a part of one raises where it is not as it has to be."""
 _ONE_PEM = re.compile(rb"\s*-----BEGIN ([A-Z ]{1,40})-----[0-9A-Za-z+/=\s]+-----END \1-----\s*")
 
 
@@ -85,7 +93,7 @@ def load_key(pem: bytes) -> EllipticCurvePrivateKey:
     """
     try:
         key = load_pem_private_key(pem, None)
-    except _DAMAGED:
+    except DAMAGED:
         raise IdentityError("the private key is damaged") from None
     if not isinstance(key, EllipticCurvePrivateKey) or not isinstance(key.curve, SECP256R1):
         raise IdentityError("the private key is not on the curve P-256")
@@ -105,7 +113,7 @@ def load_certificate(pem: bytes) -> x509.Certificate:
     try:
         certificate = x509.load_pem_x509_certificate(pem)
         _p256(certificate.public_key(), "certificate")
-    except _DAMAGED:
+    except DAMAGED:
         raise IdentityError("the certificate is damaged") from None
     return certificate
 
@@ -135,7 +143,7 @@ def load_request(pem: bytes) -> x509.CertificateSigningRequest:
         request = x509.load_pem_x509_csr(pem)
         _p256(request.public_key(), "signing request")
         signed = request.is_signature_valid and isinstance(request.signature_hash_algorithm, SHA256)
-    except _DAMAGED:
+    except DAMAGED:
         raise IdentityError("the signing request is damaged") from None
     if not signed:
         raise IdentityError("the signing request is not signed by its own key with SHA-256")
@@ -207,7 +215,7 @@ def is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> boo
     """Return whether a certificate names the issuer and bears its signature."""
     try:
         certificate.verify_directly_issued_by(issuer)
-    except (*_DAMAGED, InvalidSignature):
+    except (*DAMAGED, InvalidSignature):
         return False
     return True
 

@@ -13,8 +13,14 @@ CHUNK = 1 << 20
 """Bytes of a payload at most."""
 MOST_HEADER = 4 << 20
 """Bytes of a header at most."""
+SHORT_HEADER = 16 << 10
+"""Bytes of the header of a message that has no JSON of others in it."""
+MOST_REPLY = 1 << 20
+"""Bytes of the header of a site's answer at most."""
 MOST_FRAME = 5 + MOST_HEADER + CHUNK
 """Bytes of a frame at most."""
+MOST_FROM_SITE = 5 + SHORT_HEADER + CHUNK
+"""Bytes of a frame that a site sends at most; an answer has no payload."""
 
 _START = struct.Struct("<BI")
 

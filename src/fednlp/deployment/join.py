@@ -1,5 +1,6 @@
 """``fednlp join``: a site enrols, and then answers what the server asks until the federation ends."""
 
+import asyncio
 import re
 import threading
 import time
@@ -263,19 +264,20 @@ def _link(access: Access, site: Participant, failure: list[FednlpError], log: Lo
         if broker_scheme(access.address):
             from fednlp.deployment.links.mqtt import client
 
-            client.connect(
+            connecting = client.connect(
                 access.address, access.material, site.session.begin, on_state=log, server_name=SERVER_NAME
             )
-            return
-        connect(
-            access.address,
-            lambda: credentials(access),
-            site.session.begin,
-            on_state=log,
-            on_failed=Explainer(access, log).failed,
-            server_name=access.server_name,
-            prove=proof(access),
-        )
+        else:
+            connecting = connect(
+                access.address,
+                lambda: credentials(access),
+                site.session.begin,
+                on_state=log,
+                on_failed=Explainer(access, log).failed,
+                server_name=access.server_name,
+                prove=proof(access),
+            )
+        asyncio.run(connecting)
     except FednlpError as error:
         failure.append(error)
         site.session.leave(str(error))

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from fednlp.deployment.frames import MOST_HEADER, join, split
+from fednlp.deployment.frames import MOST_HEADER, MOST_REPLY, SHORT_HEADER, join, split
 from fednlp.errors import ProtocolError
 
 VERSION = 1
@@ -27,8 +27,6 @@ MOST_TEXT = 2000
 """Characters of a reason or an error at most."""
 MOST_SIZE = 1 << 40
 """Bytes of an object at most, whatever a peer says."""
-_SMALL = 16 << 10
-"""Bytes of the header of a message that has no JSON of others in it."""
 
 
 def _printable(text: str) -> str:
@@ -199,7 +197,8 @@ _CLIENT: Mapping[int, type] = dict(enumerate(ClientMessage.__args__, start=1))
 _SERVER: Mapping[int, type] = dict(enumerate(ServerMessage.__args__, start=17))
 _KIND = {message: kind for kind, message in (*_CLIENT.items(), *_SERVER.items())}
 _ADAPTERS: Mapping[type, TypeAdapter[Any]] = {message: TypeAdapter(message) for message in _KIND}
-_LONG = (Reply, Call)
+_MOST_HEADER: Mapping[type, int] = {Reply: MOST_REPLY, Call: MOST_HEADER}
+"""Bytes of the header of a message at most; of any other :data:`~fednlp.deployment.frames.SHORT_HEADER`."""
 _WITH_PAYLOAD = (UploadChunk, ObjectChunk)
 
 
@@ -253,7 +252,21 @@ def pack(message: Any, payload: bytes = b"") -> bytes:
     Raises:
         ProtocolError: It is too long.
     """
-    return join(_KIND[type(message)], header(message), payload)
+    kind = type(message)
+    made = header(message)
+    _check_length(kind, made)
+    return join(_KIND[kind], made, payload)
+
+
+def require_in_turn(data: bytes, greeted: bool) -> None:
+    """Check that a client's frame greets if nothing else did before, and only then; its header is not read.
+
+    Raises:
+        ProtocolError: It is out of turn.
+    """
+    kind = _CLIENT.get(data[0]) if data else None
+    if kind is not None and greeted == (kind is Hello):
+        raise ProtocolError(f"a {kind.__name__} out of turn")
 
 
 def from_client(data: bytes) -> tuple[ClientMessage, memoryview]:
@@ -293,11 +306,7 @@ def _parse(data: bytes, kinds: Mapping[int, type]) -> Any:
     kind = kinds.get(frame.kind)
     if kind is None:
         raise ProtocolError(f"a frame of an unknown kind: {frame.kind}")
-    most = MOST_HEADER if kind in _LONG else _SMALL
-    if len(frame.header) > most:
-        raise ProtocolError(
-            f"the header of a {kind.__name__} has {len(frame.header)} bytes, and may have {most}"
-        )
+    _check_length(kind, frame.header)
     if bool(frame.payload) != (kind in _WITH_PAYLOAD):
         raise ProtocolError(f"a {kind.__name__} with {len(frame.payload)} bytes of payload")
     if kind in (Hello, Welcome):
@@ -305,6 +314,12 @@ def _parse(data: bytes, kinds: Mapping[int, type]) -> Any:
         if greeting.version != VERSION:
             raise VersionMismatch(greeting.version, greeting.software)
     return _checked(_ADAPTERS[kind], frame.header, kind.__name__), frame.payload
+
+
+def _check_length(kind: type, header: bytes) -> None:
+    most = _MOST_HEADER.get(kind, SHORT_HEADER)
+    if len(header) > most:
+        raise ProtocolError(f"the header of a {kind.__name__} has {len(header)} bytes, and may have {most}")
 
 
 def _checked(adapter: TypeAdapter[Any], text: bytes, name: str) -> Any:

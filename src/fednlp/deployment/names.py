@@ -6,7 +6,8 @@ import unicodedata
 from fednlp.errors import IdentityError
 from fednlp.formatting.safe_text import clean
 
-LONGEST_NAME = 64
+LONGEST_NAME, LONGEST_NAME_BYTES = 64, 192
+"""Characters of a site's name, and bytes of it in UTF-8: with what is put around it, it names a file."""
 LONGEST_ADDRESS = 255
 _ADDRESS = re.compile(
     r"(\[[0-9A-Fa-f:.]{2,45}\]|[0-9A-Za-z](?:[0-9A-Za-z._-]*[0-9A-Za-z])?):([1-9][0-9]{0,4})"
@@ -31,6 +32,10 @@ def site_name(text: str) -> str:
         or not 0 < len(name := unicodedata.normalize("NFC", text)) <= LONGEST_NAME
     ):
         raise IdentityError(f"a site's name has 1 to {LONGEST_NAME} characters, this one has {len(text)}")
+    if len(name.encode(errors="replace")) > LONGEST_NAME_BYTES:
+        raise IdentityError(
+            f"{clean(name)!r} is too long for a site's name: it has at most {LONGEST_NAME_BYTES} bytes in UTF-8"
+        )
     if name[0] in _PUNCTUATION or not all(map(_may_stand, name)):
         raise IdentityError(
             f"{clean(name)!r} cannot name a site: use letters, digits and '._-', and begin with a letter or a digit"

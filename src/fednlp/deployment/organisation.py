@@ -7,15 +7,15 @@ takes part. Files are read again at every handshake, so certificates may be repl
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import NameOID
 
-from fednlp.deployment.certificates import Material, require_shown
+from fednlp.deployment.certificates import DAMAGED, Material, require_shown
 from fednlp.deployment.names import site_name
 from fednlp.deployment.sites import Register, Site
 from fednlp.deployment.tokens import date_text
@@ -25,7 +25,6 @@ from fednlp.formatting.safe_text import clean
 
 _LARGEST_FILE = 1 << 20
 _MOST_SHOWN = 200
-_WRONG = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
 
 
 @dataclass(frozen=True)
@@ -51,10 +50,14 @@ class Files:
         roots, chain, private = read_certificates(self.ca), _read(self.cert), _read(self.key)
         first = _certificates(chain, self.cert)[0]
         try:
-            public = load_pem_private_key(private, None).public_key()
-        except _WRONG:
+            shown = _spki(first.public_key())
+        except DAMAGED:
+            raise IdentityError(f"{self.cert} holds a key that is damaged, or of an unknown type") from None
+        try:
+            own = _spki(load_pem_private_key(private, None).public_key())
+        except DAMAGED:
             raise IdentityError(f"{self.key} is no private key in PEM without a password") from None
-        if _spki(public) != _spki(first.public_key()):
+        if own != shown:
             raise IdentityError(f"{self.key} is not the private key of the first certificate in {self.cert}")
         return Material(private, chain, roots)
 
@@ -83,11 +86,14 @@ class Files:
         Raises:
             IdentityError: There is none. Or as :meth:`material`.
         """
-        for name in _names(self.material().chain):
-            try:
+        chain = self.material().chain
+        try:
+            names = _names(chain)
+        except IdentityError as error:
+            raise IdentityError(f"{self.cert}: {error}") from None
+        for name in names:
+            with suppress(IdentityError):
                 return site_name(name)
-            except IdentityError:
-                continue
         raise IdentityError(
             f"{self.cert} names no site: its common name or a DNS name has to be the site's name at the server"
         )
@@ -195,7 +201,7 @@ def _read(path: Path) -> bytes:
 def _certificates(pem: bytes, path: Path) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(pem)
-    except _WRONG:
+    except DAMAGED:
         raise IdentityError(f"{path} holds no certificates in PEM") from None
 
 
@@ -214,5 +220,5 @@ def _names(pem: bytes) -> list[str]:
         except x509.ExtensionNotFound:
             return found
         return list(dict.fromkeys([*found, *names.get_values_for_type(x509.DNSName)]))
-    except _WRONG:
+    except DAMAGED:
         raise IdentityError("the certificate is damaged") from None

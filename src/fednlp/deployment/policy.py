@@ -20,6 +20,7 @@ from fednlp.costs.devices import load_profile, profile_names, saved_profiles
 from fednlp.disk import expanded, regular
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithms import ALGORITHMS
+from fednlp.formatting.safe_text import clean
 from fednlp.formatting.suggestions import did_you_mean
 from fednlp.formulations import TASKS
 from fednlp.models.selection_spec import SelectionTerm, parse_selection
@@ -251,7 +252,7 @@ def load_policy(path: Path) -> SitePolicy:
         raise ConfigError(
             f"there is no site file {path}: write one with fednlp join --init {path.name}"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:  # a number of too many digits among them
         raise ConfigError(f"{path} is not readable as TOML: {error}") from None
     policy = parse_policy(document, str(path))
     folder, device = path.absolute().parent, policy.device
@@ -286,7 +287,7 @@ def parse_policy(document: Mapping[str, Any], where: str = "the site's file") ->
     try:
         return SitePolicy.model_validate(dict(document))
     except ValidationError as error:
-        found = [explain(dict(detail), SitePolicy) for detail in error.errors()]
+        found = [clean(explain(dict(detail), SitePolicy)) for detail in error.errors()]
         raise ConfigError(report(where, found), found) from None
 
 

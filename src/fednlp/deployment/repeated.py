@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fednlp.disk import atomic
+from fednlp.disk import write_private
 from fednlp.errors import RunError
 
 
@@ -74,8 +74,7 @@ class LastAsked:
             )
         if last is None or number > last.round:
             known.last[kind] = Asked(round=number, asked=asked)
-            with atomic(self.path) as file:
-                file.write(known.model_dump_json().encode())
+            write_private(self.path, known.model_dump_json().encode(), "join again once that is mended")
 
     def _known(self, run: str) -> _Known:
         if not self.path.is_file():

@@ -76,6 +76,8 @@ def _unsupported(experiment: Experiment) -> Iterator[str]:
         yield "[attack] has clients send false updates, which no site does for a server: leave it out"
     if experiment.secure.malicious_server:
         yield NO_DIRECTORY
+    if experiment.runtime.clients_at_once != 1:
+        yield "runtime.clients_at_once trains clients of several sites in one process: leave it out"
     if experiment.evaluation.cross_client_evaluation:
         yield (
             "evaluation.cross_client_evaluation scores each client's own model on the tests of all others, to whom it "

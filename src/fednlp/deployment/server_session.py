@@ -29,6 +29,7 @@ from fednlp.deployment.messages import (
     from_client,
     pack,
     printable,
+    require_in_turn,
     software,
 )
 from fednlp.errors import FednlpError, ProtocolError, RunError
@@ -110,6 +111,7 @@ class ServerSession:
                 return
             self.heard = self._now()
             self.bytes_in += len(data)
+            require_in_turn(data, self.welcomed)
             try:
                 message, payload = from_client(data)
             except VersionMismatch as error:
@@ -118,8 +120,6 @@ class ServerSession:
                     f"version {error.version} (fednlp {error.software}): run pip install fednlp=={software()}"
                 )
                 return
-            if self.welcomed == isinstance(message, Hello):
-                raise ProtocolError(f"a {type(message).__name__} out of turn")
             match message:
                 case Hello():
                     self._hello(message)

@@ -18,9 +18,9 @@ from fednlp.disk import atomic, writing
 from fednlp.errors import ConfigError
 from fednlp.fewshot.gold import GoldLabels
 from fednlp.partition import Partition
+from fednlp.simulation.assignment import build_partition
 from fednlp.simulation.components import Log, open_data
 from fednlp.simulation.gold_labels import drawn_gold_labels
-from fednlp.simulation.partitioning import build_partition
 
 TRAIN, TEST, VALIDATION = "train.parquet", "test.parquet", "validation.parquet"
 FEDERATION = "federation.toml"

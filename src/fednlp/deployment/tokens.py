@@ -25,7 +25,7 @@ from hashlib import sha256
 
 from cryptography import x509
 
-from fednlp.deployment.certificates import certificate_pem, is_issued_by, load_certificate
+from fednlp.deployment.certificates import DAMAGED, certificate_pem, is_issued_by, load_certificate
 from fednlp.deployment.invitations import SECRET_BYTES
 from fednlp.deployment.names import server_address, site_name
 from fednlp.errors import IdentityError
@@ -75,7 +75,7 @@ class JoinToken:
         """The certificate of the federation's authority, PEM: the only root that the site trusts."""
         try:
             return certificate_pem(x509.load_der_x509_certificate(self.authority))
-        except ValueError:
+        except DAMAGED:
             raise IdentityError("the certificate in the token is damaged") from None
 
     @property

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fednlp.errors import ConfigError
+from fednlp.federated.sent import Sent
 from fednlp.plugins import raised
 
 if TYPE_CHECKING:
@@ -265,7 +266,9 @@ class ClientResult:
         bytes_down: Length of the message it got; None for the whole model, uncompressed.
         tensors_down: Tensors in that message; None for all.
         bytes_up: Length of its own message; None for the whole model, uncompressed.
-        entries: Numbers of the layout's entries that it sent; None for all.
+        entries: Numbers of the layout's entries that it sent whole; None for all.
+        slices: Entry, first and last element of each entry that it sent in part
+            (:class:`fednlp.federated.sent.Sent`); None for none.
         metrics: Numbers of the method's own, for weighted means.
         facts: What the round's line says of this client: JSON values.
         gradient_examples: Examples whose gradient it computed besides local training.
@@ -281,9 +284,15 @@ class ClientResult:
     tensors_down: int | None = None
     bytes_up: int | None = None
     entries: list[int] | None = None
+    slices: list[list[int]] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     gradient_examples: int = 0
+
+    @property
+    def sent(self) -> Sent | None:
+        """What of the model's update it sent; None for all."""
+        return Sent.reported(self.entries, self.slices)
 
 
 def failed(

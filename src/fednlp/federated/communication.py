@@ -8,7 +8,6 @@ what it unpacked, not with what was meant: a simulation loses to compression wha
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from fednlp.federated.links import Downlink, Uplink
 from fednlp.federated.lora import LoraPair, change_shapes
 from fednlp.federated.message import message_bytes, pack, unpack
 from fednlp.federated.params import Entry, Layout
+from fednlp.federated.sent import Piece, Sent
 from fednlp.federated.sums import count_nonfinite
 from fednlp.federated.transforms import RngKey, Shapes, feedback
 
@@ -27,20 +27,20 @@ class EncodedUpdate:
 
     Attributes:
         message: The bytes that travel; empty where no tensor is sent.
-        entries: Numbers of the layout's entries in it; None for all that are not derived.
+        sent: What of the layout is in it; None for all that is not derived.
         residual: What was lost, flat, for the client's next update; None without error feedback.
         decoded: Named tensors that the server will make of the message, where the client knows them already: in one
             process they need not be decoded again.
     """
 
     message: bytes
-    entries: list[int] | None
+    sent: Sent | None
     residual: Tensor | None
     decoded: Mapping[str, Tensor] | None = None
 
 
-def entry_shapes(entries: Sequence[Entry]) -> Shapes:
-    """Return the shapes of some of a layout's entries, as they travel untransformed."""
+def entry_shapes(entries: Sequence[Entry | Piece]) -> Shapes:
+    """Return the shapes of some of a layout's entries, or of pieces of them, as they travel untransformed."""
     return {entry.name: (entry.shape, torch.float32) for entry in entries}
 
 
@@ -49,15 +49,15 @@ def derived_entries(layout: Layout) -> list[Entry]:
     return [layout.entries[number] for number in sorted(layout.derived)]
 
 
-def sent_shapes(uplink: Uplink, layout: Layout, entries: Sequence[int] | None) -> Shapes:
+def sent_shapes(uplink: Uplink, layout: Layout, sent: Sent | None) -> Shapes:
     """Return the shapes of an update's tensors as they travel.
 
     Args:
         uplink: How.
         layout: Of the update.
-        entries: Numbers of the layout's entries that are sent; None for all.
+        sent: What is sent; None for all.
     """
-    return uplink.chain.shapes(entry_shapes(_transformed(layout, _marked(layout, entries))))
+    return uplink.chain.shapes(entry_shapes(_transformed(layout, sent)))
 
 
 def encode_update(
@@ -65,8 +65,9 @@ def encode_update(
     layout: Layout,
     update: Tensor,
     key: RngKey,
-    chosen: np.ndarray | None = None,
+    sent: Sent | None = None,
     residual: Tensor | None = None,
+    x: Tensor | None = None,
 ) -> EncodedUpdate:
     """Encode a client's update: the client's half.
 
@@ -75,42 +76,45 @@ def encode_update(
         layout: Of the update.
         update: Flat float32.
         key: Seed, round, client: what stochastic rounding and random choices are drawn from.
-        chosen: A bool for each entry of the layout; None to send all.
+        sent: What is sent; None for all.
         residual: What earlier messages lost, with error feedback; None for nothing.
+        x: The model that the client was sent, flat; it is needed where weights are sent.
     """
-    entries = _transformed(layout, chosen)
-    numbers = None if chosen is None else np.flatnonzero(chosen).tolist()
-    if not entries:
-        return EncodedUpdate(b"", numbers, residual, {})
-    message = b""
+    pieces = _transformed(layout, sent)
+    if not pieces:
+        return EncodedUpdate(b"", sent, residual, {})
+    message, start = b"", _start(uplink, x)
 
     def carry(encoded: dict[str, Tensor]) -> dict[str, Tensor]:
         nonlocal message
         message = pack(encoded)
-        return unpack(message, uplink.chain.shapes(entry_shapes(entries)))
+        return unpack(message, uplink.chain.shapes(entry_shapes(pieces)))
 
     tensors, lost = (
-        {} if flat is None else {e.name: flat[e.start : e.stop].view(e.shape) for e in entries}
-        for flat in (update, residual)
+        {} if flat is None else {piece.name: piece.read(flat) for piece in pieces}
+        for flat in (update if start is None else update + start, residual)
     )
     _, decoded, rest = feedback(tensors, lost, uplink.chain, key, carry)
     still_lost = None
     if uplink.error_feedback:
         still_lost = torch.zeros(layout.numel) if residual is None else residual.clone()
-        for e in entries:
-            if e.name in rest:
-                still_lost[e.start : e.stop].view(e.shape).copy_(rest[e.name])
-    return EncodedUpdate(message, numbers, still_lost, decoded)
+        for piece in pieces:
+            if piece.name in rest:
+                piece.write(still_lost, rest[piece.name])
+    return EncodedUpdate(message, sent, still_lost, decoded)
 
 
-def decode_update(uplink: Uplink, layout: Layout, sent: EncodedUpdate, key: RngKey) -> Tensor:
+def decode_update(
+    uplink: Uplink, layout: Layout, update: EncodedUpdate, key: RngKey, x: Tensor | None = None
+) -> Tensor:
     """Decode a client's update: the server's half.
 
     Args:
         uplink: How it was encoded.
         layout: Of the update.
-        sent: What arrived.
+        update: What arrived.
         key: As the client had it.
+        x: As the client had it.
 
     Returns:
         Flat float32, zero in what was not sent.
@@ -118,16 +122,18 @@ def decode_update(uplink: Uplink, layout: Layout, sent: EncodedUpdate, key: RngK
     Raises:
         RunError: The message is not what the layout asks for.
     """
-    entries = _transformed(layout, _marked(layout, sent.entries))
+    pieces = _transformed(layout, update.sent)
     received = torch.zeros(layout.numel)
-    if not entries:
+    if not pieces:
         return received
-    decoded = sent.decoded
+    decoded = update.decoded
     if decoded is None:
-        shapes = entry_shapes(entries)
-        decoded = uplink.chain.decode(unpack(sent.message, uplink.chain.shapes(shapes)), shapes, key)
-    for e in entries:
-        received[e.start : e.stop].view(e.shape).copy_(decoded[e.name])
+        shapes = entry_shapes(pieces)
+        decoded = uplink.chain.decode(unpack(update.message, uplink.chain.shapes(shapes)), shapes, key)
+    start = _start(uplink, x)
+    for piece in pieces:
+        values = decoded[piece.name]
+        piece.write(received, values if start is None else values - piece.read(start))
     return received
 
 
@@ -187,7 +193,7 @@ def decode_broadcast(
 def bytes_down(
     downlink: Downlink,
     layout: Layout,
-    chosen: np.ndarray | None = None,
+    sent: Sent | None = None,
     *,
     vectors: int = 0,
     adapters: Sequence[LoraPair] = (),
@@ -198,13 +204,13 @@ def bytes_down(
     Args:
         downlink: How the model travels.
         layout: Of the global model.
-        chosen: Which entries it gets; None for all. Derived ones never travel themselves.
+        sent: What of the model it gets; None for all. Derived tensors never travel themselves.
         vectors: How many of the server's vectors travel with the model.
         adapters: Low-rank ones that are averaged exactly.
         ranks: How far their base weights moved since the client's last message
             (:func:`fednlp.federated.lora.change_ranks`).
     """
-    shapes = dict(downlink.chain.shapes(entry_shapes(_transformed(layout, chosen))))
+    shapes = dict(downlink.chain.shapes(entry_shapes(_transformed(layout, sent))))
     shapes |= change_shapes(layout, adapters, ranks)
     return (message_bytes(shapes) if shapes else 0) + vectors * layout.message_bytes
 
@@ -221,19 +227,17 @@ def bytes_up(uplink: Uplink, layout: Layout, *, vectors: int = 0) -> int:
     return (message_bytes(shapes) if shapes else 0) + vectors * layout.message_bytes
 
 
-def _marked(layout: Layout, entries: Sequence[int] | None) -> np.ndarray | None:
-    """Return a bool for each entry of the layout, whether its number is given; None for all."""
-    if entries is None:
+def _start(uplink: Uplink, x: Tensor | None) -> Tensor | None:
+    """Return the model that sent weights are compared with; None where updates are sent."""
+    if not uplink.weights:
         return None
-    marked = np.zeros(len(layout.entries), dtype=bool)
-    marked[list(entries)] = True
-    return marked
+    if x is None:
+        raise ValueError("weights are sent: say which model the client was sent")
+    return x
 
 
-def _transformed(layout: Layout, chosen: np.ndarray | None = None) -> list[Entry]:
-    """Return the entries that are chosen and not derived."""
-    return [
-        entry
-        for number, entry in enumerate(layout.entries)
-        if number not in layout.derived and (chosen is None or chosen[number])
-    ]
+def _transformed(layout: Layout, sent: Sent | None = None) -> list[Piece]:
+    """Return what is sent and not derived, tensor by tensor."""
+    if sent is not None:
+        return sent.pieces(layout)
+    return [Piece.whole(e) for number, e in enumerate(layout.entries) if number not in layout.derived]

@@ -85,12 +85,14 @@ class Uplink:
         error_feedback: Whether a client adds what compression lost of an update to its next one.
         pull: Which tensors a client sends.
         adapters: Low-rank ones whose products are averaged exactly (:mod:`fednlp.federated.lora`).
+        weights: Whether clients send their weights: the server subtracts the model that it sent from what arrives.
     """
 
     chain: Chain = field(default_factory=Chain)
     error_feedback: bool = False
     pull: Pull = field(default_factory=Pull)
     adapters: tuple[LoraPair, ...] = ()
+    weights: bool = False
 
     @property
     def plain(self) -> bool:

@@ -147,6 +147,8 @@ def publish(algorithm: Algorithm, state: State, runtime: Runtime, key: RngKey, s
         staleness: Of how many rounds ago the model is.
     """
     sent = broadcast(algorithm.downlink, state.layout, algorithm.server.model(state, staleness), key)
+    if algorithm.uplink.weights and not staleness and sent.model is not state.params:
+        state.params.copy_(sent.model)  # the server goes on from what it sent
     runtime.publish(MODEL, sent.model, sent.message)
     for name in algorithm.receives:
         if name not in state.vectors or state.vectors[name].numel() != state.layout.numel:

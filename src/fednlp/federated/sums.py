@@ -14,7 +14,7 @@ all clients send a tensor, the share is above 1/2. Where clients choose what the
 
 import math
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -151,12 +151,13 @@ class ExactSum:
                 mine.index_add_(0, part, theirs[part])
             self.touched_rows[rows] = True
 
-    def mean(self, share: float | Sequence[float]) -> tuple[Tensor, Tensor]:
+    def mean(self, share: float | Sequence[tuple[int, int, float]]) -> tuple[Tensor, Tensor]:
         """Return the weighted mean of the updates, and the nonzero rows of the table.
 
         Args:
-            share: Sum of the factors that were added; or one such sum for each of the layout's entries, where
-                clients sent different ones. 0 gives zeros.
+            share: Sum of the factors that were added; or, where clients sent different elements, first and last
+                element, exclusive, of stretches that cover the layout in their order, and such a sum of each. 0 gives
+                zeros.
 
         Returns:
             A flat float32 buffer (``layout.numel``,), and int64 numbers of the table rows that any client changed;
@@ -164,7 +165,8 @@ class ExactSum:
         """
         if self._mean is None:
             self._mean = lazy_zeros(self.layout.numel) if self.lean else torch.zeros(self.layout.numel)
-        for first, last, part in self._stretches(share):
+        stretches = [(0, self.layout.dense, share)] if isinstance(share, (int, float)) else share
+        for first, last, part in stretches:
             scale = _scale(part)
             for start in range(first, last, _CHUNK):
                 stop = min(start + _CHUNK, last)
@@ -172,8 +174,8 @@ class ExactSum:
                 self._mean[start:stop].copy_(scratch.copy_(self.storage[start:stop]).mul_(scale))
                 self._used_up(self.storage[start:stop])
         rows = self.touched_rows.nonzero().squeeze(1)
-        if len(rows):
-            scale = _scale(share if isinstance(share, (int, float)) else share[-1])
+        if len(rows) and isinstance(share, (int, float)):
+            scale = _scale(share)
             sums, means = self.layout.rows(self.storage), self.layout.rows(self._mean)
             step = max(1, _CHUNK // means.shape[1])
             for start in range(0, len(rows), step):
@@ -181,15 +183,6 @@ class ExactSum:
                 means[some] = (sums[some].double() * scale).float()
                 self._used_up(sums[int(some[0]) : int(some[-1]) + 1])
         return self._mean, rows
-
-    def _stretches(self, share: float | Sequence[float]) -> Iterator[tuple[int, int, float]]:
-        """Yield start, stop and share of the stretches before the table."""
-        if isinstance(share, (int, float)):
-            yield 0, self.layout.dense, share
-            return
-        for entry, part in zip(self.layout.entries, share, strict=True):
-            if entry.stop <= self.layout.dense:
-                yield entry.start, entry.stop, part
 
     def clear(self) -> None:
         """Reset the sum to zero."""

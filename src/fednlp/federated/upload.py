@@ -9,7 +9,6 @@ import math
 import mmap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from fednlp.federated.lora import lora_products
 from fednlp.federated.message import message_bytes, pack, raw_tensors
 from fednlp.federated.pages import give_back
 from fednlp.federated.params import Layout
+from fednlp.federated.sent import Sent, require_sent
 from fednlp.federated.sums import ExactSum, check_finite
 from fednlp.federated.transforms import RngKey
 
@@ -146,7 +146,7 @@ def received(
         return upload.masked
     model = upload.model
     if upload.encoded is not None:
-        flat = decode_update(algorithm.uplink, layout, upload.encoded, key)
+        flat = decode_update(algorithm.uplink, layout, upload.encoded, key, x)
         lora_products(layout, x, flat, algorithm.uplink.adapters)
         check_finite(flat)
         model = Update.of(flat, layout)
@@ -199,18 +199,20 @@ def unpack_upload(
             not copied.
         algorithm: The method.
         layout: Of the vectors.
-        result: What the client reports: the numbers of the entries that it sent.
+        result: What the client reports: which entries it sent, and which parts of others.
         masked: Whether the client was told to mask its update.
 
     Raises:
         RunError: They are not what the method's clients send.
     """
-    if result.entries is not None and algorithm.uplink.pull.rule == "all":
+    pull = algorithm.uplink.pull
+    if result.entries is not None and pull.rule == "all":
         raise RunError("the client says which tensors it sent, and it was to send all of them")
     if masked:
         return Upload(masked=_residues(data, layout.numel + algorithm.aggregator.masked_extra + 1))
-    _require_entries(result.entries, layout)
-    length = model_bytes(algorithm.uplink, layout, result.entries)
+    require_sent(result.entries, result.slices, layout, sliced=pull.rule != "all" and pull.of == "parameters")
+    sent = result.sent
+    length = model_bytes(algorithm.uplink, layout, sent)
     whole, names = layout.message_bytes, algorithm.sends[1:]
     _require(len(data) == length + whole * len(names), len(data), length + whole * len(names))
     others = {}
@@ -219,47 +221,38 @@ def unpack_upload(
         others[name] = flat_of(data[start : start + whole], layout)
     model = data[:length]
     if not algorithm.uplink.plain:
-        return Upload(encoded=EncodedUpdate(bytes(model), result.entries, None), others=others)
+        return Upload(encoded=EncodedUpdate(bytes(model), sent, None), others=others)
     if isinstance(model, memoryview) and isinstance(model.obj, mmap.mmap) and not model.readonly:
         return Upload(model=StoredUpdate(model, layout), others=others)
     return Upload(model=Update.of(flat_of(model, layout), layout), others=others)
 
 
-def upload_bytes(algorithm: Algorithm, layout: Layout, entries: list[int] | None, *, masked: bool) -> int:
+def upload_bytes(algorithm: Algorithm, layout: Layout, sent: Sent | None, *, masked: bool) -> int:
     """Return the length of an upload.
 
     Args:
         algorithm: The method.
         layout: Of the vectors.
-        entries: Numbers of the layout's entries that the client sends; None for all.
+        sent: What of the model's update the client sends; None for all.
         masked: Whether it masks its update.
     """
     if masked:
         return MASKED_HEADER + 4 * (layout.numel + algorithm.aggregator.masked_extra + 1)
-    return model_bytes(algorithm.uplink, layout, entries) + (len(algorithm.sends) - 1) * layout.message_bytes
+    return model_bytes(algorithm.uplink, layout, sent) + (len(algorithm.sends) - 1) * layout.message_bytes
 
 
-def model_bytes(uplink: Uplink, layout: Layout, entries: list[int] | None) -> int:
+def model_bytes(uplink: Uplink, layout: Layout, sent: Sent | None) -> int:
     """Return the length of the message that holds the model's update.
 
     Args:
         uplink: How it travels.
         layout: Of the update.
-        entries: Numbers of the layout's entries in it; None for all.
+        sent: What of it is in the message; None for all.
     """
     if uplink.plain:
         return layout.message_bytes
-    shapes = sent_shapes(uplink, layout, entries)
+    shapes = sent_shapes(uplink, layout, sent)
     return message_bytes(shapes) if shapes else 0
-
-
-def _require_entries(entries: list[int] | None, layout: Layout) -> None:
-    if entries is not None and not all(
-        first < second for first, second in pairwise([-1, *entries, len(layout.entries)])
-    ):
-        raise RunError(
-            "the upload's entries are not numbers of this model's tensors, each once, in their order"
-        )
 
 
 def flat_of(data: bytes | memoryview, layout: Layout) -> Tensor:

@@ -1,10 +1,11 @@
-"""A client's own test set: assigned so that it follows the client's training distribution."""
+"""A client's own test set: assigned so that it follows its training distribution, or split off its examples."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fednlp.partition.index import Partition
 from fednlp.seeds import generator
 
 
@@ -51,6 +52,46 @@ def assign_test_examples(
         everything = np.zeros(len(rest), dtype=np.int64)
         owners[rest] = np.sort(train_owners)[_spread(everything, np.array([len(line)]), rng)]
     return owners
+
+
+def split_own_tests(
+    partition: Partition, fraction: float, seed: int, draw: str = "own test sets"
+) -> Partition:
+    """Return a partition in which a part of each client's training examples, drawn at random, is its test set.
+
+    Args:
+        partition: The examples of each client; their test examples do not count.
+        fraction: Share of a client's examples that are its tests, rounded to the nearest number; of two examples or
+            more it is at least one, and one at least is left for training.
+        seed: Any integer.
+        draw: What is drawn: other names give other parts.
+
+    >>> part = Partition([0, 5, 6], [8, 0, 4, 6, 2, 7], [0, 0, 0], [], [0, 1])
+    >>> split = split_own_tests(part, 0.2, seed=0)
+    >>> [len(split.train(c)) for c in (0, 1)], [len(split.test(c)) for c in (0, 1)]
+    ([4, 1], [1, 0])
+    """
+    sizes = np.diff(partition.train_offsets)
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    order = np.lexsort((generator(seed, draw).random(len(owners)), owners))
+    rank = np.arange(len(owners)) - np.repeat(partition.train_offsets[:-1], sizes)
+    tests = np.where(sizes > 1, np.clip(np.rint(fraction * sizes), 1, np.maximum(sizes - 1, 1)), 0).astype(
+        np.int64
+    )
+    is_test = np.zeros(len(owners), dtype=bool)
+    is_test[order] = rank < tests[owners]
+
+    def offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.concatenate([[0], np.cumsum(counts)])
+
+    return Partition(
+        offsets(sizes - tests),
+        partition.train_indices[~is_test],
+        offsets(tests),
+        partition.train_indices[is_test],
+        partition.client_ids,
+        partition.client_names,
+    )
 
 
 def _spread(

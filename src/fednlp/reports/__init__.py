@@ -30,7 +30,10 @@ __all__ = [
 
 
 def write_report(
-    run_folders: Sequence[str | Path], out: str | Path, target: float | None = None
+    run_folders: Sequence[str | Path],
+    out: str | Path,
+    target: float | None = None,
+    tuning: Table | None = None,
 ) -> list[Path]:
     """Write the report of one or several runs: ``report.html``, ``report.md``, figures and the tables.
 
@@ -39,6 +42,7 @@ def write_report(
         out: The folder to write into (made where it is missing).
         target: A value of the task's metric, 0.84 for 84 %: the report says what each algorithm spent to
             reach it. By default shares of the best final figure are taken.
+        tuning: The trials by which the runs' settings were chosen, if they were.
 
     Returns:
         The files written, the HTML page first.
@@ -57,9 +61,10 @@ def write_report(
             "a report needs at least one run directory; give the folder that fednlp run --out made"
         )
     runs = [read_run(folder) for folder in run_folders]
-    document = build(runs, target)
+    document = build(runs, target, tuning)
     groups = group_runs(runs)
     tables = {"table": compare_table(groups), **cross_client_tables(groups)}
+    tables |= {} if tuning is None else {"tuning": tuning}
     out = Path(out)
     page, text = out / "report.html", out / "report.md"
     html, markdown = to_html(document, out), to_markdown(document)

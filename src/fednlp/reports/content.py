@@ -53,8 +53,8 @@ _PARTS = {
 }
 
 
-def build(runs: Sequence[Run], target: float | None = None) -> Document:
-    """Put together the report of one or several runs; see :func:`fednlp.reports.write_report` for the target."""
+def build(runs: Sequence[Run], target: float | None = None, tuning: Table | None = None) -> Document:
+    """Put together the report of one or several runs; see :func:`fednlp.reports.write_report` for the arguments."""
     groups = group_runs(runs)
     runs = [run for group in groups.values() for run in group]
     table = compare_table(groups)
@@ -69,6 +69,7 @@ def build(runs: Sequence[Run], target: float | None = None) -> Document:
         ReportSection("Where the time went", list(time_blocks(runs))),
         ReportSection("Data and model", list(data_blocks(runs))),
         ReportSection("Partition", list(partition_blocks(runs))),
+        ReportSection("Choice of settings", [] if tuning is None else [_tuning(tuning)]),
         ReportSection("Configuration", list(_configuration(groups))),
         ReportSection("Reproduce", list(_reproduce(runs))),
         ReportSection("Environment", [Fold("Versions and machine", [_environment(runs)])]),
@@ -121,6 +122,11 @@ def _results(groups: Groups, table: Table) -> Iterator[Block]:
         yield Fold("Every metric of the last evaluation", list(_all_metrics(next(iter(groups.values())))))
     yield from cross_client_blocks(groups)
     yield from sweep_blocks(groups)
+
+
+def _tuning(table: Table) -> Grid:
+    heads, rows = grid(table)
+    return Grid(heads[:-1], [row[:-1] for row in rows], [table.caption, *table.notes])
 
 
 def _all_metrics(runs: Sequence[Run]) -> Iterator[Block]:

@@ -310,7 +310,8 @@ def _exchange(config: Mapping[str, Any]) -> Iterator[str]:
     exchange = lookup(config, "exchange", {})
     if not isinstance(exchange, Mapping):
         return
-    for key, what in (("up", "updates"), ("down", "the model")):
+    sent = "weights" if exchange.get("send") == "weights" else "updates"
+    for key, what in (("up", sent), ("down", "the model")):
         steps = exchange.get(key)
         if isinstance(steps, list) and steps:
             yield f"{what} sent as {', then '.join(_step(str(step)) for step in steps)}"
@@ -345,6 +346,6 @@ def _pulling(config: Mapping[str, Any]) -> Iterator[str]:
         return
     rule, share = pull["rule"], _percent(pull.get("share", 0.5))
     which = _RULES.get(str(rule), "drawn again each time" if rule == "random" else clean(rule))
-    of = "the tensors" if pull.get("of", "tensors") == "tensors" else "the parameters, in tensors"
+    of = "the tensors" if pull.get("of", "tensors") == "tensors" else "the parameters"
     back = ", and gets these alone back" if pull.get("push") == "selected" else ""
     yield f"each client sends {share} of {of} {which}{back}"

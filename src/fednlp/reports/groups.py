@@ -17,7 +17,7 @@ _BASELINES = {"centralised": "Centralised", "chained": "Sequential fine-tuning",
 _APART = ("name", "variant", "variants", "runtime", "report", "evaluation", "min_clients")
 _EXPERIMENT = ("data", "partition", "model")
 # Without a rule of pulling there is nothing for these to speak of.
-_OF_PULLING = ("pull.share", "pull.of", "pull.push")
+_OF_PULLING = ("pull.share", "pull.of", "pull.push", "pull.norm", "pull.embeddings")
 # The name that warm-up had in older runs, and its value for none.
 _FORMER = ("client.warmup_ratio", 0.0)
 

@@ -222,7 +222,8 @@ def _personalised(summary: Values, config: Values) -> bool:
 
 def _own_models_alone(summary: Values, config: Values) -> bool:
     """Return whether the clients' models are the only ones that are used: the server's is none by itself."""
-    return _personalised(summary, config) and keeps_tensors(config)
+    tried = lookup(config, "evaluation.server_model") is True
+    return _personalised(summary, config) and keeps_tensors(config) and not tried
 
 
 def _incomplete(summary: Values, config: Values) -> bool:

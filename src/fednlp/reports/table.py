@@ -187,7 +187,9 @@ def _run_notes(run: Run) -> Iterator[str]:
     if run.summary and run.summary.get("note"):
         yield str(run.summary["note"])
     if own_models(run) and run.scores("global"):
-        yield "clients have models of their own; the global test is the mean of the models of some clients"
+        alone = not run.setting("evaluation.server_model", False)
+        what = "the mean of the models of some clients" if alone else "that of the server's model"
+        yield f"clients have models of their own; the global test is {what}"
     if run.summary and run.summary.get("stopped"):
         yield f"seed {run.seed} stopped after round {len(run.rounds)}: {run.summary['stopped']}"
     elif not run.finished:

@@ -254,8 +254,31 @@ class LocalOnlyResult:
     everyone: dict[str, float | None] | None = None
 
 
+@dataclass(frozen=True)
+class TrainTogetherRequest:
+    """Have several clients of a round train at once.
+
+    Attributes:
+        clients: Their requests, as :func:`to_json` gives them.
+    """
+
+    clients: list[Any]
+
+
+@dataclass(frozen=True)
+class TrainedTogether:
+    """What several clients report.
+
+    Attributes:
+        clients: Their results in the order of the requests, as :func:`to_json` gives them.
+    """
+
+    clients: list[Any]
+
+
 Request = (
     TrainRequest
+    | TrainTogetherRequest
     | LabelRequest
     | KeepLabelsRequest
     | ProbabilitiesRequest
@@ -267,6 +290,7 @@ Request = (
 )
 Answer = (
     ClientResult
+    | TrainedTogether
     | Labels
     | LabelsKept
     | Probabilities

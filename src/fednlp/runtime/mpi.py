@@ -39,7 +39,7 @@ from fednlp.runtime.mpi_messages import (
     send_total,
     world,
 )
-from fednlp.runtime.schedule import schedule
+from fednlp.runtime.schedule import scheduled
 from fednlp.runtime.shared import PrivateRoom
 from fednlp.runtime.travelling import Arriving, RemoteWorker, import_all
 
@@ -158,7 +158,7 @@ class Mpi:
         faults = self._built()
         if faults:
             raise RunError(f"a worker failed: {faults[0]}")
-        order = schedule([self.worker.work(request) for request in requests], self._size)
+        order = scheduled(requests, self.worker.work, self._size)
         requests = [requests[number] for number in order]
         _within_round.set()
         self._order({"requests": [to_json(request) for request in requests], "changed": list(self._changed)})

@@ -29,7 +29,7 @@ from fednlp.errors import RunError
 from fednlp.runtime.engine import Worker, vectors_in
 from fednlp.runtime.messages import Request, from_json, to_json
 from fednlp.runtime.placement import WORKER
-from fednlp.runtime.schedule import schedule
+from fednlp.runtime.schedule import scheduled
 from fednlp.runtime.shared import Counter, PrivateRoom, SharedRoom, remove_scratch, scratch_folder
 
 
@@ -101,7 +101,7 @@ class Pool:
             RunError: A worker process died or failed; the message says how.
         """
         self.worker.begin()
-        order = schedule([self.worker.work(request) for request in requests], len(self))
+        order = scheduled(requests, self.worker.work, len(self))
         take = itertools.count().__next__ if self._counter is None else self._hand_out(requests, order)
         by_number: dict[int, Any] = {}
         while (place := take()) < len(order):

@@ -21,7 +21,7 @@ from fednlp.errors import MissingDependency, RunError
 from fednlp.plugins import raised
 from fednlp.runtime.engine import Worker, vectors_in
 from fednlp.runtime.messages import Request, from_json, to_json
-from fednlp.runtime.schedule import schedule
+from fednlp.runtime.schedule import scheduled
 from fednlp.runtime.shared import PrivateRoom
 from fednlp.runtime.travelling import Arriving, Piece, RemoteWorker, import_all
 
@@ -166,8 +166,7 @@ class _Round:
 
     def __init__(self, engine: Ray, requests: Sequence[Request], on_progress: Callable[[int], None]) -> None:
         self.engine, self.requests, self.on_progress = engine, requests, on_progress
-        work = [engine.worker.work(request) for request in requests]
-        self.waiting = deque(schedule(work, len(engine.actors)))
+        self.waiting = deque(scheduled(requests, engine.worker.work, len(engine.actors)))
         self.held: dict[int, set[int]] = {place: set() for place in range(len(engine.actors))}
         self.asked: dict[Any, tuple[int, int]] = {}
         self.answers: dict[int, Any] = {}

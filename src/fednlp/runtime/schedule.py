@@ -1,9 +1,12 @@
 """The order in which requests are begun, so that all workers are done at about the same time."""
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
+
+Request = TypeVar("Request")
 
 
 def schedule(work: Sequence[float], workers: int) -> list[int]:
@@ -33,6 +36,19 @@ def schedule(work: Sequence[float], workers: int) -> list[int]:
             begun[number] = at
             at += work[number]
     return sorted(range(len(work)), key=lambda number: (begun[number], -work[number], number))
+
+
+def scheduled(requests: Sequence[Request], work: Callable[[Request], float], workers: int) -> list[int]:
+    """Return the numbers of requests in the order in which they are to be begun, as :func:`schedule` has it.
+
+    Args:
+        requests: What is to be done.
+        work: Predicts how long a request takes; a single worker does not ask.
+        workers: How many there are.
+    """
+    if workers == 1:
+        return list(range(len(requests)))
+    return schedule([work(request) for request in requests], workers)
 
 
 def _shared_out(work: Sequence[float], workers: int) -> list[list[int]]:

@@ -12,6 +12,7 @@ from fednlp.errors import ConfigError, RunError
 from fednlp.simulation.callback import Callback, default_callback
 from fednlp.simulation.run import resume, run
 from fednlp.simulation.run_dir import RunDir, settings_hash
+from fednlp.simulation.trial_plan import Settings
 
 
 class _LogOnce:
@@ -66,7 +67,12 @@ class Planned:
 
 
 def plan(
-    experiment: Experiment, algorithms: list[str], baselines: list[str], seeds: int, out: Path | None = None
+    experiment: Experiment,
+    algorithms: list[str],
+    baselines: list[str],
+    seeds: int,
+    out: Path | None = None,
+    settings: Mapping[str, Settings] | None = None,
 ) -> list[Planned]:
     """List the runs of a comparison, seed by seed, and check all of them before the first begins.
 
@@ -76,31 +82,25 @@ def plan(
         baselines: Names of baselines: ``centralised``, ``chained``, ``local``.
         seeds: Number of seeds, from the experiment's own upwards.
         out: Folder of the comparison; by default ``runs/compare-<name>``.
+        settings: Settings of single methods over the common ones, such as those that :func:`fednlp.tune` chose.
 
     Raises:
         ConfigError: An unknown name, no seed, or settings that do not go together.
         RunError: A folder of the comparison holds a run of other settings.
     """
+    methods = check_methods(algorithms, baselines)
     if seeds < 1:
         raise ConfigError(f"--seeds {seeds}: at least 1 is needed")
-    unknown = [name for name in baselines if name not in BASELINES]
-    if unknown:
-        raise ConfigError(f"--baselines {unknown[0]}: choose from {', '.join(BASELINES)}")
-    misplaced = [name for name in algorithms if name in BASELINES]
-    if misplaced:
-        raise ConfigError(f"--algorithms {misplaced[0]}: that is a baseline; say --baselines {misplaced[0]}")
-    methods = list(dict.fromkeys([*algorithms, *baselines]))
-    if not methods:
-        raise ConfigError("nothing to compare: say --algorithms fedavg,fedopt or --baselines centralised")
     folder = out or Path("runs") / f"compare-{experiment.name}"
     runs = []
     for number in range(seeds):
         for method in methods:
             seed = experiment.seed + number
-            settings = config.with_method(experiment, method, seed).resolved()
+            chosen = config.with_method(experiment, method, seed)
+            resolved = config.with_settings(chosen, (settings or {}).get(method, {})).resolved()
             stem = f"{method.replace(' ', '-').replace(':', '.')}-seed{seed}"
-            name = stem if out else f"{stem}-{settings_hash(settings)}"
-            runs.append(Planned(method, seed, settings, folder / name))
+            name = stem if out else f"{stem}-{settings_hash(resolved)}"
+            runs.append(Planned(method, seed, resolved, folder / name))
     for planned in runs:
         if planned.state == "new":
             continue
@@ -112,6 +112,24 @@ def plan(
     return runs
 
 
+def check_methods(algorithms: list[str], baselines: list[str]) -> list[str]:
+    """Return the methods of a comparison, each once.
+
+    Raises:
+        ConfigError: A baseline is unknown, or is named as an algorithm, or nothing is named.
+    """
+    unknown = [name for name in baselines if name not in BASELINES]
+    if unknown:
+        raise ConfigError(f"--baselines {unknown[0]}: choose from {', '.join(BASELINES)}")
+    misplaced = [name for name in algorithms if name in BASELINES]
+    if misplaced:
+        raise ConfigError(f"--algorithms {misplaced[0]}: that is a baseline; say --baselines {misplaced[0]}")
+    methods = list(dict.fromkeys([*algorithms, *baselines]))
+    if not methods:
+        raise ConfigError("nothing to compare: say --algorithms fedavg,fedopt or --baselines centralised")
+    return methods
+
+
 def compare(
     experiment: Experiment | Mapping[str, Any] | str | Path,
     algorithms: list[str],
@@ -119,6 +137,7 @@ def compare(
     seeds: int = 1,
     out: Path | None = None,
     callback: Callback | None = None,
+    settings: Mapping[str, Settings] | None = None,
 ) -> list[Planned]:
     """Run the unfinished runs of a comparison; return all of its runs.
 
@@ -129,19 +148,29 @@ def compare(
         seeds: Number of seeds, from the experiment's own upwards.
         out: Folder of the comparison; by default ``runs/compare-<name>``.
         callback: Reports progress; by default as for :func:`fednlp.run`.
+        settings: Settings of single methods over the common ones, such as those that :func:`fednlp.tune` chose.
 
     Raises:
         FednlpError: As for :func:`plan` and :func:`fednlp.run`; finished runs are kept.
     """
     experiment = config.as_experiment(experiment)
     callback = _LogOnce(callback or default_callback())
-    runs = plan(experiment, algorithms, baselines or [], seeds, out)
+    runs = plan(experiment, algorithms, baselines or [], seeds, out, settings)
     done = sum(planned.state == "done" for planned in runs)
     if done:
         callback.log(f"{done} of {len(runs)} runs are done already")
     for planned in runs:
-        if planned.state == "begun":
-            resume(planned.folder, expected=planned.experiment, callback=callback)
-        elif planned.state == "new":
-            run(planned.experiment, planned.folder, callback=callback)
+        complete(planned, callback)
     return runs
+
+
+def complete(planned: Planned, callback: Callback) -> None:
+    """Do what is left of one run of a comparison: all of it, the rest, or nothing.
+
+    Raises:
+        FednlpError: As for :func:`fednlp.run`.
+    """
+    if planned.state == "begun":
+        resume(planned.folder, expected=planned.experiment, callback=callback)
+    elif planned.state == "new":
+        run(planned.experiment, planned.folder, callback=callback)

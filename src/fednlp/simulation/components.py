@@ -3,9 +3,11 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from fednlp.clock import DATA, timed
 from fednlp.config import Experiment
@@ -22,6 +24,8 @@ from fednlp.models.peft_options import virtual_tokens
 from fednlp.models.pretrained import has_weights, load_tokenizer, longest_text
 from fednlp.models.registry import FROM_SCRATCH_NAMES
 from fednlp.models.resolve import resolve_model
+from fednlp.partition import Partition
+from fednlp.simulation.assignment import with_own_tests
 from fednlp.tasks import task_class
 from fednlp.tasks.base import Task
 from fednlp.tasks.fields import option_misfit
@@ -92,6 +96,19 @@ def build_components(experiment: Experiment, log: Log, data: TextData | None = N
     train = features_of(data, "train", task_spec, task, tokenizer, limit, log)
     test = train if data.held_out else features_of(data, "test", task_spec, task, tokenizer, limit, log)
     return RunComponents(data, source, tokenizer, task_spec, task, train, test, limit)
+
+
+def on_validation(components: RunComponents, partition: Partition) -> RunComponents:
+    """Return components whose test set is the clients' validation part of the training set.
+
+    Args:
+        components: Data, task and features of the run.
+        partition: With the validation part as the clients' tests.
+    """
+    data = components.data
+    train, test = (np.sort(part) for part in (partition.train_indices, partition.test_indices))
+    validation = replace(data, test=data.train, train_numbers=train, test_numbers=test, held_out=True)
+    return replace(components, data=validation, test=components.train)
 
 
 def model_source(experiment: Experiment, data: TextData, log: Log) -> str:
@@ -212,7 +229,11 @@ def open_data(experiment: Experiment) -> TextData:
     """
     task = experiment.task.configured
     known = task if task in TASKS else None
-    return load_data(experiment.data.name, **experiment.data.arguments(), task=known)
+    named = experiment.data
+    data = load_data(
+        named.name, **named.arguments(), task=known, train_size=named.train_size, test_size=named.test_size
+    )
+    return with_own_tests(experiment, data) if experiment.partition.test_sets == "own-split" else data
 
 
 def features_of(

@@ -28,7 +28,8 @@ def build_algorithm(experiment: Experiment, given: Algorithm | None = None) -> A
     if experiment.rounds.over_selection > 1 and not experiment.data.at_sites:  # sites are as fast as they are
         value = replace(value, sample=fastest(value.sample, experiment.clients_per_round))
     pull = Pull(**experiment.pull.model_dump())
-    uplink = Uplink(make_chain(parse_chain(exchange.up, "up")), exchange.error_feedback, pull)
+    chain = make_chain(parse_chain(exchange.up, "up"), nearest=exchange.send == "weights")
+    uplink = Uplink(chain, exchange.error_feedback, pull, weights=exchange.send == "weights")
     downlink = Downlink(make_chain(parse_chain(exchange.down, "down"), nearest=True))
     return replace(value, uplink=uplink, downlink=downlink, aggregator=aggregator_of(experiment, value))
 

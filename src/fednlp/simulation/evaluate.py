@@ -37,7 +37,8 @@ def evaluate(context: RunContext, last: bool = False) -> dict[str, dict[str, Any
 
     Returns:
         ``global``: metrics of the global model on the whole test set; where there are only clients' own models,
-        the mean over ``evaluation.local_models`` of these, only at the end, since each costs a whole test.
+        the mean over ``evaluation.local_models`` of these, only at the end, since each costs a whole test, unless
+        ``evaluation.server_model`` asks for the server's.
         ``federated``: metrics of the global model from sums over the clients' own tests, if configured.
         ``personal``: a summary of the clients' scores on their own tests by the models that they use, if configured.
     """
@@ -47,14 +48,14 @@ def evaluate(context: RunContext, last: bool = False) -> dict[str, dict[str, Any
         context.experiment.data.at_sites,
     )
     scores: dict[str, dict[str, Any]] = {}
-    if worker.has_global_model:
+    if tries_server(context):
         outcomes = predict_globally(context)
         scores["global"] = worker.evaluator.scored(outcomes) or {}
         context.by_label = worker.evaluator.by_label(outcomes) if last else None
         if not at_sites:
             context.client_scores = scores_of_clients(context, outcomes)
     if worker.personalised or at_sites:
-        drawn = drawn_clients(context) if last and not worker.has_global_model and not at_sites else []
+        drawn = drawn_clients(context) if last and not tries_server(context) and not at_sites else []
         own = clients_with_tests(context) if options.personal else []
         results = evaluate_clients(context, own, drawn)
         if drawn:
@@ -78,6 +79,13 @@ def evaluated(context: RunContext, line: dict[str, Any], rounds: int) -> dict[st
     if context.due(rounds):
         line["evaluation"] = evaluate(context, last=context.state.round == rounds)
     return line
+
+
+def tries_server(context: RunContext) -> bool:
+    """Return whether the server's model is evaluated: clients use it as it is, or the experiment asks for it."""
+    return context.worker.has_global_model or (
+        context.experiment.evaluation.server_model and context.worker.layout.numel > 0
+    )
 
 
 def drawn_clients(context: RunContext) -> list[int]:

@@ -30,6 +30,7 @@ def write_facts(
         "labels": len(data.label_names) or None,
         "task": components.task.name,
         "metric": components.task.metric,
+        **({"drawn_from": dict(data.drawn_from)} if data.drawn_from else {}),
     }
     directory.write_json("environment.json", {**environment(facts), "start": start})
     directory.write_json("task.json", {"task": components.task_spec, "fields": asdict(components.task)})  # type: ignore[call-overload]

@@ -26,6 +26,7 @@ from fednlp.simulation.evaluate import (
     personal_scores,
     predict_globally,
     scores_of_clients,
+    tries_server,
 )
 from fednlp.simulation.run_dir import RunDir, remedy
 from fednlp.training.worker_spec import model_fields
@@ -142,7 +143,7 @@ def cross_client_evaluation(context: RunContext, results: list[ClientModelResult
     names = context.partition.client_names or [str(c) for c in range(clients)]
     scores = {result.client: result.by_owner for result in results}
     rows = []
-    if context.worker.has_global_model:
+    if tries_server(context):
         server = scores_of_clients(context, predict_globally(context))
         rows.append({"model": "server", "scores": [None if np.isnan(s) else float(s) for s in server]})
     if results:

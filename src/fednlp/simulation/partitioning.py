@@ -1,7 +1,5 @@
-"""The partition of an experiment; and ``fednlp partition``, which shows its figures and writes index and plots."""
+"""``fednlp partition``: shows the figures of an experiment's partition, and writes index and plots."""
 
-import json
-from collections import Counter
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,96 +11,16 @@ from fednlp.config.sections import Partition as PartitionOptions
 from fednlp.data import TextData
 from fednlp.data.profiling import profile
 from fednlp.data.split import Numbers
-from fednlp.data.textdata import Split
-from fednlp.errors import PartitionError
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import plural
-from fednlp.partition import Partition, make_partition
 from fednlp.partition.entities import entity_labels
-from fednlp.partition.methods import METHODS
-from fednlp.plugins import is_own
+from fednlp.simulation.assignment import BY_LABEL, build_partition, entities
 from fednlp.simulation.components import Log, open_data
 from fednlp.simulation.data_profile import holders_of
-from fednlp.simulation.partition_file import read_partition_file, write_partition_file
-from fednlp.tasks.spans import spans
+from fednlp.simulation.partition_file import write_partition_file
 
 _NAMED = 20
 """Maximum number of clients that are named one by one."""
-_BY_LABEL = ("label", "label+quantity")
-"""The methods that share tagged texts out by the types of their entities."""
-
-
-def build_partition(experiment: Experiment, data: TextData, log: Log) -> Partition:
-    """Build the experiment's partition, a function of labels, options and seed only.
-
-    Args:
-        experiment: Resolved.
-        data: The data set whose examples are assigned to clients.
-        log: Called with a message before each slow step.
-
-    Raises:
-        PartitionError: The method does not fit the data.
-    """
-    configured, kind = experiment.partition, data.schema.kind
-    if configured.method == "file":
-        return read_partition_file(configured, data, experiment.data.path)
-    train, test = data.train_numbers, data.test_numbers
-    if configured.method == "proportions" and kind not in ("class", "score"):
-        raise PartitionError(
-            f"{data.name} has neither labels nor scores, which proportions speak of: "
-            'say partition.method = "uniform", "quantity", "cluster" or "natural"'
-        )
-    fields: dict[str, Any] = {}
-    field = _client_field(configured, data, log)
-    if field is not None:
-        train_field, names = data.groups("train", field)
-        test_field, _ = data.groups("test", field, names)
-        fields = {"train_field": train_field[train], "test_field": test_field[test], "field_names": names}
-    if configured.method == "cluster":
-        log(f"embedding the texts of {data.name} for cluster shift (once; kept in the cache)")
-    if is_own(configured.method) or METHODS.find(configured.method).reads_texts:
-        fields |= {
-            "train_texts": data.input_texts("train", train),
-            "test_texts": data.input_texts("test", test),
-        }
-    if kind == "tags" and (configured.method in _BY_LABEL or is_own(configured.method)):
-        fields |= {"train_entities": entities(data, "train"), "test_entities": entities(data, "test")}
-    labels = data.scores if kind == "score" else data.labels
-    return make_partition(
-        configured.spec(),
-        labels("train")[train],
-        labels("test")[test],
-        num_labels=len(data.label_names) if kind == "class" else None,
-        train_numbers=train,
-        test_numbers=test,
-        label_names=data.label_names if kind == "class" else None,
-        **fields,
-    )
-
-
-def entities(data: TextData, split: Split) -> list[Counter[str]]:
-    """Return how many entities of each type each training or test example of a data set with tags has."""
-    numbers = data.train_numbers if split == "train" else data.test_numbers
-    rows = data.column(split, data.columns["tags"]).take(numbers).to_pylist()
-    return [Counter(kind for kind, _, _ in spans(json.loads(tags))) for tags in rows]
-
-
-def _client_field(configured: PartitionOptions, data: TextData, log: Log) -> str | None:
-    """Return the column whose values are the clients, None for methods that use none."""
-    if configured.method == "silos":
-        if data.silo is None:
-            raise PartitionError(
-                f'{data.name} is one data set, and partition.method = "silos" makes a client of each of several: give '
-                'data.path a folder of files or of folders, a pattern such as "silos/*.csv" or a list; or, where a '
-                'column says whose an example is, say partition.method = "natural" and partition.field'
-            )
-        return data.silo
-    if data.silo is not None and configured.method != "natural":
-        log(
-            f'the silos are pooled and shared out again by "{configured.method}"; "silos" has each as a client'
-        )
-    field: str | None = configured.given().get("field")
-    return field
 
 
 def partition_source(
@@ -161,7 +79,7 @@ def _labels(data: TextData, configured: PartitionOptions) -> tuple[Numbers, tupl
     if data.schema.kind == "class":
         return data.labels("train"), data.label_names
     labels = data.labels("train")
-    if data.schema.kind != "tags" or configured.method not in _BY_LABEL:
+    if data.schema.kind != "tags" or configured.method not in BY_LABEL:
         return labels, ("any",)
     rule = configured.given().get("entity", "majority")
     labels[data.train_numbers], _, names = entity_labels(entities(data, "train"), (), rule)

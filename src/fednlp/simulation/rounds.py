@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fednlp.costs import ClientCost, client_seconds, local_examples, merge, round_line
-from fednlp.federated.aggregators.weighted_mean import sent_entries
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult
 from fednlp.federated.cohort import Population
@@ -18,7 +17,9 @@ from fednlp.federated.lora import change_ranks
 from fednlp.federated.params import Layout
 from fednlp.federated.round import RoundReport, draw_cohort, run_round
 from fednlp.federated.runtime import Runtime
+from fednlp.federated.sent import Sent
 from fednlp.federated.sums import count_nonfinite
+from fednlp.simulation.clients_at_once import ClientsAtOnce
 from fednlp.simulation.context import RunContext, require_finite
 from fednlp.simulation.evaluate import evaluated
 from fednlp.simulation.pseudo_labels import PseudoLabels
@@ -37,7 +38,7 @@ class FederatedTraining:
     def __init__(self, context: RunContext, algorithm: Algorithm, labels: PseudoLabels | None = None) -> None:
         self.context, self.algorithm, self.labels = context, algorithm, labels
         self.rounds = context.experiment.num_rounds
-        self.runtime: Runtime = context.pool if labels is None else labels
+        self.runtime: Runtime = _training_runtime(context) if labels is None else labels
         self._sizes = np.diff(context.partition.train_offsets)
         self.fleet = fleet_of(context.experiment, context.worker.replica.model, context.partition.num_clients)
         self._seconds = self._clock() if labels is None else None
@@ -88,9 +89,10 @@ class FederatedTraining:
         norms = {r.client: r.facts["update_norms"] for r in done.results if "update_norms" in r.facts}
         if norms:
             line["update_norms"] = norms
-            line["sent"] = {
-                result.client: result.entries for result in done.results if result.client in norms
-            }
+            chose = [result for result in done.results if result.client in norms]
+            line["sent"] = {result.client: result.entries for result in chose}
+            if any(result.slices for result in chose):
+                line["sent_slices"] = {result.client: result.slices or [] for result in chose}
         line |= done.facts
         if done.aborted is not None:
             line["aborted"] = done.aborted
@@ -154,6 +156,15 @@ class FederatedTraining:
         return replace(result, bytes_down=self._length(ranks), tensors_down=len(layout.entries))
 
 
+def _training_runtime(context: RunContext) -> Runtime:
+    """Return where clients train: in the engine, one by one or several at once."""
+    size, worker = context.experiment.runtime.clients_at_once, context.worker
+    if size == 1:
+        return context.pool
+    worker.stack(size)  # what the model and the task do not allow is refused before the first round
+    return ClientsAtOnce(context.pool, size, worker.work)
+
+
 def _progress(context: RunContext, work: int, done: int) -> None:
     context.on_progress(done, work, "clients")
 
@@ -177,13 +188,13 @@ def spent(layout: Layout, algorithm: Algorithm, result: ClientResult) -> ClientC
     tensors += len(algorithm.receives) * entries
     if result.error is not None:
         return ClientCost(bytes_up=result.bytes_up or 0, bytes_down=got, tensors_down=tensors)
-    sent, extra = sent_entries(layout, result), len(algorithm.sends) - 1
-    parameters = sum(layout.entries[number].numel for number in sent)
+    extra = len(algorithm.sends) - 1
+    sent = result.sent or Sent.marked([number not in layout.derived for number in range(entries)])
     return ClientCost(
         bytes_up=whole if result.bytes_up is None else result.bytes_up,
         bytes_down=got,
-        tensors_up=len(sent) + extra * entries,
+        tensors_up=len(sent.pieces(layout)) + extra * entries,
         tensors_down=tensors,
-        parameters_up=parameters + extra * layout.numel,
+        parameters_up=sent.numel(layout) + extra * layout.numel,
         examples=result.examples + result.gradient_examples,
     )

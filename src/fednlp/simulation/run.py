@@ -21,11 +21,11 @@ from fednlp.runtime import ENGINES
 from fednlp.runtime.engine import Engine
 from fednlp.runtime.launch import rank_of
 from fednlp.runtime.placement import workers_by_gpu
+from fednlp.simulation.assignment import build_partition
 from fednlp.simulation.callback import Callback, default_callback
-from fednlp.simulation.components import RunComponents, build_components
+from fednlp.simulation.components import RunComponents, build_components, on_validation
 from fednlp.simulation.data_profile import profile_run_data
 from fednlp.simulation.facts import write_facts
-from fednlp.simulation.partitioning import build_partition
 from fednlp.simulation.precision import with_precision
 from fednlp.simulation.profile import profiled
 from fednlp.simulation.run_dir import (
@@ -79,8 +79,7 @@ def run(
     refuse_taken(folder)
     require_trackers(experiment.report.report_to)
     with running() as clock, timed(OTHER), _engine(experiment) as pool:
-        components = build_components(experiment, callback.log)
-        partition = _shared_out(experiment, components, callback)
+        components, partition = _shared_out(experiment, build_components(experiment, callback.log), callback)
         model, start = _start(experiment, components)
         directory = create(experiment, folder)
         with directory.alone():
@@ -151,8 +150,10 @@ def resume(
         model, start = _start(experiment, components)
         if known is not None:
             check_start(directory, experiment, known, start, callback.log)
-        if partition is None:
-            partition = _shared_out(experiment, components, callback)
+        if partition is not None:
+            components = _as_tested(experiment, components, partition)
+        else:
+            components, partition = _shared_out(experiment, components, callback)
             _write_start(directory, experiment, components, partition, callback, start)
         opened = open_run(directory, experiment, components, partition, model, pool, callback, algorithm)
         return profiled(train(opened), clock, pool)
@@ -217,8 +218,10 @@ def _require_named_by_user(folder: str | Path, experiment: Experiment, task: str
 
 
 @timed(DATA)
-def _shared_out(experiment: Experiment, components: RunComponents, callback: Callback) -> Partition:
-    """Build the partition, and check that it has as many clients as a round needs.
+def _shared_out(
+    experiment: Experiment, components: RunComponents, callback: Callback
+) -> tuple[RunComponents, Partition]:
+    """Build the partition, check that it has as many clients as a round needs, and set the run's tests.
 
     Raises:
         ConfigError: It has fewer than ``min_clients``.
@@ -229,7 +232,13 @@ def _shared_out(experiment: Experiment, components: RunComponents, callback: Cal
             f"min_clients = {experiment.min_clients}, but there are only {partition.num_clients} clients "
             f"(partition.method = {experiment.partition.method}): lower min_clients"
         )
-    return partition
+    return _as_tested(experiment, components, partition), partition
+
+
+def _as_tested(experiment: Experiment, components: RunComponents, partition: Partition) -> RunComponents:
+    """Return the components with the tests that the experiment configures: the test set, or a validation part."""
+    validated = experiment.evaluation.validation_fraction is not None
+    return on_validation(components, partition) if validated else components
 
 
 @timed(IMPORTS)

@@ -16,7 +16,7 @@ from fednlp.errors import RunError
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
 from fednlp.federated.algorithm import Algorithm
 from fednlp.partition import Partition
-from fednlp.simulation.components import RunComponents, build_components
+from fednlp.simulation.components import RunComponents, build_components, on_validation
 from fednlp.simulation.configured_algorithm import attacked, build_algorithm
 from fednlp.training.local_training import LocalTraining
 from fednlp.training.worker import ClientWorker
@@ -83,7 +83,7 @@ def _as_found_here(spec: WorkerSpec, experiment: Experiment) -> tuple[WorkerSpec
     """
     if Path(spec.partition).is_file() and Path(spec.train_features).is_dir():
         return spec, Partition.load(Path(spec.partition))
-    from fednlp.simulation.partitioning import build_partition
+    from fednlp.simulation.assignment import build_partition
 
     algorithm = build_algorithm(experiment)
     if algorithm.keeps or spec.train != "all" or algorithm.uplink.error_feedback:
@@ -93,6 +93,8 @@ def _as_found_here(spec: WorkerSpec, experiment: Experiment) -> tuple[WorkerSpec
         )
     components = build_components(experiment, _say_nothing)
     partition = build_partition(experiment, components.data, _say_nothing)
+    if experiment.evaluation.validation_fraction is not None:
+        components = on_validation(components, partition)
     folder = Path(tempfile.mkdtemp(prefix="fednlp-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     np.save(folder / "test-numbers.npy", components.data.test_numbers)

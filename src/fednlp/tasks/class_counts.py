@@ -29,6 +29,28 @@ def class_counts(labels: int, truth: np.ndarray, guess: np.ndarray) -> list[int]
     return [examples, *(int(n) for ids in counted for n in np.bincount(ids, minlength=labels))]
 
 
+def counts_by_example(labels: int, truth: np.ndarray, guess: np.ndarray) -> np.ndarray:
+    """Return what each example adds to :func:`class_counts`, float64 (examples, 1 + 3 labels).
+
+    >>> counts_by_example(2, np.array([0, -1]), np.array([1, 1])).astype(int).tolist()
+    [[1, 0, 0, 0, 1, 1, 0], [1, 0, 0, 0, 0, 0, 0]]
+    """
+    known = (truth >= 0)[:, None]
+    guessed, true = (known & (ids[:, None] == np.arange(labels)) for ids in (guess, truth))
+    return np.hstack([np.ones((len(truth), 1)), guessed & true, guessed, true])
+
+
+def label_f1(counts: Sequence[int], label: int) -> float:
+    """Return the F1 of one label from counts of examples; it is 0 where the label is neither true nor predicted.
+
+    >>> label_f1([4, 1, 1, 1, 2, 2, 1], 1)
+    0.6666666666666666
+    """
+    labels = len(counts) // 3
+    right, guessed, true = (counts[1 + k * labels + label] for k in range(3))
+    return quotient(2 * right, guessed + true)
+
+
 def class_metrics(counts: Sequence[int]) -> dict[str, float]:
     """Return accuracy, macro F1 and Matthews correlation (as scikit-learn has them) from counts of examples.
 

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fednlp.data.features import Features
+from fednlp.errors import ConfigError
 from fednlp.tasks.base import Batch, Predictions, Row
-from fednlp.tasks.class_counts import class_counts, class_metrics
+from fednlp.tasks.class_counts import class_counts, class_metrics, counts_by_example, label_f1
 from fednlp.tasks.inputs import (
     class_settings,
     encode_texts,
@@ -34,6 +35,9 @@ class TextClassification:
         labels: Label names in the order of their ids (sorted, so that ids are stable across processes).
         padding: The tokenizer's padding id.
         label_smoothing_factor: Share of the target that is spread over all labels in training, in [0, 1).
+        metric: What stands for the task, and what a client's own score is: ``"accuracy"``, ``"macro_f1"``, ``"mcc"``,
+            or ``"f1"``, that of ``positive_label``.
+        positive_label: A name in ``labels``, for ``"f1"``.
     """
 
     labels: tuple[str, ...]
@@ -41,12 +45,23 @@ class TextClassification:
     label_smoothing_factor: float = 0.0
     name: str = "text-classification"
     metric: str = "accuracy"
+    positive_label: str | None = None
     model_class: str = "AutoModelForSequenceClassification"
     uses_only_input_ids: bool = True
 
     @classmethod
     def build(cls, labels: Sequence[str], tokenizer: Any, **options: Any) -> Self:
-        """Make the task for a data set's labels."""
+        """Make the task for a data set's labels.
+
+        Raises:
+            ConfigError: The metric is the F1 of a label, and there is no such label.
+        """
+        metric, positive = options.get("metric"), options.get("positive_label")
+        if (metric == "f1") != (positive is not None) or (metric == "f1" and positive not in labels):
+            raise ConfigError(
+                'task.metric = "f1" and task.positive_label go together: say whose F1 it is, '
+                f"{' or '.join(map(repr, labels[:3]))}"
+            )
         return cls(tuple(labels), padding_of(tokenizer), **options)
 
     def settings(self) -> dict[str, Any]:
@@ -122,14 +137,20 @@ class TextClassification:
         known = truth >= 0
         accuracy = float(accuracy_score(truth, guess)) if len(indices) else 0.0
         if not known.any():
-            return {"accuracy": accuracy, "macro_f1": math.nan, "mcc": math.nan}
+            also = {} if self.positive_label is None else {"f1": math.nan}
+            return {"accuracy": accuracy, "macro_f1": math.nan, "mcc": math.nan, **also}
         truth, guess = truth[known], guess[known]
+        also = {}
+        if self.positive_label is not None:
+            positive = self.labels.index(self.positive_label)
+            also["f1"] = float(f1_score(truth == positive, guess == positive, zero_division=0))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a client with one label is nothing unusual here
             return {
                 "accuracy": accuracy,
                 "macro_f1": float(f1_score(truth, guess, average="macro", zero_division=0)),
                 "mcc": float(matthews_corrcoef(truth, guess)),
+                **also,
             }
 
     def by_label(self, predictions: Sequence[Any], features: Features, indices: np.ndarray) -> LabelScores:
@@ -138,13 +159,22 @@ class TextClassification:
         return class_scores(self.labels, truth, guess)
 
     def statistics(self, predictions: Sequence[Any], features: Features, indices: np.ndarray) -> np.ndarray:
-        """Return 1 for each right label and 0 for each wrong one, and a count of 1."""
-        right = features.values("label")[indices] == np.asarray(predictions)
-        return np.stack([right, np.ones(len(indices))], axis=1).astype(np.float64)
+        """Return 1 for each right label and 0 for each wrong one, and a count of 1.
+
+        For other metrics than accuracy: what :func:`fednlp.tasks.class_counts.class_counts` adds up.
+        """
+        truth, guess = features.values("label")[indices], np.asarray(predictions, np.int64)
+        if self.metric != "accuracy":
+            return counts_by_example(len(self.labels), truth, guess)
+        return np.stack([truth == guess, np.ones(len(indices))], axis=1).astype(np.float64)
 
     def score(self, sums: np.ndarray) -> np.ndarray:
-        """Return the share of right labels."""
-        return ratio(sums[..., 0], sums[..., 1])
+        """Return the share of right labels, or the metric that is configured."""
+        if self.metric == "accuracy":
+            return ratio(sums[..., 0], sums[..., 1])
+        rows = sums.reshape(-1, sums.shape[-1]).astype(np.int64).tolist()
+        found = [self.metrics_of_sums(row)[self.metric] if row[0] else math.nan for row in rows]
+        return np.array(found).reshape(sums.shape[:-1])
 
     @property
     def num_sums(self) -> int:
@@ -157,8 +187,12 @@ class TextClassification:
         return class_counts(len(self.labels), truth, guess)
 
     def metrics_of_sums(self, sums: Sequence[int]) -> dict[str, float]:
-        """Return accuracy, macro-F1 and Matthews correlation from counts."""
-        return class_metrics(sums)
+        """Return accuracy, macro-F1 and Matthews correlation from counts, and the F1 of the positive label, if any."""
+        found = class_metrics(sums)
+        if self.positive_label is None:
+            return found
+        known = not math.isnan(found["mcc"])
+        return found | {"f1": label_f1(sums, self.labels.index(self.positive_label)) if known else math.nan}
 
     def baseline(
         self, train: Features, examples: np.ndarray, test: Features, indices: np.ndarray

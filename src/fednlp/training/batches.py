@@ -1,6 +1,6 @@
 """Batches of examples of like length, in an order drawn afresh each epoch."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -56,13 +56,16 @@ def local_batches(
 
 
 def passes(
-    numbers: np.ndarray, lengths: np.ndarray, batch_size: int, max_tokens: int = 0
+    numbers: np.ndarray,
+    lengths: Callable[[np.ndarray], np.ndarray],
+    batch_size: int,
+    max_tokens: int = 0,
 ) -> list[np.ndarray]:
     """Cut the examples of a step into the batches of its forward and backward passes.
 
     Args:
         numbers: Example numbers.
-        lengths: Tokens of each of them.
+        lengths: Returns the tokens of each of some examples; asked only where ``max_tokens`` is.
         batch_size: Examples a pass, in the order given; not used where ``max_tokens`` is.
         max_tokens: If positive, the passes are of examples sorted by length, each of as many as fit in so many tokens
             with padding: examples times the longest of them. A longer example is a pass of its own.
@@ -70,14 +73,16 @@ def passes(
     Returns:
         Arrays of example numbers, which hold every example once.
 
-    >>> [one.tolist() for one in passes(np.arange(5), np.array([2, 9, 2, 3, 20]), 8, max_tokens=12)]
+    >>> tokens = np.array([2, 9, 2, 3, 20])
+    >>> [one.tolist() for one in passes(np.arange(5), tokens.take, 8, max_tokens=12)]
     [[0, 2, 3], [1], [4]]
     """
     if not max_tokens:
         return [numbers[start : start + batch_size] for start in range(0, len(numbers), batch_size)]
-    order = np.argsort(lengths, kind="stable")
+    tokens = lengths(numbers)
+    order = np.argsort(tokens, kind="stable")
     cut, start = [], 0
-    for place, length in enumerate(lengths[order].tolist()):
+    for place, length in enumerate(tokens[order].tolist()):
         if place > start and (place + 1 - start) * length > max_tokens:
             cut.append(numbers[order[start:place]])
             start = place

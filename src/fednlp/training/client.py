@@ -4,8 +4,8 @@ What a client keeps between rounds lies in its record (:mod:`fednlp.federated.st
 
 * ``personal``: its personal parameters;
 * ``residual``: what compression lost of its updates so far (error feedback);
-* ``model`` and ``sent``: its own model at the end of its last round and which tensors of it were sent,
-  for dynamic pulling;
+* ``model`` and ``sent``: its own model at the end of its last round and what of it was sent, for dynamic pulling: a
+  mark for each tensor, or the bounds of what was sent of each;
 * ``optimizer.*``: its optimiser's state;
 * ``method.*``: the vectors that the algorithm's client keeps.
 """
@@ -25,7 +25,8 @@ from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult, Result, TrainRequest, Update, failed
 from fednlp.federated.communication import bytes_down, encode_update
 from fednlp.federated.params import Layout
-from fednlp.federated.pulling import choose, distances
+from fednlp.federated.pulling import Pull, choose, distances
+from fednlp.federated.sent import Sent
 from fednlp.federated.store import ClientStore
 from fednlp.federated.sums import DIVERGED, NonFiniteUpdate, check_finite, count_nonfinite
 from fednlp.federated.transforms import RngKey
@@ -39,6 +40,8 @@ from fednlp.training.replica import Replica
 
 Record = Mapping[str, Tensor]
 _OPTIMIZER, _METHOD = "optimizer.", "method."
+_BOUNDS = 4
+"""Places of a record for the bounds of what is sent of a tensor: two 64-bit numbers among 32-bit ones."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,10 @@ def record_fields(replica: Replica, options: LocalTraining, algorithm: Algorithm
         fields["personal"] = replica.personal.numel
     if algorithm.uplink.error_feedback:
         fields["residual"] = shared
-    if algorithm.uplink.pull.rule != "all":
-        fields |= {"model": shared, "sent": len(replica.layout.entries)}
+    pull = algorithm.uplink.pull
+    if pull.rule != "all":
+        marks = _BOUNDS if pull.of == "parameters" else 1
+        fields |= {"model": shared, "sent": marks * len(replica.layout.entries)}
     if options.keep_optimizer:
         fields |= {_OPTIMIZER + name: size for name, size in memory_sizes(options, replica.groups).items()}
     return fields | {_METHOD + name: shared for name in algorithm.keeps}
@@ -91,9 +96,8 @@ def init_of(record: Record, algorithm: Algorithm, layout: Layout, x: Tensor) -> 
     if algorithm.uplink.pull.push == "all" or "sent" not in record:
         return ClientInit(personal, None, optimizer, method)
     mixed = record["model"].clone()
-    for entry, sent in zip(layout.entries, record["sent"].tolist(), strict=True):
-        if sent:
-            mixed[entry.start : entry.stop] = x[entry.start : entry.stop]
+    for start, stop in _last_sent(record, algorithm.uplink.pull, layout).stretches(layout):
+        mixed[start:stop] = x[start:stop]
     return ClientInit(personal, mixed, optimizer, method)
 
 
@@ -108,6 +112,21 @@ def model_of(init: ClientInit, algorithm: Algorithm, x: Tensor) -> Tensor:
     if algorithm.personal_model is not None:
         return init.method.get(algorithm.personal_model, x)
     return x if init.shared is None else init.shared
+
+
+def _last_sent(record: Record, pull: Pull, layout: Layout) -> Sent:
+    """Return what a client sent last, by its record."""
+    if pull.of == "tensors":
+        return Sent.marked(record["sent"].numpy() > 0)
+    return Sent.bounded(record["sent"].numpy().view(np.int64).reshape(-1, 2), layout)
+
+
+def _recorded(sent: Sent, pull: Pull, layout: Layout) -> Tensor:
+    """Return what a client sends as its record keeps it."""
+    bounds = sent.bounds(layout)
+    if pull.of == "tensors":
+        return torch.from_numpy(bounds[:, 1] > 0).float()
+    return torch.from_numpy(bounds.reshape(-1).view(np.float32))
 
 
 def _under(record: Record, prefix: str) -> dict[str, Tensor]:
@@ -226,7 +245,7 @@ class ClientTrainer:
         if uplink.plain:
             return Encoded(Upload(model=Update.of(update, layout), others=others))
         chosen = self._chosen(record, update, local.x, key)
-        encoded = encode_update(uplink, layout, update, key, chosen.sent, record.get("residual"))
+        encoded = encode_update(uplink, layout, update, key, chosen.sent, record.get("residual"), local.x)
         return Encoded(Upload(encoded=encoded, others=others), chosen)
 
     def _check_names(self, result: Result) -> None:
@@ -260,19 +279,20 @@ class ClientTrainer:
         if pull.rule == "all":
             return ChosenTensors()
         model = x + update
-        norms = distances(self.replica.layout, model, record.get("model", x))
+        norms = distances(self.replica.layout, model, record.get("model", x), pull.norm)
         return ChosenTensors(model, norms, choose(pull, self.replica.layout, norms, key))
 
     def down(self, record: Record) -> tuple[int, int]:
         """Return the bytes and the tensors that a client gets at the start of a round."""
         if self.algorithm.uplink.pull.push == "all" or "sent" not in record:
             return self._whole
-        got = record["sent"].numpy() > 0
-        return self._length(got), int(got.sum())
+        layout = self.replica.layout
+        got = _last_sent(record, self.algorithm.uplink.pull, layout)
+        return self._length(got), len(got.pieces(layout))
 
-    def _length(self, chosen: np.ndarray | None) -> int:
+    def _length(self, sent: Sent | None) -> int:
         algorithm = self.algorithm
-        return bytes_down(algorithm.downlink, self.replica.layout, chosen, vectors=len(algorithm.receives))
+        return bytes_down(algorithm.downlink, self.replica.layout, sent, vectors=len(algorithm.receives))
 
     @timed(DISK)
     def keep(self, request: TrainRequest, local: LocalTrainer, result: Result, sent: "Encoded") -> None:
@@ -294,7 +314,8 @@ class ClientTrainer:
         if encoded is not None and encoded.residual is not None:
             kept["residual"] = encoded.residual
         if sent.chosen.model is not None and sent.chosen.sent is not None:
-            kept |= {"model": sent.chosen.model, "sent": torch.from_numpy(sent.chosen.sent).float()}
+            marks = _recorded(sent.chosen.sent, self.algorithm.uplink.pull, self.replica.layout)
+            kept |= {"model": sent.chosen.model, "sent": marks}
         self.store.write(request.client, request.round, kept)
 
     def forget(self, request: TrainRequest) -> None:
@@ -332,7 +353,7 @@ class ClientTrainer:
             record: What it had kept.
         """
         down, tensors = self.down(record)
-        norms, facts = sent.chosen.norms, {}
+        norms, chosen, facts = sent.chosen.norms, sent.chosen.sent, {}
         if norms is not None:
             facts = {"update_norms": norms.tolist()}
         if sent.upload.masked is not None:
@@ -347,7 +368,8 @@ class ClientTrainer:
             bytes_down=down,
             tensors_down=tensors,
             bytes_up=self._bytes_up(sent.upload),
-            entries=None if sent.chosen.sent is None else np.flatnonzero(sent.chosen.sent).tolist(),
+            entries=None if chosen is None else list(chosen.entries),
+            slices=[list(one) for one in chosen.slices] or None if chosen is not None else None,
             metrics={name: float(value) for name, value in result.metrics.items()},
             facts=facts,
             gradient_examples=0 if summed else local.gradient_examples,
@@ -369,12 +391,12 @@ class ChosenTensors:
     Attributes:
         model: Its whole model, flat.
         norms: How far each tensor moved since its last round.
-        sent: A bool for each entry of the layout.
+        sent: What is sent.
     """
 
     model: Tensor | None = None
     norms: np.ndarray | None = None
-    sent: np.ndarray | None = None
+    sent: Sent | None = None
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,9 @@ class LocalTrainer:
         total_examples: Seen in all calls, once per epoch.
         total_loss: Sum over all steps of the mean loss of the step's examples, times their number.
         gradient_examples: Seen in all calls of :meth:`gradient`.
+        ahead: What the client's steps end with, where they were taken with those of others
+            (:mod:`fednlp.training.at_once`); None for steps of its own.
+        dtype: The low precision of forward passes; None for float32.
     """
 
     def __init__(
@@ -90,7 +93,8 @@ class LocalTrainer:
         self.num_steps, self.rate_sum = 0, 0.0
         self.total_steps, self.total_examples, self.total_loss = 0, 0, 0.0
         self.gradient_examples = 0
-        self._dtype = low_dtype(replica.device, options.bf16 is True, options.fp16)
+        self.ahead: TrainedWeights | None = None
+        self.dtype = low_dtype(replica.device, options.bf16 is True, options.fp16)
         self._calls = 0
         self._last: TrainedWeights | None = None
 
@@ -111,11 +115,13 @@ class LocalTrainer:
             sparse: Whether ``gradient`` leaves rows of the word embedding alone that the client does not use.
             on_step: Told how many steps are taken.
         """
+        if self.ahead is not None:
+            return self.ahead
         replica, options = self.replica, self.options
         self._load(start, by_rows=gradient is None or sparse)
         optimizer = make_optimizer(options, replica.groups)
         restore(optimizer, {} if self._calls else self.memory)
-        batches = self._next_batches()
+        batches = self.next_batches()
         first, last = self.span or (0, len(batches))
         rate = make_schedule(options, last, self.rate)
         parts = replica.stretches(vectors)
@@ -147,7 +153,7 @@ class LocalTrainer:
                         scaler.update()
                 losses.append(loss * len(numbers))
                 on_step(step + 1)
-        self._count(batches, losses, rate, first)
+        self.count(batches, losses, rate, first)
         if self.trained_personal is None:
             self.trained_personal = replica.own()
             self.memory = remember(optimizer) if options.keep_optimizer or self.span else {}
@@ -173,7 +179,7 @@ class LocalTrainer:
         return total
 
     def _loss(self, batch: Batch) -> Tensor:
-        with low_precision(self.replica.model, self._dtype):
+        with low_precision(self.replica.model, self.dtype):
             return self.task.loss(self.replica.model, batch)
 
     def gradient(self, at: Tensor) -> Tensor:
@@ -196,7 +202,7 @@ class LocalTrainer:
         size, tokens = options.per_device_train_batch_size, options.max_tokens_per_batch
         return [
             self.task.collate(features, some, self.replica.device, training=True)
-            for some in passes(numbers, features.lengths(numbers), size, tokens)
+            for some in passes(numbers, features.lengths, size, tokens)
         ]
 
     def _load(self, start: Tensor, by_rows: bool) -> None:
@@ -211,7 +217,8 @@ class LocalTrainer:
         words = self.features.words(self.examples) if rows else None
         self.replica.load(self.x, words, self.personal, self.begin)
 
-    def _next_batches(self) -> list[np.ndarray]:
+    def next_batches(self) -> list[np.ndarray]:
+        """Return the batches of the next call of :meth:`steps`."""
         if self.batches is not None:
             return self.batches
         options, examples = self.options, self.examples
@@ -225,13 +232,21 @@ class LocalTrainer:
         """Return what tells the random streams of later calls in a round from those of the first."""
         return (self._calls,) if self._calls else ()
 
-    def _count(
+    def count(
         self,
         batches: list[np.ndarray],
         losses: list[Tensor],
         rate: Callable[[int], float] | None,
         first: int,
     ) -> None:
+        """Count the steps of a call.
+
+        Args:
+            batches: Of the steps.
+            losses: Of each, times its examples.
+            rate: The learning rate of each; None for that of the options throughout.
+            first: The number of the first step, for ``rate``.
+        """
         self._calls += 1
         self.num_steps = len(batches)
         self.rate_sum = (
@@ -267,11 +282,11 @@ class TrainedWeights:
     Args:
         replica: Holds them.
         x: The global model that the client got, flat.
+        flat: The weights, where the replica does not hold them.
     """
 
-    def __init__(self, replica: Replica, x: Tensor) -> None:
-        self._replica, self.x = replica, x
-        self._flat: Tensor | None = None
+    def __init__(self, replica: Replica, x: Tensor, flat: Tensor | None = None) -> None:
+        self._replica, self.x, self._flat = replica, x, flat
 
     def detach(self) -> None:
         """Copy the weights out of the replica, which is about to be used for others."""

@@ -49,6 +49,14 @@ class Group:
     decayed: bool
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a trained tensor lies in the flat buffer, and its shape."""
+
+    span: slice
+    shape: tuple[int, ...]
+
+
 class Replica:
     """A model whose weights are loaded, trained and compared with the global model in place.
 
@@ -65,6 +73,8 @@ class Replica:
         personal: Of each client's own tensors.
         frozen_prefix: The frozen layers from the embeddings up, if any.
         activation_cache: Of what these compute of texts; None to run them batch by batch.
+        places: Of the trained tensors but the word embedding, by name.
+        spans: The stretches of the flat buffer that an optimiser treats alike, each with whether it decays them.
     """
 
     def __init__(
@@ -129,12 +139,28 @@ class Replica:
                     self._watched.append(tensor)
                     if not own:
                         self._pulled.add(id(tensor))
-        self._groups: list[Group] = []
-        for (_, decayed), (start, stop) in stretches.items():
-            flat = nn.Parameter(self._live[start:stop])
-            flat.grad = self._gradient[start:stop]
-            self._groups.append(Group(flat, decayed))
+        self.places = {
+            entry.name: Place(slice(entry.start + offset, entry.stop + offset), entry.shape)
+            for _, offset, entry in entries
+            if entry.kind == "parameter"
+        }
+        self.spans = [(slice(start, stop), decayed) for (_, decayed), (start, stop) in stretches.items()]
+        self._groups = self.groups_in(self._live, self._gradient)
         return first_own
+
+    def groups_in(self, live: Tensor, gradient: Tensor) -> list[Group]:
+        """Return what an optimiser is to train of flat weights as this replica has them, the word embedding left out.
+
+        Args:
+            live: The weights, of the shared layout without its table, then of the personal one.
+            gradient: Theirs.
+        """
+        groups = []
+        for span, decayed in self.spans:
+            flat = nn.Parameter(live[span])
+            flat.grad = gradient[span]
+            groups.append(Group(flat, decayed))
+        return groups
 
     @property
     def groups(self) -> list[Group]:

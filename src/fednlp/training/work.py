@@ -14,6 +14,8 @@ from fednlp.runtime.messages import (
     LabelRequest,
     LocalOnlyRequest,
     ProbabilitiesRequest,
+    TrainTogetherRequest,
+    from_json,
 )
 from fednlp.training.evaluator import Evaluator
 from fednlp.training.local_training import LocalTraining
@@ -63,6 +65,11 @@ def predicted_work(
             given = request.examples
             examples = partition.train(request.client) if given is None else np.array(given, dtype=np.int64)
             return training_work(options, features.lengths(examples))
+        case TrainTogetherRequest():
+            return sum(
+                predicted_work(from_json(one), options, features, partition, evaluator)
+                for one in request.clients
+            )
         case LocalOnlyRequest():
             changed = {"num_train_epochs": request.epochs, "max_steps": request.max_steps}
             lengths = features.lengths(partition.train(request.client))

@@ -1,7 +1,7 @@
 """A worker: the clients whose texts lie on this machine, one model, and what is done with them on request."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -41,15 +41,22 @@ from fednlp.runtime.messages import (
     MaskValues,
     Probabilities,
     ProbabilitiesRequest,
+    TrainedTogether,
+    TrainTogetherRequest,
     UnmaskRequest,
+    from_json,
+    to_json,
 )
 from fednlp.tasks import task_from
 from fednlp.tasks.whole_sums import SUM_BITS
 from fednlp.training.activation_cache import ActivationCache, activation_cache_folder
-from fednlp.training.client import ClientInit, ClientTrainer, init_of, model_of
+from fednlp.training.at_once import take_steps
+from fednlp.training.client import ClientInit, ClientTrainer, model_of
+from fednlp.training.client_stack import ClientStack
 from fednlp.training.evaluator import Evaluator
 from fednlp.training.local import LocalTrainer
 from fednlp.training.local_training import LocalTraining
+from fednlp.training.participation import begin, fail, finish
 from fednlp.training.precision import low_dtype
 from fednlp.training.replica import Replica
 from fednlp.training.work import predicted_work
@@ -113,8 +120,9 @@ class ClientWorker:
                 else None
             )
             self.replica.activation_cache = ActivationCache(self.replica.frozen_prefix, folder, 0)
-        stacks = stacks_of([groups.get(e.name, "") for e in self.layout.entries])
-        pull = replace(algorithm.uplink.pull, groups=stacks)
+        pull = algorithm.uplink.pull
+        stacks = stacks_of([groups.get(e.name, "") for e in self.layout.entries], pull.embeddings)
+        pull = replace(pull, groups=stacks)
         uplink = replace(algorithm.uplink, pull=pull, adapters=tuple(adapters))
         self.algorithm = replace(algorithm, uplink=uplink)
         self.train_features = opened_features(spec.train_features)
@@ -144,6 +152,7 @@ class ClientWorker:
         self.receives, self.sends = algorithm.receives, algorithm.sends
         self.handlers: Mapping[type, Handler] = {
             TrainRequest: self.train,
+            TrainTogetherRequest: self.train_together,
             LabelRequest: self.label,
             ProbabilitiesRequest: self.probabilities,
             UnmaskRequest: self.unmask,
@@ -153,6 +162,7 @@ class ClientWorker:
             LocalOnlyRequest: self.local_only,
         }
         self._loaded: int | None = None
+        self._stack: ClientStack | None = None
 
     @property
     def has_global_model(self) -> bool:
@@ -197,24 +207,48 @@ class ClientWorker:
             ConfigError: The algorithm's client does not fit what the algorithm declares.
         """
         self._loaded = None
-        trainer, algorithm, x = self.trainer, self.algorithm, vectors[MODEL]
-        record = trainer.record(request.client, request.round - 1)
         with self._labelled(request.client, request.examples, request.labels) as examples:
-            init = init_of(record, algorithm, self.layout, x)
-            local = trainer.local(request.client, examples, request.began, x, init)
-            local.rate, local.staleness = request.rate, request.staleness
-            local.all_words = algorithm.uplink.pull.rule != "all"
+            return finish(self.trainer, begin(self.trainer, request, examples, vectors), vectors)
+
+    @timed(STEPS)
+    def train_together(self, request: TrainTogetherRequest, vectors: Vectors) -> list[Trained | ClientResult]:
+        """Let several clients take their part in a round, with their local steps at once.
+
+        Raises:
+            ConfigError: The model or the task does not allow it.
+        """
+        self._loaded = None
+        requests: list[TrainRequest] = [from_json(one) for one in request.clients]
+        with ExitStack() as known:
+            parts = [
+                begin(
+                    self.trainer,
+                    one,
+                    known.enter_context(self._labelled(one.client, one.examples, one.labels)),
+                    vectors,
+                )
+                for one in requests
+            ]
             try:
-                result = algorithm.client(local, x, vectors, init.method)
-                with timed(SUMS):
-                    sent = trainer.encode(request, local, result, record)
-            except ConfigError:  # it would be the same for every client
+                take_steps(self.stack(len(parts)), [part.local for part in parts])
+            except ConfigError:
                 raise
             except Exception as error:
-                trainer.forget(request)
-                return trainer.failure(request, error, record)
-        trainer.keep(request, local, result, sent)
-        return Trained(trainer.result(request, local, result, sent, record), sent.upload)
+                return [fail(self.trainer, part, error) for part in parts]
+            return [finish(self.trainer, part, vectors) for part in parts]
+
+    def stack(self, clients: int) -> ClientStack:
+        """Return room for the weights of clients that train at once.
+
+        Args:
+            clients: How many.
+
+        Raises:
+            ConfigError: The model or the task does not allow it.
+        """
+        if self._stack is None or len(self._stack) < clients:
+            self._stack = ClientStack(self.replica, self.task, clients)
+        return self._stack
 
     @timed(SUMS)
     def receive(self, request: Any, answer: Any, vectors: Vectors, total: Any) -> Any:
@@ -231,6 +265,10 @@ class ClientWorker:
         if isinstance(answer, MaskValues):
             total["model"].add_residues(answer.values, request.start)
             return None
+        if isinstance(answer, list):
+            requests = [from_json(one) for one in request.clients]
+            pairs = zip(requests, answer, strict=True)
+            return TrainedTogether([to_json(self.receive(*pair, vectors, total)) for pair in pairs])
         if not isinstance(answer, Trained):
             return answer
         key, result = RngKey(self.spec.seed, request.began, request.client), answer.result

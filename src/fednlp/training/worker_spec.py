@@ -11,6 +11,7 @@ from torch import nn
 from fednlp.data.features import Features, open_features
 from fednlp.errors import RunError
 from fednlp.federated.lora import LoraPair
+from fednlp.federated.pulling import EMBEDDINGS
 from fednlp.models.peft_options import averaging_of
 from fednlp.models.pretrained import new_model, pretrained_model
 from fednlp.models.selection import apply_selection
@@ -131,15 +132,26 @@ def model_fields(replica: Replica) -> dict[str, int]:
     return {"shared": replica.layout.numel, "personal": replica.personal.numel}
 
 
-def stacks_of(groups: list[str]) -> tuple[str, ...]:
-    """Return for each tensor which half of an encoder-decoder it belongs to; nothing for other models.
+def stacks_of(groups: list[str], embeddings: str = "chosen") -> tuple[str, ...]:
+    """Return the group of each tensor in dynamic pulling; nothing where all are one group.
+
+    Args:
+        groups: The part of the model that each tensor belongs to (:func:`fednlp.models.groups.groups_of`).
+        embeddings: ``"apart"`` for a group of their own; ``"chosen"`` for none.
 
     >>> stacks_of(["embeddings", "encoder.layer.0", "decoder.layer.0", "head"])
     ('encoder', 'encoder', 'decoder', 'decoder')
+    >>> stacks_of(["embeddings", "layer.0", "head"], "apart")
+    ('embeddings', '', '')
     """
-    if not any(group.startswith("decoder.") for group in groups):
+    two = any(group.startswith("decoder.") for group in groups)
+    apart = [embeddings == "apart" and group.rpartition(".")[2] == EMBEDDINGS for group in groups]
+    if not two and not any(apart):
         return ()
-    return tuple("decoder" if group.startswith(("decoder.", "head")) else "encoder" for group in groups)
+    stacks = ["decoder" if group.startswith(("decoder.", "head")) else "encoder" for group in groups]
+    return tuple(
+        EMBEDDINGS if alone else stack if two else "" for alone, stack in zip(apart, stacks, strict=True)
+    )
 
 
 def without_labels(features: Features) -> Features:

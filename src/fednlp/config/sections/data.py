@@ -45,9 +45,12 @@ class Data(DataFiles):
 
     ``name = "sites"`` is for a deployment: the examples are at the sites, and the server knows the ``labels`` and a
     test set at most. For a search for a pace it also has labelled texts of its own, ``validation_path``.
+    ``train_size`` and ``test_size`` draw a sample of the examples.
     """
 
     name: str | None = None
+    train_size: PositiveInt | None = None
+    test_size: PositiveInt | None = None
     labels: Annotated[list[str] | None, Field(min_length=2)] = None
     validation_path: str | None = None
 
@@ -66,6 +69,8 @@ class Data(DataFiles):
             raise ValueError(
                 'validation_path is for name = "sites": say fewshot.validation, and leave it out'
             )
+        if self.at_sites and (self.train_size or self.test_size):
+            raise ValueError('name = "sites" has no train_size or test_size: each site names its own files')
         if self.at_sites and self.path is not None:
             raise ValueError('name = "sites" has no path: each site names its own files')
         if self.name is None and self.path is None:
@@ -77,11 +82,14 @@ class Data(DataFiles):
 class Partition(Section):
     """How the examples are shared out over the clients.
 
-    ``"auto"`` is ``"silos"`` where ``data.path`` names silos, and otherwise ``"uniform"``. The further keys are the
-    options of all methods: the parameters of their functions (:mod:`fednlp.partition.methods`).
+    ``"auto"`` is ``"silos"`` where ``data.path`` names silos, and otherwise ``"uniform"``. With ``test_sets =
+    "own-split"`` each client's examples are split into a training and a test set of its own, of ``data.test_fraction``.
+    The further keys are the options of all methods: the parameters of their functions
+    (:mod:`fednlp.partition.methods`).
     """
 
     method: str = "auto"
+    test_sets: Literal["assigned", "own-split"] = "assigned"
     clients: PositiveInt | None = None
     seed: int | None = None
     options: dict[str, JsonValue] = {}
@@ -97,14 +105,14 @@ class Partition(Section):
     @field_validator("options")
     @classmethod
     def _keys_stay(cls, options: dict[str, Any]) -> dict[str, Any]:
-        for key in ("method", "seed"):
+        for key in ("method", "seed", "test_sets"):
             if key in options:
                 raise ValueError(f"{key} is no option of a partitioner: say partition.{key}")
         return options
 
     def given(self) -> dict[str, Any]:
-        """Return the options that are set, without the method and the seed."""
-        named = self.model_dump(exclude_none=True, exclude={"method", "seed", "options"})
+        """Return the method's options that are set."""
+        named = self.model_dump(exclude_none=True, exclude={"method", "seed", "test_sets", "options"})
         return named | dict(self.options)
 
     def spec(self) -> PartitionSpec:

@@ -14,12 +14,14 @@ LARGEST_CLIP = 1024.0
 class Exchange(Section):
     """What is done to tensors on their way to the server (``up``) and from it (``down``), in this order.
 
-    With ``error_feedback`` a client adds what the way up lost of an update to its next one.
+    With ``error_feedback`` a client adds what the way up lost of an update to its next one. With ``send = "weights"``
+    clients send their weights and not what these changed by, and the server goes on from the model that it sent.
     """
 
     up: list[str] = []
     down: list[str] = []
     error_feedback: bool = False
+    send: Literal["updates", "weights"] = "updates"
 
     @field_validator("up", "down", mode="before")
     @classmethod
@@ -28,12 +30,17 @@ class Exchange(Section):
 
 
 class Pull(Section):
-    """Which of the shared tensors a client sends in a round, by how far they moved since its last one."""
+    """Which of the shared tensors a client sends in a round, by how far they moved since its last one.
+
+    With ``embeddings = "apart"`` these are always sent, and not counted in ``share``.
+    """
 
     rule: Literal["all", "low", "high", "random"] = "all"
     share: Fraction = 0.5
     of: Literal["tensors", "parameters"] = "tensors"
     push: Literal["all", "selected"] = "all"
+    norm: Literal["l2", "l1"] = "l2"
+    embeddings: Literal["chosen", "apart"] = "chosen"
 
 
 class Secure(Section):

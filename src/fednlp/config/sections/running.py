@@ -6,7 +6,7 @@ from pydantic import PlainValidator, field_validator
 from pydantic_core import PydanticCustomError
 
 from fednlp.config.sections.base import Section
-from fednlp.option_types import Count, PositiveFloat, PositiveInt
+from fednlp.option_types import Count, Fraction, PositiveFloat, PositiveInt
 from fednlp.plugins import is_own
 from fednlp.runtime import ENGINES
 
@@ -40,6 +40,8 @@ class Runtime(Section):
 
     ``address`` is that of a cluster of Ray. ``workers_per_gpu`` and ``gpu_mapping``, a file, lay the workers over GPUs.
     ``cache_activations`` keeps what frozen bottom layers make of each text on disk, in place of running them again.
+    ``clients_at_once`` trains the adapters or heads of so many clients in one pass over a frozen base; weights are then
+    not those of one client after the other, bit for bit.
     """
 
     engine: str = "pool"
@@ -50,6 +52,7 @@ class Runtime(Section):
     workers_per_gpu: PositiveInt = 1
     gpu_mapping: str | None = None
     cache_activations: bool = True
+    clients_at_once: PositiveInt = 1
 
     @field_validator("engine")
     @classmethod
@@ -66,8 +69,11 @@ class Evaluation(Section):
 
     With ``federated`` the clients evaluate the global model on their own test examples, and its metrics are made of
     sums over all clients. With ``cross_client_evaluation`` the clients' own models are tried at the end on every
-    client's test examples. The models after ``client.finetune_steps`` are kept where there are at most
-    ``keep_client_models`` clients. With ``bf16_full_eval`` predictions are made in bfloat16.
+    client's test examples. With ``server_model`` the server's model is tried where clients have models of their own: it
+    has the first personal tensors, those that every client began with. The models after ``client.finetune_steps`` are
+    kept where there are at most ``keep_client_models`` clients. With ``bf16_full_eval`` predictions are made in
+    bfloat16. With ``validation_fraction`` each client sets aside that share of its training examples, and all tests are
+    made on these; the test sets are not used. It is for choosing settings.
     """
 
     every: PositiveInt = 1
@@ -77,7 +83,9 @@ class Evaluation(Section):
     bf16_full_eval: bool | Literal["auto"] = False
     local_models: PositiveInt = 10
     cross_client_evaluation: bool = False
+    server_model: bool = False
     keep_client_models: Count = 100
+    validation_fraction: Fraction | None = None
 
 
 class Report(Section):

@@ -12,7 +12,7 @@ from fednlp.data.catalogue.generation import GENERATION
 from fednlp.data.catalogue.glue import GLUE
 from fednlp.data.catalogue.language import LANGUAGE
 from fednlp.data.catalogue.news import NEWS
-from fednlp.data.catalogue.paper_partitions import PAPER_PARTITIONS
+from fednlp.data.catalogue.paper_partitions import paper_partition
 from fednlp.data.catalogue.tagging import TAGGING
 from fednlp.data.catalogue.translation import TRANSLATION
 from fednlp.data.checks import view_of
@@ -70,7 +70,7 @@ def info(name: str) -> dict[str, Any]:
 
     Returns:
         The public attributes of :class:`Entry`; ``how`` and where it is ``fetched``; ``packages`` with their
-        versions; ``paper_partition``: that of FedNLP's platform paper, in words, with the command; ``cached``:
+        versions; ``paper_partition``: those of FedNLP's papers, in words; ``cached``:
         whether its pinned files lie in the cache, and ``counts`` of its examples there,
         both None where that is not known without reading it.
 
@@ -84,13 +84,12 @@ def info(name: str) -> dict[str, Any]:
     one = entry(name)
     described = {field.name: getattr(one, field.name) for field in fields(one) if field.repr}
     cached = _is_cached(one) if one.archives else None
-    paper = PAPER_PARTITIONS.get(name)
     return {
         **described,
         "how": one.how,
         "fetched": one.fetched,
         "packages": [pinned.title for pinned in one.archives],
-        "paper_partition": None if paper is None else paper.describe(name, one.natural),
+        "paper_partition": paper_partition(name, one.natural),
         "cached": cached,
         "counts": _counts(one) if cached else None,
     }

@@ -1,7 +1,7 @@
-"""The partitions of FedNLP's platform paper: how many clients it has for each data set.
+"""The partitions that FedNLP's papers make of published data sets: clients, clusters, sizes.
 
 Lin et al. 2021, "FedNLP: A Research Platform for Federated Learning in Natural Language Processing"
-(arXiv:2104.08815v1), Table 1.
+(arXiv:2104.08815v1), Table 1; Lin et al. 2022, its later version with benchmarks, Table 2.
 """
 
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ class PaperPartition:
         natural = ", natural" if self.natural else ""
         return (
             f"{self.clients:,} clients{clusters}{natural}; {self.train:,} training and {self.test:,} test examples "
-            f"(FedNLP platform, Table 1): fednlp partition {name} {self.options(field)}"
+            f"(Lin et al. 2021, Table 1): fednlp partition {name} {self.options(field)}"
         )
 
 
@@ -70,4 +70,24 @@ PAPER_PARTITIONS: Mapping[str, PaperPartition] = {
     "shakespeare": PaperPartition(3_803_542, 422_616, 1129, natural=True),
     "reddit": PaperPartition(50_928_609, 5_658_734, 1_660_820, natural=True),
 }
-"""By the names of the catalogue."""
+"""Those of the platform paper, by the names of the catalogue."""
+
+_BENCHMARKS: Mapping[str, str] = {
+    "20news": "100 clients, label shift with alpha = 1",
+    "ontonotes": "30 clients, label shift with alpha = 0.1, train_size = 50000, test_size = 5000",
+    "mrqa": "6 clients, natural by dataset, train_size = 53900, test_size = 3000",
+    "gigaword": "100 clients, cluster shift with alpha = 0.1, train_size = 10000",
+}
+
+
+def paper_partition(name: str, field: str | None) -> str | None:
+    """Return the partitions of the papers for a data set, in words; None where they do not use it.
+
+    Args:
+        name: Of the catalogue.
+        field: As for :meth:`PaperPartition.options`.
+    """
+    platform, benchmark = PAPER_PARTITIONS.get(name), _BENCHMARKS.get(name)
+    found = [] if benchmark is None else [f"{benchmark} (Lin et al. 2022, Table 2)"]
+    found += [] if platform is None else [platform.describe(name, field)]
+    return "; ".join(found) or None

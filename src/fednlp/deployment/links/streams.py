@@ -20,6 +20,7 @@ async def drive(
     nothing_more: object,
     event: asyncio.Event,
     arrived: Callable[[], None] = lambda: None,
+    turn: Callable[[], Awaitable[Any]] | None = None,
     done: Callable[[], Awaitable[Any]] | None = None,
 ) -> None:
     """Move frames until the session is finished, or the other end is.
@@ -31,6 +32,7 @@ async def drive(
         nothing_more: What ``read`` returns when the other end has ended the stream.
         event: Set when there may be something to send.
         arrived: Called for each frame that arrived.
+        turn: Waits until a frame may be made: those of many sessions would fill the memory. At once if left out.
         done: Says that nothing more is sent; the other end then has some time to end the connection itself.
     """
 
@@ -43,7 +45,11 @@ async def drive(
     async def give() -> None:
         while True:
             event.clear()
-            while (frame := session.next_frame()) is not None:
+            while True:
+                if turn is not None:
+                    await turn()
+                if (frame := session.next_frame()) is None:
+                    break
                 await write(frame)
             if session.finished:
                 if done is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fednlp.federated.aggregators.base import AggregatedUpdate, Aggregator, Mean, Room, mean_metrics
 from fednlp.federated.client import ClientResult, TrainRequest
+from fednlp.federated.sent import Sent
 
 if TYPE_CHECKING:
     from fednlp.federated.client import AnyUpdate
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 class WeightedMean(Aggregator):
     """sum p_i update_i / sum p_i over the clients that came through.
 
-    Where clients choose which tensors they send, a tensor's mean is over those who sent it.
+    Where clients choose what they send, an element's mean is over those who sent it.
     """
 
     def init(self, layout: Layout, sends: Sequence[str], room: Room) -> dict[str, ExactSum]:
@@ -67,8 +68,8 @@ class WeightedMean(Aggregator):
         vectors = {}
         for name, one in total.items():
             layout = one.layout
-            parts = _shares(layout, results) if name == "model" else share
-            delta, rows = one.mean(parts)
+            parts = _shares(layout, results) if name == "model" else None
+            delta, rows = one.mean(share if parts is None else parts)
             vectors[name] = Mean(delta, rows, _unsent(layout, results))
         return AggregatedUpdate(vectors, share * plan.unit, len(results), mean_metrics(results), plan)
 
@@ -78,28 +79,46 @@ class WeightedMean(Aggregator):
             one.clear()
 
 
-def sent_entries(layout: Layout, result: ClientResult) -> Sequence[int]:
-    """Return the numbers of the entries that a client sent."""
-    if result.entries is not None:
-        return result.entries
-    return [number for number in range(len(layout.entries)) if number not in layout.derived]
-
-
-def _shares(layout: Layout, results: Sequence[ClientResult]) -> float | list[float]:
-    """Return the sum of the weights of those who sent, for each entry where not all sent everything."""
+def _shares(layout: Layout, results: Sequence[ClientResult]) -> list[tuple[int, int, float]] | None:
+    """Return stretches, each with the sum of the weights of those who sent it; None where all sent everything."""
     everyone = sum(result.weight for result in results)
     if all(result.entries is None for result in results):
-        return everyone
-    shares = [everyone if number in layout.derived else 0.0 for number in range(len(layout.entries))]
-    for result in results:
-        for number in sent_entries(layout, result):
-            shares[number] += result.weight
-    return shares
+        return None
+    sent = _sent(layout, results)
+    borders = _borders(layout, sent)
+    shares = [0.0] * (len(borders) - 1)
+    places = {border: place for place, border in enumerate(borders)}
+    for result, stretches in zip(results, sent, strict=True):
+        for start, stop in stretches:
+            for place in range(places[start], places[stop]):
+                shares[place] += result.weight
+    for number in layout.derived:
+        entry = layout.entries[number]
+        for place in range(places[entry.start], places[entry.stop]):
+            shares[place] = everyone
+    return list(zip(borders, borders[1:], shares, strict=False))
 
 
 def _unsent(layout: Layout, results: Sequence[ClientResult]) -> list[slice]:
-    """Return the places of the entries that no client sent, or that are not for the server's optimiser to move."""
+    """Return the stretches that no client sent, or that are not for the server's optimiser to move."""
     if not layout.derived and any(result.entries is None for result in results):
         return []
-    sent = {number for result in results for number in sent_entries(layout, result)} - layout.derived
-    return [slice(e.start, e.stop) for number, e in enumerate(layout.entries) if number not in sent]
+    found, stop = [], 0
+    for first, last in sorted({stretch for sent in _sent(layout, results) for stretch in sent}):
+        if first > stop:
+            found.append(slice(stop, first))
+        stop = max(stop, last)
+    return found + ([slice(stop, layout.numel)] if stop < layout.numel else [])
+
+
+def _sent(layout: Layout, results: Sequence[ClientResult]) -> list[list[tuple[int, int]]]:
+    """Return the stretches that each client sent."""
+    whole = Sent.marked([number not in layout.derived for number in range(len(layout.entries))])
+    everything = whole.stretches(layout)
+    return [everything if one.sent is None else one.sent.stretches(layout) for one in results]
+
+
+def _borders(layout: Layout, sent: Sequence[Sequence[tuple[int, int]]]) -> list[int]:
+    """Return where the vector's entries and the stretches that were sent begin and end, rising."""
+    ends = {border for stretches in sent for stretch in stretches for border in stretch}
+    return sorted(ends | {border for entry in layout.entries for border in (entry.start, entry.stop)})

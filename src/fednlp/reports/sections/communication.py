@@ -89,8 +89,12 @@ def sent_shares(run: Run, layout: SharedTensors | None) -> list[SentShare]:
     for line in run.rounds:
         moved, sent = line.get("update_norms"), line.get("sent")
         if isinstance(moved, Mapping) and isinstance(sent, Mapping):
+            slices = line.get("sent_slices")
+            slices = slices if isinstance(slices, Mapping) else {}
             parts = [
-                _share(len(_numbers(moved[c])), chosen, layout) for c, chosen in sent.items() if c in moved
+                _share(len(_numbers(moved[c])), chosen, slices.get(c), layout)
+                for c, chosen in sent.items()
+                if c in moved
             ]
             if parts:
                 weights = [part for _, part in parts if part is not None]
@@ -165,15 +169,24 @@ def _numbers(values: Any) -> list[float]:
     return [float(v) if isinstance(v, int | float) else math.nan for v in given]
 
 
-def _share(tensors: int, sent: Any, layout: SharedTensors | None) -> tuple[float, float | None]:
-    """Return the share of tensors, and of parameters, that one client sent; everything where nothing is recorded."""
-    chosen = set(range(tensors))
+def _share(tensors: int, sent: Any, slices: Any, layout: SharedTensors | None) -> tuple[float, float | None]:
+    """Return the share of tensors, and of parameters, that one client sent; everything where nothing is recorded.
+
+    A tensor that was sent in part counts as one of the tensors, and with its part of the parameters.
+    """
+    chosen, known = set(range(tensors)), {number: size for number, (_, size) in enumerate(layout or ())}
     if isinstance(sent, list):
         chosen &= {number for number in sent if isinstance(number, int)}
-    part = len(chosen) / tensors if tensors else 0.0
-    if layout is None or len(layout) != tensors or not sum(size for _, size in layout):
+    partly = {}
+    for one in slices if isinstance(slices, list) else ():
+        if isinstance(one, list) and len(one) == 3 and all(isinstance(number, int) for number in one):
+            entry, first, last = one
+            if 0 <= entry < tensors and entry not in chosen:
+                partly[entry] = (last - first) % known[entry] if known.get(entry) else 0
+    part = (len(chosen) + len(partly)) / tensors if tensors else 0.0
+    if len(known) != tensors or not sum(known.values()):
         return part, None
-    return part, sum(layout[number][1] for number in chosen) / sum(size for _, size in layout)
+    return part, (sum(known[number] for number in chosen) + sum(partly.values())) / sum(known.values())
 
 
 def _shares_grid(found: Mapping[str, Sequence[Sequence[SentShare]]], compared: bool) -> Grid:

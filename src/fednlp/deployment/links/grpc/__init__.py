@@ -6,6 +6,7 @@ No code is generated: handlers take and give the bytes of frames.
 import os
 from typing import Any
 
+from fednlp.deployment.frames import MOST_FRAME
 from fednlp.errors import MissingDependency
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it logs is raised too
@@ -16,25 +17,31 @@ except ImportError:
 
 SERVICE, SESSION, ENROL = "fednlp.v1", "Session", "Enrol"
 LOOKAHEAD = 16 << 20
-"""Bytes that a peer may send of one stream before they are read."""
+"""Bytes that a peer whose certificate TLS has checked may send of a stream before they are read."""
+LOOKAHEAD_OF_STRANGERS = 256 << 10
+"""The same behind a load balancer, where a stream has to prove who it is: the balancer is near, and this is enough."""
 KEEPALIVE = 30.0
 """Seconds without a word after which an end asks whether the other is there; it has twice that to answer."""
-MOST_MESSAGE = 6 << 20
+MOST_STREAMS = 1 << 14
+"""Streams of a server at one time at most, those of sites and of strangers."""
 MOST_DETAILS = 500
 """Characters of a reason that one end tells the other."""
 
 
-def options(keepalive: float) -> list[tuple[str, Any]]:
-    """Return gRPC's options, which are the same for both ends.
+def options(keepalive: float, most_message: int, lookahead: int = LOOKAHEAD) -> list[tuple[str, Any]]:
+    """Return gRPC's options, which are the same for both ends but for the length of what arrives.
 
     Args:
         keepalive: Seconds, see :data:`KEEPALIVE`.
+        most_message: Bytes of a message that arrives at most.
+        lookahead: Bytes of a stream that arrive before they are read at most.
     """
     return [
-        ("grpc.http2.lookahead_bytes", LOOKAHEAD),
+        ("grpc.http2.lookahead_bytes", lookahead),
+        ("grpc.http2.bdp_probe", 0),  # it would let in more, and more again, whether it is read or not
         ("grpc.http2.max_frame_size", (16 << 20) - 1),  # a chunk in one frame, in place of 64
-        ("grpc.max_receive_message_length", MOST_MESSAGE),
-        ("grpc.max_send_message_length", MOST_MESSAGE),
+        ("grpc.max_receive_message_length", most_message),
+        ("grpc.max_send_message_length", MOST_FRAME),
         ("grpc.keepalive_time_ms", round(keepalive * 1000)),
         ("grpc.keepalive_timeout_ms", round(keepalive * 2000)),
         ("grpc.http2.ping_timeout_ms", round(keepalive * 2000)),

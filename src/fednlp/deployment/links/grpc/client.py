@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from fednlp.deployment.frames import MOST_FRAME
 from fednlp.deployment.links import Session, Wake
 from fednlp.deployment.links.grpc import ENROL, KEEPALIVE, MOST_DETAILS, SERVICE, SESSION, options
 from fednlp.deployment.links.proving import CHALLENGE, Prove, metadata, stream_metadata
@@ -23,7 +24,7 @@ _LOST = (grpc.aio.AioRpcError, grpc.aio.InternalError, grpc.aio.UsageError, asyn
 """What reading and writing raise when the server is gone."""
 
 
-def connect(
+async def connect(
     address: str,
     credentials: Callable[[], Any],
     session_factory: Callable[[Wake], Session],
@@ -49,32 +50,6 @@ def connect(
     Raises:
         RunError: The server does not let this client in.
     """
-    asyncio.run(
-        connecting(
-            address,
-            credentials,
-            session_factory,
-            on_state=on_state,
-            on_failed=on_failed,
-            server_name=server_name,
-            keepalive=keepalive,
-            prove=prove,
-        )
-    )
-
-
-async def connecting(
-    address: str,
-    credentials: Callable[[], Any],
-    session_factory: Callable[[Wake], Session],
-    *,
-    on_state: Callable[[str], None] = lambda line: None,
-    on_failed: Callable[[int], None] = lambda failures: None,
-    server_name: str | None = None,
-    keepalive: float = KEEPALIVE,
-    prove: Prove | None = None,
-) -> None:
-    """Do as :func:`connect`, in an event loop that may have other sessions."""
     keep_freed_memory()
     event, wake = waker()
     failures, lasted = 0, deque[float](maxlen=CUTS)
@@ -94,7 +69,13 @@ async def connecting(
                 with suppress(*_LOST):  # the status says more
                     await call.initial_metadata()  # a refusal that comes while something is sent is lost
                     await drive(
-                        session, call.read, call.write, grpc.aio.EOF, event, arrived, call.done_writing
+                        session,
+                        call.read,
+                        call.write,
+                        grpc.aio.EOF,
+                        event,
+                        arrived,
+                        done=call.done_writing,
                     )
                 code, reason = await _status(call)
         except (ProtocolError, RunError) as error:
@@ -164,7 +145,7 @@ def _channel_options(address: str, server_name: str | None, keepalive: float) ->
     more: list[tuple[str, Any]] = [("grpc.http_proxy", proxy)] if proxy else [("grpc.enable_http_proxy", 0)]
     if server_name is not None:
         more.append(("grpc.ssl_target_name_override", server_name))
-    return options(keepalive) + more
+    return options(keepalive, MOST_FRAME) + more
 
 
 async def _status(call: Any) -> tuple[Any, str]:

@@ -1,7 +1,9 @@
 """The server's half of the driver over gRPC.
 
 A server needs one thread, whatever the number of clients, and holds of each stream what gRPC's flow control lets in
-(:data:`~fednlp.deployment.links.grpc.LOOKAHEAD`) and one frame.
+(:data:`~fednlp.deployment.links.grpc.LOOKAHEAD`, or behind a load balancer
+:data:`~fednlp.deployment.links.grpc.LOOKAHEAD_OF_STRANGERS`) and one frame. Of who has not proven yet who it is,
+nothing is read but an enrolment, of :data:`MOST_ENROLLING` at one time.
 """
 
 import asyncio
@@ -12,8 +14,20 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from fednlp.deployment.frames import MOST_FROM_SITE
 from fednlp.deployment.links import MOST_ENROLMENT, Enrol, NewSession, PeerIdentity
-from fednlp.deployment.links.grpc import ENROL, KEEPALIVE, MOST_DETAILS, SERVICE, SESSION, options
+from fednlp.deployment.links.grpc import (
+    ENROL,
+    KEEPALIVE,
+    LOOKAHEAD,
+    LOOKAHEAD_OF_STRANGERS,
+    MOST_DETAILS,
+    MOST_STREAMS,
+    SERVICE,
+    SESSION,
+    options,
+)
+from fednlp.deployment.links.limited_log import limited
 from fednlp.deployment.links.proving import CHALLENGE, proven_certificate
 from fednlp.deployment.links.streams import drive, waker
 from fednlp.deployment.links.system import allow_many_files, keep_freed_memory, why_not_listening
@@ -22,6 +36,10 @@ from fednlp.errors import FednlpError, ProtocolError, RunError
 
 _LOST = (grpc.aio.AioRpcError, grpc.aio.InternalError, grpc.aio.UsageError, asyncio.InvalidStateError)
 """What reading and writing raise when the client is gone."""
+MOST_ENROLLING = 1 << 8
+"""Enrolments that are read at one time."""
+_PATIENCE = 30.0
+"""Seconds for an enrolment to arrive."""
 
 
 class RunningServer:
@@ -79,8 +97,10 @@ def serve(
     started: list[Any] = []
 
     async def start() -> None:
-        server = grpc.aio.server(options=options(keepalive))
-        server.add_generic_rpc_handlers((_handlers(new_session, enrol, log, challenges),))
+        lookahead = LOOKAHEAD if challenges is None else LOOKAHEAD_OF_STRANGERS
+        given = options(keepalive, MOST_FROM_SITE, lookahead)
+        server = grpc.aio.server(options=given, maximum_concurrent_rpcs=MOST_STREAMS)
+        server.add_generic_rpc_handlers((_handlers(new_session, enrol, limited(log), challenges),))
         if credentials is None:
             started.extend((server, server.add_insecure_port(address)))
         else:
@@ -118,6 +138,8 @@ def serve(
 def _handlers(
     new_session: NewSession, enrol: Enrol, log: Callable[[str], None], challenges: Challenges | None
 ) -> Any:
+    enrolling = 0
+
     async def session_handler(requests: Any, context: Any) -> None:
         peer = _peer(context)
         event, wake = waker()
@@ -146,26 +168,39 @@ def _handlers(
         finally:
             session.close()
 
-    async def enrol_handler(request: bytes, context: Any) -> bytes:
+    async def enrol_handler(requests: Any, context: Any) -> bytes:
+        nonlocal enrolling
         peer = _peer(context)
+        enrolling += 1
         try:
+            if enrolling > MOST_ENROLLING:
+                raise RunError("many enrol at this moment: try again")
+            async with asyncio.timeout(_PATIENCE):
+                request = await context.read()
+            if request is grpc.aio.EOF:
+                raise ProtocolError("an enrolment without a request")
             if len(request) > MOST_ENROLMENT:
                 raise ProtocolError(f"an enrolment of {len(request)} bytes is longer than {MOST_ENROLMENT}")
             return enrol(_proven(context, peer, ENROL, request, challenges), request)
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the enrolment did not arrive")
         except FednlpError as error:
             await _abort(context, grpc.StatusCode.PERMISSION_DENIED, error, peer, log)
-            return b""
+        finally:
+            enrolling -= 1
+        return b""
 
-    async def challenge_handler(request: bytes, context: Any) -> bytes:
+    async def challenge_handler(requests: Any, context: Any) -> bytes:
         assert challenges is not None
         return challenges.issue()
 
     methods = {
         SESSION: grpc.stream_stream_rpc_method_handler(session_handler),
-        ENROL: grpc.unary_unary_rpc_method_handler(enrol_handler),
+        # A client sends one message to these; taken as a stream, it is not read before its handler asks for it.
+        ENROL: grpc.stream_unary_rpc_method_handler(enrol_handler),
     }
     if challenges is not None:
-        methods[CHALLENGE] = grpc.unary_unary_rpc_method_handler(challenge_handler)
+        methods[CHALLENGE] = grpc.stream_unary_rpc_method_handler(challenge_handler)
     return grpc.method_handlers_generic_handler(SERVICE, methods)
 
 

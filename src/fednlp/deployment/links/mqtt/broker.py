@@ -25,6 +25,12 @@ _PATIENCE = 20.0
 """Seconds for a connection to the broker."""
 _LOOK = 1.0
 """Seconds between two looks at whether the broker has been silent for too long."""
+MOST_HELD = 32 << 20
+"""Bytes that the broker has not acknowledged, after which an end makes no further frame."""
+_BESIDE = 4 << 10
+"""Bytes that a message is reckoned to take beside its payload; MQTT has numbers for 65,535 messages alone."""
+MOST_OWED = 4 * MOST_HELD
+"""Bytes that the broker has not acknowledged, after which it is given up."""
 USER, PASSWORD, ROOTS = "FEDNLP_BROKER_USER", "FEDNLP_BROKER_PASSWORD", "FEDNLP_BROKER_CA"
 
 
@@ -58,6 +64,9 @@ class Broker:
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._over = False
         self._last: Any = None
+        self._held: dict[int, int] = {}
+        self._held_bytes = 0
+        self._turn, self._room = asyncio.Lock(), asyncio.Event()
         client = paho.Client(
             paho.CallbackAPIVersion.VERSION2, name, protocol=paho.MQTTv311, reconnect_on_failure=False
         )
@@ -71,7 +80,7 @@ class Broker:
             client.tls_set_context(ssl.create_default_context(cafile=os.environ.get(ROOTS)))
         client.on_connect, client.on_subscribe = self._connected, self._subscribed
         client.on_message, client.on_disconnect = self._arrived, self._disconnected
-        client.on_socket_open = _at_once
+        client.on_publish, client.on_socket_open = self._acknowledged, _at_once
         self._client = client
 
     async def open(self) -> None:
@@ -100,7 +109,23 @@ class Broker:
 
     def send(self, topic: str, payload: bytes, *, retained: bool = False) -> None:
         """Send a message: at least once, while the connection holds."""
+        if self._over:
+            return
         self._last = self._client.publish(topic, payload, qos=1, retain=retained)
+        self._held[self._last.mid] = size = len(payload) + _BESIDE
+        self._held_bytes += size
+        if self._held_bytes > MOST_OWED:  # strangers have answers to what they send, which no turn holds back
+            self._lost("the broker does not acknowledge what it is sent")
+
+    async def turn(self) -> None:
+        """Wait until the broker has acknowledged enough for one frame more; who has waited longest is the next.
+
+        Whoever has the turn sends without waiting, as far as the other end has room.
+        """
+        async with self._turn:
+            while self._held_bytes >= MOST_HELD and not self._over:
+                self._room.clear()
+                await self._room.wait()
 
     async def flush(self, seconds: float) -> None:
         """Wait until the broker has what was sent."""
@@ -111,6 +136,7 @@ class Broker:
     def close(self) -> None:
         """End the connection."""
         self._over = True
+        self._room.set()
         with suppress(Exception):
             self._client.disconnect()
             self._client.loop_write()
@@ -178,12 +204,19 @@ class Broker:
         if not self._over:
             self._on_message(topic, payload)
 
+    def _acknowledged(self, client: Any, data: Any, number: int, code: Any, properties: Any) -> None:
+        self._held_bytes -= self._held.pop(number, 0)
+        self._room.set()
+
     def _disconnected(self, client: Any, data: Any, flags: Any, code: Any, properties: Any) -> None:
+        self._lost(f"the connection to the broker was lost ({str(code).lower()})")
+
+    def _lost(self, reason: str) -> None:
         if not self._over:
             self._over = True
-            reason = str(code)
+            self._room.set()
             _settle(self._ready, OSError(reason))
-            self._on_lost(f"the connection to the broker was lost ({reason.lower()})")
+            self._on_lost(reason)
 
 
 def _at_once(client: Any, data: Any, connection: Any) -> None:

@@ -17,7 +17,7 @@ from fednlp.deployment.messages import printable
 from fednlp.errors import FednlpError, ProtocolError, RunError
 
 
-def connect(
+async def connect(
     address: str,
     material: Callable[[], Material],
     session_factory: Callable[[Wake], Session],
@@ -37,18 +37,6 @@ def connect(
     Raises:
         RunError: The server does not let this client in.
     """
-    asyncio.run(connecting(address, material, session_factory, on_state=on_state, server_name=server_name))
-
-
-async def connecting(
-    address: str,
-    material: Callable[[], Material],
-    session_factory: Callable[[Wake], Session],
-    *,
-    on_state: Callable[[str], None] = lambda line: None,
-    server_name: str,
-) -> None:
-    """Do as :func:`connect`, in an event loop that may have other sessions."""
     event, wake = waker()
     failures = 0
     while True:
@@ -60,7 +48,7 @@ async def connecting(
 
         try:
             async with _Line(address, material(), server_name, SESSION) as line:
-                await drive(session, line.frame, line.stream.write, None, event, arrived)
+                await drive(session, line.frame, line.stream.write, None, event, arrived, line.turn)
                 await line.settle()
                 reason = line.reason
         except (Lost, ProtocolError, RunError) as error:
@@ -169,6 +157,10 @@ class _Line:
         except Lost as error:
             self.reason = str(error)
             return None
+
+    async def turn(self) -> None:
+        """Wait until the broker has room for one frame more."""
+        await self._broker.turn()
 
     async def settle(self) -> None:
         """Wait until what was sent is with the broker."""

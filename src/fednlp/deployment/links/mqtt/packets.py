@@ -75,12 +75,16 @@ class Ordered:
 
     Args:
         connection: Its name.
+
+    Attributes:
+        early: Bytes that have arrived while a packet before them is missing.
     """
 
     def __init__(self, connection: bytes) -> None:
         self.connection = connection
         self._sent = self._acknowledged = 0
         self._arrived = self._taken = self._told = 0
+        self.early = 0
         self._early: dict[int, bytes | memoryview] = {}
         self._ready: deque[bytes | memoryview] = deque()
 
@@ -92,7 +96,7 @@ class Ordered:
     @property
     def held(self) -> int:
         """Bytes that have arrived, and that the reader has not taken."""
-        return sum(map(len, self._early.values())) + sum(map(len, self._ready))
+        return self.early + sum(map(len, self._ready))
 
     @property
     def incomplete(self) -> bool:
@@ -124,10 +128,13 @@ class Ordered:
             return
         if number >= self._taken + WINDOW:
             raise ProtocolError("a packet is beyond the window")
-        if number >= self._arrived:
-            self._early.setdefault(number, packet.payload)
+        if number >= self._arrived and number not in self._early:
+            self._early[number] = packet.payload
+            self.early += len(packet.payload)
         while self._arrived in self._early:
-            self._ready.append(self._early.pop(self._arrived))
+            payload = self._early.pop(self._arrived)
+            self.early -= len(payload)
+            self._ready.append(payload)
             self._arrived += 1
 
     def take(self) -> Iterator[bytes | memoryview]:

@@ -75,6 +75,11 @@ class SealedStream:
         self._admitted = False
         self._writing = asyncio.Lock()
 
+    @property
+    def early(self) -> int:
+        """Bytes that have arrived while a packet before them is missing."""
+        return self._ordered.early
+
     def arrived(self, packet: Packet) -> None:
         """Take a packet, in the thread of the event loop; those of a connection that is broken off are dropped."""
         if self._error is not None:

@@ -6,8 +6,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from fednlp.deployment.certificates import Material
-from fednlp.deployment.frames import MOST_FRAME
+from fednlp.deployment.frames import MOST_FROM_SITE
 from fednlp.deployment.links import MOST_ENROLMENT, Enrol, NewSession, PeerIdentity, mqtt
+from fednlp.deployment.links.limited_log import limited
 from fednlp.deployment.links.mqtt import (
     ACCEPTED,
     ENROL,
@@ -26,6 +27,8 @@ from fednlp.errors import FednlpError, IdentityError, ProtocolError, RunError
 _TELL_AGAIN = 1.0
 """Seconds after which the server says again that it is there, where something else was said."""
 _MOST_CONNECTIONS, _MOST_HALF_OPEN = 1 << 14, 1 << 8
+_MOST_EARLY = 64 << 20
+"""Bytes of packets that wait for one before them, of all connections."""
 _MOST_ENDED = 1 << 12
 """Connections that are remembered as ended: late packets do not begin them again."""
 
@@ -102,8 +105,10 @@ class _Server:
     ) -> None:
         self._address, self._material = address, material
         self._topics = f"fednlp/{channel_of(material())}"
-        self._new_session, self._enrol, self._log = new_session, enrol, log
+        self._new_session, self._enrol = new_session, enrol
+        self._log, self._log_of_peers = log, limited(log)
         self._instance, self._telling = new_id(), False
+        self._early = 0
         self._streams: dict[bytes, SealedStream] = {}
         self._half_open: OrderedDict[bytes, None] = OrderedDict()
         self._admitted: dict[bytes | None, SealedStream] = {}
@@ -171,7 +176,11 @@ class _Server:
             return
         stream = self._streams.get(name) or self._begun(packet)
         if stream is not None:
+            before = stream.early
             stream.arrived(packet)
+            self._early += stream.early - before
+            if stream.early > before and self._early > _MOST_EARLY:
+                stream.break_off(Lost("too many packets wait for one that is missing"))
 
     def _tell(self) -> None:
         """Say again that the server is there: the will of one that was before it, or somebody else, said otherwise."""
@@ -195,7 +204,7 @@ class _Server:
             OSError,
             FednlpError,
         ) as error:  # a full disk, a file of an organisation that is being replaced
-            self._log(f"no connection can be begun: {error}")
+            self._log_of_peers(f"no connection can be begun: {error}")
             return None
         stream = SealedStream(Ordered(name), made, lambda data: self._broker.send(down, data))
         self._streams[name] = stream
@@ -213,13 +222,14 @@ class _Server:
                 purpose = await stream.read(len(SESSION))
             await self._do(name, PeerIdentity(who, certificate), stream, purpose)
         except TimeoutError:
-            self._log(f"{who}: it did not finish its handshake")
+            self._log_of_peers(f"{who}: it did not finish its handshake")
         except Lost:
             pass  # it comes back
         except FednlpError as error:
-            self._log(f"{who}: {error}")
+            self._log_of_peers(f"{who}: {error}")
         finally:
             stream.end()
+            self._early -= stream.early
             self._half_open.pop(name, None)
             del self._streams[name]
             self._ended[name] = None
@@ -247,15 +257,19 @@ class _Server:
 
             async def frame() -> bytes | None:
                 try:
-                    return await stream.read(MOST_FRAME)
+                    return await stream.read(MOST_FROM_SITE)
                 except Lost:
                     return None
 
-            await drive(session, frame, stream.write, None, event)
+            await drive(session, frame, stream.write, None, event, turn=self._turn)
         finally:
             session.close()
             if self._admitted.get(peer.certificate) is stream:
                 del self._admitted[peer.certificate]
+
+    async def _turn(self) -> None:
+        """Wait until the broker has room for one frame more; the connection to it may have been made anew."""
+        await self._broker.turn()
 
     def _admit(self, name: bytes, peer: PeerIdentity, stream: SealedStream) -> None:
         """Give a client that takes part a window; what it had before ends, also where it reads nothing any more."""

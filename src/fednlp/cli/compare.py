@@ -1,0 +1,188 @@
+"""fednlp compare."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fednlp.cli.runs import FULL, MODEL
+from fednlp.config.experiment_paths import matching
+from fednlp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fednlp.simulation.hyperparameters import SearchResult
+
+_SET = typer.Option(
+    "--set",
+    help="Change a setting, e.g. --set client.learning_rate=3e-4; may be repeated. For one of several experiments: "
+    "--set tagging:data.path=DIR",
+)
+_TUNE = typer.Option(
+    help="Choose a setting of each method by trials on a part of the training examples, e.g. "
+    "--tune client.learning_rate=1e-4,1e-3; once for each setting. For one method: --tune fedprox:algorithm.mu=0.01,0.1"
+)
+
+
+def compare(
+    experiments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Experiment files, or names of some that come with fednlp, or patterns such as 'fednlp-table2-*'; "
+            "quickstart if left out."
+        ),
+    ] = None,
+    algorithms: Annotated[
+        str | None,
+        typer.Option(
+            help="Names, or variants of the file, with commas between; all variants, or "
+            "fedavg,fedprox,fedopt, if left out."
+        ),
+    ] = None,
+    baselines: Annotated[str, typer.Option(help="Of centralised, chained, local, with commas between.")] = "",
+    seeds: Annotated[int, typer.Option(help="How many seeds, from the experiment's own upwards.")] = 1,
+    changes: Annotated[list[str] | None, _SET] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the comparison.")] = None,
+    model: Annotated[str | None, MODEL] = None,
+    full: Annotated[bool, FULL] = False,
+    tune: Annotated[list[str] | None, _TUNE] = None,
+    trials: Annotated[int | None, typer.Option(help="With --tune: the trials of each method.")] = None,
+    tune_rounds: Annotated[
+        int | None,
+        typer.Option(help="With --tune: the most rounds of a trial; the experiment's if left out."),
+    ] = None,
+) -> None:
+    """Compare algorithms and baselines over seeds; finished runs are not repeated.
+
+    Several experiments, of one task or of several, give a table each and one of all.
+    """
+    from fednlp import config
+    from fednlp.cli.console import Console, show_table
+    from fednlp.reports import across_table, compare_table, read_run, write_report, write_table
+    from fednlp.reports.groups import algorithm_title
+    from fednlp.reports.sections.clients import clients_table
+    from fednlp.simulation.compare import compare as compare_runs
+    from fednlp.simulation.compare import plan
+    from fednlp.simulation.hyperparameters import tuning_table
+
+    overrides = [*(changes or []), *([f"model.name_or_path={json.dumps(model)}"] if model else [])]
+    named = matching(experiments or ["experiments/quickstart.toml"])
+    loaded = [config.load(one, _own_overrides(one, named, overrides), full) for one in named]
+    _require_different([one.name for one in loaded])
+    folders = [_comparison_folder(one.name, out, len(loaded)) for one in loaded]
+    how = [(_methods(one, algorithms), _names(baselines), seeds) for one in loaded]
+    search = _search_options(tune, trials, tune_rounds)
+    for settings, folder, which in zip(loaded, folders, how, strict=True):
+        plan(settings, *which, folder if out and not search else None)  # all mistakes before the first run
+        _check_search(settings, which, search, folder)
+    found: dict[str, dict[str, list[Any]]] = {}
+    pages: list[Path] = []
+    for settings, folder, which in zip(loaded, folders, how, strict=True):
+        with Console(again="run the same command again") as console:
+            tuned = _tuned(settings, which, search, folder, console)
+            chosen = {method: result.chosen for method, result in tuned.items()}
+            runs = compare_runs(settings, *which, folder if out else None, console, chosen)
+        groups: dict[str, list[Any]] = {}
+        for planned in runs:
+            groups.setdefault(algorithm_title(planned.method), []).append(read_run(planned.folder))
+        found[settings.name] = groups
+        trials_table = tuning_table(tuned) if tuned else None
+        if trials_table is not None:
+            show_table(trials_table)
+        show_table(compare_table(groups))
+        pages += write_report([planned.folder for planned in runs], folder / "report", tuning=trials_table)
+        by_client = clients_table(groups)
+        if by_client is not None:
+            show_table(by_client)
+            pages += write_table(by_client, folder / "report", "clients")
+    if len(found) > 1:
+        for part in ("global", "personal", "finetuned"):
+            table = across_table(found, part)
+            if any(cell for row in table.rows for cell in row.cells.values()):
+                show_table(table)
+                pages += write_table(table, out or Path("runs"), f"across-{part}")
+    for path in pages:
+        if path.suffix != ".png":
+            print(path)
+
+
+def _search_options(tune: list[str] | None, trials: int | None, rounds: int | None) -> dict[str, Any]:
+    """Return the arguments of a search for settings; none without ``--tune``."""
+    from fednlp.simulation.trial_plan import parse_grid
+
+    if not tune:
+        for option, value in (("--trials", trials), ("--tune-rounds", rounds)):
+            if value is not None:
+                raise ConfigError(
+                    f"{option} goes with --tune, which says what is chosen: add it, or leave {option} out"
+                )
+        return {}
+    return {"grid": parse_grid(tune), "trials": trials, "rounds": rounds}
+
+
+def _check_search(
+    experiment: Any, which: tuple[list[str], list[str], int], search: dict[str, Any], folder: Path
+) -> None:
+    """Report all mistakes of a search before the first trial."""
+    from fednlp.simulation.trial_plan import plan_searches
+
+    if search:
+        methods = list(dict.fromkeys([*which[0], *which[1]]))
+        plan_searches(experiment, methods, folder=folder, **search)
+
+
+def _tuned(
+    experiment: Any,
+    which: tuple[list[str], list[str], int],
+    search: dict[str, Any],
+    folder: Path,
+    callback: Any,
+) -> "dict[str, SearchResult]":
+    """Choose the settings of each method, if that is asked for."""
+    from fednlp.simulation.hyperparameters import tune
+
+    if not search:
+        return {}
+    return tune(experiment, [*which[0], *which[1]], folder=folder / "tuning", callback=callback, **search)
+
+
+def _methods(experiment: Any, algorithms: str | None) -> list[str]:
+    """Return the methods to compare: those given, or the file's variants, or the algorithms of FedNLP's Table 2."""
+    if algorithms is not None:
+        return _names(algorithms)
+    return list(experiment.variants) or ["fedavg", "fedprox", "fedopt"]
+
+
+def _own_overrides(name: str, named: list[str], overrides: list[str]) -> list[str]:
+    """Return the settings for one experiment: those for all, and those that begin with its name and a colon.
+
+    Raises:
+        ConfigError: A setting is for an experiment that is not compared.
+    """
+    found = []
+    for override in overrides:
+        only, colon, _ = override.partition("=")[0].rpartition(":")
+        stems = {Path(one).stem for one in named}
+        if colon and only not in stems:
+            raise ConfigError(
+                f"--set {override}: {only} is not compared; choose from {', '.join(sorted(stems))}"
+            )
+        if not colon or only == Path(name).stem:
+            found.append(override[len(only) + len(colon) :])
+    return found
+
+
+def _require_different(names: list[str]) -> None:
+    twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
+    if twice is not None:
+        raise ConfigError(f"two experiments are named {twice}: give one another name in its file")
+
+
+def _comparison_folder(name: str, out: Path | None, of: int) -> Path:
+    if out is None:
+        return Path("runs") / f"compare-{name}"
+    return out if of == 1 else out / name
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]

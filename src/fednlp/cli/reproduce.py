@@ -1,0 +1,107 @@
+"""fednlp reproduce."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fednlp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fednlp.reproduction import Entry, Paper
+
+
+def reproduce(
+    papers: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PAPER]...",
+            help="Papers by number or name, such as 000 or fednlp; all; or a manifest of your own (.toml).",
+        ),
+    ] = None,
+    budget: Annotated[str, typer.Option(help="Time to spend, such as 90m, 2h or 3600s.")] = "1h",
+    out: Annotated[
+        Path, typer.Option(help="Folder of the runs and the page; a second call goes on there.")
+    ] = Path("runs/reproduce"),
+    only: Annotated[
+        str, typer.Option(help="Of tables, figures, partitions, or ids such as table2, with commas between.")
+    ] = "",
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", help="NAME=DIR: folder of a data set that is not fetched; may be repeated."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="At most so many seeds.")] = 100,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes; changes the speed, never the result.")
+    ] = None,
+    listed: Annotated[
+        bool,
+        typer.Option("--list", help="Show every table and figure with its minutes and data; run nothing."),
+    ] = False,
+) -> None:
+    """Make tables and figures of papers at laptop size, as many as fit into a budget, beside the published figures."""
+    from fednlp.reproduction import Request, find_papers, parse_budget
+    from fednlp.reproduction.reproduce import check
+
+    wanted = [name.strip() for name in only.split(",") if name.strip()]
+    if not papers and not listed:
+        raise ConfigError("which paper? say fednlp reproduce 000, or all; --list shows what there is")
+    request = Request(
+        papers or ["all"],
+        wanted,
+        dict(_folder(text) for text in data or []),
+        [] if workers is None else [f"runtime.workers={workers}"],
+        seeds,
+    )
+    seconds = parse_budget(budget)
+    found = find_papers(list(request.papers))
+    check(found, request)
+    if listed:
+        _show(found, wanted)
+        return
+    from fednlp.cli.console import Console
+    from fednlp.reproduction import reproduce as make
+
+    with Console(again=f"go on with: {shlex.join(['fednlp', *sys.argv[1:]])}") as console:
+        pages = make(request, seconds, out, console)
+    for path in pages:
+        print(path)
+
+
+def _folder(text: str) -> tuple[str, Path]:
+    name, equals, place = text.partition("=")
+    if not equals or not name.strip() or not place.strip():
+        raise ConfigError(f"--data {text}: write NAME=DIR, for example --data mrpc=~/glue/MRPC")
+    return name.strip(), Path(place.strip()).expanduser()
+
+
+def _show(papers: "list[Paper]", only: list[str]) -> None:
+    """Print one line for each table and figure."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from fednlp.reproduction.reproduce import fits
+
+    table = Table("paper", "id", "what", "minutes", "data", "made by", box=None, pad_edge=False)
+    for paper in papers:
+        for entry in paper.entries:
+            if not only or any(fits(entry, name) for name in only):
+                table.add_row(paper.number or paper.name, entry.id, entry.shows, *_facts(paper, entry))
+    Console().print(table)
+
+
+def _facts(paper: "Paper", entry: "Entry") -> tuple[str, str, str]:
+    """Return the minutes of an entry, the data that it needs, and what makes it."""
+    from fednlp.reproduction.jobs import expected_minutes, needed_data
+
+    if entry.impossible:
+        return "–", "–", f"not made: {entry.impossible}"
+    minutes, measured = expected_minutes(paper, entry)
+    made_by = [paper.runs[key].experiment for key in entry.runs] or ["partitions"]
+    return (
+        f"{minutes:.0f}" if measured or not entry.runs else f"{minutes:.0f}?",
+        ", ".join(f"--data {name}=DIR" for name in needed_data(paper, entry)) or "fetched",
+        ", ".join(dict.fromkeys(made_by)),
+    )

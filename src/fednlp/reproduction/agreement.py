@@ -1,0 +1,111 @@
+"""Whether figures found agree with a paper's: claims one by one, ranks, and intervals over seeds."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from fednlp.reproduction.manifest import Claim
+
+Values = Mapping[int, float]
+"""A figure by seed."""
+
+_LEVEL = 0.95
+_FEWEST_RANKS = 3
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found of a claim.
+
+    Attributes:
+        holds: Whether it holds for the means over seeds; None where a figure is missing.
+        clear: Whether each difference that it speaks of is larger than its uncertainty, which is the 95 % interval of
+            the mean of the differences seed by seed; None for one seed.
+    """
+
+    holds: bool | None
+    clear: bool | None = None
+
+    @property
+    def text(self) -> str:
+        """The verdict in words."""
+        if self.holds is None:
+            return "not decided"
+        word = "agrees" if self.holds else "disagrees"
+        if self.clear is None:
+            return f"{word} (one seed)"
+        return word if self.clear else f"{word}, within the uncertainty of the seeds"
+
+
+def interval(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return the mean, and half the width of its 95 % interval (Student's t); None for one value.
+
+    >>> interval([1.0, 2.0, 3.0])
+    (2.0, 2.4841377118437127)
+    """
+    from scipy.stats import t
+
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return mean, None
+    width = t.ppf((1 + _LEVEL) / 2, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return mean, float(width)
+
+
+def spearman(found: Sequence[float], published: Sequence[float]) -> float | None:
+    """Return Spearman's rank correlation; None for fewer than three pairs, or where one side is all alike.
+
+    >>> spearman([1.0, 2.0, 3.0], [10.0, 30.0, 20.0])
+    0.5
+    """
+    if len(found) < _FEWEST_RANKS or len(set(found)) == 1 or len(set(published)) == 1:
+        return None
+    from scipy.stats import spearmanr
+
+    return round(float(spearmanr(found, published).statistic), 12)
+
+
+def judge(claim: Claim, rows: Mapping[str, Values]) -> Verdict:
+    """Return whether a claim holds.
+
+    Args:
+        claim: The claim.
+        rows: Figures of the claim's column, by row; rows without any are missing or empty.
+    """
+    given = [rows.get(name) for name in claim.rows]
+    figures = [values for values in given if values]
+    if len(figures) < len(given):
+        return Verdict(None)
+    means = [statistics.fmean(values.values()) for values in figures]
+    if claim.kind == "ratio":
+        return Verdict(means[1] != 0 and claim.at_least <= means[0] / means[1] <= claim.at_most)
+    if claim.kind == "ratios fall":
+        ratios = [a / b if b else math.inf for a, b in zip(means[::2], means[1::2], strict=True)]
+        return Verdict(all(first > second for first, second in pairwise(ratios)))
+    if claim.kind == "close":
+        return Verdict(abs(means[0] - means[1]) <= claim.within)
+    pairs = _pairs(claim, figures)
+    holds = all(statistics.fmean(a.values()) > statistics.fmean(b.values()) for a, b in pairs)
+    clear = [_is_clear(a, b) for a, b in pairs]
+    return Verdict(holds, None if None in clear else all(clear))
+
+
+def _pairs(claim: Claim, figures: Sequence[Values]) -> list[tuple[Values, Values]]:
+    """Return the pairs of which the first must be the greater."""
+    match claim.kind:
+        case "rises":
+            return [(b, a) for a, b in pairwise(figures)]
+        case "falls":
+            return list(pairwise(figures))
+        case "highest":
+            return [(figures[0], other) for other in figures[1:]]
+        case _:
+            return [(other, figures[0]) for other in figures[1:]]
+
+
+def _is_clear(a: Values, b: Values) -> bool | None:
+    shared = sorted(set(a) & set(b))
+    mean, half = interval([a[seed] - b[seed] for seed in shared]) if shared else (0.0, None)
+    return None if half is None else abs(mean) > half

@@ -1,0 +1,81 @@
+"""The folder of a reproduction: which papers it is of, and how long its runs took.
+
+reproduction.json   papers, and seconds by run
+runs/               run directories, by experiment
+partitions/         partitions with their pictures
+index.md            the page; also index.html and results.json
+figures/            the page's figures
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import Field
+
+from fednlp.checked_json import Number, Shape, damaged, parse_json
+from fednlp.disk import atomic, locked, regular, writing
+from fednlp.errors import RunError
+
+_REMEDY = "choose another folder with --out"
+_SLOWEST = 50.0
+
+
+class Record(Shape):
+    """``reproduction.json``."""
+
+    papers: list[str] = Field(default_factory=list)
+    seconds: dict[str, Number] = Field(default_factory=dict)
+
+    def remember(self, names: Iterable[str]) -> None:
+        """Add papers to those that the page is of."""
+        self.papers = list(dict.fromkeys([*self.papers, *names]))
+
+    def spend(self, job: str, seconds: float) -> None:
+        """Add time to that of a job."""
+        self.seconds[job] = round(self.seconds.get(job, 0) + seconds, 2)
+
+
+@contextmanager
+def opened(out: Path) -> Iterator[Record]:
+    """Hold the folder of a reproduction for the time of a block, made where it is missing, and read its record.
+
+    Raises:
+        RunError: Other files lie there, another process writes there, or it cannot be written.
+    """
+    if out.exists() and not out.is_dir():
+        raise RunError(f"--out {out} is a file: {_REMEDY}")
+    path = out / "reproduction.json"
+    if out.is_dir() and any(out.iterdir()) and not path.is_file():
+        raise RunError(f"--out {out} holds files of something else: {_REMEDY}")
+    with writing(out, _REMEDY):
+        out.mkdir(parents=True, exist_ok=True)
+        if not path.is_file():
+            write(out, Record())
+    taken = f"{out} is used by another fednlp reproduce: wait for it, or {_REMEDY}"
+    with locked(path.with_name("lock"), _REMEDY, taken):
+        try:
+            yield Record.model_validate(parse_json(regular(path).read_bytes(), Record))
+        except (OSError, ValueError) as error:
+            raise damaged(path, error, _REMEDY) from error
+
+
+def write(out: Path, record: Record) -> None:
+    """Write the record of a reproduction."""
+    with atomic(out / "reproduction.json", _REMEDY) as file:
+        file.write(json.dumps(record.model_dump(), indent=1).encode())
+
+
+def slowness(record: Record, expected: dict[str, float]) -> float:
+    """Return how many times longer than expected the finished jobs took; 1 before the first.
+
+    Args:
+        record: The record.
+        expected: Expected seconds of the finished jobs.
+    """
+    known = [name for name in expected if name in record.seconds]
+    if not known:
+        return 1.0
+    taken = float(sum(record.seconds[name] for name in known))
+    return min(max(taken / sum(expected[name] for name in known), 1 / _SLOWEST), _SLOWEST)

@@ -1,0 +1,202 @@
+"""What makes a table or figure: runs and partitions, each in a folder of its own that several entries may share."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fednlp import config
+from fednlp.config import Experiment
+from fednlp.errors import ConfigError
+from fednlp.reproduction.manifest import Entry, Paper, Partitioned, Runs
+from fednlp.simulation.callback import Callback
+from fednlp.simulation.compare import Planned, complete, plan
+from fednlp.simulation.partitioning import partition_source
+from fednlp.simulation.run_dir import RunDir
+
+_PARTITION_SECONDS = 20.0
+FIGURES = "figures.json"
+"""The file of a partition's figures; written last."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run, or one partition.
+
+    Attributes:
+        name: Its folder below that of the reproduction.
+        seed: Number of the seed, from 0.
+        expected: Seconds that the manifest expects of the whole job.
+        folder: Where it lies.
+        work: What is to be done: a run of a comparison, or the settings of a partition.
+    """
+
+    name: str
+    seed: int
+    expected: float
+    folder: Path
+    work: Planned | Experiment
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to do."""
+        if isinstance(self.work, Planned):
+            return self.work.state == "done"
+        return (self.folder / FIGURES).is_file()
+
+    @property
+    def left(self) -> float:
+        """The share of the job that is not done, 0 to 1."""
+        if self.done:
+            return 0.0
+        if not isinstance(self.work, Planned) or self.work.state == "new":
+            return 1.0
+        rounds = self.work.experiment.num_rounds
+        return max(1 - len(RunDir(self.folder).round_lines()) / rounds, 0.5 / rounds)
+
+    def carry_out(self, callback: Callback) -> None:
+        """Do what is left.
+
+        Raises:
+            FednlpError: As for :func:`fednlp.run` and ``fednlp partition``; what is done is kept.
+        """
+        if isinstance(self.work, Planned):
+            complete(self.work, callback)
+            return
+        found = partition_source(self.work, self.folder / "partition.npz", self.folder, callback.log)
+        RunDir(self.folder).write_json(FIGURES, found)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A table or figure and its jobs.
+
+    Attributes:
+        paper: The paper.
+        entry: The table or figure.
+        jobs: Jobs by key of the runs, or by row for partitions; empty where there is a reason.
+        before: Jobs that have to be finished before the others.
+        reason: Why nothing can be done; empty otherwise.
+    """
+
+    paper: Paper
+    entry: Entry
+    jobs: Mapping[str, list[Job]] = field(default_factory=dict)
+    before: tuple[Job, ...] = ()
+    reason: str = ""
+
+    @property
+    def every(self) -> list[Job]:
+        """All jobs, those first that others need, then seed by seed."""
+        own = [job for jobs in self.jobs.values() for job in jobs]
+        return [*self.before, *sorted(own, key=lambda job: job.seed)]
+
+    @property
+    def id(self) -> tuple[str, str]:
+        """The paper's name and the entry's id."""
+        return self.paper.name, self.entry.id
+
+
+def prepare(
+    paper: Paper, entry: Entry, out: Path, data: Mapping[str, Path], overrides: list[str], most_seeds: int
+) -> Work:
+    """Return the jobs of a table or figure, or why there are none.
+
+    Args:
+        paper: The paper.
+        entry: Its table or figure.
+        out: Folder of the reproduction.
+        data: Folders of data sets by name.
+        overrides: Settings over those of the manifest.
+        most_seeds: At most so many seeds.
+
+    Raises:
+        RunError: A folder holds a run of other settings.
+    """
+    if entry.impossible:
+        return Work(paper, entry, reason=entry.impossible)
+    needed = missing_data(paper, entry, data)
+    if needed:
+        flags = " ".join(f"--data {name}=DIR" for name in needed)
+        return Work(paper, entry, reason=f"needs the folder of published files: {flags}")
+    try:
+        if entry.partitions:
+            jobs = {row: [_partition_job(made, out, data)] for row, made in entry.partitions.items()}
+            return Work(paper, entry, jobs)
+        before = _first_models(paper, entry, out, data, overrides)
+        found = {
+            key: _run_jobs(paper, paper.runs[key], out, data, overrides, most_seeds) for key in entry.runs
+        }
+    except ConfigError as error:
+        return Work(paper, entry, reason=" ".join(error.problems[0].split(";")[0].split()))
+    return Work(paper, entry, found, before)
+
+
+def missing_data(paper: Paper, entry: Entry, data: Mapping[str, Path]) -> list[str]:
+    """Return the names of the data that an entry needs and that are not given."""
+    return [name for name in needed_data(paper, entry) if name not in data]
+
+
+def needed_data(paper: Paper, entry: Entry) -> list[str]:
+    """Return the names of the data that have to be given by folder."""
+    used = [paper.runs[key] for key in entry.runs]
+    used += [paper.runs[runs.model_of] for runs in used if runs.model_of]
+    names = [one.data for one in used] + [one.data for one in entry.partitions.values()]
+    return [name for name in dict.fromkeys(names) if name]
+
+
+def expected_minutes(paper: Paper, entry: Entry) -> tuple[float, bool]:
+    """Return the expected minutes of an entry with all seeds, and whether all of them were measured."""
+    used = [paper.runs[key] for key in entry.runs]
+    first = [paper.runs[runs.model_of] for runs in used if runs.model_of]
+    minutes = sum(one.minutes * len([*one.methods, *one.baselines]) * one.seeds for one in used)
+    minutes += sum(one.minutes for one in first)
+    minutes += len(entry.partitions) * _PARTITION_SECONDS / 60
+    return minutes, all(one.measured for one in (*used, *first))
+
+
+def _first_models(
+    paper: Paper, entry: Entry, out: Path, data: Mapping[str, Path], overrides: list[str]
+) -> tuple[Job, ...]:
+    keys = {paper.runs[key].model_of for key in entry.runs} - {""}
+    return tuple(_run_jobs(paper, paper.runs[key], out, data, overrides, 1)[0] for key in sorted(keys))
+
+
+def _run_jobs(
+    paper: Paper, runs: Runs, out: Path, data: Mapping[str, Path], overrides: list[str], most_seeds: int
+) -> list[Job]:
+    settings = [*runs.set, *overrides]
+    if runs.model_of:
+        first = _run_jobs(paper, paper.runs[runs.model_of], out, data, overrides, 1)[0]
+        settings.append(f"model.name_or_path={json.dumps(str(RunDir(first.folder).model))}")
+    if runs.data:
+        settings.append(f"data.path={json.dumps(str(data[runs.data]))}")
+    experiment = config.load(runs.experiment, settings)
+    folder = out / "runs" / _folder_name(experiment.name, runs.set)
+    planned = plan(experiment, runs.methods, runs.baselines, min(runs.seeds, most_seeds), folder)
+    return [
+        Job(str(one.folder.relative_to(out)), one.seed - experiment.seed, 60 * runs.minutes, one.folder, one)
+        for one in planned
+    ]
+
+
+def _folder_name(name: str, settings: list[str]) -> str:
+    """Return the folder of an experiment's runs; what the manifest sets tells those of one experiment apart."""
+    return f"{name}-{_digest(settings)}" if settings else name
+
+
+def _partition_job(made: Partitioned, out: Path, data: Mapping[str, Path]) -> Job:
+    document: dict[str, Any] = {
+        "clients_per_round": 1,
+        "data": {"name": made.dataset} | ({"path": str(data[made.data])} if made.data else {}),
+        "partition": made.options,
+    }
+    settings = config.parse(document, f"the partition of {made.dataset}")
+    folder = out / "partitions" / f"{made.dataset}-{_digest(document)}"
+    return Job(str(folder.relative_to(out)), 0, _PARTITION_SECONDS, folder, settings)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]

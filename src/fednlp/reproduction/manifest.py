@@ -1,0 +1,314 @@
+"""A paper's tables and figures as data: what makes each of them here, what was published, and what is claimed."""
+
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fednlp.errors import ConfigError
+from fednlp.formatting.suggestions import did_you_mean
+
+Measure = Literal[
+    "score",
+    "personal",
+    "sent",
+    "sent a round",
+    "sent to target",
+    "simulated time",
+    "simulated time to target",
+    "rounds to target",
+    "energy",
+    "memory",
+    "training loss",
+    "engine on client",
+    "divergence",
+    "size spread",
+]
+"""What a cell shows.
+
+``score`` and ``personal`` are the task's metric on the whole test set and on the clients' own, in points where it is
+a share. ``... to target`` is what was spent when the score first reached the column's target. ``engine on client`` is
+a model's score on one client's tests, or its mean over them. ``divergence`` and ``size spread`` are of a partition:
+the clients' mean Jensen-Shannon divergence from the prior, and the sizes' standard deviation divided by their mean.
+"""
+
+OF_PARTITIONS = ("divergence", "size spread")
+Curves = Literal["global", "personal", "train_loss"]
+PictureName = Literal["divergence_matrix", "label_heatmap", "divergence_density", "size_density"]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+
+
+class Runs(_Table):
+    """The runs of one experiment file.
+
+    Attributes:
+        experiment: A TOML file, or the name of an experiment that comes with fednlp.
+        methods: Its variants, or algorithms.
+        baselines: ``centralised``, ``chained``, ``local``.
+        seeds: Number of seeds, from the experiment's own upwards.
+        set: Settings over the file's, ``"a.b=c"``.
+        data: Name of the data whose folder ``--data NAME=DIR`` gives; empty where they are fetched.
+        model_of: Key of the runs from whose first model these begin; empty for the file's own model.
+        minutes: Expected minutes of one run, on two cores.
+        measured: Whether the minutes were measured; otherwise they are an estimate.
+    """
+
+    experiment: str
+    methods: list[str] = []
+    baselines: list[str] = []
+    seeds: Annotated[int, Field(ge=1, le=100)] = 1
+    set: list[str] = []
+    data: str = ""
+    model_of: str = ""
+    minutes: Annotated[float, Field(gt=0, strict=False)]
+    measured: bool = False
+
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        if not self.methods and not self.baselines:
+            raise ValueError("name methods or baselines")
+        return self
+
+
+class Partitioned(_Table):
+    """One partition of a data set, which no model is trained on.
+
+    Attributes:
+        dataset: A known data set.
+        options: Keys of ``[partition]``.
+        data: Name of the data whose folder ``--data NAME=DIR`` gives; empty where they are fetched.
+    """
+
+    dataset: str
+    options: dict[str, Any]
+    data: str = ""
+
+
+class Column(_Table):
+    """A column of found figures.
+
+    Attributes:
+        name: Its heading.
+        run: Key of the runs; empty where the rows say it.
+        method: The method, in which ``{}`` stands for the row's; empty for the row's own.
+        measure: What its cells show; the entry's measure if left out.
+        client: For ``engine on client``: the client; the mean over clients if left out.
+        target: For ``... to target``: a value of the metric, or the method whose last score it is.
+        against: The published columns that it stands beside: their mean is what its ranks are compared with.
+    """
+
+    name: str
+    run: str = ""
+    method: str = ""
+    measure: Measure | None = None
+    client: str = ""
+    target: float | str | None = None
+    against: list[str] = []
+
+
+class Row(_Table):
+    """A row of a table: what it is called, which run it is of, and what was published.
+
+    Attributes:
+        name: The row's name; of a partition's figures, the partition's key.
+        run: Key of the runs; empty where the columns say it.
+        method: The method; empty where the columns say it, or where nothing here corresponds.
+        engine: For ``engine on client``: the model; the method's own if left out.
+        published: The paper's figures by column.
+    """
+
+    name: str
+    run: str = ""
+    method: str = ""
+    engine: str = ""
+    published: dict[str, float] = {}
+
+
+class Claim(_Table):
+    """Something that the paper says of these figures and that can be checked.
+
+    Attributes:
+        says: The claim.
+        kind: ``rises`` and ``falls``: from row to row; ``highest`` and ``lowest``: the first row, of all;
+            ``ratio``: the first row divided by the second; ``ratios fall``: that of each pair of rows, from pair to
+            pair; ``close``: the difference of the first two.
+        rows: Names of rows.
+        column: A found column; the first if left out.
+        at_least: Least ratio.
+        at_most: Greatest ratio.
+        within: Greatest difference.
+    """
+
+    says: str
+    kind: Literal["rises", "falls", "highest", "lowest", "ratio", "ratios fall", "close"]
+    rows: Annotated[list[str], Field(min_length=2)]
+    column: str = ""
+    at_least: float = 0.0
+    at_most: float = float("inf")
+    within: float = 0.0
+
+
+class Entry(_Table):
+    """One table or figure.
+
+    Attributes:
+        id: ``table2`` or ``figure4b``.
+        title: As in the paper, ``Table 2``.
+        shows: What it shows.
+        here: How it is made here.
+        impossible: Why it cannot be made; empty where it can.
+        runs: Keys of the paper's runs.
+        partitions: Partitions by row.
+        measure: What the columns show that say nothing else.
+        columns: Found columns.
+        rows: Rows.
+        claims: Claims that can be checked.
+        curves: A learning curve to draw.
+        pictures: Pictures of the partitions to draw.
+    """
+
+    id: Annotated[str, Field(pattern=r"^[a-z]+[0-9a-z-]*$")]
+    title: str
+    shows: str
+    here: str = ""
+    impossible: str = ""
+    runs: list[str] = []
+    partitions: dict[str, Partitioned] = {}
+    measure: Measure = "score"
+    columns: list[Column] = []
+    rows: list[Row] = []
+    claims: list[Claim] = []
+    curves: Curves | None = None
+    pictures: list[PictureName] = []
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if bool(self.impossible) == bool(self.runs or self.partitions):
+            raise ValueError("give runs or partitions, or else say in impossible why there are none")
+        rows, columns = [row.name for row in self.rows], [column.name for column in self.columns]
+        if len(set(rows)) < len(rows) or len(set(columns)) < len(columns):
+            raise ValueError("two rows or two columns have the same name")
+        for claim in self.claims:
+            strange = [name for name in claim.rows if name not in rows]
+            if claim.column and claim.column not in columns:
+                strange.append(claim.column)
+            if strange:
+                raise ValueError(f"a claim speaks of {strange[0]}, which is no row or column")
+        known = self.published_columns
+        for column in self.columns:
+            strange = [name for name in column.against if name not in known]
+            if strange:
+                raise ValueError(f"column {column.name} stands against {strange[0]}, which was not published")
+        return self
+
+    @property
+    def published_columns(self) -> list[str]:
+        """The columns of the paper's table, in the order of their first figures."""
+        return list(dict.fromkeys(name for row in self.rows for name in row.published))
+
+
+class Paper(_Table):
+    """A paper: its tables and figures, and the runs that make them.
+
+    Attributes:
+        number: As on the command line, ``"000"``.
+        name: A word for it.
+        title: The paper's title.
+        source: Authors, year and address.
+        runs: Runs by key; several tables may read the same.
+        entries: Tables and figures, in the paper's order.
+    """
+
+    number: str = ""
+    name: str
+    title: str
+    source: str
+    runs: dict[str, Runs] = {}
+    entries: list[Entry] = Field(alias="entry")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        ids = [entry.id for entry in self.entries]
+        if len(set(ids)) < len(ids):
+            raise ValueError("two entries have the same id")
+        named = [runs.model_of for runs in self.runs.values() if runs.model_of]
+        for entry in self.entries:
+            used = {row.run for row in entry.rows} | {column.run for column in entry.columns}
+            outside = sorted(used - {"", *entry.runs})
+            if outside:
+                raise ValueError(f"{entry.id} reads the runs {outside[0]}, which are not among its runs")
+            named += entry.runs
+        unknown = [key for key in named if key not in self.runs]
+        if unknown:
+            raise ValueError(f"there are no runs {unknown[0]}")
+        return self
+
+
+def paper_names() -> dict[str, str]:
+    """Return the names of the papers that come with fednlp, by number."""
+    return {paper.number: paper.name for paper in shipped()}
+
+
+def shipped() -> list[Paper]:
+    """Return the papers that come with fednlp, by number."""
+    folder = files("fednlp.reproduction").joinpath("papers")
+    found = [
+        _parse(place.read_text(encoding="utf-8"), place.name)
+        for place in folder.iterdir()
+        if place.name.endswith(".toml")
+    ]
+    return sorted(found, key=lambda paper: paper.number)
+
+
+def find_papers(names: list[str]) -> list[Paper]:
+    """Return papers by number, by name, by the path of a manifest (``.toml``), or ``all`` of those that are shipped.
+
+    Raises:
+        ConfigError: There is no such paper, or a manifest is not valid.
+    """
+    known = shipped()
+    found: list[Paper] = []
+    for name in names:
+        if name.endswith(".toml"):
+            found.append(read_paper(Path(name)))
+            continue
+        fitting = [paper for paper in known if name in ("all", paper.number, paper.name)]
+        if not fitting:
+            choices = ", ".join(f"{paper.number} ({paper.name})" for paper in known)
+            hint = did_you_mean(name, [paper.name for paper in known])
+            raise ConfigError(f"there is no paper {name}: {hint}choose from {choices}, all")
+        found += fitting
+    return list({paper.name: paper for paper in found}.values())
+
+
+def read_paper(path: Path) -> Paper:
+    """Read and check a manifest.
+
+    Raises:
+        ConfigError: It cannot be read, or says something wrong.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"there is no manifest {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+    return _parse(text, str(path))
+
+
+def _parse(text: str, where: str) -> Paper:
+    try:
+        return Paper.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{where} is not readable as TOML: {error}") from None
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(map(str, detail['loc'])) or 'the manifest'}: {detail['msg'].removeprefix('Value error, ')}"
+            for detail in error.errors(include_url=False)
+        ]
+        raise ConfigError(f"{where}: {'; '.join(problems[:5])}", problems) from None

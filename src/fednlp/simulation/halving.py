@@ -1,0 +1,76 @@
+"""Successive halving: many trials for a few rounds, the better half of them for twice as many, and so on.
+
+Jamieson & Talwalkar 2016, "Non-stochastic Best Arm Identification and Hyperparameter Optimization".
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fednlp.errors import ConfigError
+from fednlp.formatting.units import plural
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage: ``trials`` of them go on until they have done ``rounds`` rounds, and are compared."""
+
+    trials: int
+    rounds: int
+
+
+def stages(trials: int, rounds: int) -> tuple[Stage, ...]:
+    """Return the stages of a search, from all trials down to two.
+
+    Args:
+        trials: The number of trials, at least 2.
+        rounds: The most rounds of a trial. The last stage has as many, or the next lower number that can be halved
+            often enough.
+
+    Raises:
+        ConfigError: There are fewer than two trials, or too few rounds to halve.
+
+    >>> [(stage.trials, stage.rounds) for stage in stages(6, 10)]
+    [(6, 2), (3, 4), (2, 8)]
+    """
+    if trials < 2:
+        raise ConfigError("one trial leaves nothing to choose: give at least two values of a setting")
+    sizes = [trials]
+    while sizes[-1] > 2:
+        sizes.append(-(-sizes[-1] // 2))
+    first = rounds >> (len(sizes) - 1)
+    if not first:
+        raise ConfigError(
+            f"{plural(rounds, 'round')} cannot be halved for {trials} trials: "
+            f"give at least {1 << (len(sizes) - 1)} rounds, or fewer trials"
+        )
+    return tuple(Stage(size, first << number) for number, size in enumerate(sizes))
+
+
+def total_rounds(plan: tuple[Stage, ...]) -> int:
+    """Return the rounds of a whole search: a trial goes on from the stage before.
+
+    >>> total_rounds(stages(6, 10))
+    26
+    """
+    before = [0, *(stage.rounds for stage in plan)]
+    return sum(stage.trials * (stage.rounds - done) for stage, done in zip(plan, before, strict=False))
+
+
+def best(results: Mapping[int, tuple[float, float] | None], keep: int) -> list[int]:
+    """Return the trials with the highest scores, in order.
+
+    Of equal scores the one with the lower training loss comes first, then the earlier trial. Failed trials come last.
+
+    Args:
+        results: Score and training loss by the number of the trial; None for one that failed.
+        keep: How many to return.
+
+    >>> best({0: (0.5, 2.0), 1: None, 2: (0.7, 3.0), 3: (0.5, 1.0)}, 2)
+    [2, 3]
+    """
+
+    def rank(trial: int) -> tuple[bool, float, float, int]:
+        score, loss = results[trial] or (0.0, 0.0)
+        return (results[trial] is None, -score, loss, trial)
+
+    return sorted(results, key=rank)[:keep]

@@ -1,0 +1,259 @@
+"""Choose the settings of each compared method: the same number of trials for all, and no look at the test sets.
+
+Trials are runs on the experiment's own partition. Each client sets aside a part of its training examples, and trials
+are compared on these, by successive halving. Trials are kept on disk, so that a search that was stopped goes on.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fednlp import config
+from fednlp.config import Experiment
+from fednlp.config.round_schedules import WITHOUT_ROUNDS
+from fednlp.disk import atomic
+from fednlp.errors import RunError, TooFewClients
+from fednlp.federated.sums import DIVERGED
+from fednlp.formatting.units import is_share, metric_title, metric_value
+from fednlp.reports.describe import keeps_tensors
+from fednlp.reports.groups import algorithm_title
+from fednlp.reports.table import ColumnKind, Stat, Table, TableColumn, TableRow
+from fednlp.simulation.callback import Callback, default_callback
+from fednlp.simulation.halving import Stage, best
+from fednlp.simulation.run import resume, run
+from fednlp.simulation.run_dir import RunDir, remedy
+from fednlp.simulation.trial_plan import Candidate, MethodSearch, Settings, plan_searches, shown
+
+_FAILED = "failed.json"
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What came out of one method's search.
+
+    Attributes:
+        search: What was tried.
+        scores: Of each candidate, its validation scores after the stages that it took part in; None where it diverged.
+        chosen: The settings with the highest score in the last stage.
+        metric: Name of the score.
+    """
+
+    search: MethodSearch
+    scores: tuple[tuple[float | None, ...], ...]
+    chosen: Settings
+    metric: str
+
+
+def tune(
+    experiment: Experiment | Mapping[str, Any] | str | Path,
+    methods: Sequence[str],
+    grid: Mapping[str, Sequence[Any]],
+    folder: str | Path | None = None,
+    *,
+    trials: int | None = None,
+    rounds: int | None = None,
+    validation_fraction: float = 0.2,
+    callback: Callback | None = None,
+) -> dict[str, SearchResult]:
+    """Choose the settings of each method on a validation part of the training examples.
+
+    Args:
+        experiment: The common settings, the same as a dictionary, or the path of their TOML file.
+        methods: Names of algorithms, baselines or variants of the experiment.
+        grid: Values to choose from, by dotted key: ``{"client.learning_rate": [1e-4, 1e-3]}``;
+            ``"fedprox:algorithm.mu"`` is for one method alone.
+        folder: Where the trials are kept; by default ``runs/compare-<name>/tuning``. A search that was stopped goes on
+            there.
+        trials: The trials of each method; by default as many as the fewest combinations of a method.
+        rounds: The most rounds of a trial; by default those of the experiment.
+        validation_fraction: The share of each client's training examples that trials are compared on.
+        callback: Reports progress; by default as for :func:`fednlp.run`.
+
+    Returns:
+        The result of each method. :func:`fednlp.compare` takes the chosen settings as ``settings``:
+        ``{method: result.chosen for method, result in found.items()}``.
+
+    Raises:
+        ConfigError: As for :func:`plan_searches`.
+        RunError: All trials of a method diverged.
+        FednlpError: As for :func:`fednlp.run`.
+    """
+    experiment = config.as_experiment(experiment)
+    kept = Path("runs") / f"compare-{experiment.name}" / "tuning" if folder is None else Path(folder)
+    searches = plan_searches(
+        experiment,
+        list(dict.fromkeys(methods)),
+        grid,
+        kept,
+        trials=trials,
+        rounds=rounds,
+        validation_fraction=validation_fraction,
+    )
+    callback = callback or default_callback()
+    callback.log(
+        f"settings are chosen on {validation_fraction:.0%} of each client's training examples; "
+        "the test sets are not used"
+    )
+    for search in searches:
+        callback.log(search.describe())
+    trial = _TrialCallback(callback)
+    return {search.method: _searched(search, trial) for search in searches}
+
+
+def tuning_table(results: Mapping[str, SearchResult]) -> Table:
+    """Return the validation scores of all trials, and the settings that were chosen.
+
+    Args:
+        results: Of the methods that were searched, from :func:`tune`.
+    """
+    searched = {
+        algorithm_title(method): found for method, found in results.items() if found.search.candidates
+    }
+    first = next(iter(searched.values()))
+    kind: ColumnKind = "share" if is_share(first.metric) else "plain"
+    columns = [
+        TableColumn(f"round_{stage.rounds}", f"Round {stage.rounds}", kind) for stage in first.search.plan
+    ]
+    rows = [
+        TableRow(f"{title}: {shown(candidate.changes)}", None, 1, _cells(columns, found, scores))
+        for title, found in searched.items()
+        for candidate, scores in zip(found.search.candidates, found.scores, strict=True)
+    ]
+    fraction = first.search.candidates[0].experiment.evaluation.validation_fraction
+    caption = (
+        f"Choice of settings: {metric_title(first.metric)} on {fraction:.0%} of each client's training examples, which "
+        f"trials do not train on. Every method has {len(first.search.candidates)} trials."
+    )
+    chosen = tuple(f"Chosen for {title}: {shown(found.chosen)}." for title, found in searched.items())
+    return Table(tuple(columns), tuple(rows), caption, chosen, head="Trial")
+
+
+def _cells(
+    columns: Sequence[TableColumn], found: SearchResult, scores: Sequence[float | None]
+) -> dict[str, Stat | None]:
+    """Return the cells of a trial; a baseline without rounds has one score, in the last column."""
+    places = columns[-1:] if found.search.method in WITHOUT_ROUNDS else columns
+    cells: dict[str, Stat | None] = {column.key: None for column in columns}
+    known = zip(places, scores, strict=False)
+    return cells | {column.key: None if score is None else Stat((score,)) for column, score in known}
+
+
+class _Paused(Exception):
+    """A trial has done the rounds of its stage."""
+
+
+class _TrialCallback:
+    """A callback of trials: it shows one line for each, and pauses a trial after its stage."""
+
+    def __init__(self, callback: Callback) -> None:
+        self._to = callback
+        self._logged: set[str] = set()
+        self.on_progress, self.started = callback.on_progress, callback.started
+        self.until: int | None = None
+
+    def log(self, text: str) -> None:
+        """Log a text once: data and partition are those of all trials."""
+        if text not in self._logged:
+            self._logged.add(text)
+            self._to.log(text)
+
+    def on_round(self, line: dict[str, Any], left: float | None) -> None:
+        """Pause the trial at the end of its stage."""
+        if line["round"] == self.until:
+            raise _Paused
+
+    def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
+        """Show nothing: the trial's line follows."""
+
+
+def _searched(search: MethodSearch, callback: _TrialCallback) -> SearchResult:
+    """Run what is left of one method's search."""
+    results: list[list[tuple[float, float] | None]] = [[] for _ in search.candidates]
+    left, metric = list(range(len(search.candidates))), ""
+    whole = search.method in WITHOUT_ROUNDS
+    for stage in search.plan[-1:] if whole else search.plan:
+        for number in left:
+            candidate = search.candidates[number]
+            results[number].append(_result(candidate, None if whole else stage.rounds, callback))
+            metric = RunDir(candidate.folder).read_json("environment.json")["data"]["metric"]
+            callback.log(_line(search, candidate, stage, results[number][-1], metric))
+        last = {number: results[number][-1] for number in left}
+        following = 1 if stage is search.plan[-1] else -(-len(left) // 2)
+        left = best(last, following)
+        for number in set(last) - set(left):
+            _remove_weights(search.candidates[number].folder)
+    if not search.candidates:
+        return SearchResult(search, (), {}, metric)
+    winner = search.candidates[left[0]]
+    if results[left[0]][-1] is None:
+        reason = json.loads((winner.folder / _FAILED).read_text())["reason"]
+        raise RunError(f"every trial of {search.method} diverged ({reason}): give other values")
+    _remove_weights(winner.folder)
+    callback.log(f"{search.method}: chosen {shown(winner.changes)}")
+    scores = tuple(tuple(one and one[0] for one in stages) for stages in results)
+    return SearchResult(search, scores, winner.changes, metric)
+
+
+def _line(
+    search: MethodSearch,
+    candidate: Candidate,
+    stage: Stage,
+    result: tuple[float, float] | None,
+    metric: str,
+) -> str:
+    what = f"validation {metric_title(metric)} {metric_value(metric, result[0])}" if result else "diverged"
+    after = "" if search.method in WITHOUT_ROUNDS else f" after round {stage.rounds}"
+    return f"  {search.method} ({shown(candidate.changes)}): {what}{after}"
+
+
+def _result(candidate: Candidate, rounds: int | None, callback: _TrialCallback) -> tuple[float, float] | None:
+    """Run a trial up to a round, or to its end; return its score and training loss there, None where it diverged."""
+    folder = RunDir(candidate.folder)
+    if (candidate.folder / _FAILED).is_file():
+        return None
+    if not (folder.finished if rounds is None else _lines_at(folder, rounds)):
+        callback.until = rounds if rounds is not None and rounds < candidate.experiment.num_rounds else None
+        try:
+            if (candidate.folder / "resolved.toml").is_file():
+                resume(candidate.folder, expected=candidate.experiment, callback=callback)
+            else:
+                run(candidate.experiment, candidate.folder, callback=callback)
+        except _Paused:
+            pass
+        except RunError as error:
+            if not isinstance(error, TooFewClients) and DIVERGED not in str(error):
+                raise
+            with atomic(candidate.folder / _FAILED, remedy(candidate.folder)) as file:
+                file.write(json.dumps({"reason": str(error)}).encode())
+            return None
+    return _validation_result(folder, rounds)
+
+
+def _lines_at(folder: RunDir, rounds: int) -> list[dict[str, Any]]:
+    return [line for line in folder.round_lines() if line["round"] == rounds]
+
+
+def _validation_result(folder: RunDir, rounds: int | None) -> tuple[float, float] | None:
+    """Return the score of the common model, or of the clients' own where they have some, and the training loss.
+
+    A sum of masked updates has no training loss, and counts as 0.
+    """
+    environment, algorithm = folder.read_json("environment.json"), folder.read_json("algorithm.json")
+    settings = folder.experiment()
+    own = algorithm["personal_model"] is not None or keeps_tensors(settings.model_dump())
+    line = folder.round_lines()[-1] if rounds is None else _lines_at(folder, rounds)[0]
+    scores = line.get("evaluation", {})
+    parts = ("personal", "global") if own or settings.algorithm.name == "local" else ("global", "personal")
+    metric = environment["data"]["metric"]
+    found = (scores.get(part, {}).get(metric) for part in parts)
+    score = next((value for value in found if value is not None), None)
+    return None if score is None else (score, line["train_loss"] or 0.0)
+
+
+def _remove_weights(folder: Path) -> None:
+    """Remove what only a trial that goes on needs; its rounds and scores stay."""
+    for name in ("checkpoint", "model"):
+        shutil.rmtree(folder / name, ignore_errors=True)

@@ -1,0 +1,257 @@
+"""Which settings of each compared method are tried, for how many rounds: said before the first trial begins."""
+
+import itertools
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fednlp import config
+from fednlp.config import Experiment
+from fednlp.config.round_schedules import WITHOUT_ROUNDS
+from fednlp.errors import ConfigError
+from fednlp.formatting.units import plural
+from fednlp.seeds import generator
+from fednlp.simulation.halving import Stage, stages, total_rounds
+from fednlp.simulation.run_dir import settings_hash
+
+Settings = Mapping[str, Any]
+"""Values by dotted keys, such as ``{"client.learning_rate": 1e-3}``."""
+
+SECTIONS = ("client", "server", "algorithm", "aggregator", "exchange", "pull", "model")
+"""The sections whose keys can be chosen: those of the method, and none of the data or of the tests."""
+MOST_COMBINATIONS = 1000
+"""Of the values of a method's settings."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Settings of a method to try.
+
+    Attributes:
+        changes: The settings.
+        experiment: The trial's configuration, resolved; it has the rounds of the last stage.
+        folder: The trial's run directory.
+    """
+
+    changes: Settings
+    experiment: Experiment
+    folder: Path
+
+
+@dataclass(frozen=True)
+class MethodSearch:
+    """What is tried of one method.
+
+    Attributes:
+        method: Name of the algorithm, the baseline or the variant.
+        combinations: How many combinations of values the method has.
+        lacking: The settings that the method does not have.
+        candidates: The combinations that are tried, in the order in which they were drawn; none where the method has
+            none of the settings.
+        plan: The stages.
+    """
+
+    method: str
+    combinations: int
+    lacking: tuple[str, ...]
+    candidates: tuple[Candidate, ...]
+    plan: tuple[Stage, ...]
+
+    def describe(self) -> str:
+        """Return what is tried, and for how many rounds, in a sentence."""
+        lacking = f"; it has no {', '.join(self.lacking)}" if self.lacking else ""
+        if not self.candidates:
+            return f"{self.method}: it has none of these settings and is compared as it is"
+        tried = f"{self.method}: {len(self.candidates)} of {plural(self.combinations, 'combination')}"
+        if self.method in WITHOUT_ROUNDS:
+            return f"{tried}, each trained in full, since this baseline has no rounds{lacking}"
+        parts = ", then ".join(f"{stage.trials} up to round {stage.rounds}" for stage in self.plan)
+        return f"{tried}: {parts}; {plural(total_rounds(self.plan), 'round')} in all{lacking}"
+
+
+def shown(changes: Settings) -> str:
+    """Return settings as a person reads them.
+
+    >>> shown({"client.optimizer": "sgd", "algorithm.mu": 0.1})
+    'client.optimizer = "sgd", algorithm.mu = 0.1'
+    """
+    return ", ".join(f"{key} = {json.dumps(value)}" for key, value in changes.items()) or "as configured"
+
+
+def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the values to choose from, by dotted key.
+
+    Args:
+        texts: Such as ``"client.learning_rate=1e-4,1e-3"``, one for each key, or ``"fedprox:algorithm.mu=0.01,0.1"``
+            for one method alone; values are read as TOML, else as text.
+
+    Raises:
+        ConfigError: A text has no key or no value, or a key is given twice.
+
+    >>> parse_grid(["client.optimizer=sgd,adamw", "server.learning_rate=0.1,1"])
+    {'client.optimizer': ['sgd', 'adamw'], 'server.learning_rate': [0.1, 1]}
+    """
+    found: dict[str, list[Any]] = {}
+    for text in texts:
+        key, _, values = (part.strip() for part in text.partition("="))
+        if not key or not values:
+            raise ConfigError(
+                f"--tune {text}: write key=value,value, for example --tune client.learning_rate=1e-4,1e-3"
+            )
+        if key in found:
+            raise ConfigError(f"--tune {key} is given twice: write all of its values after one --tune")
+        found[key] = _values(values)
+    return found
+
+
+def _values(text: str) -> list[Any]:
+    try:
+        found: list[Any] = tomllib.loads(f"values = [{text}]")["values"]
+    except tomllib.TOMLDecodeError:
+        return [one.strip() for one in text.split(",") if one.strip()]
+    return found
+
+
+def plan_searches(
+    experiment: Experiment,
+    methods: Sequence[str],
+    grid: Mapping[str, Sequence[Any]],
+    folder: Path,
+    *,
+    trials: int | None = None,
+    rounds: int | None = None,
+    validation_fraction: float = 0.2,
+) -> list[MethodSearch]:
+    """Say what is tried of each method, before anything is run.
+
+    A method's combinations are those of the settings that it has. Every method gets the same number of trials, drawn
+    from its combinations by the experiment's seed; a method without any of the settings is not searched.
+
+    Args:
+        experiment: The common settings.
+        methods: Names of algorithms, baselines or variants of the experiment.
+        grid: Values to choose from, by dotted key; ``"fedprox:algorithm.mu"`` is for one method alone.
+        folder: Where the trials are kept.
+        trials: The trials of each method; by default as many as the fewest combinations of a method.
+        rounds: The most rounds of a trial; by default those of the experiment.
+        validation_fraction: The share of each client's training examples that trials are compared on.
+
+    Raises:
+        ConfigError: A key is unknown, cannot be chosen, has one value, or is of no method; or a method has fewer
+            combinations than ``trials``.
+    """
+    accepted = _accepted(experiment, methods, {key: _different(key, values) for key, values in grid.items()})
+    options = {method: _combinations(experiment, method, accepted[method]) for method in methods}
+    searched = [method for method in methods if accepted[method]]
+    fewest = min(searched, key=lambda method: len(options[method]))
+    wanted = len(options[fewest]) if trials is None else trials
+    if wanted > len(options[fewest]):
+        raise ConfigError(
+            f"{fewest} has {plural(len(options[fewest]), 'combination')} of these values, and every method gets the "
+            f"same number of trials: give its settings more values, or at most {len(options[fewest])} trials"
+        )
+    plan = stages(wanted, experiment.num_rounds if rounds is None else rounds)
+    searches = []
+    for method in methods:
+        lacking = tuple(key for key in grid if ":" not in key and key not in accepted[method])
+        if method not in searched:
+            searches.append(MethodSearch(method, 0, lacking, (), plan))
+            continue
+        order = generator(experiment.seed, "trials").permutation(len(options[method]))[:wanted]
+        tried = sorted(int(number) for number in order)
+        candidates = tuple(
+            _candidate(experiment, method, options[method][number], folder, plan, validation_fraction)
+            for number in tried
+        )
+        searches.append(MethodSearch(method, len(options[method]), lacking, candidates, plan))
+    return searches
+
+
+def _different(scoped: str, values: Sequence[Any]) -> list[Any]:
+    key = scoped.rpartition(":")[2]
+    if key.partition(".")[0] not in SECTIONS or "." not in key or key == "algorithm.name":
+        raise ConfigError(
+            f"{key} cannot be tuned: give a setting of the method, such as client.learning_rate, "
+            f"server.learning_rate or algorithm.mu (sections {', '.join(SECTIONS)})"
+        )
+    found = [value for number, value in enumerate(values) if value not in values[:number]]
+    if len(found) < 2:
+        one = f": say --set {key}={json.dumps(found[0])}" if found else ""
+        raise ConfigError(f"{key} has {plural(len(found), 'value')} to choose from; give at least two{one}")
+    return found
+
+
+def _accepted(
+    experiment: Experiment, methods: Sequence[str], grid: Mapping[str, list[Any]]
+) -> dict[str, dict[str, list[Any]]]:
+    """Return the settings that each method has, with their values: a method has one if it takes all of its values.
+
+    Raises:
+        ConfigError: No method has a setting, or values are for a method that is not compared.
+    """
+    found: dict[str, dict[str, list[Any]]] = {method: {} for method in methods}
+    for scoped in sorted(grid, key=lambda one: ":" in one):  # values of a single method replace those of all
+        only, _, key = scoped.rpartition(":")
+        if only and only not in methods:
+            raise ConfigError(f"{scoped}: {only} is not compared; choose from {', '.join(methods)}")
+        asked = [only] if only else methods
+        tries = {
+            method: [_refusal(experiment, method, {key: value}) for value in grid[scoped]] for method in asked
+        }
+        refused = {method: [error for error in errors if error] for method, errors in tries.items()}
+        takers = [method for method in asked if not refused[method]]
+        if not takers:
+            nearest = min(asked, key=lambda method: len(refused[method]))
+            raise ConfigError(f"{scoped} cannot be tuned: {refused[nearest][0]}")
+        for method in takers:
+            found[method][key] = grid[scoped]
+    return found
+
+
+def _refusal(experiment: Experiment, method: str, changes: Settings) -> str | None:
+    """Return why a method does not take some settings; None where it does."""
+    base = config.with_method(experiment, method, experiment.seed)
+    base.resolved()
+    try:
+        config.with_settings(base, changes).resolved()
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def _combinations(experiment: Experiment, method: str, values: Mapping[str, list[Any]]) -> list[Settings]:
+    """Return the combinations of a method's values that go together."""
+    count = 1
+    for options in values.values():
+        count *= len(options)
+    if count > MOST_COMBINATIONS:
+        raise ConfigError(
+            f"{method} has {count:,} combinations: give fewer values ({MOST_COMBINATIONS:,} at most)"
+        )
+    every = (dict(zip(values, one, strict=True)) for one in itertools.product(*values.values()))
+    return [one for one in every if _refusal(experiment, method, one) is None]
+
+
+def _candidate(
+    experiment: Experiment,
+    method: str,
+    changes: Settings,
+    folder: Path,
+    plan: tuple[Stage, ...],
+    fraction: float,
+) -> Candidate:
+    base = config.with_settings(config.with_method(experiment, method, experiment.seed), changes)
+    fixed = {
+        "num_rounds": plan[-1].rounds,
+        "evaluation.every": plan[0].rounds,
+        "evaluation.validation_fraction": fraction,
+        "evaluation.federated": False,
+        "evaluation.cross_client_evaluation": False,
+        "report.report_to": [],
+    }
+    settings = config.with_settings(base, fixed).resolved()
+    stem = method.replace(" ", "-").replace(":", ".")
+    return Candidate(changes, settings, folder / f"{stem}-{settings_hash(settings)}")

@@ -1,0 +1,229 @@
+"""Weights of several clients over one frozen base: one pass computes the texts of all of them.
+
+What is trained, low-rank adapters or heads, lies in stacks, a slice for each client. The frozen base computes the texts
+of all clients in one batch. A trained linear layer is one batched product where all clients have as many rows;
+otherwise, and for trained norms, it computes the rows of one client after the other. Since no layer mixes rows, each
+client's outputs and gradients are those that it has alone, but for rounding.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fednlp.errors import ConfigError
+from fednlp.tasks.base import Batch, Task
+from fednlp.tasks.inputs import model_inputs
+from fednlp.tasks.question_answering import QuestionAnswering
+from fednlp.tasks.text_classification import TextClassification
+from fednlp.tasks.text_regression import TextRegression
+from fednlp.tasks.token_classification import TokenClassification
+from fednlp.training.replica import Group, Replica
+
+_KEY = "runtime.clients_at_once"
+_TASKS = (TextClassification, TextRegression, TokenClassification, QuestionAnswering)
+"""Their losses call the model once, with what :func:`fednlp.tasks.inputs.model_inputs` returns."""
+_OUTPUTS = {"logits": False, "start_logits": True, "end_logits": True}
+"""What tasks read of a model's output, and whether it is of tokens though it has two dimensions only."""
+
+
+class ClientStack:
+    """The trained weights of several clients, in one replica.
+
+    Args:
+        replica: Its model computes; its own trained weights are not used meanwhile.
+        task: Makes batches and losses.
+        clients: How many, at most.
+
+    Raises:
+        ConfigError: More is trained than linear layers and norms, or the task reads its model more than once a batch.
+    """
+
+    def __init__(self, replica: Replica, task: Task, clients: int) -> None:
+        if type(task) not in _TASKS:
+            raise ConfigError(
+                f"{_KEY} is for text classification, text regression, token classification and question answering, "
+                f"and this is {task.name}: leave it out"
+            )
+        self.replica, self.task = replica, task
+        self._layers = trained_layers(replica)
+        self._live = torch.zeros(
+            clients, replica.layout.dense + replica.personal.numel, device=replica.device
+        )
+        self._gradient = torch.zeros_like(self._live)
+        self._leaves: dict[str, Tensor] = {}
+        self._rows: list[int] = []
+
+    def __len__(self) -> int:
+        """Return how many clients there is room for."""
+        return len(self._live)
+
+    def load(self, client: int, start: Tensor, own: Tensor | None) -> None:
+        """Take over the weights that a client starts from.
+
+        Args:
+            client: Its number in the stack.
+            start: The shared ones, flat.
+            own: The personal ones, flat; None for the first ones.
+        """
+        layout, live = self.replica.layout, self._live[client]
+        live[: layout.dense] = start
+        live[layout.dense :] = self.replica.first_own if own is None else own
+
+    def groups(self, client: int) -> list[Group]:
+        """Return what a client's optimiser is to train."""
+        return self.replica.groups_in(self._live[client], self._gradient[client])
+
+    def weights(self, client: int) -> tuple[Tensor, Tensor]:
+        """Return a client's shared and personal weights, flat, copied."""
+        live, dense = self._live[client].cpu(), self.replica.layout.dense
+        return live[:dense].clone(), live[dense:].clone()
+
+    @contextmanager
+    def attached(self, clients: int) -> Iterator[None]:
+        """Let the model compute with the weights of the first so many clients inside the ``with`` block."""
+        self._leaves = {
+            name: self._live[:clients, place.span].view(clients, *place.shape).detach().requires_grad_()
+            for name, place in self.replica.places.items()
+        }
+        with ExitStack() as undo:
+            for path, layer in self._layers.items():
+                vars(layer)["forward"] = partial(self._compute, path, layer)
+                undo.callback(vars(layer).pop, "forward")
+            yield
+        self._leaves = {}
+
+    def losses(self, batches: Sequence[Batch]) -> list[Tensor]:
+        """Return the mean loss of each client's batch, of the clients that are attached, in one pass.
+
+        Args:
+            batches: One a client.
+        """
+        inputs = [model_inputs(batch) for batch in batches]
+        shapes = [one["input_ids"].shape for one in inputs]
+        self._rows = [rows for rows, _ in shapes]
+        longest = max(length for _, length in shapes)
+        padding = {"input_ids": getattr(self.task, "padding", 0)}
+        joined = {
+            name: torch.cat(
+                [
+                    F.pad(one[name], (0, longest - one[name].shape[1]), value=padding.get(name, 0))
+                    for one in inputs
+                ]
+            )
+            for name in inputs[0]
+        }
+        made = self.replica.model(**joined)
+        outputs = {name: torch.split(made[name], self._rows) for name in _OUTPUTS if name in made}
+        found = []
+        for client, (batch, (_, length)) in enumerate(zip(batches, shapes, strict=True)):
+            own = {name: _cut(name, parts[client], length) for name, parts in outputs.items()}
+            found.append(self.task.loss(_answering(own), batch))
+        return found
+
+    def take_gradients(self, clients: int) -> list[slice]:
+        """Put the gradients of a backward pass where the optimisers have them; return the spans that none has reached.
+
+        Args:
+            clients: How many are attached.
+        """
+        unreached = []
+        for name, leaf in self._leaves.items():
+            span = self.replica.places[name].span
+            if leaf.grad is None:
+                unreached.append(span)
+                self._gradient[:clients, span] = 0
+            else:
+                self._gradient[:clients, span] = leaf.grad.view(clients, -1)
+                leaf.grad = None
+        return unreached
+
+    @contextmanager
+    def kept(self, client: int, spans: Sequence[slice]) -> Iterator[None]:
+        """Keep some of a client's weights as they are, for the time of an optimiser's step: it would decay them."""
+        before = [self._live[client, span].clone() for span in spans]
+        yield
+        for span, weights in zip(spans, before, strict=True):
+            self._live[client, span] = weights
+
+    def _compute(self, path: str, layer: nn.Module, rows: Tensor) -> Tensor:
+        """Compute a layer, each client's rows with its own weights.
+
+        Raises:
+            ConfigError: The layer is not called with a row a text.
+        """
+        if rows.shape[0] != sum(self._rows):
+            raise ConfigError(
+                f"{_KEY}: {path} does not compute each text by itself: leave clients_at_once out"
+            )
+        tensors = {
+            name: self._leaves.get(f"{path}.{name}", tensor)
+            for name, tensor in layer.named_parameters(recurse=False)
+        }
+        stacked = {name for name in tensors if f"{path}.{name}" in self._leaves}
+        clients = len(self._rows)
+        weight, bias = tensors["weight"], tensors.get("bias")
+        if isinstance(layer, nn.Linear) and "weight" in stacked and len({*self._rows}) == 1:
+            laid = rows.reshape(clients, -1, rows.shape[-1])
+            if bias is None:
+                found = torch.bmm(laid, weight.mT)
+            else:
+                found = torch.baddbmm(bias.unsqueeze(-2).expand(clients, 1, -1), laid, weight.mT)
+            return found.view(*rows.shape[:-1], -1)
+        one = _of_one(layer)
+        return torch.cat(
+            [
+                one(
+                    part, *(tensor[client] if name in stacked else tensor for name, tensor in tensors.items())
+                )
+                for client, part in enumerate(torch.split(rows, self._rows))
+            ]
+        )
+
+
+def trained_layers(replica: Replica) -> dict[str, nn.Module]:
+    """Return the layers that have trained parameters, by path.
+
+    Raises:
+        ConfigError: Something else than linear layers and norms is trained.
+    """
+    entries = (*replica.layout.entries, *replica.personal.entries)
+    if replica.layout.table is not None or any(entry.kind == "buffer" for entry in entries):
+        raise ConfigError(
+            f"{_KEY} trains adapters or heads over a frozen base: freeze the word embedding and what has buffers with "
+            "model.train, use [model.peft], or leave clients_at_once out"
+        )
+    found: dict[str, nn.Module] = {}
+    for name in replica.places:
+        path = name.rpartition(".")[0]
+        layer = replica.model.get_submodule(path)
+        if not isinstance(layer, nn.Linear | nn.LayerNorm):
+            raise ConfigError(
+                f"{_KEY} is for trained linear layers and layer norms, and {name} is a part of "
+                f"{type(layer).__name__}: freeze it, or leave clients_at_once out"
+            )
+        found[path] = layer
+    return found
+
+
+def _of_one(layer: nn.Module) -> Callable[..., Tensor]:
+    """Return what a layer computes of rows, weight and bias."""
+    if isinstance(layer, nn.LayerNorm):
+        shape, eps = layer.normalized_shape, layer.eps
+        return lambda rows, weight, bias=None: F.layer_norm(rows, shape, weight, bias, eps)
+    return F.linear
+
+
+def _cut(name: str, output: Tensor, length: int) -> Tensor:
+    """Return a client's output without the padding to the longest text of the others."""
+    return output[:, :length] if _OUTPUTS[name] or output.dim() == 3 else output
+
+
+def _answering(outputs: dict[str, Tensor]) -> Any:
+    """Return what stands for a model that has computed a batch already."""
+    return lambda **inputs: SimpleNamespace(**outputs)

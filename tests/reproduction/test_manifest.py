@@ -1,0 +1,136 @@
+"""The manifests that come with fednlp: what they name exists, and a mistake in one is said in one line."""
+
+from pathlib import Path
+
+import pytest
+
+from fednlp import config
+from fednlp.data import CATALOGUE
+from fednlp.errors import ConfigError
+from fednlp.reproduction.jobs import expected_minutes, needed_data
+from fednlp.reproduction.manifest import Paper, find_papers, read_paper, shipped
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+PAPERS = shipped()
+AWAITED: set[str] = {"fednlp-table3", "fednlp-figure7"}
+"""Experiments that manifests name and that do not come with fednlp yet."""
+
+SMALL = """
+name = "mine"
+title = "t"
+source = "s"
+[runs.a]
+experiment = "small"
+methods = ["fedavg", "fedopt"]
+minutes = 1
+[[entry]]
+id = "table1"
+title = "Table 1"
+shows = "x"
+runs = ["a"]
+columns = [{ name = "here", against = ["paper"] }]
+rows = [{ name = "A", method = "fedavg", published = { paper = 1.0 } }, { name = "B", method = "fedopt" }]
+claims = [{ says = "A is best", kind = "highest", rows = ["A", "B"] }]
+"""
+
+
+def test_the_five_papers_are_there_by_number_and_name() -> None:
+    assert [paper.number for paper in PAPERS] == ["000", "001", "002", "003", "004"]
+    assert find_papers(["000"]) == find_papers(["fednlp"])
+    assert find_papers(["all", "004"]) == PAPERS
+    assert len({paper.name for paper in PAPERS}) == 5
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.name)
+def test_experiments_methods_and_settings_exist(paper: Paper) -> None:
+    for runs in paper.runs.values():
+        if runs.experiment in AWAITED and not (EXPERIMENTS / f"{runs.experiment}.toml").is_file():
+            continue
+        experiment = config.load(runs.experiment, runs.set)
+        for method in [*runs.methods, *runs.baselines]:
+            config.with_method(experiment, method, 0).resolved()
+        assert not runs.data or runs.data in (*CATALOGUE, "domains")
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.name)
+def test_rows_and_columns_name_methods_of_their_runs(paper: Paper) -> None:
+    """A cell that names a method the runs do not have would stay empty for ever."""
+    for entry in paper.entries:
+        for row in entry.rows:
+            for column in entry.columns:
+                key = row.run or column.run or (entry.runs[0] if len(entry.runs) == 1 else "")
+                method = column.method.replace("{}", row.method) if column.method else row.method
+                if key and method:
+                    runs = paper.runs[key]
+                    known = [*runs.methods, *runs.baselines]
+                    elsewhere = any(
+                        method in paper.runs[other].methods for other in entry.runs if not row.run
+                    )
+                    assert method in known or elsewhere, (entry.id, row.name, column.name)
+        assert not entry.partitions or {row.name for row in entry.rows} == set(entry.partitions)
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.name)
+def test_every_entry_can_be_made_or_says_why_not(paper: Paper) -> None:
+    for entry in paper.entries:
+        minutes, _ = expected_minutes(paper, entry)
+        assert bool(entry.impossible) == (minutes == 0)
+        assert set(needed_data(paper, entry)) <= {*CATALOGUE, "domains"}
+        for made in entry.partitions.values():
+            assert made.dataset in CATALOGUE
+            config.parse({"clients_per_round": 1, "data": {"name": made.dataset}, "partition": made.options})
+
+
+def test_no_experiment_is_awaited_that_is_there() -> None:
+    assert not {name for name in AWAITED if (EXPERIMENTS / f"{name}.toml").is_file()}
+
+
+def test_every_number_of_the_benchmark_tables_is_the_published_one() -> None:
+    """A few cells of each paper, as printed there."""
+    found = {
+        (paper.number, entry.id, row.name, column): value
+        for paper in PAPERS
+        for entry in paper.entries
+        for row in entry.rows
+        for column, value in row.published.items()
+    }
+    assert found["000", "table2", "FedOpt", "MRQA"] == 0.3280
+    assert found["000", "table3", "E+L0-3", "FedOpt"] == 30.68
+    assert found["001", "table3-rte", "FedAdam", "RTE"] == 72.14
+    assert found["001", "table5", "FedSplitBERT", "average"] == 88.81
+    assert found["002", "table6", "DP_g", "PHP"] == 13.69
+    assert found["003", "table2", "beta = 5", "FedOpt"] == 70.1
+    assert found["004", "table4", "FeS", "Yelp-F"] == 86.8
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('rows = ["A", "B"]', 'rows = ["A", "C"]', "speaks of C, which is no row or column"),
+        ('against = ["paper"]', 'against = ["other"]', "stands against other, which was not published"),
+        ('runs = ["a"]', "", "give runs or partitions"),
+        ('runs = ["a"]', 'runs = ["b"]', "there are no runs b"),
+        ("minutes = 1", "minutes = 0", "runs.a.minutes: Input should be greater than 0"),
+        ('kind = "highest"', 'kind = "best"', "entry.0.claims.0.kind: Input should be"),
+        ("minutes = 1", "minute = 1", "runs.a.minute: Extra inputs are not permitted"),
+        ('name = "B"', 'name = "A"', "two rows or two columns have the same name"),
+        ("[[entry]]", "[[entry", "is not readable as TOML"),
+    ],
+)
+def test_a_mistake_in_a_manifest_is_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(SMALL)
+    assert read_paper(path).entries[0].published_columns == ["paper"]
+    assert old in SMALL
+    path.write_text(SMALL.replace(old, new, 1))
+    with pytest.raises(ConfigError) as caught:
+        read_paper(path)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_papers_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"no paper fednl: did you mean 'fednlp'\? choose from 000"):
+        find_papers(["fednl"])
+    with pytest.raises(ConfigError, match=r"there is no manifest nowhere\.toml"):
+        find_papers(["nowhere.toml"])

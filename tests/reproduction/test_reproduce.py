@@ -1,0 +1,256 @@
+"""A real reproduction with tiny experiments: budget, page, stopping and going on, and errors in one line."""
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from fednlp.cli import main
+from fednlp.errors import RunError
+from fednlp.reproduction import Request, reproduce
+from fednlp.reproduction.folder import Record, slowness
+from fednlp.simulation.callback import NullCallback
+
+Document = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def manifest(here: Path, document: Document) -> Path:
+    """The manifest of a paper with two tiny experiments, a partition, a drawing, and data that are not there."""
+    for name, rounds in (("quick", 2), ("slow", 4)):
+        (here / f"{name}.toml").write_text(tomli_w.dumps(document({"name": name, "num_rounds": rounds})))
+    runs = {
+        "quick": {"experiment": "quick.toml", "methods": ["fedavg", "fedopt"], "seeds": 2, "minutes": 0.1},
+        "slow": {"experiment": "slow.toml", "methods": ["fedavg"], "minutes": 0.2, "measured": True},
+        "huge": {"experiment": "slow.toml", "methods": ["fedopt"], "set": ["seed=5"], "minutes": 999},
+        "none": {"experiment": "nothing", "methods": ["fedavg"], "minutes": 0.1},
+    }
+    rows = [
+        {"name": "A", "method": "fedavg", "published": {"paper": 1.0}},
+        {"name": "B", "method": "fedopt", "published": {"paper": 2.0}},
+    ]
+    claims = [{"says": "A falls to itself", "kind": "close", "rows": ["A", "B"], "within": 100.0}]
+    column = [{"name": "here", "against": ["paper"]}]
+    ag = {"dataset": "agnews", "data": "agnews", "options": {"method": "uniform", "clients": 4}}
+    entries = [
+        {"id": "table1", "runs": ["quick"], "rows": rows, "columns": column, "claims": claims},
+        {"id": "figure1", "runs": ["slow"], "curves": "global"},
+        {"id": "table2", "runs": ["huge"]},
+        {"id": "table3", "runs": ["none"]},
+        {"id": "figure2", "impossible": "a drawing"},
+        {
+            "id": "figure3",
+            "partitions": {"even": ag},
+            "rows": [{"name": "even"}],
+            "columns": [{"name": "spread", "measure": "size spread"}],
+            "pictures": ["size_density", "label_heatmap"],
+        },
+    ]
+    named = [{"title": entry["id"].capitalize(), "shows": "things", **entry} for entry in entries]
+    paper = {"name": "mine", "title": "t", "source": "somebody", "runs": runs, "entry": named}
+    path = here / "mine.toml"
+    path.write_text(tomli_w.dumps(paper))
+    return path
+
+
+def findings(out: Path) -> dict[str, dict[str, Any]]:
+    """Return ``results.json`` by entry."""
+    return {one["id"]: one for one in json.loads((out / "results.json").read_text())}
+
+
+def test_what_fits_is_made_and_the_rest_says_why_not(manifest: Path, here: Path) -> None:
+    out = here / "out"
+    pages = reproduce(Request([str(manifest)]), 3600, out)
+    assert [page.name for page in pages] == ["index.md", "index.html", "results.json"]
+    found = findings(out)
+    assert {name: one["state"] for name, one in found.items()} == {
+        "table1": "made",
+        "figure1": "made",
+        "table2": "not made",
+        "table3": "not made",
+        "figure2": "not made",
+        "figure3": "not made",
+    }
+    cells = found["table1"]["found"]["here"]
+    assert sorted(cells["A"]) == sorted(cells["B"]) == ["0", "1"], "two seeds each"
+    summary = json.loads((out / "runs/quick/fedavg-seed1/summary.json").read_text())
+    assert cells["A"]["1"] == 100 * summary["evaluation"]["global"]["accuracy"]
+    assert found["table1"]["claims"][0]["holds"] is True
+    assert found["table2"]["reason"].startswith("the call ended before it was done; about ")
+    assert found["table3"]["reason"] == "there is no experiment file nothing"
+    assert found["figure2"]["reason"] == "a drawing"
+    assert found["figure3"]["reason"] == "needs the folder of published files: --data agnews=DIR"
+    text = (out / "index.md").read_text()
+    assert "| A | 1 |" in text
+    assert "figures/mine-figure1-curves-0.png" in text
+    assert (out / "figures/mine-figure1-curves-0.png").is_file()
+    assert len(list((out / "runs").iterdir())) == 2, "what does not fit is not begun"
+
+
+def test_nothing_begins_that_does_not_fit(manifest: Path, here: Path) -> None:
+    out = here / "out"
+    reproduce(Request([str(manifest)], ["table1", "table2"]), 5.9, out)
+    assert not (out / "runs").exists()
+    found = findings(out)
+    assert found["figure1"]["reason"] == "not asked for"
+    assert found["table1"]["reason"] == "the call ended before it was done; about 24 s of runs are left"
+
+
+def test_a_second_call_goes_on(
+    manifest: Path,
+    here: Path,
+    stopping: Callable[..., AbstractContextManager[NullCallback]],
+    outcome: Callable[[Path], dict[str, Any]],
+) -> None:
+    """Stopped within a run, as by Ctrl-C: the page is written, the next call goes on, and the weights are the same."""
+    out, whole = here / "out", here / "whole"
+    request = Request([str(manifest)], ["figure1"])
+    with stopping(rounds=2) as callback:
+        reproduce(request, 3600, out, callback)
+    assert findings(out)["figure1"]["state"] == "not made"
+    run = out / "runs/slow/fedavg-seed0"
+    assert len((run / "rounds.jsonl").read_text().splitlines()) == 2
+    before = json.loads((out / "reproduction.json").read_text())["seconds"]
+    reproduce(request, 3600, out)
+    after = json.loads((out / "reproduction.json").read_text())["seconds"]
+    assert after["runs/slow/fedavg-seed0"] > before["runs/slow/fedavg-seed0"]
+    assert findings(out)["figure1"]["state"] == "made"
+    reproduce(request, 3600, whole)
+    assert outcome(run) == outcome(whole / "runs/slow/fedavg-seed0")
+    written = (run / "summary.json").stat().st_mtime_ns
+    reproduce(request, 3600, out)
+    assert (run / "summary.json").stat().st_mtime_ns == written, "a finished run is not repeated"
+
+
+class Late(NullCallback):
+    """A clock that stands still but for a thousand seconds a round."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def on_round(self, line: dict[str, Any], left: float | None) -> None:
+        self.time += 1000
+
+
+def test_a_run_that_outlasts_the_budget_stops_after_a_round_and_goes_on(manifest: Path, here: Path) -> None:
+    out, late, request = here / "out", Late(), Request([str(manifest)], ["figure1"])
+    run = out / "runs/slow/fedavg-seed0"
+    reproduce(request, 1500, out, late, lambda: late.time)
+    assert len((run / "rounds.jsonl").read_text().splitlines()) == 2
+    assert findings(out)["figure1"]["state"] == "not made"
+    reproduce(request, 3600, out, late, lambda: late.time)
+    assert len((run / "rounds.jsonl").read_text().splitlines()) == 4
+    assert findings(out)["figure1"]["state"] == "made"
+
+
+def test_one_failed_run_does_not_stop_the_others(manifest: Path, here: Path) -> None:
+    text = manifest.read_text()
+    manifest.write_text(text.replace('experiment = "quick.toml"', 'experiment = "broken.toml"'))
+    broken = (here / "quick.toml").read_text().replace("clients = 8", "clients = 8000")
+    (here / "broken.toml").write_text(broken)
+    out = here / "out"
+    reproduce(Request([str(manifest)], ["table1", "figure1"]), 3600, out)
+    found = findings(out)
+    assert found["figure1"]["state"] == "made"
+    assert found["table1"]["reason"].startswith("failed: ")
+    assert "8000 clients" in found["table1"]["reason"]
+
+
+def test_partitions_are_drawn_from_given_folders(manifest: Path, here: Path) -> None:
+    folder = here / "ag"
+    folder.mkdir()
+    for name, count in (("train", 40), ("test", 8)):
+        rows = [f'"{number % 4 + 1}","title {number}","text {number}"' for number in range(count)]
+        (folder / f"{name}.csv").write_text("\n".join(rows) + "\n")
+    out = here / "out"
+    reproduce(Request([str(manifest)], ["partitions"], {"agnews": folder}), 3600, out)
+    found = findings(out)
+    assert found["figure3"]["state"] == "made"
+    assert found["figure3"]["found"]["spread"]["even"] == {"0": 0.0}
+    names = {path.name for path in (out / "figures").iterdir()}
+    assert names == {"mine-figure3-size_density.png", "mine-figure3-label_heatmap-0.png"}
+
+
+def test_earlier_papers_stay_on_the_page(manifest: Path, here: Path) -> None:
+    out = here / "out"
+    other = here / "other.toml"
+    other.write_text(manifest.read_text().replace('name = "mine"', 'name = "other"'))
+    reproduce(Request([str(manifest)], ["figure2"]), 1, out)
+    reproduce(Request([str(other)], ["figure2"]), 1, out)
+    assert {one["paper"] for one in json.loads((out / "results.json").read_text())} == {"mine", "other"}
+
+
+def test_other_settings_and_other_files_are_refused(manifest: Path, here: Path) -> None:
+    out = here / "out"
+    reproduce(Request([str(manifest)], ["figure1"]), 3600, out)
+    with pytest.raises(RunError, match=r"holds a run of other settings .*choose another --out"):
+        reproduce(Request([str(manifest)], ["figure1"], overrides=["client.learning_rate=0.5"]), 3600, out)
+    (here / "full").mkdir()
+    (here / "full/notes.txt").write_text("x")
+    with pytest.raises(RunError, match="holds files of something else: choose another folder"):
+        reproduce(Request([str(manifest)]), 3600, here / "full")
+    (out / "reproduction.json").write_text("[]")
+    with pytest.raises(RunError, match="is damaged"):
+        reproduce(Request([str(manifest)]), 3600, out)
+
+
+def test_a_slower_machine_is_expected_to_stay_slow() -> None:
+    record = Record(seconds={"a": 30.0, "b": 10.0})
+    assert slowness(record, {"a": 10.0, "b": 10.0, "c": 5.0}) == 2.0
+    assert slowness(record, {}) == 1.0
+    assert slowness(Record(seconds={"a": 1e9}), {"a": 1.0}) == 50.0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fednl"], "there is no paper fednl: did you mean 'fednlp'?"),
+        (["000", "--budget", "soon"], "--budget soon: write a time such as 90m"),
+        (["000", "--only", "table9"], "--only table9: choose from tables, figures, partitions, table1"),
+        (["000", "--data", "wikiann"], "--data wikiann: write NAME=DIR"),
+        (["000", "--data", "wikian=x"], "--data wikian: choose from dialogsum,"),
+        (["000", "--data", "wikiann=nowhere"], "--data wikiann=nowhere: there is no such folder"),
+        (["000", "--seeds", "0"], "--seeds 0: at least 1 is needed"),
+        ([], "which paper? say fednlp reproduce 000, or all"),
+    ],
+)
+def test_mistakes_are_one_line(
+    words: list[str],
+    message: str,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fednlp", "reproduce", *words])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {message}")
+    assert said.count("\n") == 1
+    assert not list(here.iterdir())
+
+
+def test_the_list_has_every_entry(
+    manifest: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "argv", ["fednlp", "reproduce", str(manifest), "--list"])
+    with pytest.raises(SystemExit):
+        main()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines[1:]] == [
+        "table1",
+        "figure1",
+        "table2",
+        "table3",
+        "figure2",
+        "figure3",
+    ]
+    assert "--data agnews=DIR" in lines[6]
+    assert "not made: a drawing" in lines[5]

@@ -1,0 +1,45 @@
+"""Runs that train several clients at once: the same for every number of workers, and near those of one at a time."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+import fednlp
+from fednlp.config import Experiment
+from fednlp.deployment.servable import unsupported
+from fednlp.simulation.run_dir import RunDir
+
+Make = Callable[..., Experiment]
+Outcome = Callable[[RunDir], dict[str, Any]]
+LORA = {"model.peft": {"method": "lora", "r": 2}, "partition.alpha": 100.0}
+AT_ONCE = LORA | {"runtime.clients_at_once": 3}
+
+
+def test_two_workers_and_a_resume_give_what_one_gives(
+    experiment: Make, outcome: Outcome, stopping: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Bit for bit: which clients are a group does not depend on the workers, nor do the masks of dropout."""
+    one = fednlp.run(experiment(AT_ONCE), tmp_path / "one")
+    two = fednlp.run(experiment(AT_ONCE | {"runtime.workers": 2}), tmp_path / "two")
+    with stopping(rounds=1) as callback:
+        fednlp.run(experiment(AT_ONCE), tmp_path / "stopped", callback=callback)
+    assert outcome(two) == outcome(one)
+    assert outcome(fednlp.resume(tmp_path / "stopped")) == outcome(one)
+
+
+def test_weights_are_near_those_of_one_client_at_a_time(experiment: Make, tmp_path: Path) -> None:
+    still = {"model.config": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}}
+    still |= {"client.optimizer": "sgd", "client.learning_rate": 0.3}
+    plain, joint = (
+        load_file(fednlp.run(experiment(changes | still), tmp_path / name).model / "model.safetensors")
+        for name, changes in (("plain", LORA), ("joint", AT_ONCE))
+    )
+    assert all(torch.allclose(joint[name], plain[name], rtol=1e-4, atol=1e-6) for name in plain)
+
+
+def test_a_deployment_refuses_it(experiment: Make) -> None:
+    assert any("runtime.clients_at_once" in one for one in unsupported(experiment(AT_ONCE)))
+    assert not unsupported(experiment(LORA))

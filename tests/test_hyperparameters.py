@@ -1,0 +1,303 @@
+"""The choice of settings: equal trials, the same result after an interruption, and no look at the test set."""
+
+import csv
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fednlp
+from fednlp import config
+from fednlp.config import Experiment
+from fednlp.errors import ConfigError, RunError
+from fednlp.partition import Partition
+from fednlp.simulation.halving import best, stages, total_rounds
+from fednlp.simulation.hyperparameters import tune, tuning_table
+from fednlp.simulation.run_dir import RunDir
+from fednlp.simulation.trial_plan import parse_grid, plan_searches
+
+from .conftest import example_rows, write_csv
+
+Make = Callable[..., Experiment]
+RATES = {"client.learning_rate": [1e-3, 1e-2, 3e-2]}
+
+
+@given(st.integers(2, 200), st.integers(1, 500))
+def test_stages_halve_down_to_two(trials: int, rounds: int) -> None:
+    try:
+        plan = stages(trials, rounds)
+    except ConfigError:
+        assert rounds < trials  # never refused where each trial could have a round in turn
+        return
+    assert plan[0].trials == trials
+    assert plan[-1].trials == 2
+    assert rounds / 2 < plan[-1].rounds <= rounds or len(plan) > 1
+    assert plan[-1].rounds <= rounds
+    for one, other in itertools.pairwise(plan):
+        assert other.trials == -(-one.trials // 2)
+        assert other.rounds == 2 * one.rounds
+    assert total_rounds(plan) <= trials * plan[-1].rounds
+
+
+@given(
+    st.dictionaries(st.integers(0, 50), st.none() | st.tuples(st.floats(0, 1), st.floats(0, 9)), min_size=1),
+    st.integers(1, 50),
+)
+def test_the_best_are_not_worse_than_the_rest(
+    results: dict[int, tuple[float, float] | None], keep: int
+) -> None:
+    """In score; of equal scores, in training loss."""
+    kept = best(results, keep)
+    assert len(kept) == min(keep, len(results))
+    value = {number: (-1.0, 0.0) if one is None else (one[0], -one[1]) for number, one in results.items()}
+    rest = [value[number] for number in results if number not in kept]
+    assert not rest or min(value[number] for number in kept) >= max(rest)
+
+
+def test_every_method_has_the_same_number_of_trials(experiment: Make, tmp_path: Path) -> None:
+    """A setting counts for the methods that have it; what a method lacks takes none of its trials."""
+    methods = ["fedavg", "fedprox", "fedopt", "centralised"]
+    grid = {**RATES, "fedprox:algorithm.mu": [0.1, 1.0], "server.learning_rate": [0.3, 1.0]}
+    found = {one.method: one for one in plan_searches(experiment(), methods, grid, tmp_path, rounds=4)}
+    assert {one.combinations for one in found.values()} == {3, 6}
+    assert {len(one.candidates) for one in found.values()} == {3}
+    assert found["fedavg"].lacking == found["centralised"].lacking == ("server.learning_rate",)
+    assert {key for one in found["fedopt"].candidates for key in one.changes} == {
+        "client.learning_rate",
+        "server.learning_rate",
+    }
+    for one in found.values():
+        assert len({json.dumps(candidate.changes) for candidate in one.candidates}) == 3
+        for candidate in one.candidates:
+            assert candidate.experiment.evaluation.validation_fraction == 0.2
+    fewer = plan_searches(experiment(), methods, grid, tmp_path, trials=2, rounds=4)
+    assert {len(one.candidates) for one in fewer} == {2}
+
+
+def test_a_method_without_the_settings_is_compared_as_it_is(experiment: Make, tmp_path: Path) -> None:
+    fedavg, fedprox = plan_searches(
+        experiment(), ["fedavg", "fedprox"], {"algorithm.mu": [0.1, 1.0]}, tmp_path, rounds=4
+    )
+    assert (fedavg.candidates, len(fedprox.candidates)) == ((), 2)
+    assert "compared as it is" in fedavg.describe()
+
+
+def test_settings_that_do_not_go_together_are_no_combination(experiment: Make, tmp_path: Path) -> None:
+    grid = {"server.optimizer": ["sgd", "adam"], "server.learning_rate": [0.1, 1.0]}
+    (found,) = plan_searches(experiment(), ["fedopt"], grid, tmp_path, rounds=4)
+    assert found.combinations == 4
+    with pytest.raises(
+        ConfigError, match=r"server\.tau cannot be tuned.*not supported by the server optimiser sgd"
+    ):
+        plan_searches(experiment(), ["fedopt"], {"server.tau": [0.1, 1.0]}, tmp_path, rounds=4)
+
+
+@pytest.mark.parametrize(
+    ("grid", "options", "message"),
+    [
+        ({"client.learnig_rate": [1, 2]}, {}, "did you mean client.learning_rate"),
+        ({"client.learning_rate": [0.1]}, {}, r"1 value to choose from; give at least two: say --set client"),
+        ({"algorithm.mu": [0.1, 1.0]}, {}, r"algorithm\.mu cannot be tuned: .*not supported by fedavg"),
+        ({"algorithm.mu": [-1.0, 1.0]}, {"methods": ["fedprox"]}, "algorithm.mu"),
+        ({"seed": [1, 2]}, {}, "seed cannot be tuned: give a setting of the method"),
+        ({"data.test_fraction": [0.1, 0.2]}, {}, "cannot be tuned"),
+        ({"fedprox:algorithm.mu": [0.1, 1.0]}, {}, "fedprox is not compared; choose from fedavg"),
+        (RATES, {"trials": 4}, "fedavg has 3 combinations .* at most 3 trials"),
+        (RATES, {"trials": 1}, "nothing to choose"),
+        (RATES, {"rounds": 1}, "1 round cannot be halved for 3 trials: give at least 2 rounds"),
+    ],
+)
+def test_mistakes_are_reported_before_the_first_trial(
+    grid: dict[str, list[Any]], options: dict[str, Any], message: str, experiment: Make, tmp_path: Path
+) -> None:
+    methods = options.pop("methods", ["fedavg"])
+    with pytest.raises(ConfigError, match=message):
+        tune(experiment(), methods, grid, tmp_path / "trials", **{"rounds": 4, **options})
+    assert not (tmp_path / "trials").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("client.learning_rate", "write key=value,value"), ("=1,2", "write key=value,value")],
+)
+def test_values_are_written_as_key_and_values(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_grid([text])
+    with pytest.raises(ConfigError, match="is given twice"):
+        parse_grid(["client.learning_rate=1,2", "client.learning_rate=3,4"])
+
+
+def _folder_bytes(folder: Path) -> dict[str, bytes]:
+    """Return the rounds of all trials, without times."""
+    found = {}
+    for path in sorted(folder.glob("*/rounds.jsonl")):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        found[path.parent.name] = json.dumps([{**line, "seconds": 0} for line in lines]).encode()
+    return found
+
+
+class Stopped(Exception):
+    """What Ctrl-C stands for."""
+
+
+class StopsAfter:
+    """A callback that ends the process's work after so many logged lines."""
+
+    def __init__(self, lines: int) -> None:
+        self.left = lines
+
+    def log(self, text: str) -> None:
+        """Count a line."""
+        self.left -= 1
+        if not self.left:
+            raise Stopped
+
+    def started(self, *given: Any) -> None:
+        """Do nothing."""
+
+    on_progress = on_round = finished = started
+
+
+@pytest.mark.parametrize("lines", [6, 8])
+def test_a_stopped_search_goes_on_to_the_same_choice(lines: int, experiment: Make, tmp_path: Path) -> None:
+    whole = tune(experiment(), ["fedavg"], RATES, tmp_path / "whole", rounds=4)
+    with pytest.raises(Stopped):
+        tune(experiment(), ["fedavg"], RATES, tmp_path / "parts", rounds=4, callback=StopsAfter(lines))
+    assert _folder_bytes(tmp_path / "parts") != _folder_bytes(tmp_path / "whole"), "it was stopped in between"
+    parts = tune(experiment(), ["fedavg"], RATES, tmp_path / "parts", rounds=4)
+    assert parts["fedavg"].scores == whole["fedavg"].scores
+    assert parts["fedavg"].chosen == whole["fedavg"].chosen
+    assert _folder_bytes(tmp_path / "parts") == _folder_bytes(tmp_path / "whole")
+    assert not list((tmp_path / "whole").glob("*/checkpoint")), "weights of trials are not kept"
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "whole").rglob("*")}
+    assert (
+        tune(experiment(), ["fedavg"], RATES, tmp_path / "whole", rounds=4)["fedavg"].scores
+        == whole["fedavg"].scores
+    )
+    assert {path: path.stat().st_mtime_ns for path in before} == before, "finished trials are not repeated"
+
+
+def test_the_test_set_does_not_change_the_choice(experiment: Make, tmp_path: Path) -> None:
+    """All labels of the test set are wrong in one of two copies of the data."""
+    rows = example_rows(160)
+    labels = sorted({label for _, label, _ in rows})
+    wrong = dict(zip(labels, labels[1:] + labels[:1], strict=True))
+    results = []
+    for name, tests in (
+        ("right", rows[120:]),
+        ("wrong", [(t, wrong[label], s) for t, label, s in rows[120:]]),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        data = {
+            "path": str(write_csv(folder / "train.csv", rows[:120])),
+            "test_path": str(write_csv(folder / "test.csv", tests)),
+        }
+        settings = config.parse({**experiment().model_dump(exclude_none=True), "data": data})
+        results.append(tune(settings, ["fedavg"], RATES, folder / "trials", rounds=4)["fedavg"])
+    right, other = results
+    assert other.scores == right.scores
+    assert other.chosen == right.chosen
+
+
+def test_a_trial_trains_on_the_rest_and_is_tested_on_the_part(experiment: Make, tmp_path: Path) -> None:
+    settings = experiment()
+    plain = fednlp.run(settings, tmp_path / "plain")
+    trial = fednlp.run(
+        config.with_settings(settings, {"evaluation.validation_fraction": 0.25}), tmp_path / "trial"
+    )
+    whole, part = (Partition.load(run.partition) for run in (plain, trial))
+    for client in range(whole.num_clients):
+        assert {*part.train(client).tolist(), *part.test(client).tolist()} == {*whole.train(client).tolist()}
+    tested = np.load(trial.test_numbers)
+    assert tested.tolist() == sorted(part.test_indices.tolist())
+    facts = trial.read_json("environment.json")["data"]
+    assert (facts["train"], facts["test"]) == (len(part.train_indices), len(tested))
+
+
+def test_trials_that_diverge_are_not_chosen(experiment: Make, tmp_path: Path) -> None:
+    grid = {"client.learning_rate": [1e-2, 1e30]}
+    settings = config.with_settings(experiment(), {"client.optimizer": "sgd"})
+    found = tune(settings, ["fedavg", "centralised"], grid, tmp_path / "trials", rounds=2)
+    for result in found.values():
+        assert result.chosen == {"client.learning_rate": 1e-2}
+        assert None in [scores[-1] for scores in result.scores]
+    assert (
+        tune(settings, ["fedavg"], grid, tmp_path / "trials", rounds=2)["fedavg"].scores
+        == found["fedavg"].scores
+    )
+    with pytest.raises(RunError, match="every trial of fedavg diverged"):
+        tune(settings, ["fedavg"], {"client.learning_rate": [1e29, 1e30]}, tmp_path / "trials", rounds=2)
+
+
+def test_clients_own_models_are_compared_by_their_own_tests(experiment: Make, tmp_path: Path) -> None:
+    found = tune(experiment(), ["ditto", "local"], RATES, tmp_path / "trials", rounds=2)
+    for method, result in found.items():
+        candidate = result.search.candidates[0]
+        line = RunDir(candidate.folder).round_lines()[-1]
+        assert line["evaluation"]["personal"][result.metric] in result.scores[0], method
+    table = tuning_table(found)
+    assert len(table.rows) == 6
+    assert [note.startswith("Chosen for ") for note in table.notes] == [True, True]
+
+
+def test_the_choice_is_compared(experiment: Make, tmp_path: Path) -> None:
+    chosen = {"fedavg": {"client.learning_rate": 0.5}}
+    runs = fednlp.compare(experiment(), ["fedavg", "fedprox"], out=tmp_path / "cmp", settings=chosen)
+    rates = {one.method: RunDir(one.folder).experiment().client.learning_rate for one in runs}
+    assert rates["fedavg"] == 0.5
+    assert rates["fedprox"] == experiment().client.learning_rate
+    assert all(RunDir(one.folder).experiment().evaluation.validation_fraction is None for one in runs)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"fewshot.gold": 16}, "needs labels of training examples"),
+        ({"data.name": "sites", "partition.method": "silos"}, "is for simulations"),
+    ],
+)
+def test_a_validation_part_needs_labels(changes: dict[str, Any], message: str) -> None:
+    document = {"data": {"name": "20news"}, "evaluation": {"validation_fraction": 0.2}}
+    with pytest.raises(ConfigError, match=message):
+        config.with_settings(config.parse(document), changes).resolved()
+
+
+def test_on_the_command_line(experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    from fednlp.cli import app
+
+    monkeypatch.chdir(tmp_path)
+    toml = tmp_path / "tiny.toml"
+    toml.write_text(config.dump(experiment()))
+    options = ["compare", str(toml), "--algorithms", "fedavg,fedprox", "--out", "cmp"]
+    search = [
+        "--tune",
+        "client.learning_rate=1e-3,3e-2",
+        "--tune",
+        "fedprox:algorithm.mu=0.01,1",
+        "--tune-rounds",
+        "2",
+    ]
+    done = CliRunner().invoke(app, [*options, *search], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    for text in (
+        "20% of each client's training examples; the test sets are not used",
+        "fedprox: 2 of 4 combinations: 2 up to round 2; 4 rounds in all",
+        "Chosen for FedAvg: client.learning_rate = ",
+    ):
+        assert text in done.output
+    page = (tmp_path / "cmp/report/report.html").read_text()
+    assert "Choice of settings" in page
+    with (tmp_path / "cmp/report/tuning.csv").open() as file:
+        assert len(list(csv.reader(file))) == 5
+    alone = CliRunner().invoke(app, [*options, "--trials", "2"])
+    assert isinstance(alone.exception, ConfigError)
+    assert "--trials goes with --tune" in str(alone.exception)
