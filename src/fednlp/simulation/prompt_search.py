@@ -22,9 +22,9 @@ from fednlp.fewshot.word_search import (
     likelihood_ratios,
     require_every_label,
 )
+from fednlp.simulation.assignment import build_partition
 from fednlp.simulation.components import RunComponents, build_components
 from fednlp.simulation.gold_labels import class_names_of, drawn_gold_labels
-from fednlp.simulation.partitioning import build_partition
 from fednlp.simulation.start_model import start_model
 from fednlp.tasks.prompt_classification import PromptClassification
 
