@@ -1,10 +1,12 @@
-"""What the engines cost beside the pool: a warm round of two workers with each, on this machine.
+"""What engines and transports cost on this machine, in one run: rounds beside the pool, copies beside plain TCP.
 
     python benchmarks/transports.py         # prints JSON
 
 The federation is that of ``benchmarks/engine.py``: BERT-tiny, 10 clients a round, 4 steps each. Rounds of the pool
 and of the other engine alternate within one process, so that both meet the same machine; the figure is the median
 of their ratios. MPI is left out where there is no ``mpirun`` beside this Python, and Ray where it is not installed.
+``transports`` sends 90 MB by gRPC, by gRPC with TLS on both sides, by way of a broker, and by MPI, each in turns with a
+copy over TCP (``benchmarks/speed/transfer.py`` and ``benchmarks/speed/broadcast.py``).
 """
 
 import argparse
@@ -19,10 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from engine import Federation
+from speed.broadcast import broadcast
+from speed.transfer import transfer
 
 from fednlp.runtime.launch import rank_of
 
 BOUND = 1.25
+MEGABYTES = 90.0
 
 
 def compared(engine: str, rounds: int) -> dict[str, Any]:
@@ -53,10 +58,11 @@ def compared(engine: str, rounds: int) -> dict[str, Any]:
     }
 
 
-def measured(engine: str, rounds: int) -> dict[str, Any]:
-    """Measure an engine in processes of its own."""
-    launcher = [str(Path(sys.executable).with_name("mpirun")), "-n", "2"] if engine == "mpi" else []
-    command = [*launcher, sys.executable, __file__, "--rounds", str(rounds), "--measure", engine]
+def measured(what: str, rounds: int) -> dict[str, Any]:
+    """Measure an engine, or ``broadcast``, in processes of its own."""
+    ranks = what in ("mpi", "broadcast")
+    launcher = [str(Path(sys.executable).with_name("mpirun")), "-n", "2"] if ranks else []
+    command = [*launcher, sys.executable, __file__, "--rounds", str(rounds), "--measure", what]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
@@ -71,7 +77,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15, help="warm rounds a figure")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.measure == "mpi":
+    if options.measure == "broadcast":
+        print(json.dumps(broadcast(MEGABYTES, options.rounds)))
+    elif options.measure == "mpi":
         from fednlp.runtime.mpi import leading
 
         with leading():
@@ -82,13 +90,17 @@ def main() -> None:
         result: dict[str, Any] = {"cores": os.cpu_count()}
         if Path(sys.executable).with_name("mpirun").exists():
             result["mpi"] = measured("mpi", options.rounds)
+            result["broadcast"] = measured("broadcast", 9)
         if importlib.util.find_spec("ray"):
             result["ray"] = measured("ray", options.rounds)
+        result["transports"] = transfer(MEGABYTES, 7)
         print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":
-    if rank_of()[0]:
+    if rank_of()[0] and "broadcast" in sys.argv:
+        broadcast(MEGABYTES, int(sys.argv[sys.argv.index("--rounds") + 1]))
+    elif rank_of()[0]:
         from fednlp.runtime.mpi import follow
 
         follow()

@@ -200,8 +200,9 @@ class Page:
 
 
 def as_compared(line: str) -> str:
-    """Return a line without the width of its columns, which follows from what stands in them."""
-    return re.sub("─+", "─", " ".join(line.split()))
+    """Return a line without what a terminal decides: columns' width, and how the rule under a table's head looks."""
+    words = line.split()
+    return "─" if words and all(re.fullmatch("─+|-{3,}", word) for word in words) else " ".join(words)
 
 
 def follow(page: Path, slow: bool, folder: Path, patch: pytest.MonkeyPatch, capsys: Any) -> None:

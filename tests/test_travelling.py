@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -323,3 +324,38 @@ def test_tests_split_off_the_clients_own_examples(experiment: Make, tmp_path: Pa
     assert sorted([*part.train_indices, *tests]) == sorted([*plain.train_indices, *plain.test_indices])
     said = lines_of(run)[-1]["evaluation"]["global"]["accuracy"]
     assert evaluate_run(run.folder).metrics["accuracy"] == pytest.approx(said)
+
+
+def test_weights_in_16_bits_stay_so_at_the_server(experiment: Make, tmp_path: Path) -> None:
+    """With one client a round, the model is what that client sent: 16-bit weights, round after round."""
+    settings = {"clients_per_round": 1, "num_rounds": 2, "exchange": {"up": ["float16"], "down": ["float16"]}}
+    lost = {}
+    for send in ("weights", "updates"):
+        run = fednlp.run(experiment(settings | {"exchange.send": send}), tmp_path / send)
+        weights = x_of(run)
+        lost[send] = float((weights - weights.half().float()).abs().max())
+        assert lines_of(run)[0]["bytes_up"] == lines_of(run)[0]["bytes_down"]
+    assert lost["weights"] < 1e-7 < 1e-5 < lost["updates"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"exchange.send": "weights"}, 'say exchange.up = ["float16"]'),
+        ({"exchange": {"send": "weights", "up": ["topk:0.1"]}}, "topk:0.1 is for updates"),
+        (
+            {"exchange": {"send": "weights", "up": ["int8"], "error_feedback": True}},
+            "is for updates: leave it out",
+        ),
+        (
+            {"partition": {"method": "file", "file": "x.npz", "test_sets": "own-split"}},
+            "the file has the clients' tests",
+        ),
+        ({"pull.norm": "l1"}, "no effect with pull.rule"),
+    ],
+)
+def test_new_ways_to_travel_say_what_they_cannot_go_with(
+    changes: dict[str, Any], message: str, experiment: Make
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        experiment(changes).resolved()

@@ -333,3 +333,9 @@ def test_the_page_on_data_lists_every_entry_as_it_is() -> None:
         ]
         assert f"| {' | '.join(cells)} |" in page
         assert f"| `{entry.name}` | {entry.files} |" in page
+
+
+def test_papers_partitions_are_of_known_data_sets() -> None:
+    assert set(CATALOGUE) >= set(PAPER_PARTITIONS)
+    assert "train_size = 50000" in str(info("ontonotes")["paper_partition"])
+    assert info("bbc")["paper_partition"] is None

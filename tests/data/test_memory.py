@@ -1,4 +1,4 @@
-"""A large file is read, stored and indexed in bounded memory."""
+"""A large file is read, stored, indexed and sampled in bounded memory."""
 
 import subprocess
 import sys
@@ -13,6 +13,8 @@ data = load_data(path=sys.argv[1])
 assert data.train.num_rows == int(sys.argv[2])
 assert data.labels("train").max() == 19
 assert len(data.groups("train", "author")[1]) == 50_000
+sample = load_data(path=sys.argv[1], train_size=1000, test_size=500)
+assert sample.train.num_rows == 1500
 status = pathlib.Path("/proc/self/status").read_text()
 print(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
 """

@@ -9,8 +9,9 @@ from typing import Any
 from unittest.mock import patch
 
 from fednlp.deployment import federation
+from fednlp.deployment.calls import StoredReply
 from fednlp.deployment.federation import FOLDER, Federation, open_directory, run_name
-from fednlp.deployment.hub import Hub, StoredReply
+from fednlp.deployment.hub import Hub
 from fednlp.deployment.links import Session, Wake
 from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.participate import Participant

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fednlp.deployment.hub import StoredReply
+from fednlp.deployment.calls import StoredReply
 from fednlp.deployment.messages import Call, ObjectRef
 from fednlp.deployment.objects import ref_of
 from fednlp.deployment.secure_agreed import Agreed

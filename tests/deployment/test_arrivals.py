@@ -23,8 +23,9 @@ from fednlp import fedbuff
 from fednlp.config import Experiment
 from fednlp.deployment import arrivals
 from fednlp.deployment.arrivals import Arrivals, Events
+from fednlp.deployment.calls import StoredReply
 from fednlp.deployment.federation import FOLDER, Federation, open_directory, run_name
-from fednlp.deployment.hub import Hub, StoredReply
+from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.participate import Participant
 from fednlp.deployment.servable import require_servable

@@ -17,8 +17,9 @@ import pytest
 import fednlp
 from fednlp.config import Experiment
 from fednlp.deployment import remote, waiting
+from fednlp.deployment.calls import StoredReply
 from fednlp.deployment.federation import FOLDER, Federation, run_name
-from fednlp.deployment.hub import Hub, StoredReply
+from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.messages import Call, Reply
 from fednlp.deployment.participate import Participant

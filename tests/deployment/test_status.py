@@ -20,8 +20,9 @@ from pydantic import ValidationError
 from fednlp.cli import main
 from fednlp.config import parse
 from fednlp.deployment import status_writer
+from fednlp.deployment.calls import Presence
 from fednlp.deployment.enrolment import FOLDER
-from fednlp.deployment.hub import Hub, Presence
+from fednlp.deployment.hub import Hub
 from fednlp.deployment.messages import Call
 from fednlp.deployment.overview import Overview
 from fednlp.deployment.status import STALE, Status, read_status, write_status

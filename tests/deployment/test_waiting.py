@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.deployment import waiting
-from fednlp.deployment.hub import StoredReply
+from fednlp.deployment.calls import StoredReply
 from fednlp.deployment.waiting import LOOK, Patience
 
 DAY = 24 * 3600.0

@@ -122,6 +122,20 @@ def test_shares_are_means_over_clients_of_tensors_and_of_parameters(new_run: New
     assert {share.parameters for share in sent_shares(run, None)} == {None}
 
 
+def test_a_part_of_a_tensor_counts_with_its_parameters(new_run: NewRun) -> None:
+    """Client 0 sends the bias of the first layer, 4 of its 20 embeddings' values, and 2 of a matrix that come round."""
+    folder = new_run()
+    run = _pulled(folder, HALVES, clients=1)
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    odd = [[9, 0, 1], [0], None, ["0", 1, 2], [2, 0, 1]]
+    lines[0] |= {"sent": {"0": [2]}, "sent_slices": {"0": [[0, 3, 7], [1, 3, 1], *odd]}}
+    lines[1] |= {"sent": {"0": [2]}, "sent_slices": "odd"}
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    first, second, *_ = sent_shares(read_run(folder), read_shared_tensors(run))
+    assert (first.tensors, first.parameters) == (3 / 5, (2 + 4 + 2) / 32)
+    assert (second.tensors, second.parameters) == (1 / 5, 2 / 32)
+
+
 def test_a_page_has_table_and_figure_and_others_have_neither(new_run: NewRun) -> None:
     run = _pulled(new_run(), PLAIN, clients=9)
     grid, picture = communication_blocks({"A": [run]})

@@ -35,7 +35,15 @@ def manifest(here: Path, document: Document) -> Path:
         {"name": "B", "method": "fedopt", "published": {"paper": 2.0}},
     ]
     claims = [{"says": "A falls to itself", "kind": "close", "rows": ["A", "B"], "within": 100.0}]
-    column = [{"name": "here", "against": ["paper"]}]
+    column = [
+        {"name": "here", "against": ["paper"]},
+        {"name": "own", "measure": "personal"},
+        {"name": "bytes", "measure": "sent"},
+        {"name": "bytes a round", "measure": "sent a round"},
+        {"name": "loss", "measure": "training loss"},
+        {"name": "rounds", "measure": "rounds to target", "target": 0.0},
+        {"name": "never", "measure": "sent to target", "target": 1.01},
+    ]
     ag = {"dataset": "agnews", "data": "agnews", "options": {"method": "uniform", "clients": 4}}
     entries = [
         {"id": "table1", "runs": ["quick"], "rows": rows, "columns": column, "claims": claims},
@@ -80,6 +88,19 @@ def test_what_fits_is_made_and_the_rest_says_why_not(manifest: Path, here: Path)
     assert sorted(cells["A"]) == sorted(cells["B"]) == ["0", "1"], "two seeds each"
     summary = json.loads((out / "runs/quick/fedavg-seed1/summary.json").read_text())
     assert cells["A"]["1"] == 100 * summary["evaluation"]["global"]["accuracy"]
+    lines = [
+        json.loads(line) for line in (out / "runs/quick/fedavg-seed1/rounds.jsonl").read_text().splitlines()
+    ]
+    sent = summary["bytes_up"] + summary["bytes_down"]
+    others = {name: rows["A"]["1"] for name, rows in found["table1"]["found"].items() if "A" in rows}
+    assert others == {
+        "here": cells["A"]["1"],
+        "own": 100 * summary["evaluation"]["personal"]["accuracy"],
+        "bytes": sent,
+        "bytes a round": sent / 2,
+        "loss": lines[-1]["train_loss"],
+        "rounds": next(line["round"] for line in lines if "global" in line["evaluation"]),
+    }
     assert found["table1"]["claims"][0]["holds"] is True
     assert found["table2"]["reason"].startswith("the call ended before it was done; about ")
     assert found["table3"]["reason"] == "there is no experiment file nothing"
@@ -112,7 +133,9 @@ def test_a_second_call_goes_on(
     request = Request([str(manifest)], ["figure1"])
     with stopping(rounds=2) as callback:
         reproduce(request, 3600, out, callback)
-    assert findings(out)["figure1"]["state"] == "not made"
+    left = findings(out)["figure1"]
+    assert left["state"] == "not made"
+    assert left["reason"].startswith("the call ended before it was done; about ")
     run = out / "runs/slow/fedavg-seed0"
     assert len((run / "rounds.jsonl").read_text().splitlines()) == 2
     before = json.loads((out / "reproduction.json").read_text())["seconds"]
@@ -212,9 +235,9 @@ def test_a_slower_machine_is_expected_to_stay_slow() -> None:
         (["fednl"], "there is no paper fednl: did you mean 'fednlp'?"),
         (["000", "--budget", "soon"], "--budget soon: write a time such as 90m"),
         (["000", "--only", "table9"], "--only table9: choose from tables, figures, partitions, table1"),
-        (["000", "--data", "wikiann"], "--data wikiann: write NAME=DIR"),
-        (["000", "--data", "wikian=x"], "--data wikian: choose from dialogsum,"),
-        (["000", "--data", "wikiann=nowhere"], "--data wikiann=nowhere: there is no such folder"),
+        (["000", "--data", "mrqa"], "--data mrqa: write NAME=DIR"),
+        (["000", "--data", "mrq=x"], "--data mrq: choose from dialogsum,"),
+        (["000", "--data", "mrqa=nowhere"], "--data mrqa=nowhere: there is no such folder"),
         (["000", "--seeds", "0"], "--seeds 0: at least 1 is needed"),
         ([], "which paper? say fednlp reproduce 000, or all"),
     ],

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from fednlp.deployment.hub import StoredReply
+from fednlp.deployment.calls import StoredReply
 from fednlp.deployment.inbox import round_of
 from fednlp.deployment.publishing import Offer
 from fednlp.deployment.remote import Sites

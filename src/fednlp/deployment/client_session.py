@@ -15,7 +15,6 @@ from fednlp.deployment.messages import (
     Bye,
     Call,
     Finished,
-    Get,
     Hello,
     ObjectChunk,
     ObjectRef,
@@ -23,21 +22,20 @@ from fednlp.deployment.messages import (
     Reply,
     Resume,
     Stored,
-    UploadChunk,
     Welcome,
     Withdrawn,
     from_server,
     pack,
     printable,
 )
-from fednlp.deployment.objects import ObjectCache, ObjectFile, Partial, ref_of
+from fednlp.deployment.objects import ObjectCache, ref_of
 from fednlp.deployment.outbox import Outbox, RunOutbox
-from fednlp.errors import ProtocolError, RunError
+from fednlp.deployment.transfers import DamagedObject, Fetching, Uploading
+from fednlp.errors import ProtocolError
 
 _MOST_CALLS = 256
 _MOST_REQUESTS = 64 << 20
 """Bytes of the calls that are open at most."""
-_MOST_DAMAGED = 3
 _MOST_WAITING = 1024
 _ANOTHER_RUN = (
     "the server names another run than before, and a join token is for one run: ask who runs the server why, and for a "
@@ -117,10 +115,8 @@ class ClientSession:
         self._lock = threading.RLock()
         self._box: RunOutbox | None = None
         self._asked: dict[str, _Asked] = {}
-        self._damaged: dict[str, int] = {}
         self._events: list[Callable[[], None]] = []
-        self._fetching: dict[str, Partial] = {}
-        self._uploads: dict[str, tuple[ObjectFile, int]] = {}
+        self._fetching, self._uploads = Fetching(objects, self._say), Uploading()
         self._reset(lambda: None)
 
     def _reset(self, wake: Wake) -> None:
@@ -131,7 +127,6 @@ class ClientSession:
         self._called: set[str] = (
             set()
         )  # calls that came in this connection: the server sends objects for these alone
-        self._stale: set[str] = set()  # objects that are no longer fetched: chunks may still be on their way
 
     def begin(self, wake: Wake) -> Self:
         """Begin a new connection.
@@ -182,15 +177,13 @@ class ClientSession:
                 call_id = self._offers.popleft()
                 if call_id in self._box and call_id not in self._uploads:
                     return pack(self._box.read(call_id))
-            return self._next_chunk()
+            return self._uploads.next_frame()
 
     def close(self) -> None:
         """Let go of what the connection held: it is gone."""
         with self._lock:
-            while self._fetching:
-                self._fetching.popitem()[1].close()
-            while self._uploads:
-                self._uploads.popitem()[1][0].close()
+            self._fetching.close()
+            self._uploads.close()
             self._welcomed = False
 
     def leave(self, reason: str) -> None:
@@ -321,7 +314,7 @@ class ClientSession:
                 )
         objects: dict[str, Path] = {}
         for name, ref in asked.call.objects.items():
-            path = self._objects.find(ref) or self._fetch(ref)
+            path = self._fetching.find(ref)
             if path is not None:
                 objects[name] = path
         if call_id in self._asked and len(objects) == len(asked.call.objects):
@@ -330,46 +323,24 @@ class ClientSession:
             self._events.append(lambda: self._on_ready(ready))
         return None
 
-    def _fetch(self, ref: ObjectRef) -> Path | None:
-        """Ask for the rest of an object, or return its file if nothing is left to ask for."""
-        if ref.digest in self._fetching:
-            return None
-        self._stale.discard(ref.digest)
-        self._fetching[ref.digest] = partial = self._objects.begin(ref)
-        if partial.whole and self._objects.keep(partial):
-            del self._fetching[ref.digest]
-            return self._objects.find(ref)
-        self._say(Get(ref.digest, partial.length))
-        return None
-
     def _chunk(self, chunk: ObjectChunk, payload: memoryview) -> None:
-        partial = self._fetching.get(chunk.digest)
-        if partial is None:
-            if chunk.digest in self._stale:
+        try:
+            if not self._fetching.arrived(chunk, payload):
                 return
-            raise ProtocolError(f"a chunk of the object {chunk.digest}, which was not asked for")
-        partial.append(chunk.offset, payload)
-        if not partial.whole:
-            return
+            error = None
+        except DamagedObject as damaged:
+            error = str(damaged)
         needing = [
             call_id
             for call_id, one in self._asked.items()
             if call_id in self._called
             and any(ref.digest == chunk.digest for ref in one.call.objects.values())
         ]
-        if self._objects.keep(partial):
-            del self._fetching[chunk.digest]
-            self._damaged.pop(chunk.digest, None)
-            for call_id in needing:
-                self._advance(call_id)
-            return
-        self._damaged[chunk.digest] = self._damaged.get(chunk.digest, 0) + 1
-        if self._damaged[chunk.digest] < _MOST_DAMAGED:
-            self._say(Get(chunk.digest, 0))
-            return
-        del self._damaged[chunk.digest]
         for call_id in needing:
-            self._fail(call_id, f"the object {chunk.digest} arrived damaged {_MOST_DAMAGED} times")
+            if error is None:
+                self._advance(call_id)
+            else:
+                self._fail(call_id, error)
 
     def _resume(self, resume: Resume) -> None:
         assert self._box is not None
@@ -381,10 +352,8 @@ class ClientSession:
             raise ProtocolError(
                 f"the server wants {resume.id} from {resume.offset}, which has {reply.size} bytes"
             )
-        if resume.id in self._uploads:
-            self._uploads.pop(resume.id)[0].close()
-        path = self._box.body(resume.id, reply.digest)
-        self._uploads[resume.id] = ObjectFile(path, ObjectRef(reply.digest, reply.size)), resume.offset
+        path, ref = self._box.body(resume.id, reply.digest), ObjectRef(reply.digest, reply.size)
+        self._uploads.begin(resume.id, path, ref, resume.offset)
 
     def _stored(self, call_id: str) -> None:
         assert self._box is not None
@@ -397,8 +366,7 @@ class ClientSession:
         """Forget a call and its answer."""
         assert self._box is not None
         self._check_own(call_id)
-        if call_id in self._uploads:
-            self._uploads.pop(call_id)[0].close()
+        self._uploads.stop(call_id)
         if call_id in self._box:
             self._box.remove(call_id)
         asked = self._asked.pop(call_id, None)
@@ -425,19 +393,7 @@ class ClientSession:
             if call_id in self._called
             for ref in one.call.objects.values()
         }
-        for digest in [one for one in self._fetching if one not in needed]:
-            self._fetching.pop(digest).close()
-            self._stale.add(digest)
-
-    def _next_chunk(self) -> bytes | None:
-        for call_id, (file, offset) in self._uploads.items():
-            if offset < file.ref.size:
-                data = file.chunk(offset)
-                if not data:
-                    raise RunError(f"the answer to {call_id} in {self._outbox.folder} was cut short")
-                self._uploads[call_id] = file, offset + len(data)
-                return pack(UploadChunk(call_id, offset), data)
-        return None
+        self._fetching.keep_only(needed)
 
     def _check_own(self, call_id: str) -> None:
         if client_of(call_id) != self.client:

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from fednlp.deployment.answers import require_own
 from fednlp.deployment.asked import SiteRequest
-from fednlp.deployment.hub import Hub, StoredReply
+from fednlp.deployment.calls import StoredReply
+from fednlp.deployment.hub import Hub
 from fednlp.deployment.messages import Call
 from fednlp.deployment.objects import mapped_privately
 from fednlp.deployment.publishing import Offer, Publisher

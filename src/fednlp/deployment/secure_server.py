@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from fednlp.deployment.hub import Hub, StoredReply
+from fednlp.deployment.calls import StoredReply
+from fednlp.deployment.hub import Hub
 from fednlp.deployment.inbox import client_of
 from fednlp.deployment.messages import Call, ObjectRef
 from fednlp.deployment.secure_messages import BODY, Step, steps_of, to_json

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from fednlp.deployment.call_names import all_in_words
-from fednlp.deployment.hub import Presence
+from fednlp.deployment.calls import Presence
 from fednlp.deployment.status import SiteStatus, State
 
 IDLE = "waits"
-"""What a connected client does that has nothing to do (:class:`fednlp.deployment.hub.Presence`)."""
+"""What a connected client does that has nothing to do (:class:`fednlp.deployment.calls.Presence`)."""
 
 
 def site_state(registered: str, presence: Presence | None, asked: bool) -> State:

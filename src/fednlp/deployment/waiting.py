@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fednlp.deployment.hub import StoredReply
+from fednlp.deployment.calls import StoredReply
 from fednlp.deployment.inbox import client_of
 
 LOOK = 1.0

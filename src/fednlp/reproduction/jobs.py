@@ -16,7 +16,7 @@ from fednlp.simulation.compare import Planned, complete, plan
 from fednlp.simulation.partitioning import partition_source
 from fednlp.simulation.run_dir import RunDir
 
-_PARTITION_SECONDS = 20.0
+_PARTITION_SECONDS = 10.0
 FIGURES = "figures.json"
 """The file of a partition's figures; written last."""
 
@@ -38,6 +38,11 @@ class Job:
     expected: float
     folder: Path
     work: Planned | Experiment
+
+    @property
+    def kind(self) -> str:
+        """``"run"`` or ``"partition"``."""
+        return "run" if isinstance(self.work, Planned) else "partition"
 
     @property
     def done(self) -> bool:

@@ -18,6 +18,9 @@ Measure = Literal[
     "sent to target",
     "simulated time",
     "simulated time to target",
+    "training time",
+    "labelling time",
+    "sending time",
     "rounds to target",
     "energy",
     "memory",
@@ -30,7 +33,8 @@ Measure = Literal[
 
 ``score`` and ``personal`` are the task's metric on the whole test set and on the clients' own, in points where it is
 a share. ``... to target`` is what was spent when the score first reached the column's target. ``engine on client`` is
-a model's score on one client's tests, or its mean over them. ``divergence`` and ``size spread`` are of a partition:
+a model's score on one client's tests, or its mean over them. ``training``, ``labelling`` and ``sending time`` are the
+parts of ``simulated time``. ``divergence`` and ``size spread`` are of a partition:
 the clients' mean Jensen-Shannon divergence from the prior, and the sizes' standard deviation divided by their mean.
 """
 

@@ -22,7 +22,14 @@ Cells = Mapping[str, Mapping[str, Values]]
 """Figures by column, row and seed."""
 
 _BYTES: tuple[Measure, ...] = ("sent", "sent a round", "sent to target", "memory")
-_SECONDS: tuple[Measure, ...] = ("simulated time", "simulated time to target")
+_COUNTED: Mapping[Measure, str] = {
+    "simulated time": "simulated_seconds",
+    "training time": "seconds_training",
+    "labelling time": "seconds_labelling",
+    "sending time": "seconds_sending",
+    "energy": "energy_joules",
+}
+"""Measures that are a count of a run's lines, which has them only where they are priced."""
 
 
 class Figures(Shape):
@@ -72,7 +79,7 @@ def text_of(measure: Measure, values: Values) -> str:
 def _format(measure: Measure) -> Callable[[float], str]:
     if measure in _BYTES:
         return human_bytes
-    if measure in _SECONDS:
+    if "time" in measure:
         return human_seconds
     if measure in ("training loss", *OF_PARTITIONS):
         return "{:.3f}".format
@@ -108,6 +115,9 @@ def _last(run: Run, name: str) -> float | None:
 def _value(
     run: Run, measure: Measure, column: Column, row: Row, part: str, target: float | None
 ) -> float | None:
+    if measure in _COUNTED:
+        key = _COUNTED[measure]
+        return run.total(key) if run.counted(key) else None
     match measure:
         case "score" | "personal":
             return _points(run, run.scores("global" if measure == "score" else "personal").get(run.metric))
@@ -115,10 +125,6 @@ def _value(
             return run.total("bytes_up") + run.total("bytes_down")
         case "sent a round":
             return (run.total("bytes_up") + run.total("bytes_down")) / max(len(run.rounds), 1)
-        case "simulated time":
-            return run.total("simulated_seconds") if run.counted("simulated_seconds") else None
-        case "energy":
-            return run.total("energy_joules") if run.counted("energy_joules") else None
         case "memory":
             return client_memory(run)
         case "training loss":

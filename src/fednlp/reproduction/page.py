@@ -45,9 +45,8 @@ class Finding:
     @property
     def state(self) -> str:
         """``made``, ``begun`` or ``not made``."""
-        if any(job.done for job in self.work.every):
-            return "begun" if self.reason and not all(job.done for job in self.work.every) else "made"
-        return "not made"
+        done = [job.done for job in self.work.every]
+        return "not made" if not any(done) else "made" if all(done) else "begun"
 
 
 def find(work: Work, reason: str) -> Finding:

@@ -186,11 +186,15 @@ def _make(
         lasts = _carry_out(job, end, out, record, callback, failed, now)
 
 
-def _slowness(works: Sequence[Work], record: folder.Record) -> float:
-    """Return how many times longer than expected the finished jobs took."""
-    return folder.slowness(
-        record, {job.name: job.expected for work in works for job in work.every if job.done}
-    )
+def _slowness(works: Sequence[Work], record: folder.Record) -> dict[str, float]:
+    """Return how many times longer than expected the finished jobs of each kind took."""
+    jobs = {job.name: job for work in works for job in work.every}
+    return {
+        kind: folder.slowness(
+            record, {job.name: job.expected for job in jobs.values() if job.done and job.kind == kind}
+        )
+        for kind in {job.kind for job in jobs.values()}
+    }
 
 
 def _carry_out(
@@ -218,14 +222,14 @@ def _carry_out(
     return True
 
 
-def _steps(works: Sequence[Work], factor: float, failed: Mapping[str, str]) -> list[Step]:
+def _steps(works: Sequence[Work], factor: Mapping[str, float], failed: Mapping[str, str]) -> list[Step]:
     """Return the unfinished steps of all entries whose jobs did not fail."""
     found = []
     for work in works:
         for seed in sorted({job.seed for job in work.every}):
             todo = [job for job in (*work.before, *_of_seed(work, seed)) if not job.done]
             if todo and not any(job.name in failed for job in todo):
-                costs = {job.name: factor * job.expected * job.left for job in todo}
+                costs = {job.name: factor[job.kind] * job.expected * job.left for job in todo}
                 found.append(Step(work.id, seed, tuple(costs.items())))
     return found
 
@@ -234,7 +238,7 @@ def _of_seed(work: Work, seed: int) -> list[Job]:
     return [job for job in work.every if job.seed == seed and job not in work.before]
 
 
-def _reason(work: Work, factor: float, failed: Mapping[str, str]) -> str:
+def _reason(work: Work, factor: Mapping[str, float], failed: Mapping[str, str]) -> str:
     """Return why an entry is not finished; nothing where it is."""
     if work.reason:
         return work.reason
@@ -244,5 +248,5 @@ def _reason(work: Work, factor: float, failed: Mapping[str, str]) -> str:
         return f"failed: {broken[0]}"
     if not todo:
         return ""
-    needed = sum(factor * job.expected * job.left for job in todo)
+    needed = sum(factor[job.kind] * job.expected * job.left for job in todo)
     return f"the call ended before it was done; about {human_seconds(needed)} of runs are left"

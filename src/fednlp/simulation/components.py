@@ -98,13 +98,16 @@ def build_components(experiment: Experiment, log: Log, data: TextData | None = N
     return RunComponents(data, source, tokenizer, task_spec, task, train, test, limit)
 
 
-def on_validation(components: RunComponents, partition: Partition) -> RunComponents:
-    """Return components whose test set is the clients' validation part of the training set.
+def as_tested(experiment: Experiment, components: RunComponents, partition: Partition) -> RunComponents:
+    """Return the components with the tests that are configured: the test set, or a part of the training examples.
 
     Args:
+        experiment: The configuration.
         components: Data, task and features of the run.
-        partition: With the validation part as the clients' tests.
+        partition: With the validation part, if there is one, as the clients' tests.
     """
+    if experiment.evaluation.validation_fraction is None:
+        return components
     data = components.data
     train, test = (np.sort(part) for part in (partition.train_indices, partition.test_indices))
     validation = replace(data, test=data.train, train_numbers=train, test_numbers=test, held_out=True)

@@ -13,7 +13,6 @@ from typing import Any
 
 from fednlp import config
 from fednlp.config import Experiment
-from fednlp.config.round_schedules import WITHOUT_ROUNDS
 from fednlp.disk import atomic
 from fednlp.errors import RunError, TooFewClients
 from fednlp.federated.sums import DIVERGED
@@ -36,7 +35,7 @@ class SearchResult:
 
     Attributes:
         search: What was tried.
-        scores: Of each candidate, its validation scores after the stages that it took part in; None where it diverged.
+        scores: Of each candidate, its validation scores after the stages that it took part in; None where it failed.
         chosen: The settings with the highest score in the last stage.
         metric: Name of the score.
     """
@@ -78,7 +77,7 @@ def tune(
 
     Raises:
         ConfigError: As for :func:`plan_searches`.
-        RunError: All trials of a method diverged.
+        RunError: All trials of a method failed: they diverged, or have no score.
         FednlpError: As for :func:`fednlp.run`.
     """
     experiment = config.as_experiment(experiment)
@@ -135,7 +134,7 @@ def _cells(
     columns: Sequence[TableColumn], found: SearchResult, scores: Sequence[float | None]
 ) -> dict[str, Stat | None]:
     """Return the cells of a trial; a baseline without rounds has one score, in the last column."""
-    places = columns[-1:] if found.search.method in WITHOUT_ROUNDS else columns
+    places = columns[-1:] if found.search.in_full else columns
     cells: dict[str, Stat | None] = {column.key: None for column in columns}
     known = zip(places, scores, strict=False)
     return cells | {column.key: None if score is None else Stat((score,)) for column, score in known}
@@ -173,11 +172,10 @@ def _searched(search: MethodSearch, callback: _TrialCallback) -> SearchResult:
     """Run what is left of one method's search."""
     results: list[list[tuple[float, float] | None]] = [[] for _ in search.candidates]
     left, metric = list(range(len(search.candidates))), ""
-    whole = search.method in WITHOUT_ROUNDS
-    for stage in search.plan[-1:] if whole else search.plan:
+    for stage in search.plan[-1:] if search.in_full else search.plan:
         for number in left:
             candidate = search.candidates[number]
-            results[number].append(_result(candidate, None if whole else stage.rounds, callback))
+            results[number].append(_result(candidate, None if search.in_full else stage.rounds, callback))
             metric = RunDir(candidate.folder).read_json("environment.json")["data"]["metric"]
             callback.log(_line(search, candidate, stage, results[number][-1], metric))
         last = {number: results[number][-1] for number in left}
@@ -189,8 +187,11 @@ def _searched(search: MethodSearch, callback: _TrialCallback) -> SearchResult:
         return SearchResult(search, (), {}, metric)
     winner = search.candidates[left[0]]
     if results[left[0]][-1] is None:
-        reason = json.loads((winner.folder / _FAILED).read_text())["reason"]
-        raise RunError(f"every trial of {search.method} diverged ({reason}): give other values")
+        failed = winner.folder / _FAILED
+        why = (
+            json.loads(failed.read_text())["reason"] if failed.is_file() else f"their {metric} is not defined"
+        )
+        raise RunError(f"every trial of {search.method} failed ({why}): give other values")
     _remove_weights(winner.folder)
     callback.log(f"{search.method}: chosen {shown(winner.changes)}")
     scores = tuple(tuple(one and one[0] for one in stages) for stages in results)
@@ -204,13 +205,13 @@ def _line(
     result: tuple[float, float] | None,
     metric: str,
 ) -> str:
-    what = f"validation {metric_title(metric)} {metric_value(metric, result[0])}" if result else "diverged"
-    after = "" if search.method in WITHOUT_ROUNDS else f" after round {stage.rounds}"
+    what = f"validation {metric_title(metric)} {metric_value(metric, result[0])}" if result else "failed"
+    after = "" if search.in_full else f" after round {stage.rounds}"
     return f"  {search.method} ({shown(candidate.changes)}): {what}{after}"
 
 
 def _result(candidate: Candidate, rounds: int | None, callback: _TrialCallback) -> tuple[float, float] | None:
-    """Run a trial up to a round, or to its end; return its score and training loss there, None where it diverged."""
+    """Run a trial up to a round, or to its end; return its score and training loss there, None where it failed."""
     folder = RunDir(candidate.folder)
     if (candidate.folder / _FAILED).is_file():
         return None

@@ -23,7 +23,7 @@ from fednlp.runtime.launch import rank_of
 from fednlp.runtime.placement import workers_by_gpu
 from fednlp.simulation.assignment import build_partition
 from fednlp.simulation.callback import Callback, default_callback
-from fednlp.simulation.components import RunComponents, build_components, on_validation
+from fednlp.simulation.components import RunComponents, as_tested, build_components
 from fednlp.simulation.data_profile import profile_run_data
 from fednlp.simulation.facts import write_facts
 from fednlp.simulation.precision import with_precision
@@ -151,7 +151,7 @@ def resume(
         if known is not None:
             check_start(directory, experiment, known, start, callback.log)
         if partition is not None:
-            components = _as_tested(experiment, components, partition)
+            components = as_tested(experiment, components, partition)
         else:
             components, partition = _shared_out(experiment, components, callback)
             _write_start(directory, experiment, components, partition, callback, start)
@@ -232,13 +232,7 @@ def _shared_out(
             f"min_clients = {experiment.min_clients}, but there are only {partition.num_clients} clients "
             f"(partition.method = {experiment.partition.method}): lower min_clients"
         )
-    return _as_tested(experiment, components, partition), partition
-
-
-def _as_tested(experiment: Experiment, components: RunComponents, partition: Partition) -> RunComponents:
-    """Return the components with the tests that the experiment configures: the test set, or a validation part."""
-    validated = experiment.evaluation.validation_fraction is not None
-    return on_validation(components, partition) if validated else components
+    return as_tested(experiment, components, partition), partition
 
 
 @timed(IMPORTS)

@@ -60,13 +60,18 @@ class MethodSearch:
     candidates: tuple[Candidate, ...]
     plan: tuple[Stage, ...]
 
+    @property
+    def in_full(self) -> bool:
+        """Whether each trial is trained in full, since the method has no rounds."""
+        return any(one.experiment.algorithm.name in WITHOUT_ROUNDS for one in self.candidates)
+
     def describe(self) -> str:
         """Return what is tried, and for how many rounds, in a sentence."""
         lacking = f"; it has no {', '.join(self.lacking)}" if self.lacking else ""
         if not self.candidates:
             return f"{self.method}: it has none of these settings and is compared as it is"
         tried = f"{self.method}: {len(self.candidates)} of {plural(self.combinations, 'combination')}"
-        if self.method in WITHOUT_ROUNDS:
+        if self.in_full:
             return f"{tried}, each trained in full, since this baseline has no rounds{lacking}"
         parts = ", then ".join(f"{stage.trials} up to round {stage.rounds}" for stage in self.plan)
         return f"{tried}: {parts}; {plural(total_rounds(self.plan), 'round')} in all{lacking}"
@@ -248,6 +253,7 @@ def _candidate(
         "num_rounds": plan[-1].rounds,
         "evaluation.every": plan[0].rounds,
         "evaluation.validation_fraction": fraction,
+        "evaluation.personal": True,
         "evaluation.federated": False,
         "evaluation.cross_client_evaluation": False,
         "report.report_to": [],

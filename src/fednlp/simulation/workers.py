@@ -16,7 +16,7 @@ from fednlp.errors import RunError
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
 from fednlp.federated.algorithm import Algorithm
 from fednlp.partition import Partition
-from fednlp.simulation.components import RunComponents, build_components, on_validation
+from fednlp.simulation.components import RunComponents, as_tested, build_components
 from fednlp.simulation.configured_algorithm import attacked, build_algorithm
 from fednlp.training.local_training import LocalTraining
 from fednlp.training.worker import ClientWorker
@@ -93,8 +93,7 @@ def _as_found_here(spec: WorkerSpec, experiment: Experiment) -> tuple[WorkerSpec
         )
     components = build_components(experiment, _say_nothing)
     partition = build_partition(experiment, components.data, _say_nothing)
-    if experiment.evaluation.validation_fraction is not None:
-        components = on_validation(components, partition)
+    components = as_tested(experiment, components, partition)
     folder = Path(tempfile.mkdtemp(prefix="fednlp-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     np.save(folder / "test-numbers.npy", components.data.test_numbers)
