@@ -146,7 +146,8 @@ def test_a_pace_is_searched_for_with_the_mean_over_the_mix(
         return original(search, accuracy, labelling, batch, seconds)
 
     monkeypatch.setattr("fednlp.simulation.pace_search.tell", spied)
-    few = {"gold": 24, "pacing": "search", "validation": 20, "candidates": 2, "window": 2, "max_searches": 1}
+    few = {"gold": 24, "pacing": "search", "trials": "sequential", "trial_rounds": 2, "validation": 20}
+    few |= {"candidates": 2, "window": 2, "max_searches": 1}
     changes = {"fewshot": few, "costs": {"device": MIX}, "num_rounds": 20, "partition": {"clients": 8}}
     run = fednlp.run(experiment(changes), tmp_path / "run")
     parameters = run.read_json("summary.json")["parameters"] / 1e6

@@ -28,9 +28,30 @@ METHODS: dict[str, dict[str, Any]] = {
     "static": {"fewshot": FEW | {"pacing": "static", "f": 2, "per_client": 5}, "algorithm.name": "fedprox"},
     "curriculum": {"fewshot": FEW, "algorithm.name": "fedopt"},
     "wrong labels": {"fewshot": FEW | {"noisy_client_fraction": 0.3, "detect_label_noise": True}},
+    "search by gold labels": {
+        "fewshot": FEW | {"pacing": "search", "trial_rounds": 2, "gold": 60, "gamma": 100.0},
+        "partition.clients": 40,
+        "num_rounds": 6,
+        "algorithm.name": "fedopt",
+    },
+    "trials in waves": {
+        "fewshot": FEW
+        | {
+            "pacing": "search",
+            "trial_rounds": 2,
+            "validation": 20,
+            "candidates": 2,
+            "window": 1,
+            "threshold": 9.0,
+        },
+        "num_rounds": 18,
+        "evaluation.every": 9,
+        "algorithm.name": "fedopt",
+    },
     "search": {
         "fewshot": FEW
-        | {"pacing": "search", "validation": 20, "candidates": 2, "window": 2, "max_searches": 1},
+        | {"pacing": "search", "trials": "sequential", "trial_rounds": 2, "validation": 20, "candidates": 2}
+        | {"window": 2, "max_searches": 1},
         "num_rounds": 16,
         "evaluation.every": 8,
         "algorithm.name": "fedopt",
@@ -384,3 +405,64 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(case: str, experi
     changes, said = REFUSED[case]
     with pytest.raises(ConfigError, match=said):
         experiment(changes).resolved()
+
+
+@pytest.mark.parametrize("method", ["search by gold labels", "trials in waves"])
+def test_trials_at_once_have_disjoint_clients_and_lose_no_round(
+    method: str, experiment: Make, tmp_path: Path
+) -> None:
+    run = fednlp.run(experiment(METHODS[method]), tmp_path / "run")
+    lines, clients = lines_of(run), Partition.load(run.partition).num_clients
+    trials = [line for line in lines if line["pacing"]["phase"] == "trial"]
+    assert trials
+    for line in trials:
+        groups = line["pacing"]["groups"]
+        assert sorted(client for group in groups for client in group) == list(range(clients))
+        assert len(groups) == len(line["pacing"]["paces"]) + 1
+        control, *trying = (set(group) for group in groups)
+        assert not control & set(line["labelling"])
+        for group, (_, n, _) in zip(trying, line["pacing"]["paces"], strict=True):
+            assert len(group & set(line["labelling"])) <= n
+        assert len(set(line["cohort"])) == len(line["cohort"])
+    assert any("chosen" in line["pacing"] for line in trials)
+    steps = [line["steps"] for line in lines]
+    assert min(steps) > 0
+    assert not [name for name in load_file(run.state) if "fewshot.trial" in name]
+
+
+def test_static_pacing_adds_labels_at_each_labelling_of_a_client(experiment: Make, tmp_path: Path) -> None:
+    """FeS, section 4.1: "adding 100 pseudo labels per selected client per round"."""
+    few = FEW | {"pacing": "static", "per_client": 3, "n": 2}
+    lines = lines_of(fednlp.run(experiment({"fewshot": few, "num_rounds": 6}), tmp_path / "run"))
+    times: dict[int, int] = {}
+    for line in lines:
+        for client in line["labelling"]:
+            times[client] = times.get(client, 0) + 1
+        assert line["labels"]["pseudo"] == 3 * sum(times.values())
+    assert max(times.values()) > 1
+
+
+def test_a_random_filter_keeps_as_many_texts_and_others(experiment: Make, tmp_path: Path) -> None:
+    few = FEW | {"filter_ratio": 0.2, "filter": "random"}
+    run = fednlp.run(experiment({"fewshot": few, "num_rounds": 1}), tmp_path / "run")
+    facts = json.loads((run.folder / "summary.json").read_text())["fewshot"]
+    sizes = np.diff(Partition.load(run.partition).train_offsets)
+    assert facts["candidates"] <= np.ceil(0.2 * sizes).sum()
+    assert facts["candidates"] >= 0.2 * (sizes.sum() - FEW["gold"])
+
+
+def test_frozen_layers_and_embeddings_are_charged_once(experiment: Make, tmp_path: Path) -> None:
+    """By hand from a profile: the first labelling of a client costs more than its next ones."""
+    changes = {
+        "partition": {"method": "uniform", "clients": 1},
+        "clients_per_round": 1,
+        "fewshot": FEW | {"n": 1, "gold": 9},
+        "model.train": {"frozen": ["embeddings", "layer.0"]},
+        "costs": {"device": "jetson-tx2"},
+        "num_rounds": 2,
+    }
+    run = fednlp.run(experiment(changes), tmp_path / "run")
+    first, second = lines_of(run)
+    assert first["labelled"] == second["labelled"]
+    once, again = first["seconds_labelling"], second["seconds_labelling"]
+    assert once == pytest.approx(2 * again, rel=0.01)  # one layer of two is frozen, and its output is cached

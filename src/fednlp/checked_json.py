@@ -91,6 +91,13 @@ class Spent(Shape):
     labelled: Count = 0
     simulated_seconds: Number = 0
     energy_joules: Number = 0
+    seconds_training: Number = 0
+    seconds_labelling: Number = 0
+    seconds_sending: Number = 0
+    joules_training: Number = 0
+    joules_labelling: Number = 0
+    joules_sending: Number = 0
+    bytes_labelling: Count = 0
     seconds: Number = 0
 
 

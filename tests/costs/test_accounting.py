@@ -159,9 +159,61 @@ def test_an_unknown_model_is_priced_by_its_parameters_if_the_profile_says_how(tm
         inference=tx2.inference.seconds("mine", 10_000_000),
         watts_computing=12.0,
         watts_sending=4.0,
+        embedding=tx2.inference.seconds("minilm", 22_713_216),
     )
     path = tmp_path / "bare.toml"
     path.write_text('name = "bare"\nsource = "nothing known"\n[watts]\ncomputing = 3\n')
     assert device_cost_model(None, None, str(path), model="mine", parameters=10_000_000) is None
     with pytest.raises(ConfigError, match="there is no device profile"):
         device_cost_model(None, None, "jetsonn", model="mine", parameters=1)
+
+
+def test_the_parts_of_a_round_are_those_of_its_slowest_client_and_their_energy_that_of_all() -> None:
+    """By hand: two clients, of which one trains and one embeds, runs frozen layers once, and labels."""
+    at = CostModel(
+        bandwidth_up=10.0,
+        bandwidth_down=20.0,
+        training=2.0,
+        latency=1.0,
+        inference=0.5,
+        watts_computing=12.0,
+        watts_sending=4.0,
+        first_pass=0.25,
+        embedding=0.125,
+    )
+    cohort = {
+        0: ClientCost(bytes_up=20, bytes_down=40, examples=3, first_trained=4),
+        1: ClientCost(bytes_down=40, labelled=16, first_labelled=16, embedded=80, bytes_labelling=40),
+    }
+    line = round_line(cohort, fleet(at))
+    # Client 0: 1 + 2 + 2 + 6 + 1 = 12 s. Client 1: 1 + 2 + 8 + 4 + 10 = 25 s.
+    assert line["simulated_seconds"] == 25.0
+    assert (line["seconds_training"], line["seconds_labelling"], line["seconds_sending"]) == (0.0, 22.0, 3.0)
+    assert (line["joules_training"], line["joules_labelling"]) == (12.0 * 7, 12.0 * 22)
+    assert line["joules_sending"] == 4.0 * (4 + 2)
+    assert line["energy_joules"] == 12.0 * 29 + 4.0 * 6
+    assert line["bytes_labelling"] == 40
+
+
+@given(cohorts.filter(bool), models)
+def test_the_parts_sum_to_the_whole(cohort: dict[int, ClientCost], at: CostModel) -> None:
+    line = round_line(cohort, fleet(at))
+    parts = [line[f"seconds_{part}"] for part in ("training", "labelling", "sending")]
+    assert sum(parts) == pytest.approx(line["simulated_seconds"], rel=1e-9, abs=1e-5)
+    if "energy_joules" in line:
+        joules = [line[f"joules_{part}"] for part in ("training", "labelling", "sending")]
+        assert sum(joules) == pytest.approx(line["energy_joules"], rel=1e-9, abs=1e-5)
+
+
+work = st.tuples(*[st.integers(0, 2**20)] * 9)
+
+
+@given(work, work, models, st.floats(0, 9), st.floats(0, 9))
+def test_more_work_never_takes_less(
+    less: tuple[int, ...], more: tuple[int, ...], at: CostModel, first: float, embedding: float
+) -> None:
+    at = replace(at, first_pass=first, embedding=embedding)
+    names = ("bytes_up", "bytes_down", "examples", "labelled", "first_trained", "first_labelled", "embedded")
+    one = ClientCost(**dict(zip(names, less, strict=False)))
+    both = ClientCost(**{name: a + b for name, a, b in zip(names, less, more, strict=False)})
+    assert round_seconds({0: both}, fleet(at)) >= round_seconds({0: one}, fleet(at))

@@ -1,15 +1,17 @@
 """The known data sets: their published formats in small, and their published files where they are at hand."""
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fednlp.data import CATALOGUE, data_names, describe, info, load_data
-from fednlp.data.catalogue import entries
-from fednlp.data.catalogue.paper_clients import PAPER_CLIENTS
+from fednlp.config import parse
+from fednlp.data import data_names, describe, info, load_data
+from fednlp.data.catalogue import CATALOGUE, entries
+from fednlp.data.catalogue.paper_partitions import PAPER_PARTITIONS
 from fednlp.data.store import Rows
 from fednlp.errors import DataError, FetchError, MissingDependency
 from fednlp.formulations import TASKS
@@ -233,8 +235,36 @@ def test_every_data_set_of_the_papers_is_known() -> None:
         *("squad", "squadshifts", "xquad", "mrqa"),
         *("gigaword", "cnn-dailymail", "xsum", "dialogsum", "cornell"),
         *("wmt", "opensubtitles", "ted", "php", "ubuntu", "multi30k", "interfaces"),
-        *("shakespeare", "reddit", "stackoverflow"),
+        *("shakespeare", "reddit", "stackoverflow", "realnews"),
     }
+
+
+def test_partitions_of_the_papers_table_can_be_made_here() -> None:
+    for name, paper in PAPER_PARTITIONS.items():
+        one = CATALOGUE[name]
+        assert (one.natural is not None) or not paper.natural
+        words = shlex.split(paper.options(one.natural))
+        options = dict(zip(words[::2], words[1::2], strict=True))
+        document = {"data": {"name": name}, "clients_per_round": 1}
+        changes = [f"partition.{key.removeprefix('--')}={value}" for key, value in options.items()]
+        experiment = parse(document, overrides=changes)
+        assert experiment.partition.clients == (None if "--field" in options else paper.clients)
+    shown = info("squad")["paper_partition"]
+    assert shown is not None
+    assert shown.startswith("300 clients, 30 clusters; 97,680 training and 24,645 test examples")
+    assert info("trec")["paper_partition"] is None
+    # The table's own column "# Avg Tr.Ex."
+    means = {
+        "agnews": 101.48,
+        "20news": 150.37,
+        "sst2": 232.3,
+        "ploner": 280,
+        "wnut17": 124.03,
+        "squad": 325.6,
+    }
+    for name, mean in means.items():
+        paper = PAPER_PARTITIONS[name]
+        assert round(paper.train / paper.clients, 2) == mean
 
 
 def loaded(name: str) -> Any:
@@ -305,7 +335,7 @@ def test_the_page_on_data_lists_every_entry_as_it_is() -> None:
         assert f"| `{entry.name}` | {entry.files} |" in page
 
 
-def test_papers_clients_are_of_known_data_sets() -> None:
-    assert set(CATALOGUE) >= set(PAPER_CLIENTS)
-    assert "train_size = 50000" in str(info("ontonotes")["paper_clients"])
-    assert info("bbc")["paper_clients"] is None
+def test_papers_partitions_are_of_known_data_sets() -> None:
+    assert set(CATALOGUE) >= set(PAPER_PARTITIONS)
+    assert "train_size = 50000" in str(info("ontonotes")["paper_partition"])
+    assert info("bbc")["paper_partition"] is None

@@ -310,6 +310,34 @@ def leaf(*samples: tuple[str, list[Any]]) -> str:
     return json.dumps({"users": list(users), "num_samples": counts, "user_data": users})
 
 
+def article(domain: str, split: str) -> str:
+    """Return a line of RealNews as published, with all of its keys."""
+    keys = {
+        "title": "Rain",
+        "text": "By A.\nIt rained.\n",
+        "summary": None,
+        "authors": ["A"],
+        "publish_date": "06-13-2014",
+        "status": "success",
+        "url": f"http://{domain}/rain.html",
+        "domain": domain,
+        "warc_date": "2016-12-11T13:48:31Z",
+        "split": split,
+    }
+    return json.dumps(keys) + "\n"
+
+
+def test_realnews_has_its_splits_in_one_file_and_its_sites_as_clients(tmp_path: Path) -> None:
+    lines = [article(site, "train") for site in ("a.com", "b.org", "a.com")] + [article("c.net", "val")]
+    whole = load_data("realnews", put(tmp_path / "whole", realnews__jsonl="".join(lines)))
+    assert rows(whole, "train", "domain") == [("a.com",), ("b.org",), ("a.com",)]
+    assert (rows(whole, "test", "domain"), whole.held_out) == ([("c.net",)], False)
+    tiny = load_data("realnews", put(tmp_path / "tiny", realnews_tiny__jsonl="".join(lines[:3])))
+    assert (tiny.train.num_rows, tiny.held_out) == (3, True)
+    with pytest.raises(DataError, match=r"realnews\.jsonl:1: no string 'text'"):
+        load_data("realnews", put(tmp_path / "no", realnews__jsonl='{"split": "train", "domain": "a"}\n'))
+
+
 TESTED = "testdata__manual__2009__06__14__csv"
 # Files of a known data set, and what the first training example must be, by column.
 SMALL: dict[str, tuple[dict[str, str | bytes], dict[str, str]]] = {
@@ -376,6 +404,10 @@ SMALL: dict[str, tuple[dict[str, str | bytes], dict[str, str]]] = {
         },
         {"target": "one"},
     ),
+    "realnews": (
+        {"realnews__jsonl": article("a.com", "train") + article("b.org", "val")},
+        {"text": "By A.\nIt rained.", "title": "Rain", "domain": "a.com", "publish_date": "06-13-2014"},
+    ),
     "reddit": (
         {"train_of_1__json": leaf(("ann", [["<BOS>", "oh", "no", "<EOS>"]]))},
         {"text": "oh no", "user": "ann"},
@@ -396,5 +428,5 @@ def test_the_published_format_gives_the_first_example(tmp_path: Path, name: str)
     assert set(TASKS[entry.task].schema.needed) <= set(names)
     assert (opened.task, opened.test is None) == (
         entry.task,
-        not {"test__csv", "dev__tsv", TESTED} & set(files),
+        not {"test__csv", "dev__tsv", "realnews__jsonl", TESTED} & set(files),
     )

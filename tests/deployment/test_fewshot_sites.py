@@ -57,7 +57,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "filter": {"fewshot": FEW | {"filter_ratio": 0.5, "noisy_client_fraction": 0.5}},
     "search": {
         "fewshot": FEW
-        | {"pacing": "search", "validation": 20, "candidates": 2, "window": 2, "max_searches": 1},
+        | {"pacing": "search", "trial_rounds": 2, "validation": 20, "candidates": 2, "window": 2}
+        | {"max_searches": 1},
         "num_rounds": 16,
         "evaluation.every": 8,
         "algorithm.name": "fedopt",
@@ -283,6 +284,7 @@ def test_a_site_may_forbid_pseudo_labels(experiment: Make) -> None:
         ({"gamma": 9.0}, "fewshot.gamma is for simulations"),
         ({"detect_label_noise": True}, "fewshot.detect_label_noise compares"),
         ({"pacing": "search"}, "say data.validation_path"),
+        ({"filter_ratio": 0.2, "filter": "random"}, "is a baseline of simulations"),
     ],
 )
 def test_what_a_server_without_labels_cannot_do_is_refused(

@@ -37,6 +37,12 @@ def plan(
         list[str] | None,
         typer.Option("--set", help="Change a setting, e.g. --set data.name=agnews; may be repeated."),
     ] = None,
+    public: Annotated[
+        str | None,
+        typer.Option(
+            help="A public data set to try plans on, by NAME or NAME=PATH, e.g. agnews=ag_news_csv."
+        ),
+    ] = None,
     full: Annotated[
         bool,
         typer.Option("--full", help="The experiment's full size, for a GPU, in place of its laptop size."),
@@ -50,15 +56,24 @@ def plan(
     from fednlp.cli.console import Console
     from fednlp.disk import atomic
     from fednlp.errors import RunError
+    from fednlp.simulation.public_set import on_public_set
     from fednlp.simulation.training_plan import PlanLimits, find_training_plan, selection_text
 
     settings = config.load(experiment, changes or [], full)
     if variant is not None:
         settings = config.with_method(settings, variant, settings.seed)
+    tested = settings.data.name or settings.data.path
+    if public is not None:
+        settings = on_public_set(settings, public)
     limits = PlanLimits(target, rounds, device, bandwidth, memory)
     output = RichConsole(stderr=as_json, highlight=False)
     with Console(again="type the command again", output=output) as console:
         console.begin()
+        if public is None:
+            console.log(
+                f"plans are tried on the test set of {tested}, so runs on it that use the plan are tuned on their test "
+                "set: name another data set with --public"
+            )
         found = find_training_plan(settings, limits, console.log, console.on_progress)
         console.close()
         _show(found, console, as_json)
@@ -96,7 +111,13 @@ def _document(found: "PlanSearchResult") -> dict[str, Any]:
         [asdict(one.candidate), asdict(other.candidate)] for one, other in found.monotonicity_violations()
     ]
     chosen = None if found.chosen is None else asdict(found.chosen)
-    own = {"model": found.model, "layers": found.layers, "metric": found.metric, "least_memory": found.least}
+    own = {
+        "model": found.model,
+        "data": found.data,
+        "layers": found.layers,
+        "metric": found.metric,
+        "least_memory": found.least,
+    }
     asked = asdict(found.limits) | {"device": found.device, "memory": found.budget}
     return own | asked | {"candidates": tried, "falls": fell, "chosen": chosen, "train": found.train}
 

@@ -1,8 +1,10 @@
-"""fednlp prompts list, fednlp prompts check."""
+"""fednlp prompts list, fednlp prompts check, fednlp prompts search."""
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -69,6 +71,36 @@ def checked(
             before = one.words
     if all(one.problem for one in found):
         raise ModelError(f"no pattern of {chosen.name} can be used with {model}: {found[0].problem}")
+
+
+@app.command("search")
+def searched(
+    experiment: Annotated[str, typer.Argument(help="An experiment with gold labels: a TOML file or a name.")],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting, e.g. fewshot.gold=32; may be repeated.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to write the best pattern and its words.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what is found as JSON.")] = False,
+) -> None:
+    """Find a word for each label from the gold labels of an experiment, with each pattern of its prompts."""
+    from fednlp import config
+    from fednlp.formatting.safe_text import clean
+    from fednlp.simulation.prompt_search import search_words, write_prompts
+
+    asked = config.load(experiment, set_ or ())
+    found = search_words(asked, lambda line: print(clean(line), file=sys.stderr))
+    if as_json:
+        print(json.dumps([asdict(one) for one in found], indent=1, ensure_ascii=False))
+    else:
+        for one in found:
+            words = ", ".join(f"{label} = {word}" for label, word in one.words.items())
+            print(clean(one.pattern.strip()))
+            print(clean(f"   words   {words}"))
+            print(f"   score   {one.score:.3f}; right for {100 * one.gold_accuracy:.1f} % of the gold labels")
+    if out is not None:
+        source = f"found by likelihood ratio from the gold labels of {asked.name}, seed {asked.seed}"
+        write_prompts(out, out.stem, source, found)
+        print(f"written {out}: say task.prompt = {json.dumps(str(out), ensure_ascii=False)}")
 
 
 def _lines(one: "PromptCheck", again: bool) -> list[str]:

@@ -1,7 +1,9 @@
 """What goes together with few labels, and what does not."""
 
+from collections.abc import Iterator
+
 from fednlp.config.fields import ExperimentFields
-from fednlp.config.sections import BASELINES
+from fednlp.config.sections import BASELINES, Fewshot
 
 
 def fewshot_problems(experiment: ExperimentFields) -> list[str]:
@@ -36,9 +38,32 @@ def fewshot_problems(experiment: ExperimentFields) -> list[str]:
             'fewshot.pacing = "search" puts the model back between trials, and not what clients keep to themselves: '
             "leave client.keep_optimizer, [pull] and exchange.error_feedback out"
         )
+    if fewshot.pacing == "search":
+        found += _search_problems(experiment, fewshot)
     if fewshot.detect_label_noise and experiment.secure.protocol != "none":
         found.append(
             "fewshot.detect_label_noise shows the server what single clients label and what the model says to it, "
             "which [secure] is there to hide: leave out one of the two"
         )
     return found
+
+
+def _search_problems(experiment: ExperimentFields, fewshot: Fewshot) -> Iterator[str]:
+    """Yield why trials cannot be made as ``[fewshot]`` has them."""
+    if fewshot.trials == "parallel" and experiment.secure.protocol != "none":
+        yield (
+            'fewshot.trials = "parallel" needs a sum of each group of clients, and [secure] gives one of the whole '
+            'cohort: say fewshot.trials = "sequential"'
+        )
+    if fewshot.validation or experiment.data.at_sites:
+        return
+    if fewshot.trials == "sequential":
+        yield (
+            'fewshot.trials = "sequential" trains each trial on all gold labels, which then cannot judge it: say how '
+            "many labelled texts the server has, fewshot.validation = 128"
+        )
+    elif not fewshot.gold:
+        yield (
+            "fewshot.gold = 0: there is no gold label to choose a pace by: say how many labelled texts the server has, "
+            "fewshot.validation = 128, or set another fewshot.pacing"
+        )

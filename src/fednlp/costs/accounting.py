@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fednlp.costs.cost_model import CostModel
 from fednlp.costs.fleet import Fleet
 
 COUNTED = ("bytes_up", "bytes_down", "tensors_up", "tensors_down", "parameters_up")
@@ -17,6 +18,11 @@ COUNTED = ("bytes_up", "bytes_down", "tensors_up", "tensors_down", "parameters_u
 _SECONDS = "simulated_seconds"
 _JOULES = "energy_joules"
 _LABELLED = "labelled"
+_BYTES = "bytes_labelling"
+PARTS = ("training", "labelling", "sending")
+"""The parts of a round's time and energy: ``seconds_training``, ``joules_training`` and so on."""
+SIMULATED = (_SECONDS, _JOULES, *(f"{unit}_{part}" for unit in ("seconds", "joules") for part in PARTS))
+"""Keys of a round's simulated time and energy, and of their parts."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,10 @@ class ClientCost:
         parameters_up: Number of elements of the sent tensors, before compression.
         examples: Number of examples of its local steps, once per epoch, and of other gradients that it computed.
         labelled: Number of examples that it ran the model over to label them, without a backward pass.
+        first_trained: Number of examples whose frozen layers it ran for the first time, to train.
+        first_labelled: The same to label.
+        embedded: Number of texts that it embedded, to filter them.
+        bytes_labelling: Bytes of its messages that it needed for labelling alone.
     """
 
     bytes_up: int = 0
@@ -40,24 +50,22 @@ class ClientCost:
     parameters_up: int = 0
     examples: int = 0
     labelled: int = 0
+    first_trained: int = 0
+    first_labelled: int = 0
+    embedded: int = 0
+    bytes_labelling: int = 0
 
 
 def merge(one: ClientCost, other: ClientCost) -> ClientCost:
     """Return the cost of a client that trained and labelled in a round, with one message from the server.
 
-    >>> merge(ClientCost(bytes_up=5, bytes_down=9, examples=2), ClientCost(bytes_down=9, labelled=7))
-    ClientCost(bytes_up=5, bytes_down=9, tensors_up=0, tensors_down=0, parameters_up=0, examples=2, labelled=7)
+    >>> both = merge(ClientCost(bytes_up=5, bytes_down=9, examples=2), ClientCost(bytes_down=9, labelled=7))
+    >>> both == ClientCost(bytes_up=5, bytes_down=9, examples=2, labelled=7)
+    True
     """
     down = max((one.bytes_down, one.tensors_down), (other.bytes_down, other.tensors_down))
-    return ClientCost(
-        bytes_up=one.bytes_up + other.bytes_up,
-        bytes_down=down[0],
-        tensors_up=one.tensors_up + other.tensors_up,
-        tensors_down=down[1],
-        parameters_up=one.parameters_up + other.parameters_up,
-        examples=one.examples + other.examples,
-        labelled=one.labelled + other.labelled,
-    )
+    sums = {name: getattr(one, name) + getattr(other, name) for name in ClientCost.__dataclass_fields__}
+    return ClientCost(**(sums | {"bytes_down": down[0], "tensors_down": down[1]}))
 
 
 def round_seconds(costs: Mapping[int, ClientCost], fleet: Fleet) -> float:
@@ -71,11 +79,46 @@ def round_seconds(costs: Mapping[int, ClientCost], fleet: Fleet) -> float:
 
 
 def _seconds(cost: ClientCost, fleet: Fleet, client: int) -> float:
-    return fleet.of(client).seconds(cost.bytes_down, cost.bytes_up, cost.examples, cost.labelled)
+    model = fleet.of(client)
+    return model.seconds(cost.bytes_down, cost.bytes_up, cost.examples, cost.labelled) + sum(
+        _once(cost, model)
+    )
 
 
-def _joules(cost: ClientCost, fleet: Fleet, client: int) -> float:
-    return fleet.of(client).joules(cost.bytes_down, cost.bytes_up, cost.examples, cost.labelled) or 0.0
+def _once(cost: ClientCost, model: CostModel) -> tuple[float, float]:
+    """Return the seconds of what a client does once for each text: in training, and in labelling."""
+    first = model.first_pass or 0.0
+    labelling = cost.first_labelled * first + cost.embedded * (model.embedding or 0.0)
+    return cost.first_trained * first, labelling
+
+
+def client_parts(cost: ClientCost, model: CostModel) -> tuple[float, float, float]:
+    """Return the seconds of a client's training, labelling and sending in a round; latency counts as sending.
+
+    Args:
+        cost: Its work and traffic.
+        model: The cost model of its device.
+
+    >>> device = CostModel(bandwidth_up=10, training=2.0, inference=1.0, first_pass=0.5, embedding=0.25)
+    >>> client_parts(ClientCost(bytes_up=90, examples=3, labelled=4, first_labelled=4, embedded=8), device)
+    (6.0, 8.0, 9.0)
+    """
+    training, labelling = _once(cost, model)
+    training += cost.examples * (model.training or 0.0)
+    labelling += cost.labelled * (model.inference or 0.0)
+    return training, labelling, model.seconds(float(cost.bytes_down), float(cost.bytes_up), 0.0)
+
+
+def _joules(cost: ClientCost, model: CostModel) -> float:
+    once = (model.watts_computing or 0.0) * sum(_once(cost, model))
+    return (model.joules(cost.bytes_down, cost.bytes_up, cost.examples, cost.labelled) or 0.0) + once
+
+
+def _joules_parts(cost: ClientCost, model: CostModel) -> tuple[float, float, float]:
+    """Return the energy of a client's training, labelling and sending in joules; latency draws none."""
+    training, labelling, sending = client_parts(cost, model)
+    computing, radio = model.watts_computing or 0.0, model.watts_sending or 0.0
+    return computing * training, computing * labelling, radio * (sending - (model.latency or 0.0))
 
 
 def round_line(costs: Mapping[int, ClientCost], fleet: Fleet | None = None) -> dict[str, Any]:
@@ -89,18 +132,24 @@ def round_line(costs: Mapping[int, ClientCost], fleet: Fleet | None = None) -> d
     >>> cost = ClientCost(bytes_up=90, bytes_down=100, tensors_up=2, tensors_down=2, parameters_up=20)
     >>> round_line({0: cost, 4: cost, 7: cost}, uniform_fleet(CostModel(bandwidth_up=10), num_clients=8))
     {'bytes_up': 270, 'bytes_down': 300, 'tensors_up': 6, 'tensors_down': 6, 'parameters_up': 60, \
-'simulated_seconds': 9.0}
+'simulated_seconds': 9.0, 'seconds_training': 0.0, 'seconds_labelling': 0.0, 'seconds_sending': 9.0}
     """
     line: dict[str, Any] = {key: sum(getattr(cost, key) for cost in costs.values()) for key in COUNTED}
     labelled = sum(cost.labelled for cost in costs.values())
     if labelled:
         line[_LABELLED] = labelled
+        line[_BYTES] = sum(cost.bytes_labelling for cost in costs.values())
     if fleet is not None:
         line[_SECONDS] = round(round_seconds(costs, fleet), 6)
+        slowest = max(costs, key=lambda client: _seconds(costs[client], fleet, client), default=None)
+        times = (0.0, 0.0, 0.0) if slowest is None else client_parts(costs[slowest], fleet.of(slowest))
+        line |= {f"seconds_{part}": round(one, 6) for part, one in zip(PARTS, times, strict=True)}
         if fleet.knows_power:
-            line[_JOULES] = round(
-                math.fsum(_joules(cost, fleet, client) for client, cost in costs.items()), 6
-            )
+            owners = [(cost, fleet.of(client)) for client, cost in costs.items()]
+            line[_JOULES] = round(math.fsum(_joules(*one) for one in owners), 6)
+            energies = [_joules_parts(*one) for one in owners]
+            for number, part in enumerate(PARTS):
+                line[f"joules_{part}"] = round(math.fsum(energy[number] for energy in energies), 6)
     return line
 
 
@@ -113,10 +162,10 @@ def totals(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     lines = list(lines)
     whole: dict[str, Any] = {
         key: sum(int(line.get(key, 0)) for line in lines)
-        for key in (*COUNTED, _LABELLED)
+        for key in (*COUNTED, _LABELLED, _BYTES)
         if any(key in line for line in lines)
     }
-    for key in (_SECONDS, _JOULES):
+    for key in SIMULATED:
         known = [line[key] for line in lines if key in line]
         if known:
             whole[key] = round(math.fsum(known), 6)

@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from fednlp.costs.devices import load_profile
-from fednlp.costs.training_time import TrainingDepth, seconds_per_example
+from fednlp.costs.training_time import TrainingDepth, first_pass_seconds, seconds_per_example
 from fednlp.partition.index import FloatArray
 
+ENCODER, ENCODER_PARAMETERS = "minilm", 22_713_216
+"""The model whose embeddings filter texts, all-MiniLM-L6-v2."""
 _Amount = TypeVar("_Amount", float, FloatArray)
 
 
@@ -32,6 +34,9 @@ class CostModel:
         inference: Seconds per labelled example.
         watts_computing: Power in watts while a client trains or labels.
         watts_sending: Power in watts while it sends or receives.
+        first_pass: Seconds per example that runs through the frozen layers for the first time; later their cached
+            outputs are read.
+        embedding: Seconds per text that is embedded, to filter the client's texts.
     """
 
     bandwidth_up: float | None = None
@@ -41,6 +46,8 @@ class CostModel:
     inference: float | None = None
     watts_computing: float | None = None
     watts_sending: float | None = None
+    first_pass: float | None = None
+    embedding: float | None = None
 
     def seconds(
         self, bytes_down: _Amount, bytes_up: _Amount, examples: _Amount, labelled: _Amount | float = 0.0
@@ -131,6 +138,8 @@ def device_cost_model(
             training=seconds_per_example(profile, model, parameters, depth, training=True),
             inference=seconds_per_example(profile, model, parameters, depth, training=False),
             latency=profile.latency,
+            first_pass=first_pass_seconds(profile, model, parameters, depth),
+            embedding=profile.inference.seconds(ENCODER, ENCODER_PARAMETERS),
         )
         if found != CostModel():  # power without a time is no energy
             found = replace(

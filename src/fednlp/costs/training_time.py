@@ -1,7 +1,7 @@
 """Seconds per example by training depth: top layers in full, some by their biases, the others frozen."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fednlp.costs.devices import DeviceProfile, Speed, of_model
 from fednlp.errors import ConfigError
@@ -66,7 +66,7 @@ def seconds_per_example(
       itself, as ``bias``.
     * Where the profile has only seconds of training or of inference, the others follow: training takes ``1 + r``
       times inference.
-    * Frozen layers take no time if cached; else their forward pass, in training and in inference.
+    * Frozen layers take no time if cached, but once (:func:`first_pass_seconds`); else their forward pass each time.
 
     Args:
         profile: The device's profile.
@@ -100,6 +100,31 @@ def seconds_per_example(
         return seconds
     upper, every = _between(forwards, active), _between(forwards, depth.layers)
     return None if upper is None or every is None else seconds + every - upper
+
+
+def first_pass_seconds(
+    profile: DeviceProfile, model: str, parameters: int, depth: TrainingDepth | None
+) -> float | None:
+    """Return the seconds per example of a forward pass through the frozen layers, which caching saves later.
+
+    None where no layer is frozen, where nothing is cached (each pass is then in :func:`seconds_per_example`), or where
+    the profile does not state the seconds.
+
+    Args:
+        profile: The device's profile.
+        model: A name, hub name or folder.
+        parameters: Number of parameters of the whole model, trained or not.
+        depth: The trained layers; None for the whole model.
+
+    >>> device = DeviceProfile("mine", "stated", training=Speed({"m": 3.0}))
+    >>> first_pass_seconds(device, "m", 1, TrainingDepth(12, 2, 4))  # 6/12 of 3/3 s
+    0.5
+    """
+    if depth is None or not depth.cached or not depth.frozen_layers:
+        return None
+    cached = seconds_per_example(profile, model, parameters, depth, training=False)
+    whole = seconds_per_example(profile, model, parameters, replace(depth, cached=False), training=False)
+    return None if cached is None or whole is None else whole - cached
 
 
 def _whole(profile: DeviceProfile, model: str, parameters: int) -> tuple[float | None, float | None]:

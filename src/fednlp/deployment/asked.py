@@ -63,8 +63,9 @@ def _require_labelling(wanted: KeepLabelsRequest, name: str, experiment: Experim
         raise RunError(f"a call to label is not called {name}")
     if fewshot is None or fewshot.pacing == "none":
         raise RunError("the server asks for pseudo labels, and the experiment has none")
-    static = fewshot.pacing == "static"
-    if not 0 < wanted.percentage <= 100 or wanted.most != (fewshot.per_client if static else None):
+    least, most = fewshot.per_client, wanted.most
+    right = most is not None and most >= least if fewshot.pacing == "static" else most is None
+    if not 0 < wanted.percentage <= 100 or not right:
         raise RunError("the server asks for another number of pseudo labels than the experiment has")
 
 

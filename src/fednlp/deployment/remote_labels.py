@@ -91,7 +91,8 @@ class RemoteLabels:
 
     def label_request(self, client: int, round_number: int, quota: LabelQuota) -> KeepLabelsRequest:
         """Return the request by which a site labels in a round."""
-        return KeepLabelsRequest(client, round_number, quota.percentage, quota.most)
+        own = quota.beyond(int(self.pseudo[client]))
+        return KeepLabelsRequest(client, round_number, own.percentage, own.most)
 
     def keep(self, request: KeepLabelsRequest, quota: LabelQuota, answer: LabelsKept) -> str | None:
         """Note how many labels a site has now; return why it failed, None if it did not."""

@@ -52,6 +52,8 @@ def _problems(experiment: Experiment) -> Iterator[str]:
             f"fewshot.{drawn[0]} is for simulations, which hide labels: a site has the labels of its own files, and a "
             "text without one has an empty cell; leave it out"
         )
+    if experiment.fewshot is not None and experiment.fewshot.filter == "random":
+        yield 'fewshot.filter = "random" is a baseline of simulations: say fewshot.filter = "representational"'
     searches = experiment.fewshot is not None and experiment.fewshot.pacing == "search"
     if searches and experiment.data.validation_path is None:
         yield (

@@ -145,7 +145,8 @@ def served_experiment(experiment: Experiment, data: TextData, test: Path, valida
     sections.pop("partition", None)
     if "fewshot" in sections:
         sections["fewshot"] = {key: value for key, value in sections["fewshot"].items() if key not in DRAWN}
-        if sections["fewshot"]["pacing"] == "search":
+        assert experiment.fewshot is not None
+        if experiment.fewshot.pacing == "search" and experiment.fewshot.validation:
             sections["data"]["validation_path"] = str(validation.absolute())
     sections["clients_per_round"] = experiment.clients_per_round
     return config.parse(sections, experiment.name).resolved()

@@ -100,6 +100,30 @@ def filter_clients(
     return left
 
 
+def filter_at_random(
+    partition: Partition, usable: NDArray[np.bool_], fraction: float, rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Return the texts that remain where each client keeps a fraction of its own, drawn at random.
+
+    The baseline of FeS (Figure 5b), which needs no embeddings.
+
+    Args:
+        partition: The clients' training examples.
+        usable: bool, by example number: the texts to choose among.
+        fraction: Fraction of each client's usable texts to keep, above 0 and at most 1, rounded up.
+        rng: The random generator.
+
+    Returns:
+        bool, by example number; False wherever `usable` is False.
+    """
+    left = np.zeros(len(usable), dtype=bool)
+    for client in range(partition.num_clients):
+        own = np.sort(partition.train(client))
+        own = own[usable[own]]
+        left[rng.choice(own, rounded_up(fraction * len(own)), replace=False)] = True
+    return left
+
+
 def pick(neighbours: NDArray[np.int32], budget: int, rho: float) -> IntArray:
     """Return the picks of :func:`representative` for given neighbours.
 

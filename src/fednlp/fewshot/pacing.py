@@ -41,13 +41,18 @@ class Pace:
         if isinstance(self.k, bool) or not isinstance(self.k, int | float) or not 0 < self.k <= 100:
             raise ConfigError(f"k = {self.k!r:.80}: give a percentage above 0 and at most 100, such as k = 1")
 
+    @property
+    def numbers(self) -> tuple[int, int, int | float]:
+        """f, n and k."""
+        return self.f, self.n, self.k
+
 
 @dataclass(frozen=True)
 class FixedPacing:
-    """Static pacing: the same number of pseudo labels at every labelling (the baseline FedFSL; FeS, section 4.1).
+    """Static pacing: a client gets as many pseudo labels more at each of its labellings (FedFSL; FeS, section 4.1).
 
     Attributes:
-        per_client: Number of pseudo labels of one client at one labelling.
+        per_client: Number of pseudo labels that one labelling adds to a client's.
         f: Number of rounds from one labelling to the next.
         n: Number of clients that label.
 
@@ -78,6 +83,15 @@ def is_labelling_round(pace: Pace | FixedPacing, round_number: int, first_round:
     return round_number >= first_round and (round_number - first_round) % pace.f == 0
 
 
+def num_labellings(pace: Pace | FixedPacing, rounds: int) -> int:
+    """Return the number of labelling rounds among the first rounds of a pace.
+
+    >>> [num_labellings(Pace(f=4, n=2, k=1), rounds) for rounds in (0, 1, 4, 5)]
+    [0, 1, 1, 2]
+    """
+    return -(-rounds // pace.f)
+
+
 def candidate_percentage(pace: Pace, labelling: int, reached: float = 0.0) -> float:
     """Return the percentage of a client's candidates that get a pseudo label at the g-th labelling of a pace.
 
@@ -106,6 +120,16 @@ class LabelQuota:
 
     percentage: float
     most: int | None = None
+
+    def beyond(self, labels: int) -> "LabelQuota":
+        """Return the quota of a client that has pseudo labels already, to whose number a maximum is added.
+
+        Static pacing adds ``per_client`` labels at each labelling of a client; the earlier ones are given anew.
+
+        >>> LabelQuota(100.0, 20).beyond(40).of(500), LabelQuota(3.0).beyond(40).of(500)
+        (60, 15)
+        """
+        return self if self.most is None else LabelQuota(self.percentage, self.most + labels)
 
     def of(self, candidates: int) -> int:
         """Return the number of pseudo labels of a client, rounded up: with candidates it gets at least one.

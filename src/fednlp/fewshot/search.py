@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fednlp.errors import ConfigError, RunError
-from fednlp.fewshot.pacing import Pace, aug_e, candidate_percentage, cost, is_labelling_round
+from fednlp.fewshot.pacing import Pace, aug_e, candidate_percentage, cost, is_labelling_round, num_labellings
 from fednlp.fewshot.search_rules import LONGEST, PaceSearchRules
 from fednlp.fewshot.search_state import PaceSearch, PaceTrial, SavedModel, checked_accuracy
 
@@ -96,7 +96,7 @@ def ask(search: PaceSearch) -> RoundOrder:
     return RoundOrder(
         pace=search.pace,
         iteration=search.iteration,
-        labelling=_labellings(search.pace, search.age) + 1
+        labelling=num_labellings(search.pace, search.age) + 1
         if is_labelling_round(search.pace, search.age, 0)
         else 0,
         reached=search.reached,
@@ -232,12 +232,8 @@ def _efficiency(search: PaceSearch) -> tuple[float, float]:
     )
 
 
-def _labellings(pace: Pace, age: int) -> int:
-    return -(-age // pace.f)
-
-
 def _reached(search: PaceSearch) -> float:
-    return candidate_percentage(search.pace, _labellings(search.pace, search.age), search.reached)
+    return candidate_percentage(search.pace, num_labellings(search.pace, search.age), search.reached)
 
 
 def _known(seconds: float | None, before: float | None) -> float | None:
@@ -249,4 +245,4 @@ def _known(seconds: float | None, before: float | None) -> float | None:
 
 
 def _json_pace(pace: Pace) -> list[int | float]:
-    return [pace.f, pace.n, pace.k]
+    return list(pace.numbers)

@@ -78,7 +78,8 @@ class CentralLabels:
         texts, pseudo = np.array(request.texts, dtype=np.int64), self._labels
         labels = np.array(answer.labels, dtype=np.int32)
         among = labels if self.fewshot.class_balanced else None
-        best = most_confident(np.array(answer.confidences), quota.of(len(texts)), among)
+        count = quota.beyond(int((pseudo[texts] >= 0).sum())).of(len(texts))
+        best = most_confident(np.array(answer.confidences), count, among)
         pseudo[texts] = -1
         pseudo[texts[best]] = labels[best]
 

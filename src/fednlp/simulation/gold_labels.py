@@ -4,15 +4,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fednlp.config import Experiment
 from fednlp.data.features import open_features
 from fednlp.errors import ConfigError, RunError
-from fednlp.fewshot.filtering import filter_clients
+from fednlp.fewshot.filtering import filter_at_random, filter_clients
 from fednlp.fewshot.gold import GoldLabels, draw_gold_labels
 from fednlp.partition import Partition
 from fednlp.partition.embed import embed
 from fednlp.partition.index import IntArray
+from fednlp.seeds import generator
 from fednlp.simulation.context import RunContext
 from fednlp.tasks.base import Task
 from fednlp.tasks.text_classification import TextClassification
@@ -33,24 +35,30 @@ def gold_labels_of(context: RunContext) -> GoldLabels:
     if features is None:
         raise RunError(f"the features in {folder} are gone: start the run again, which makes them again")
     gold = drawn_gold_labels(context.experiment, features.values("label"), names, partition)
-    if fewshot.filter_ratio is not None:
-        context.log(f"embedding {int(gold.usable.sum()):,} texts for filtering (once; kept in the cache)")
-        own = [np.sort(partition.train(client)) for client in range(partition.num_clients)]
-        own = [numbers[gold.usable[numbers]] for numbers in own]
-        texts = np.concatenate(own)
-        vectors = embed(context.texts(texts), groups=[len(numbers) for numbers in own])
-        usable = filter_clients(
-            partition,
-            gold.usable,
-            vectors[np.argsort(texts)],
-            fewshot.filter_ratio,
-            fewshot.neighbours,
-            fewshot.rho,
-        )
+    if fewshot.filter_ratio is not None and fewshot.filter == "random":
+        rng = generator(context.experiment.seed, "filter")
+        usable = filter_at_random(partition, gold.usable, fewshot.filter_ratio, rng)
         gold = replace(gold, usable=usable)
+    elif fewshot.filter_ratio is not None:
+        gold = replace(gold, usable=_representative(context, gold))
     for name in gold.classes_without_gold():
         context.log(f'no gold label is "{name}": it is learnt only from pseudo labels, if at all')
     return gold
+
+
+def _representative(context: RunContext, gold: GoldLabels) -> NDArray[np.bool_]:
+    """Return the texts that representational filtering leaves to be labelled, bool by example number."""
+    fewshot, partition = context.experiment.fewshot, context.partition
+    assert fewshot is not None
+    assert fewshot.filter_ratio is not None
+    context.log(f"embedding {int(gold.usable.sum()):,} texts for filtering (once; kept in the cache)")
+    own = [np.sort(partition.train(client)) for client in range(partition.num_clients)]
+    own = [numbers[gold.usable[numbers]] for numbers in own]
+    texts = np.concatenate(own)
+    vectors = embed(context.texts(texts), groups=[len(numbers) for numbers in own])[np.argsort(texts)]
+    return filter_clients(
+        partition, gold.usable, vectors, fewshot.filter_ratio, fewshot.neighbours, fewshot.rho
+    )
 
 
 def drawn_gold_labels(

@@ -1,11 +1,13 @@
-"""Search for the pace of pseudo-labelling while the run goes on (FeS, Algorithm 1)."""
+"""Search for the pace of pseudo-labelling by trials one after the other (FeS, Algorithm 1)."""
 
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fednlp.config.sections import Fewshot
 from fednlp.errors import ConfigError
+from fednlp.fewshot.pacing import Pace
 from fednlp.fewshot.search import RoundOrder, ask, begin, tell
 from fednlp.fewshot.search_rules import PaceSearchRules, initial_list, laptop_list
 from fednlp.fewshot.search_state import from_json, to_json
@@ -15,6 +17,74 @@ from fednlp.simulation.resource_estimation import fleet_of
 _UNITS = 3.0, 1.0
 """Time units of training and of labelling an example without a device: a backward pass takes two forward passes."""
 _KEPT = "fewshot.kept"
+
+
+class PaceCosts:
+    """The seconds of labelling and of training that a search divides gains by, means over all clients' devices.
+
+    Args:
+        context: The run.
+
+    Attributes:
+        units: Seconds per example of training and of labelling; without a device, in units of a forward pass.
+    """
+
+    def __init__(self, context: RunContext) -> None:
+        self.units = _UNITS
+        self.batch = context.worker.options.examples_per_step
+        fleet = fleet_of(context.experiment, context.worker.replica.model, context.partition.num_clients)
+        if fleet is not None:  # means over all clients: a pace is not judged by the devices that it drew
+            training, inference = fleet.mean_training(), fleet.mean_inference()
+            if training and inference:
+                self.units = training, inference
+
+    def of(self, candidates: NDArray[np.int64]) -> tuple[float, float]:
+        """Return l_i, the mean seconds of one client's labelling, and l_t, the seconds of one training batch.
+
+        Args:
+            candidates: int64 (clients,), texts of each client that may be given a pseudo label.
+        """
+        training, inference = self.units
+        return float(candidates[candidates > 0].mean()) * inference, self.batch * training
+
+
+def require_shared(context: RunContext) -> None:
+    """Refuse a search over what clients keep: it judges the server's model, and may put it back.
+
+    Raises:
+        ConfigError: Clients have personal parameters, or the method has them keep something.
+    """
+    if context.worker.personalised or context.worker.algorithm.keeps:
+        raise ConfigError(
+            'fewshot.pacing = "search" puts the model back between trials, and not what clients keep to themselves '
+            "(model.train, or the algorithm): share everything, or set another pacing"
+        )
+
+
+def listed_paces(fewshot: Fewshot, clients: int) -> list[Pace]:
+    """Return the paces that the first search of a run tries."""
+    return (initial_list if fewshot.pace_grid == "paper" else laptop_list)(clients)
+
+
+def search_rules(context: RunContext, fewshot: Fewshot, candidates: float) -> PaceSearchRules:
+    """Return the rules of a run's search.
+
+    Theta makes C_train the time to train on k percent of a client's candidates, in batches.
+
+    Args:
+        context: The run.
+        fewshot: Its settings.
+        candidates: Mean number of texts of a client that may be given a pseudo label.
+    """
+    return PaceSearchRules(
+        trial_rounds=fewshot.trial_rounds,
+        candidates=fewshot.candidates,
+        threshold=fewshot.threshold,
+        window=fewshot.window,
+        theta=max(candidates, 1.0) / (100 * context.worker.options.examples_per_step),
+        max_searches=fewshot.max_searches,
+        rounds=context.experiment.num_rounds,
+    )
 
 
 class SearchedLabels(Protocol):
@@ -48,32 +118,18 @@ class PaceSearch:
 
     def __init__(self, context: RunContext, labels: SearchedLabels) -> None:
         self.context, self.labels = context, labels
-        if context.worker.personalised or context.worker.algorithm.keeps:
-            raise ConfigError(
-                'fewshot.pacing = "search" puts the model back between trials, and not what clients keep to themselves '
-                "(model.train, or the algorithm): share everything, or set another pacing"
-            )
-        self.units = _UNITS
-        fleet = fleet_of(context.experiment, context.worker.replica.model, context.partition.num_clients)
-        if fleet is not None:  # means over all clients: a pace is not judged by the devices that it drew
-            training, inference = fleet.mean_training(), fleet.mean_inference()
-            if training and inference:
-                self.units = training, inference
+        require_shared(context)
+        self.costs = PaceCosts(context)
 
     def begin(self) -> None:
         """Begin the search, or continue the one of a resumed run."""
         context, fewshot, memory = self.context, self.labels.fewshot, self.context.state.memory
         if "search" not in memory:
-            rules = PaceSearchRules(
-                trial_rounds=fewshot.trial_rounds,
-                candidates=fewshot.candidates,
-                threshold=fewshot.threshold,
-                window=fewshot.window,
-                max_searches=fewshot.max_searches,
-                rounds=context.experiment.num_rounds,
+            candidates = float(
+                np.mean([self.labels.num_candidates(c) for c in range(context.partition.num_clients)])
             )
-            listed = initial_list if fewshot.pace_grid == "paper" else laptop_list
-            paces = listed(context.partition.num_clients)
+            rules = search_rules(context, fewshot, candidates)
+            paces = listed_paces(fewshot, context.partition.num_clients)
             memory["search"] = to_json(begin(paces, rules, self.labels.accuracy()))
         self.order: RoundOrder = ask(from_json(memory["search"]))
 
@@ -91,7 +147,7 @@ class PaceSearch:
 
     def _seconds(self, line: dict[str, Any]) -> tuple[float | None, float, float]:
         """Return the seconds of a client's labelling (None without any), of a training batch, and of the round."""
-        training, inference = self.units
+        training, inference = self.costs.units
         texts = [self.labels.num_candidates(client) for client in line["labelling"]]
         labelling = float(np.mean(texts)) * inference if texts else None
         batch = self.context.worker.options.examples_per_step * training

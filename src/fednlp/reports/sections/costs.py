@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from fednlp.costs.accounting import PARTS
 from fednlp.errors import RunError
 from fednlp.federated.cohort import failures
 from fednlp.formatting.units import (
@@ -151,6 +152,12 @@ def _simulated(run: Run) -> str:
     return human_seconds(run.total(_SIMULATED)) if run.counted(_SIMULATED) else DASH
 
 
+def _parts(unit: str, text: Callable[[float], str]) -> Callable[[Run], str]:
+    """Return what writes a run's training, labelling and sending, in this order."""
+    keys = [f"{unit}_{part}" for part in PARTS]
+    return lambda run: " + ".join(text(run.total(key)) for key in keys) if run.counted(keys[0]) else DASH
+
+
 _COLUMNS: tuple[tuple[str, str | None, Callable[[Run], str]], ...] = (
     ("Rounds", None, lambda run: str(len(run.rounds))),
     ("Local steps", None, lambda run: f"{sum(line.get('steps') or 0 for line in run.rounds):,}"),
@@ -161,8 +168,11 @@ _COLUMNS: tuple[tuple[str, str | None, Callable[[Run], str]], ...] = (
     ("Tensors down", "tensors_down", _count("tensors_down")),
     ("Parameters up", "parameters_up", _count("parameters_up")),
     ("Labelled", "labelled", _count("labelled")),
+    ("Sent to label", "bytes_labelling", lambda run: human_bytes(run.total("bytes_labelling"))),
     ("Simulated time", _SIMULATED, _simulated),
+    ("Training + labelling + sending", "seconds_training", _parts("seconds", human_seconds)),
     ("Energy", "energy_joules", lambda run: f"{run.total('energy_joules') / 1000:,.3g} kJ"),
+    ("Energy of these", "joules_training", _parts("joules", lambda joules: f"{joules / 1000:,.3g} kJ")),
     ("Memory", _MEMORY, _memory),
     ("Time", None, lambda run: human_seconds(run.total("seconds"))),
     ("A round", None, _a_round),

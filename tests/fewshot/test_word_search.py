@@ -1,0 +1,147 @@
+"""Words for labels by likelihood ratio: against a computation by hand, and from the gold labels of a run alone."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from fednlp.cli import app
+from fednlp.errors import ConfigError
+from fednlp.fewshot.prompt_sets import load_prompts
+from fednlp.fewshot.word_search import (
+    assigned_words,
+    candidate_words,
+    common_words,
+    likelihood_ratios,
+    require_every_label,
+)
+from fednlp.models.pretrained import load_tokenizer
+
+
+def by_hand(probabilities: Any, labels: list[int], label: int, token: int) -> float:
+    """The sum over all examples, one by one, as the paper has it."""
+    own = sum(one == label for one in labels)
+    total = 0.0
+    for example, one in enumerate(labels):
+        p = probabilities[example][token]
+        weight = 1.0 if one == label else -own / (len(labels) - own)
+        total += weight * math.log(p / (1 - p))
+    return total
+
+
+@given(st.integers(0, 10_000), st.integers(2, 4), st.integers(0, 6))
+def test_scores_are_those_computed_by_hand(seed: int, classes: int, more: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation([*range(classes), *rng.integers(0, classes, more).tolist()])
+    probabilities = rng.dirichlet(np.ones(5), len(labels))
+    probabilities = np.clip(probabilities, 1e-6, 1 - 1e-6)
+    scores = likelihood_ratios(probabilities, labels, classes)
+    for label in range(classes):
+        for token in range(5):
+            assert scores[label, token] == pytest.approx(
+                by_hand(probabilities, labels.tolist(), label, token), abs=1e-8
+            )
+
+
+def test_probabilities_of_zero_and_one_have_finite_scores() -> None:
+    scores = likelihood_ratios(np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([0, 1]), 2)
+    assert np.isfinite(scores).all()
+    assert scores[0, 1] > 0 > scores[0, 0]
+
+
+@given(st.integers(0, 10_000), st.integers(2, 3), st.integers(3, 5))
+def test_no_other_assignment_of_words_has_a_higher_sum(seed: int, labels: int, tokens: int) -> None:
+    from itertools import permutations
+
+    scores = np.random.default_rng(seed).normal(size=(labels, tokens))
+    chosen = assigned_words(scores)
+    assert len(set(chosen)) == labels
+    best = max(sum(scores[i, t] for i, t in enumerate(one)) for one in permutations(range(tokens), labels))
+    assert sum(scores[i, t] for i, t in enumerate(chosen)) == pytest.approx(best)
+
+
+def test_words_that_one_text_alone_holds_count_only_where_others_are_too_few() -> None:
+    words = {1: "one", 2: "two", 3: "three", 4: "four"}
+    texts = [{1, 2, 9}, {1, 3}, {1, 2}]
+    assert common_words(words, texts, 2) == {1: "one", 2: "two"}
+    assert common_words(words, texts, 3) == {1: "one", 2: "two", 3: "three"}
+    assert common_words(words, texts, 4) == words
+
+
+def test_every_label_needs_a_gold_label() -> None:
+    require_every_label(np.array([1, 0, 1]), ["a", "b"])
+    with pytest.raises(ConfigError, match=r"no gold label is 'c', .*: raise fewshot\.gold"):
+        require_every_label(np.array([1, 0, 1]), ["a", "b", "c"])
+
+
+def test_candidates_are_whole_words_that_the_task_accepts(tiny_model: Path) -> None:
+    tokenizer = load_tokenizer(str(tiny_model))
+    words = candidate_words(tokenizer, "{mask} News: {text}")
+    assert words
+    assert not {*words} & {*tokenizer.all_special_ids}
+    for token, word in words.items():
+        assert word.isalpha()
+        assert tokenizer(word, add_special_tokens=False).input_ids == [token]
+
+
+SETTINGS = {
+    "model": {"name_or_path": "bert-tiny", "max_length": 48},
+    "task": {"prompt": "bbc"},
+    "data": {"name": "bbc"},
+    "partition": {"method": "label", "clients": 8, "alpha": 10.0},
+    "fewshot": {"gold": 32, "gamma": 10.0, "pacing": "static", "per_client": 4, "n": 2, "f": 1},
+    "clients_per_round": 4,
+    "num_rounds": 1,
+}
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_words_for_bbc_from_32_gold_labels(here: Path) -> None:
+    import tomli_w
+
+    (here / "few.toml").write_text(tomli_w.dumps(SETTINGS))
+
+    def printed(*words: str) -> str:
+        result = CliRunner().invoke(app, ["prompts", "search", "few.toml", *words])
+        if "FetchError" in repr(result.exception):
+            pytest.skip(str(result.exception))
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    found = json.loads(printed("--json"))
+    assert found == json.loads(printed("--json"))
+    assert [one["score"] for one in found] == sorted((one["score"] for one in found), reverse=True)
+    assert {one["pattern"] for one in found} == set(load_prompts("bbc").patterns)
+    for one in found:
+        assert set(one["words"]) == {"business", "entertainment", "politics", "sports", "tech"}
+        assert len(set(one["words"].values())) == 5
+        assert one["gold_accuracy"] > 0.25
+    printed("--out", "mine.toml")
+    mine = load_prompts("mine.toml")
+    assert (mine.patterns, dict(mine.words[0])) == ((found[0]["pattern"],), found[0]["words"])
+    assert printed("--set", "fewshot.gold=40", "--json") != printed("--json")
+    assert len(json.loads(printed("--set", "task.prompt=mine.toml", "--json"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"fewshot": None}, "words are found from gold labels: say [fewshot] gold"),
+        ({"task": {"name": "text-classification"}}, "words are for prompts: say [task] prompt"),
+    ],
+)
+def test_what_has_no_words(
+    changes: dict[str, Any], message: str, here: Path, texts: Path, tiny_model: Path
+) -> None:
+    import tomli_w
+
+    settings = SETTINGS | {"data": {"path": str(texts)}, "model": {"name_or_path": str(tiny_model)}} | changes
+    (here / "few.toml").write_text(tomli_w.dumps({k: v for k, v in settings.items() if v is not None}))
+    result = CliRunner().invoke(app, ["prompts", "search", "few.toml"])
+    assert message in str(result.exception)
