@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fednlp.federated.aggregators.base import AggregatedUpdate, Aggregator, Mean, Room, mean_metrics
 from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.sent import Sent
@@ -86,17 +88,15 @@ def _shares(layout: Layout, results: Sequence[ClientResult]) -> list[tuple[int, 
         return None
     sent = _sent(layout, results)
     borders = _borders(layout, sent)
-    shares = [0.0] * (len(borders) - 1)
+    shares = np.zeros(len(borders) - 1)
     places = {border: place for place, border in enumerate(borders)}
     for result, stretches in zip(results, sent, strict=True):
         for start, stop in stretches:
-            for place in range(places[start], places[stop]):
-                shares[place] += result.weight
+            shares[places[start] : places[stop]] += result.weight
     for number in layout.derived:
         entry = layout.entries[number]
-        for place in range(places[entry.start], places[entry.stop]):
-            shares[place] = everyone
-    return list(zip(borders, borders[1:], shares, strict=False))
+        shares[places[entry.start] : places[entry.stop]] = everyone
+    return list(zip(borders, borders[1:], shares.tolist(), strict=False))
 
 
 def _unsent(layout: Layout, results: Sequence[ClientResult]) -> list[slice]:
