@@ -42,8 +42,8 @@ class Verdict:
 def interval(values: Sequence[float]) -> tuple[float, float | None]:
     """Return the mean, and half the width of its 95 % interval (Student's t); None for one value.
 
-    >>> interval([1.0, 2.0, 3.0])
-    (2.0, 2.4841377118437127)
+    >>> [round(number, 4) for number in interval([1.0, 2.0, 3.0])]
+    [2.0, 2.4841]
     """
     from scipy.stats import t
 
