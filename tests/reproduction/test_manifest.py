@@ -132,3 +132,12 @@ def test_unknown_papers_are_refused() -> None:
         find_papers(["fednl"])
     with pytest.raises(ConfigError, match=r"there is no manifest nowhere\.toml"):
         find_papers(["nowhere.toml"])
+
+
+@pytest.mark.parametrize("name", ["fednlp", "platform"])
+def test_table_2_is_made_by_the_files_of_that_table(name: str) -> None:
+    """These have the paper's client optimisers; the library's own settings are in other files."""
+    paper = find_papers([name])[0]
+    tables = [entry for entry in paper.entries if entry.id.startswith("table2")]
+    made = {paper.runs[key].experiment for entry in tables for key in entry.runs}
+    assert made == {path.stem for path in EXPERIMENTS.glob(f"{name}-table2-*.toml")}
