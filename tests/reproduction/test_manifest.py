@@ -103,6 +103,7 @@ def test_every_number_of_the_benchmark_tables_is_the_published_one() -> None:
         ('runs = ["a"]', 'runs = ["b"]', "there are no runs b"),
         ("minutes = 1", "minutes = 0", "runs.a.minutes: Input should be greater than 0"),
         ('kind = "highest"', 'kind = "best"', "entry.0.claims.0.kind: Input should be"),
+        ("minutes = 1", r'"a\nb" = 1', "Extra inputs are not permitted"),
         ("minutes = 1", "minute = 1", "runs.a.minute: Extra inputs are not permitted"),
         ('name = "B"', 'name = "A"', "two rows or two columns have the same name"),
         ("[[entry]]", "[[entry", "is not readable as TOML"),

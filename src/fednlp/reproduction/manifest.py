@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fednlp.errors import ConfigError
+from fednlp.formatting.safe_text import clean
 from fednlp.formatting.suggestions import did_you_mean
 
 Measure = Literal[
@@ -320,7 +321,9 @@ def _parse(text: str, where: str) -> Paper:
         return Paper.model_validate(tomllib.loads(text))
     except ValidationError as error:
         problems = [
-            f"{'.'.join(map(str, detail['loc'])) or 'the manifest'}: {detail['msg'].removeprefix('Value error, ')}"
+            clean(
+                f"{'.'.join(map(str, detail['loc'])) or 'the manifest'}: {detail['msg'].removeprefix('Value error, ')}"
+            )
             for detail in error.errors(include_url=False)
         ]
         raise ConfigError(f"{where}: {'; '.join(problems[:5])}", problems) from None
