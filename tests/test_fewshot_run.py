@@ -485,6 +485,12 @@ def test_no_client_trains_on_a_gold_label_that_judges_a_pace(
     assert max(judged) == last
 
 
+def test_one_gold_label_cannot_train_and_judge(experiment: Make, tmp_path: Path) -> None:
+    changes = {"fewshot": FEW | {"gold": 1, "pacing": "search"}, "num_rounds": 90}
+    with pytest.raises(ConfigError, match="half of the gold labels judge the paces"):
+        fednlp.run(experiment(changes), tmp_path / "run")
+
+
 def test_static_pacing_adds_labels_at_each_labelling_of_a_client(experiment: Make, tmp_path: Path) -> None:
     """FeS, section 4.1: "adding 100 pseudo labels per selected client per round"."""
     few = FEW | {"pacing": "static", "per_client": 3, "n": 2}
