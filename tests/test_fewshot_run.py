@@ -14,9 +14,12 @@ from safetensors.numpy import load_file
 import fednlp
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, ModelError
+from fednlp.federated.client import TrainRequest
 from fednlp.partition import Partition
+from fednlp.runtime.pool import Pool
 from fednlp.simulation.callback import Callback, NullCallback
 from fednlp.simulation.components import open_data
+from fednlp.simulation.pseudo_labels import PseudoLabels
 from fednlp.simulation.run_dir import RunDir
 
 Make = Callable[..., Experiment]
@@ -408,7 +411,7 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(case: str, experi
 
 
 @pytest.mark.parametrize("method", ["search by gold labels", "trials in waves"])
-def test_trials_at_once_have_disjoint_clients_and_lose_no_round(
+def test_trials_at_once_have_disjoint_clients_and_leave_nothing_behind(
     method: str, experiment: Make, tmp_path: Path
 ) -> None:
     run = fednlp.run(experiment(METHODS[method]), tmp_path / "run")
@@ -420,6 +423,7 @@ def test_trials_at_once_have_disjoint_clients_and_lose_no_round(
         assert sorted(client for group in groups for client in group) == list(range(clients))
         assert len(groups) == len(line["pacing"]["paces"]) + 1
         control, *trying = (set(group) for group in groups)
+        assert control & set(line["cohort"])
         assert not control & set(line["labelling"])
         for group, (_, n, _) in zip(trying, line["pacing"]["paces"], strict=True):
             assert len(group & set(line["labelling"])) <= n
@@ -428,6 +432,63 @@ def test_trials_at_once_have_disjoint_clients_and_lose_no_round(
     steps = [line["steps"] for line in lines]
     assert min(steps) > 0
     assert not [name for name in load_file(run.state) if "fewshot.trial" in name]
+
+
+def test_after_trials_a_run_is_where_it_had_been_without_them(
+    experiment: Make, stopping: Stopping, tmp_path: Path
+) -> None:
+    """Trials have idle clients: model and labels are, to the bit, those of a run that has trained on gold labels."""
+    few = FEW | {"gold": 12, "gamma": 0.1}
+    searched = few | {"pacing": "search", "trial_rounds": 2, "validation": 20}
+    changes = {"clients_per_round": 6, "num_rounds": 30, "algorithm.name": "fedopt"}
+    tried = tmp_path / "tried"
+    whole = fednlp.run(experiment(changes | {"fewshot": searched}), tmp_path / "whole")
+    rounds = 1 + next(n for n, line in enumerate(lines_of(whole)) if "chosen" in line["pacing"])
+    assert lines_of(whole)[rounds - 1]["labels"]["pseudo"] > 0
+    with stopping(rounds=rounds) as callback:
+        fednlp.run(experiment(changes | {"fewshot": searched}), tried, callback=callback)
+    with stopping(rounds=rounds) as callback:
+        plain = experiment(changes | {"fewshot": few | {"pacing": "none"}})
+        fednlp.run(plain, tmp_path / "plain", callback=callback)
+    states = [load_file(run / "checkpoint" / "state.safetensors") for run in (tried, tmp_path / "plain")]
+    assert states[0].keys() == states[1].keys()
+    assert not [name for name in states[0] if (states[0][name] != states[1][name]).any()]
+
+
+def test_no_client_trains_on_a_gold_label_that_judges_a_pace(
+    experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: dict[int, set[int]] = {}
+    judged: dict[int, set[int]] = {}
+    do, correct = Pool.do, PseudoLabels.correct
+
+    def spied(pool: Any, requests: Any, *rest: Any) -> Any:
+        for request in requests:
+            if isinstance(request, TrainRequest):
+                trained.setdefault(request.round, set()).update(request.examples or ())
+        return do(pool, requests, *rest)
+
+    def judging(labels: Any, params: Any, numbers: Any, classes: Any) -> Any:
+        judged.setdefault(labels.context.state.round, set()).update(numbers.tolist())
+        return correct(labels, params, numbers, classes)
+
+    monkeypatch.setattr(Pool, "do", spied)
+    monkeypatch.setattr(PseudoLabels, "correct", judging)
+    run = fednlp.run(experiment(METHODS["search by gold labels"]), tmp_path / "run")
+    lines = lines_of(run)
+    last = max(line["round"] for line in lines if line["pacing"]["phase"] == "trial")
+    held = set.union(*judged.values())
+    assert len(held) == lines[0]["labels"]["gold"] // 2
+    assert all(trained[number] for number in range(1, last + 1))
+    assert not any(trained[number] & held for number in range(1, last + 1))
+    assert set.union(*(trained[number] for number in range(last + 1, len(lines) + 1))) & held
+    assert max(judged) == last
+
+
+def test_one_gold_label_cannot_train_and_judge(experiment: Make, tmp_path: Path) -> None:
+    changes = {"fewshot": FEW | {"gold": 1, "pacing": "search"}, "num_rounds": 90}
+    with pytest.raises(ConfigError, match="half of the gold labels judge the paces"):
+        fednlp.run(experiment(changes), tmp_path / "run")
 
 
 def test_static_pacing_adds_labels_at_each_labelling_of_a_client(experiment: Make, tmp_path: Path) -> None:

@@ -66,6 +66,21 @@ class GoldLabels:
         }
 
 
+def every_second(owners: IntArray, labels: IntArray) -> NDArray[np.bool_]:
+    """Return which gold labels are held out of training, bool (G,): half of each class, to one label, over all clients.
+
+    Args:
+        owners: int64 (G,), the client of each gold label.
+        labels: int64 (G,), the labels.
+
+    >>> every_second(np.array([0, 0, 3, 7]), np.array([1, 0, 1, 0])).tolist()
+    [False, False, True, True]
+    """
+    held = np.zeros(len(owners), dtype=bool)
+    held[np.lexsort((owners, labels))[1::2]] = True
+    return held
+
+
 def draw_gold_labels(
     true_labels: IntArray,
     label_names: tuple[str, ...],

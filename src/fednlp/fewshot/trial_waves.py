@@ -1,9 +1,8 @@
 """The search for a pace with trials at once, each on clients of its own (FeS, Cai et al. 2023, section 3.1).
 
 A pure state machine, as :mod:`fednlp.fewshot.search` is for trials one after the other. A wave is a set of paces that
-are tried in the same rounds, each by a group of clients that has a model of its own. One group more, the control,
-trains without labelling: what a pace gains is what it gains beyond the control. After the last round of a wave the
-groups' models are averaged, and the run goes on from there, so that no round is lost.
+are tried in the same rounds, each by a group of idle clients. One group more, the control, is the cohort of the run: it
+trains the run's model without new labels. What a pace gains is what it gains beyond the control.
 
 docs/methods/pacing.md states the choices that the paper leaves open.
 """
@@ -35,10 +34,9 @@ class TrialWaves:
         paces: The paces of this search; between searches the candidates, the best first.
         tried: Results of the trials of the waves before this one.
         groups: The clients of the present wave; empty between searches.
-        started: Accuracy of each group's model before the wave, on the labels that judge it.
+        started: Accuracy of the model before the wave, on the labels that judge the paces.
         searching: True while there are paces left to try.
         age: Number of rounds of the wave, or with the present pace.
-        examples: Examples that each group of the wave has trained on.
         reached: Percentage of the candidates that the paces before had reached.
         switches: Number of searches after the first.
         accuracies: Accuracies of the rounds since the search, 0 to 1; the first is from before them.
@@ -48,10 +46,9 @@ class TrialWaves:
     paces: tuple[Pace, ...]
     tried: tuple[PaceTrial, ...] = ()
     groups: Groups = ()
-    started: tuple[float, ...] = ()
+    started: float = 0.0
     searching: bool = True
     age: int = 0
-    examples: tuple[int, ...] = ()
     reached: float = 0.0
     switches: int = 0
     accuracies: tuple[float, ...] = ()
@@ -69,78 +66,79 @@ class TrialWaves:
         return num_labellings(pace, self.age) + 1 if due else 0
 
 
-def wave_size(paces: Sequence[Pace], clients: int, able: int) -> int:
-    """Return how many of the first paces are tried at once.
+def num_idle(clients: int, able: int, most: int) -> int:
+    """Return how many clients an ordinary round leaves idle, and trials may have; one at least.
 
-    Each needs n clients that label and one that trains, and so does the control.
+    Args:
+        clients: Number of all clients.
+        able: Number of clients with a label.
+        most: Number of clients that train in a round.
+
+    >>> num_idle(clients=32, able=9, most=10), num_idle(clients=32, able=32, most=10)
+    (23, 22)
+    """
+    return max(1, clients - min(able, most))
+
+
+def wave_size(paces: Sequence[Pace], idle: int) -> int:
+    """Return how many of the first paces are tried at once; each needs n clients that label.
 
     Args:
         paces: The paces that are left to try, one at least.
-        clients: Number of all clients.
-        able: Number of clients with a label.
+        idle: Number of clients that trials may have.
 
-    >>> wave_size([Pace(1, 4, 2), Pace(1, 8, 4), Pace(1, 1, 1)], clients=13, able=10)
+    >>> wave_size([Pace(1, 4, 2), Pace(1, 8, 4), Pace(1, 1, 1)], idle=12)
     2
     """
-    needed = np.cumsum([pace.n for pace in paces]) + 1
-    return max(1, min(int((needed <= clients).sum()), able - 1))
+    return max(1, int((np.cumsum([pace.n for pace in paces]) <= idle).sum()))
 
 
 def deal_groups(
     wave: Sequence[Pace],
     labels: NDArray[np.int64],
     candidates: NDArray[np.int64],
+    idle: int,
     rng: np.random.Generator,
 ) -> Groups:
-    """Deal all clients to the control and to the paces of a wave: labels evenly, and n clients that can label to each.
+    """Deal the clients with most labels to the control, and the idle ones to the paces, n that can label to each first.
 
     Args:
         wave: The paces.
         labels: int64 (clients,), labelled examples of each client.
         candidates: int64 (clients,), texts of each client that may be given a pseudo label.
+        idle: Number of clients that trials may have.
         rng: The random generator.
 
-    >>> labels, texts = np.array([3, 0, 3, 0]), np.array([9, 9, 9, 9])
-    >>> groups = deal_groups([Pace(1, 2, 1)], labels, texts, np.random.default_rng(0))
-    >>> [len(group) for group in groups], [int(labels[list(group)].sum()) for group in groups]
-    ([2, 2], [3, 3])
+    >>> labels, texts = np.array([3, 0, 3, 0, 0, 0]), np.array([9, 9, 9, 9, 9, 9])
+    >>> deal_groups([Pace(1, 1, 1), Pace(1, 3, 1)], labels, texts, 4, np.random.default_rng(0))
+    ((0, 2), (4,), (1, 3, 5))
     """
-    needs = [1, *(pace.n for pace in wave)]
     order = rng.permutation(len(labels))
-    order = order[np.argsort(-labels[order], kind="stable")]
-    groups: list[list[int]] = [[] for _ in needs]
-    held, able = [0] * len(needs), [0] * len(needs)
-    for client in order.tolist():
-        if labels[client]:
-            to = min(range(len(needs)), key=lambda group: (held[group], able[group] - needs[group], group))
-        else:
-            to = min(range(len(needs)), key=lambda group: (able[group] - needs[group], group))
+    ranked = order[np.argsort(-labels[order], kind="stable")].tolist()
+    control = ranked[: len(ranked) - idle]
+    groups: list[list[int]] = [[] for _ in wave]
+    missing = [pace.n for pace in wave]
+    for client in [one for one in order.tolist() if one not in {*control}]:
+        to = max(range(len(wave)), key=lambda group: (missing[group], -group))
         groups[to].append(client)
-        held[to] += int(labels[client])
-        able[to] += bool(candidates[client])
-    return tuple(tuple(sorted(group)) for group in groups)
+        missing[to] -= bool(candidates[client])
+    return tuple(tuple(sorted(group)) for group in (control, *groups))
 
 
-def begin_wave(search: TrialWaves, groups: Groups, started: Sequence[float]) -> TrialWaves:
+def begin_wave(search: TrialWaves, groups: Groups, started: float) -> TrialWaves:
     """Return the search at the beginning of a wave.
 
     Args:
         search: The search, between two waves.
         groups: The control's clients, then those of each pace.
-        started: Accuracy of the model, as each group is judged.
+        started: Accuracy of the run's model.
     """
-    return replace(search, groups=groups, started=tuple(started), age=0, examples=(0,) * len(groups))
+    return replace(search, groups=groups, started=started, age=0)
 
 
-def went_on(search: TrialWaves, examples: Sequence[int] = ()) -> TrialWaves:
-    """Return the search after a round.
-
-    Args:
-        search: The state before the round.
-        examples: Examples that each group trained on; none between searches.
-    """
-    done = tuple(before + now for before, now in zip(search.examples, examples, strict=False))
-    return replace(search, age=search.age + 1, examples=done)
+def went_on(search: TrialWaves) -> TrialWaves:
+    """Return the search after a round."""
+    return replace(search, age=search.age + 1)
 
 
 def end_wave(
@@ -148,18 +146,19 @@ def end_wave(
 ) -> tuple[TrialWaves, dict[str, Any]]:
     """Return the search after the last round of a wave, and the decision for the round's line.
 
-    The gain of a pace is that of its group less that of the control, a round. Of the rounds of a trial, those count as
+    The chosen pace begins its curriculum after the search, since labels of trials are not kept. The gain of a pace is
+    that of its group less that of the control, a round. Of the rounds of a trial, those count as
     labelling rounds in which its clients did label. A pace that gained is ranked by AUG-E, and before one that did
     not, which is ranked by its gain: divided by its cost, a loss would be the smaller the dearer the pace.
 
     Args:
         search: The state after the wave's last round.
-        accuracies: Accuracy of each group's model, the control's first.
+        accuracies: Accuracy of the model of each group, the control's first.
         inference: l_i: seconds of one client's labelling.
         training: l_t: seconds of one training batch.
     """
     rules, rounds = search.rules, search.age
-    gains = [(after - before) / rounds for after, before in zip(accuracies, search.started, strict=True)]
+    gains = [(after - search.started) / rounds for after in accuracies]
     found = []
     for pace, gain, accuracy in zip(search.wave, gains[1:], accuracies[1:], strict=True):
         labellings = num_labellings(pace, rounds) / rounds
@@ -171,12 +170,11 @@ def end_wave(
     }
     tried = (*search.tried, *found)
     if len(tried) < len(search.paces):
-        return replace(search, tried=tried, groups=(), started=()), decision
+        return replace(search, tried=tried, groups=()), decision
     ranks = sorted(range(len(tried)), key=lambda number: _rank(tried[number]))
     kept = tuple(search.paces[number] for number in ranks[: rules.candidates])
     decision |= {"chosen": list(kept[0].numbers), "candidates": [list(pace.numbers) for pace in kept]}
-    chosen = replace(search, paces=kept, tried=(), groups=(), started=(), examples=(), searching=False)
-    return chosen, decision
+    return replace(search, paces=kept, tried=(), groups=(), age=0, searching=False), decision
 
 
 def _rank(trial: PaceTrial) -> tuple[bool, float, float]:
@@ -255,25 +253,23 @@ def new_search(paces: Sequence[Pace], rules: PaceSearchRules) -> TrialWaves:
     return TrialWaves(rules, tuple(paces))
 
 
-def require_time(search: TrialWaves, clients: int, able: int) -> None:
+def require_time(search: TrialWaves, idle: int) -> None:
     """Refuse a first search that would not end before the run.
 
     Args:
         search: A new search.
-        clients: Number of all clients.
-        able: Number of clients with a label.
+        idle: Number of clients that trials may have.
 
     Raises:
         ConfigError: It would not.
     """
     paces, waves = list(search.paces), 0
     while paces:
-        paces = paces[wave_size(paces, clients, able) :]
+        paces = paces[wave_size(paces, idle) :]
         waves += 1
     needed, rounds = waves * search.rules.trial_rounds, search.rules.rounds or math.inf
     if needed >= rounds:
         raise ConfigError(
-            f"{len(search.paces)} paces for {search.rules.trial_rounds} rounds each, in {waves} waves on {clients} "
-            f"clients of which {able} have labels, take {needed} rounds, and the run has {rounds:g}: give it more, "
-            "or set fewshot.pace_grid to a shorter list"
+            f"{len(search.paces)} paces for {search.rules.trial_rounds} rounds each, in {waves} waves on {idle} idle "
+            f"clients, take {needed} rounds, and the run has {rounds:g}: give it more, or lower fewshot.trial_rounds"
         )

@@ -1,17 +1,19 @@
-"""Trials of paces at once: in a round, each group of clients trains and labels with a model of its own."""
+"""Trials of paces at once: the cohort trains the run's model, and groups of idle clients label and train beside it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fednlp.config.sections import Fewshot
 from fednlp.errors import ConfigError
+from fednlp.federated.client import TrainRequest
 from fednlp.federated.round import RoundReport
 from fednlp.federated.state import State
+from fednlp.fewshot.gold import every_second
 from fednlp.fewshot.pacing import label_quota
 from fednlp.fewshot.search import RoundOrder
 from fednlp.fewshot.trial_waves import (
@@ -21,6 +23,7 @@ from fednlp.fewshot.trial_waves import (
     deal_groups,
     end_wave,
     new_search,
+    num_idle,
     require_time,
     wave_size,
     waves_from_json,
@@ -33,7 +36,7 @@ from fednlp.simulation.label_holder import LabelHolder, Numbers
 from fednlp.simulation.pace_search import PaceCosts, listed_paces, require_shared, search_rules
 from fednlp.simulation.round_parts import RoundPart
 
-_TRIAL = "fewshot.trial"
+_TRIAL, _BEFORE = "fewshot.trial", "fewshot.trial.before"
 Drawn = Callable[[int, Numbers], list[int]]
 """(number of clients, candidates of each) -> the clients that label."""
 
@@ -47,12 +50,15 @@ class JudgedLabels(Protocol):
     def correct(self, params: Tensor, numbers: Numbers, labels: Numbers) -> Numbers:
         """Return 1 for each text that a model gives its label, else 0."""
 
-    def count_validation(self, client: int, models: int) -> None:
-        """Count the gold labels of a client as run through models that it is sent for that."""
+    def count_validation(self, client: int, texts: int, models: int) -> None:
+        """Count texts of a client as run through models, beside the one that it trains in the round."""
 
 
 class PaceTrials:
-    """Tries paces at once on groups of clients, and continues with the best from the mean of the groups' models.
+    """Tries paces at once on idle clients beside the run's training, and continues with the best pace.
+
+    A trial leaves nothing but its result: the model of the run is trained by the control alone, and the labels that
+    are given in trials are deleted after them.
 
     Args:
         context: The run.
@@ -69,27 +75,27 @@ class PaceTrials:
         require_shared(context)
         self.context, self.labels = context, labels
         self.costs = PaceCosts(context)
+        # The runtime keeps what is published where the run's model lies, and the groups' models are published too.
+        context.state.params = context.state.params.clone()
 
     def begin(self) -> None:
         """Begin the search, or continue the one of a resumed run.
 
         Raises:
-            ConfigError: The run is too short for the search, or too few clients have gold labels to judge it.
+            ConfigError: The run is too short for the search, or has too few gold labels to judge it.
         """
         if "waves" in self.context.state.memory:
             return
         context, holder, clients = self.context, self.labels.holder, self.context.partition.num_clients
         rules = search_rules(context, self.labels.fewshot, float(holder.candidates.mean()))
         search = new_search(listed_paces(self.labels.fewshot, clients), rules)
-        able = int(np.count_nonzero(holder.gold))
-        if self._by_gold and wave_size(search.paces, clients, able) < len(search.paces):
-            raise ConfigError(
-                f"cross-validating {len(search.paces)} paces by gold labels needs {len(search.paces) + 1} clients that "
-                f"have some and {sum(pace.n for pace in search.paces) + 1} clients in all, and {able} of {clients} "
-                "have: say how many labelled texts the server has, fewshot.validation = 128, or raise fewshot.gamma"
-            )
-        require_time(search, clients, able)
         self._keep(search)
+        if self._by_gold and not self._held.any():
+            raise ConfigError(
+                "half of the gold labels judge the paces and the other half train in trials: have two of them at "
+                "least, or say how many labelled texts the server has, fewshot.validation = 128"
+            )
+        require_time(search, self._idle(self.train_sizes()))
 
     @property
     def order(self) -> RoundOrder:
@@ -106,63 +112,73 @@ class PaceTrials:
 
     def prepare(self) -> None:
         """Begin a wave of trials where one is due; count what the judgement of the next round's models costs."""
-        search = self._search
+        search, state = self._search, self.context.state
         if not search.searching:
             return
-        holder, memory = self.labels.holder, self.context.state.memory
         if not search.groups:
-            able = int(np.count_nonzero(holder.gold + holder.pseudo))
-            left = search.paces[len(search.tried) :]
-            wave = left[: wave_size(left, len(holder.gold), able)]
-            rng = generator(self.context.experiment.seed, "pace trials", self.context.state.round)
-            groups = deal_groups(wave, holder.gold + holder.pseudo, holder.candidates, rng)
-            search = begin_wave(search, groups, self._scores([self.context.state.params], groups))
-            memory["waves"] = waves_to_json(search)
-            for number in range(len(groups)):
-                self._store(number, State(0, self.context.state.layout, *self._own(self.context.state)))
-            self._count(models=1)
-        if search.age == search.rules.trial_rounds - 1:
-            self._count(models=len(search.groups) - 1)
+            sizes = self.train_sizes()
+            left, idle = search.paces[len(search.tried) :], self._idle(sizes)
+            wave = left[: wave_size(left, idle)]
+            rng = generator(self.context.experiment.seed, "pace trials", state.round)
+            groups = deal_groups(wave, sizes, self.labels.holder.candidates, idle, rng)
+            self._keep(begin_wave(search, groups, self._score(state.params)))
+            before = {name: vector.clone() for name, vector in state.vectors.items() if _is_label(name)}
+            state.vectors.update({f"{_BEFORE}.{name}": vector for name, vector in before.items()})
+            for number in range(1, len(groups)):
+                self._store(number, State(0, state.layout, *self._own(state)))
+            self._count(runs=1, models=0)  # it is the model of the round
+        elif search.age == search.rules.trial_rounds - 1:
+            self._count(runs=len(search.groups), models=len(search.groups))
+
+    def train_sizes(self) -> Numbers:
+        """Return the number of labelled examples that each client trains on in the next round, int64 (clients,)."""
+        holder = self.labels.holder
+        owners = holder.known.owners[self._held]
+        held = np.bincount(owners, minlength=len(holder.gold)).astype(np.int64)
+        return holder.gold + holder.pseudo - held
+
+    def without_held(self, request: TrainRequest) -> TrainRequest:
+        """Return a request without the gold labels that judge the paces; those train nobody until the search ends."""
+        held = {*self.labels.holder.known.examples[self._held].tolist()}
+        if not held or request.examples is None or request.labels is None:
+            return request
+        pairs = [pair for pair in zip(request.examples, request.labels, strict=True) if pair[0] not in held]
+        return replace(request, examples=[one for one, _ in pairs], labels=[label for _, label in pairs])
 
     def parts(self, sizes: Numbers, drawn: Drawn) -> list[RoundPart]:
-        """Return the parts of a round of trials: the control's, then one for each pace.
-
-        All train as many clients, as far as a group has them.
+        """Return the parts of a round of trials: the control's, which trains the run's model, then one for each pace.
 
         Args:
             sizes: int64 (clients,), labelled examples of each client.
             drawn: Draws the clients that label.
         """
         search, candidates = self._search, self.labels.holder.candidates
-        state, most = self.context.state, self.context.experiment.clients_per_round
-        share = max(1, min(most, int(np.count_nonzero(sizes)) // len(search.groups)))
-        rng = generator(self.context.experiment.seed, "trial cohorts", state.round + 1)
         found = []
         for number, (group, pace) in enumerate(zip(search.groups, (None, *search.wave), strict=True)):
-            able = [client for client in group if sizes[client]]
-            part = RoundPart(self._state(number), np.zeros_like(sizes), pace=pace)
-            cohort = rng.choice(np.array(able, dtype=np.int64), min(share, len(able)), replace=False)
-            part.sizes[cohort] = sizes[cohort]
+            part = RoundPart(self._state(number), _within(sizes, group), pace=pace)
             if pace is not None and (labelling := search.labelling(pace)):
-                own = np.zeros_like(candidates)
-                own[list(group)] = candidates[list(group)]
-                part.labelling = drawn(pace.n, own)
+                part.labelling = drawn(pace.n, _within(candidates, group))
                 part.quota = label_quota(pace, labelling, search.reached)
             found.append(part)
         return found
 
     def finish(self, parts: Sequence[RoundPart], reports: Sequence[RoundReport]) -> None:
-        """Keep the models of the groups after a round, and make the global model their mean over their examples."""
-        search, state = self._search, self.context.state
-        search = went_on(search, [report.examples for report in reports])
-        state.memory["waves"] = waves_to_json(search)
-        weights = np.array(search.examples, dtype=np.float64)
-        if weights.any():
-            for name, mean in _means([self._tensors(part.state) for part in parts], weights).items():
-                (state.params if name == "params" else state.vectors[name]).copy_(mean)
-        for number, part in enumerate(parts):
+        """Make each group's model the mean of the run's and its own, over their examples, as if one cohort had trained.
+
+        Args:
+            parts: The parts of the round.
+            reports: The numbers of each.
+        """
+        state, control = self.context.state, reports[0].examples
+        for number, (part, report) in enumerate(zip(parts[1:], reports[1:], strict=True), start=1):
+            if control + report.examples:
+                share = report.examples / (control + report.examples)
+                _move(part.state.params, state.params, share)
+                for name, vector in part.state.vectors.items():
+                    if vector.is_floating_point():
+                        _move(vector, state.vectors[name], share)
             self._store(number, part.state)
-        state.round += 1
+        self._keep(went_on(self._search))
 
     def tell(self, line: dict[str, Any]) -> dict[str, Any]:
         """Report a round to the search; return the round's entries about it."""
@@ -172,14 +188,13 @@ class PaceTrials:
         told: dict[str, Any] = {"phase": "trial", "paces": [list(pace.numbers) for pace in search.wave]}
         told["groups"] = [list(group) for group in search.groups]
         if search.age == search.rules.trial_rounds:
-            models = [self._state(number).params for number in range(len(search.groups))]
-            accuracies = self._scores(models, search.groups)
+            accuracies = [self._score(self._state(number).params) for number in range(len(search.groups))]
             inference, training = self.costs.of(self.labels.holder.candidates)
             search, decision = end_wave(search, accuracies, inference, training)
             told |= decision
             self._forget()
             if not search.searching and not self._by_gold:
-                search = replace(search, accuracies=(self._score(self.context.state.params),))
+                search = replace(search, accuracies=(accuracies[0],))
             self._keep(search)
         return {"pacing": told}
 
@@ -205,67 +220,69 @@ class PaceTrials:
     def _keep(self, search: TrialWaves) -> None:
         self.context.state.memory["waves"] = waves_to_json(search)
 
-    def _score(self, params: Tensor) -> float:
-        return float(self.labels.correct(params, *self.labels.holder.known.validation).mean())
-
-    def _scores(self, models: Sequence[Tensor], groups: Sequence[Sequence[int]]) -> list[float]:
-        """Return the accuracy of each group's model: on the server's labels, or on the gold labels of other groups.
-
-        Args:
-            models: Of each group; one for all of them.
-            groups: The clients of each group.
-        """
+    @property
+    def _held(self) -> NDArray[np.bool_]:
+        """The gold labels that judge the paces, bool by gold label; none if the server has labels, or has no search."""
         holder = self.labels.holder
         known = holder.known
-        numbers, labels = known.validation
-        owners = np.full(len(numbers), -1)
-        if self._by_gold:
-            used = holder.gold[known.owners] > 0
-            numbers, labels, owners = known.examples[used], known.labels[used], known.owners[used]
-        right = [self.labels.correct(model, numbers, labels) for model in models]
-        rows = right if len(models) > 1 else right * len(groups)
-        return [float(row[~np.isin(owners, group)].mean()) for row, group in zip(rows, groups, strict=True)]
+        if not self._by_gold or not self.trying:
+            return np.zeros(len(known.owners), dtype=bool)
+        return every_second(known.owners, known.labels) & (holder.gold[known.owners] > 0)
 
-    def _count(self, models: int) -> None:
+    def _idle(self, sizes: Numbers) -> int:
+        able = int(np.count_nonzero(sizes))
+        return num_idle(len(sizes), able, self.context.experiment.clients_per_round)
+
+    def _score(self, params: Tensor) -> float:
+        """Return a model's accuracy on the labels that judge the paces, 0 to 1."""
+        known = self.labels.holder.known
+        texts = known.validation
         if self._by_gold:
-            for client in np.flatnonzero(self.labels.holder.gold).tolist():
-                self.labels.count_validation(client, models)
+            texts = known.examples[self._held], known.labels[self._held]
+        return int(self.labels.correct(params, *texts).sum()) / max(1, len(texts[0]))
+
+    def _count(self, runs: int, models: int) -> None:
+        owners, texts = np.unique(self.labels.holder.known.owners[self._held], return_counts=True)
+        for client, number in zip(owners.tolist(), texts.tolist(), strict=True):
+            self.labels.count_validation(client, runs * number, models)
 
     def _own(self, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         """Return copies of what training changes: the model, and the vectors of the server's optimiser."""
-        return state.params.clone(), {name: v.clone() for name, v in _optimizer(state.vectors).items()}
-
-    def _tensors(self, state: State) -> dict[str, Tensor]:
-        return {"params": state.params} | {
-            name: v for name, v in state.vectors.items() if v.is_floating_point()
-        }
+        own = {name: v.clone() for name, v in state.vectors.items() if not name.startswith("fewshot.")}
+        return state.params.clone(), own
 
     def _store(self, number: int, part: State) -> None:
         for name, tensor in {"params": part.params, **part.vectors}.items():
             self.context.state.vectors[f"{_TRIAL}.{number}.{name}"] = tensor
 
     def _state(self, number: int) -> State:
-        """Return the server of a group."""
+        """Return the server of a group; the control's is the run's."""
         state, prefix = self.context.state, f"{_TRIAL}.{number}."
+        if number == 0:
+            return state
         own = {n.removeprefix(prefix): v for n, v in state.vectors.items() if n.startswith(prefix)}
         return State(state.round, state.layout, own.pop("params"), own, state.memory)
 
     def _forget(self) -> None:
-        for name in [name for name in self.context.state.vectors if name.startswith(f"{_TRIAL}.")]:
-            del self.context.state.vectors[name]
+        """Delete the groups' models, and put back the labels that clients had before the trials."""
+        vectors = self.context.state.vectors
+        for name in [name for name in vectors if name.startswith(f"{_BEFORE}.")]:
+            vectors[name.removeprefix(f"{_BEFORE}.")].copy_(vectors[name])
+        for name in [name for name in vectors if name.startswith(f"{_TRIAL}.")]:
+            del vectors[name]
 
 
-def _optimizer(vectors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: vector for name, vector in vectors.items() if not name.startswith("fewshot.")}
+def _is_label(name: str) -> bool:
+    return name.startswith("fewshot.") and not name.startswith(_TRIAL)
 
 
-def _means(models: Sequence[dict[str, Tensor]], weights: np.ndarray) -> dict[str, Tensor]:
-    """Return the weighted mean of each floating-point tensor, summed in 64 bits in the order of the groups."""
-    shares = (weights / weights.sum()).tolist()
-    found = {}
-    for name in models[0]:
-        total = torch.zeros_like(models[0][name], dtype=torch.float64)
-        for share, model in zip(shares, models, strict=True):
-            total.add_(model[name].double(), alpha=share)
-        found[name] = total.to(models[0][name].dtype)
-    return found
+def _within(numbers: Numbers, group: Sequence[int]) -> Numbers:
+    """Return numbers by client, 0 for those outside of a group."""
+    own = np.zeros_like(numbers)
+    own[list(group)] = numbers[list(group)]
+    return own
+
+
+def _move(own: Tensor, main: Tensor, share: float) -> None:
+    """Make a tensor the weighted mean of itself and another, in 64 bits."""
+    own.copy_(main.double().mul_(1 - share).add_(own.double(), alpha=share))

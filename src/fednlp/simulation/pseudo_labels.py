@@ -107,7 +107,7 @@ class PseudoLabels:
         trials = self._trials
         due_now = trials is not None or self._is_due(number)
         self._flagged = self._check() if due_now and self.fewshot.detect_label_noise else []
-        self.sizes = self.holder.gold + self.holder.pseudo
+        self.sizes = self.holder.gold + self.holder.pseudo if trials is None else trials.train_sizes()
         if trials is not None:
             self._parts = trials.parts(self.sizes, self._drawn)
         else:
@@ -162,12 +162,12 @@ class PseudoLabels:
     ) -> list[Any]:
         """Have clients train on the labels that they have, and others label their texts alongside."""
         given = [
-            self.holder.with_labels(request) if isinstance(request, TrainRequest) else request
+            self._with_labels(request) if isinstance(request, TrainRequest) else request
             for request in requests
         ]
         if not any(isinstance(request, TrainRequest) for request in requests):
             return self.context.pool.do(given, on_progress)
-        labelling = self._label_requests(self.context.state.round + 1)
+        labelling = self._label_requests(self._part.state.round + 1)
         answers = self.context.pool.do([*given, *labelling], on_progress)
         self._note(labelling, answers[len(given) :])
         return answers[: len(given)]
@@ -220,9 +220,9 @@ class PseudoLabels:
         found: Numbers = (self.probabilities(numbers).argmax(axis=1) == labels).astype(np.int64)
         return found
 
-    def count_validation(self, client: int, models: int) -> None:
-        """Count the gold labels of a client as run through models that it is sent for that."""
-        self._count_texts(client, models * int(self.holder.gold[client]))
+    def count_validation(self, client: int, texts: int, models: int) -> None:
+        """Count texts of a client as run through models, beside the one that it trains in the round."""
+        self._count_texts(client, texts)
         self.validations[client] = self.validations.get(client, 0) + models
 
     def trust_all_but(self, flagged: list[int]) -> None:
@@ -260,7 +260,7 @@ class PseudoLabels:
 
     def _stream(self, round_number: int) -> int:
         """Return the number that a round's clients are drawn with; the same for all trials of a search."""
-        return round_number if self.search is None else self.search.order.iteration + 1
+        return self.search.order.iteration + 1 if isinstance(self.search, PaceSearch) else round_number
 
     @property
     def labelled_by(self) -> dict[int, int]:
@@ -272,6 +272,10 @@ class PseudoLabels:
     def _labelling(self) -> list[int]:
         """The clients that label in this round."""
         return sorted(client for part in self._parts for client in part.labelling)
+
+    def _with_labels(self, request: TrainRequest) -> TrainRequest:
+        given, trials = self.holder.with_labels(request), self._trials
+        return given if trials is None else trials.without_held(given)
 
     def _label_requests(self, number: int) -> list[Any]:
         part = self._part

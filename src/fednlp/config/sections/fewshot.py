@@ -16,8 +16,8 @@ class Fewshot(Section):
     is searched for while the run goes on (``search``). ``f``, ``n`` and ``k`` are the pace: every f rounds n
     clients label, and k percent more of their texts each time; the surest of all, or of each label with
     ``class_balanced``. A search tries the paces of ``pace_grid``, and is repeated ``max_searches`` times at most.
-    Its ``trials`` are at once on groups of clients, or one after the other. They are judged by ``validation`` labelled
-    texts that the server has, or with 0 by the gold labels, cross-validated.
+    Its ``trials`` are at once on groups of idle clients, or one after the other. They are judged by ``validation``
+    labelled texts that the server has, or with 0 by half of the gold labels, which are held out.
     ``filter_ratio`` is the share of each client's texts that a ``filter`` leaves to be labelled.
     ``noisy_client_fraction`` of the clients with gold labels have wrong ones; ``detect_label_noise`` takes the gold
     labels of suspected clients for unlabelled.
