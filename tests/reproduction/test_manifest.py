@@ -106,6 +106,13 @@ def test_every_number_of_the_benchmark_tables_is_the_published_one() -> None:
         ("minutes = 1", "minute = 1", "runs.a.minute: Extra inputs are not permitted"),
         ('name = "B"', 'name = "A"', "two rows or two columns have the same name"),
         ("[[entry]]", "[[entry", "is not readable as TOML"),
+        ("minutes = 1", "minutes = inf", "runs.a.minutes: Input should be less than or equal to"),
+        ("minutes = 1", "minutes = " + "9" * 5000, "is not readable as TOML"),
+        ("minutes = 1", "minutes = " + "[" * 5000, "is not readable as TOML"),
+        ("minutes = 1", 'minutes = 1\nmodel_of = "a"', "begin with one of others themselves"),
+        ("paper = 1.0", "paper = nan", "published.paper: Input should be less than or equal to"),
+        ("paper = 1.0", "paper = 1e300", "published.paper: Input should be less than or equal to"),
+        ('name = "mine"', 'name = "../../mine"', "name: String should match pattern"),
     ],
 )
 def test_a_mistake_in_a_manifest_is_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
