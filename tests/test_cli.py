@@ -872,7 +872,11 @@ def test_predict_texts(fednlp: Type, refused: Callable[..., str], trained: Path)
     assert "no such column" in refused("predict", trained, "word1", "--with", "context=a")
     assert "no run directory" in refused("predict", "nowhere", "word1")
     assert "text 2 is empty" in refused("predict", trained, "word1", " ")
-    assert "is not UTF-8" in refused("predict", trained, "word1 \udcff")
+    typed = refused("predict", trained, "word1 \udcff")
+    assert r"text 1, as typed, is not UTF-8 ('word1 \udcff')" in typed
+    assert "--with text_pair, as typed, is not UTF-8" in refused(
+        "predict", trained, "word1", "--with", "text_pair=\udcff"
+    )
     assert "--in and texts" in refused("predict", trained, "word1", "--in", "some.csv")
     assert "give the file with --in" in refused("predict", trained, "word1", "--text", "note")
 

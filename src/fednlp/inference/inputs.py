@@ -41,14 +41,14 @@ def rows_of_texts(trained: Trained, texts: Iterable[str], extra_columns: Mapping
         DataError: When the rows are read: there are none, or one is empty or not UTF-8; further columns are missing.
     """
     name = trained.task.name
+    _require_columns(extra_columns)
 
     def rows() -> Iterator[tuple[Mapping[str, Any], Row]]:
         number = 0
         for number, text in enumerate(texts, 1):
             if not text.strip():
                 raise DataError(f"text {number} is empty: type some words")
-            if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
-                raise DataError(f"text {number} is not UTF-8: convert it, e.g. with iconv")
+            _require_utf8(text, f"text {number}")
             yield {"text": text}, row_of(name, text, extra_columns)
         if not number:
             raise DataError("there is no text to predict: type one, pipe some in, or give a file with --in")
@@ -76,6 +76,7 @@ def rows_of_file(
         DataError: There is no such file or column; or, when the rows are read, a row cannot be read.
     """
     given, name = dict(extra_columns or {}), trained.task.name
+    _require_columns(given)
     columns, records = read_records(path)
     own = _columns(trained, str(path), columns, text, given)
     first = _first(name)
@@ -95,6 +96,20 @@ def rows_of_file(
             )
 
     return InputRows(columns, rows())
+
+
+def _require_columns(columns: Mapping[str, str]) -> None:
+    for name, text in columns.items():
+        _require_utf8(text, f"--with {name}")
+
+
+def _require_utf8(text: str, where: str) -> None:
+    """Check that a typed text has no bytes that are no characters, which Python keeps as halves of surrogate pairs."""
+    if not text.isascii() and any("\ud800" <= one <= "\udfff" for one in text):
+        raise DataError(
+            f"{where}, as typed, is not UTF-8 ({text[:40]!a}): convert it, e.g. with iconv, or give a file with --in, "
+            "whose line is named"
+        )
 
 
 def _schema(task: str) -> Schema:

@@ -290,5 +290,5 @@ def _begin(cores: int, address: str | None) -> None:
         last = str(error).strip().splitlines()[:1]
         raise RunError(
             f"Ray is not reached at {address or 'this machine'} ({''.join(last)}): compare runtime.address with what "
-            "ray start printed"
+            "ray start printed, and set RAY_AUTH_MODE=token if it says that token authentication is enabled"
         ) from None

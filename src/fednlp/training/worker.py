@@ -1,13 +1,12 @@
 """A worker: the clients whose texts lie on this machine, one model, and what is done with them on request."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from fednlp.clock import EVALUATION, STEPS, SUMS, timed
@@ -17,8 +16,6 @@ from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult, TrainRequest, failed
 from fednlp.federated.params import Layout
 from fednlp.federated.runtime import MODEL
-from fednlp.federated.store import ClientStore
-from fednlp.federated.sums import DIVERGED, NonFiniteUpdate, count_nonfinite
 from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import Trained, received, require_reported
 from fednlp.models.groups import groups_of
@@ -47,11 +44,12 @@ from fednlp.runtime.messages import (
 )
 from fednlp.tasks import task_from
 from fednlp.tasks.whole_sums import SUM_BITS
+from fednlp.training.alone import keep_model, train_alone
 from fednlp.training.at_once import take_steps
 from fednlp.training.client import ClientInit, ClientTrainer, model_of
 from fednlp.training.client_stack import ClientStack
 from fednlp.training.evaluator import Evaluator
-from fednlp.training.local import LocalTrainer
+from fednlp.training.label_probabilities import label_probabilities
 from fednlp.training.local_training import LocalTraining
 from fednlp.training.open_replica import open_replica
 from fednlp.training.participation import Participation, begin, fail
@@ -61,7 +59,6 @@ from fednlp.training.worker_spec import (
     UNLABELLED,
     WorkerSpec,
     exact_adapters,
-    model_fields,
     opened_features,
     stacks_of,
     without_labels,
@@ -312,17 +309,9 @@ class ClientWorker:
     def _probabilities(self, numbers: list[int]) -> np.ndarray:
         """Return what the model that is loaded gives every label for some training texts, (texts, labels)."""
         self._loaded = None
-        examples = np.array(numbers, dtype=np.int64)
-        lengths = self.train_features.lengths(examples)
-        places = np.argsort(-lengths, kind="stable")
-        probabilities = np.empty((len(examples), len(self.task.labels)), dtype=np.float32)  # type: ignore[attr-defined]
-        self.replica.train(False)
-        with torch.inference_mode(), self.replica.caching_activations():
-            for start in range(0, len(places), self.spec.evaluation_batch):
-                some = places[start : start + self.spec.evaluation_batch]
-                arguments = self.replica.model, self.train_features, examples[some], self.replica.device
-                probabilities[some] = self.task.probabilities(*arguments)  # type: ignore[attr-defined]
-        return probabilities
+        return label_probabilities(
+            self.replica, self.task, self.train_features, numbers, self.spec.evaluation_batch
+        )
 
     def forget(self) -> None:
         """Say that the replica's weights were changed by hand, so that the next job loads them anew."""
@@ -391,45 +380,12 @@ class ClientWorker:
         options = self.options.model_copy(update={"max_steps": request.finetune_steps})
         try:
             with self._labelled(request.client, request.examples, request.labels) as examples:
-                self._train_alone(request.client, examples, options, request.round + 1, x, init)
+                train_alone(self.trainer, request.client, examples, options, request.round + 1, x, init)
         except Exception as error:
             return raised(error)
         if request.save_to is not None:
-            shared = torch.empty(self.layout.numel)
-            self.replica.store(shared)
-            with closing(ClientStore(Path(request.save_to), model_fields(self.replica))) as store:
-                own = {"shared": shared, "personal": self.replica.own()}
-                store.write(request.client, request.round, own)
+            keep_model(self.replica, Path(request.save_to), request.client, request.round)
         return None
-
-    def _train_alone(
-        self,
-        client: int,
-        examples: np.ndarray,
-        options: LocalTraining,
-        round_number: int,
-        x: Tensor,
-        init: ClientInit,
-    ) -> LocalTrainer:
-        """Train one client for itself, so that its model can be evaluated as it stands.
-
-        Args:
-            client: Its id.
-            examples: Its example numbers.
-            options: Of its training.
-            round_number: What its random streams are drawn by.
-            x: The global model, flat.
-            init: What it has of its own.
-
-        Raises:
-            NonFiniteUpdate: Training ended in NaN, infinity or huge numbers.
-        """
-        local = self.trainer.local(client, examples, round_number, x, init)
-        local.options, local.all_words = options, True
-        local.steps(x)
-        if self.replica.count_nonfinite() > count_nonfinite(x):
-            raise NonFiniteUpdate(DIVERGED)
-        return local
 
     @timed(STEPS)
     def local_only(self, request: LocalOnlyRequest, vectors: Vectors) -> LocalOnlyResult:
@@ -441,7 +397,7 @@ class ClientWorker:
         )
         examples = self.partition.train(client)
         try:
-            local = self._train_alone(client, examples, options, 0, vectors[MODEL], ClientInit())
+            local = train_alone(self.trainer, client, examples, options, 0, vectors[MODEL], ClientInit())
         except Exception as error:
             return LocalOnlyResult(client, raised(error))
         evaluator = self.evaluator
