@@ -40,6 +40,17 @@ def test_weights_are_near_those_of_one_client_at_a_time(experiment: Make, tmp_pa
     assert all(torch.allclose(joint[name], plain[name], rtol=1e-4, atol=1e-6) for name in plain)
 
 
+def test_more_at_once_than_train_in_a_round_is_all_of_them(
+    experiment: Make, outcome: Outcome, tmp_path: Path
+) -> None:
+    """And takes no memory for the others."""
+    four, many = (
+        fednlp.run(experiment(AT_ONCE | {"runtime.clients_at_once": n, "num_rounds": 1}), tmp_path / str(n))
+        for n in (4, 10**9)
+    )
+    assert outcome(four) == outcome(many)
+
+
 def test_a_deployment_refuses_it(experiment: Make) -> None:
     assert any("runtime.clients_at_once" in one for one in unsupported(experiment(AT_ONCE)))
     assert not unsupported(experiment(LORA))

@@ -124,3 +124,11 @@ def test_orders_that_are_none(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         fednlp.run(experiment(CHAINED | changes), tmp_path / "run")
+
+
+def test_an_order_that_no_example_can_judge_is_an_order(experiment: Make, tmp_path: Path) -> None:
+    """Clients of one example each hold none out; what is written has no number that JSON lacks."""
+    few = CHAINED | {"partition.clients": 3, "data.train_size": 3, "algorithm.order": "greedy"}
+    run = fednlp.run(experiment(few), tmp_path / "run")
+    fact = json.loads((run.folder / "summary.json").read_text())["order"]
+    assert fact == {"clients": ["0", "1", "2"], "trials": 6, "accuracy": None}

@@ -4,6 +4,7 @@ import csv
 import itertools
 import json
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,10 @@ def test_settings_that_do_not_go_together_are_no_combination(experiment: Make, t
         (RATES, {"trials": 4}, "fedavg has 3 combinations .* at most 3 trials"),
         (RATES, {"trials": 1}, "nothing to choose"),
         (RATES, {"rounds": 1}, "1 round cannot be halved for 3 trials: give at least 2 rounds"),
+        ({}, {}, "a search needs methods, and values"),
+        (RATES, {"methods": []}, "a search needs methods, and values"),
+        (RATES, {"rounds": -4}, "-4 rounds cannot be halved for 3 trials"),
+        ({"client.optimizer": [date(2020, 1, 1)]}, {}, "1 value to choose from.*2020-01-01"),
     ],
 )
 def test_mistakes_are_reported_before_the_first_trial(
@@ -131,6 +136,12 @@ def test_values_are_written_as_key_and_values(text: str, message: str) -> None:
         parse_grid([text])
     with pytest.raises(ConfigError, match="is given twice"):
         parse_grid(["client.learning_rate=1,2", "client.learning_rate=3,4"])
+
+
+@pytest.mark.parametrize("text", ["1]\nx = [2", "1], x = [2", "9" * 5000, "[" * 5000, "1, ,", '"a', "\0"])
+def test_odd_values_are_texts(text: str) -> None:
+    (values,) = parse_grid([f"client.learning_rate={text}"]).values()
+    assert values == [one.strip() for one in text.split(",") if one.strip()]
 
 
 def _folder_bytes(folder: Path) -> dict[str, bytes]:
@@ -181,6 +192,24 @@ def test_a_stopped_search_goes_on_to_the_same_choice(lines: int, experiment: Mak
         == whole["fedavg"].scores
     )
     assert {path: path.stat().st_mtime_ns for path in before} == before, "finished trials are not repeated"
+
+
+def test_a_trial_that_was_given_up_can_be_taken_further(experiment: Make, tmp_path: Path) -> None:
+    """Its weights are gone; with other values beside it, it is among the best."""
+    first = tune(experiment(), ["fedavg"], RATES, tmp_path / "trials", rounds=4)["fedavg"]
+    (given_up,) = (
+        candidate.changes["client.learning_rate"]
+        for candidate, scores in zip(first.search.candidates, first.scores, strict=True)
+        if len(scores) == 1
+    )
+    grid = {"client.learning_rate": [given_up, 1e29, 1e30]}
+    found, fresh = (
+        tune(experiment(), ["fedavg"], grid, tmp_path / name, rounds=4)["fedavg"]
+        for name in ("trials", "fresh")
+    )
+    assert found.scores == fresh.scores
+    assert len(found.scores[0]) == 2
+    assert found.chosen == fresh.chosen
 
 
 def test_the_test_set_does_not_change_the_choice(experiment: Make, tmp_path: Path) -> None:

@@ -118,6 +118,8 @@ TASKS: Mapping[str, Formulation] = {
             "max_target_length": PositiveInt,
             "num_beams": PositiveInt,
             "source_prefix": str,
+            "moses": Literal["none", "normalise", "tokenise"],
+            "languages": str,
             "label_smoothing_factor": Decay,
             "scorer": Literal["rouge", "bleu"],
         },

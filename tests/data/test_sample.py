@@ -93,3 +93,12 @@ def test_silos_keep_their_shares(tmp_path: Path) -> None:
 def test_a_sample_needs_data_that_are_here() -> None:
     with pytest.raises(ConfigError, match="each site names its own files"):
         config.parse({"data": {"name": "sites", "train_size": 3}, "partition": {"method": "silos"}})
+
+
+def test_examples_without_a_label_keep_their_share(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(
+        "text,label\n" + "".join(f"text {n},{['often', 'seldom', '', ''][n % 4]}\n" for n in range(80))
+    )
+    data = load_data(path=path, test_path=_write(tmp_path / "b.csv", 20), unlabelled=True, train_size=20)
+    assert Counter(data.labels("train")[data.train_numbers].tolist()) == {-1: 10, 0: 5, 1: 5}

@@ -186,41 +186,32 @@ def test_strangers_fill_no_log(server: Server, authority: Authority) -> None:
     assert len(server.lines) == MOST
 
 
-def test_enrolments_that_are_read_at_one_time_are_bounded(
+def test_strangers_who_keep_enrolments_open_do_not_keep_a_site_out(
     server: Server, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "MOST_ENROLLING", 1)
-    enrolled = []
-
-    def enrol() -> None:
-        arguments = server.address, authority.site("0"), b"please"
-        enrolled.append(dialling.enrol(*arguments, server_name=SERVER))
+    """Whoever has waited longest makes room."""
+    monkeypatch.setattr(listening, "MOST_ENROLLING", 2)
+    monkeypatch.setattr(listening, "_PATIENCE", 10 * SOON)
 
     async def silent() -> None:
         channel = grpc.aio.secure_channel(
             server.address, authority.site("1"), options=[("grpc.ssl_target_name_override", SERVER)]
         )
         async with channel:
-            call = channel.stream_unary("/fednlp.v1/Enrol")()
-            await call.wait_for_connection()
-            refused = list[str]()
-            await asyncio.to_thread(
-                until, lambda: not _accepted(enrol, refused)
-            )  # its handler waits for it now
-            assert "many enrol at this moment: try again" in refused[0]
+            calls = [channel.stream_unary("/fednlp.v1/Enrol")() for _ in range(3)]
+            for call in calls:
+                await call.wait_for_connection()
+            codes = {asyncio.ensure_future(call.code()) for call in calls}
+            over, _ = await asyncio.wait(codes, timeout=SOON, return_when=asyncio.FIRST_COMPLETED)
+            assert [one.result() for one in over] == [grpc.StatusCode.DEADLINE_EXCEEDED]
+            arguments = server.address, authority.site("0"), b"please"
+            answer = await asyncio.to_thread(dialling.enrol, *arguments, server_name=SERVER)
+            assert answer == b"0 please"
+            over, held = await asyncio.wait(codes - over, timeout=SOON, return_when=asyncio.FIRST_COMPLETED)
+            assert (len(over), len(held)) == (1, 1), "no more than was needed"
+            assert sum(call.cancel() for call in calls) == 1
 
     asyncio.run(silent())
-    until(lambda: _accepted(enrol))
-    assert enrolled[-1] == b"0 please"
-
-
-def _accepted(enrol: Callable[[], None], refused: list[str] | None = None) -> bool:
-    try:
-        enrol()
-    except RunError as error:
-        (refused if refused is not None else []).append(str(error))
-        return False
-    return True
 
 
 def test_a_stream_behind_a_balancer_lets_little_in_before_its_proof(

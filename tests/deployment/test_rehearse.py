@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 import fednlp
+import fednlp.deployment.rehearse as rehearsing
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.deployment.shards import FEDERATION, opened, split_out
 from fednlp.errors import ConfigError
+from fednlp.simulation.callback import NullCallback
 
 Make = Callable[..., Experiment]
 
@@ -80,3 +82,21 @@ def test_a_split_that_was_killed_is_made_again_and_another_one_is_refused(
     other = experiment({"partition.clients": 3, "clients_per_round": 3, "num_rounds": 9}).resolved()
     with pytest.raises(ConfigError, match=r"data of other settings \(num_rounds"):
         opened(other, folder)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"algorithm": {"name": "fedbuff", "buffer_size": 2}}, {"rounds.over_selection": 1.5}]
+)
+def test_real_processes_need_no_simulated_clock(
+    changes: dict[str, object], experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = experiment({"partition.clients": 3, "clients_per_round": 2, **changes})
+    with pytest.raises(ConfigError, match=r"needs the time that each client takes: set costs\.device"):
+        made.resolved()
+    served: list[Experiment] = []
+    monkeypatch.setattr(rehearsing, "serve", lambda experiment, *rest: served.append(experiment))
+    for _ in range(2):  # as begun, and as gone on with
+        rehearsing.rehearse(made, tmp_path / "dress", NullCallback())
+    assert served[0] == served[1]
+    assert served[0].data.at_sites
+    assert served[0].resolved() == served[0]

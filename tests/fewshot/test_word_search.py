@@ -123,6 +123,7 @@ def test_words_for_bbc_from_32_gold_labels(here: Path) -> None:
         assert len(set(one["words"].values())) == 5
         assert one["gold_accuracy"] > 0.25
     printed("--out", "mine.toml")
+    assert json.loads(printed("--json", "--out", "mine.toml")) == found, "and nothing else"
     mine = load_prompts("mine.toml")
     assert (mine.patterns, dict(mine.words[0])) == ((found[0]["pattern"],), found[0]["words"])
     assert printed("--set", "fewshot.gold=40", "--json") != printed("--json")

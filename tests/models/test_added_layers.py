@@ -181,3 +181,8 @@ def test_mistakes_in_the_section(table: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse({"data": {"name": "20news"}, "model": {"added_layers": table}})
     assert message in str(caught.value)
+
+
+def test_a_place_as_long_as_a_book_is_refused_before_it_is_read() -> None:
+    with pytest.raises(ConfigError, match="a line of at most 200 characters"):
+        layer_places(["layer." + ",".join(["0-9999"] * 100_000)])

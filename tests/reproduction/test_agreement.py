@@ -66,10 +66,31 @@ def test_a_difference_is_clear_beyond_its_interval_seed_by_seed() -> None:
     seeds = {0: 10.0, 1: 20.0, 2: 30.0}
     better = {seed: value + 1 + 0.1 * (seed - 1) for seed, value in seeds.items()}
     worse = {seed: value + 5 * (-1) ** seed for seed, value in seeds.items()}
-    assert judge(claim("highest", "ab"), {"a": better, "b": seeds}) == Verdict(True, True)
+    assert judge(claim("highest", "ab"), {"a": better, "b": seeds}) == Verdict(True, True, 3)
     assert judge(claim("highest", "ab"), {"a": better, "b": worse}).clear is False
     assert judge(claim("highest", "ab"), {"a": {0: 2.0}, "b": {0: 1.0}}) == Verdict(True, None)
     assert judge(claim("highest", "ab"), {"a": {0: 2.0, 1: 2.0}, "b": {2: 1.0, 3: 1.0}}).clear is None
+
+
+def test_one_clear_contradiction_is_enough_to_disagree_clearly() -> None:
+    seeds = {0: 10.0, 1: 20.0, 2: 30.0}
+    above = {seed: value + 1 + 0.1 * (seed - 1) for seed, value in seeds.items()}
+    unsure = {seed: value - 1 + 5 * (seed - 1) for seed, value in seeds.items()}
+    rows = {"a": seeds, "b": above, "c": unsure}
+    assert judge(claim("highest", "ac"), rows) == Verdict(True, False, 3)
+    assert judge(claim("highest", "abc"), rows) == Verdict(False, True, 3)
+    assert judge(claim("highest", "ca"), rows) == Verdict(False, False, 3)
+    assert judge(claim("highest", "bac"), rows) == Verdict(True, False, 3)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [claim("ratio", "ba", at_least=0.5), claim("ratios fall", "baab"), claim("close", "ab", within=9.0)],
+)
+def test_claims_without_an_interval_are_of_one_seed_only_where_there_is_one(made: Claim) -> None:
+    one, two = {0: 1.0}, {0: 1.0, 1: 2.0}
+    assert judge(made, {"a": two, "b": {0: 2.0, 1: 3.0}}).text == "agrees"
+    assert judge(made, {"a": one, "b": {0: 2.0, 1: 3.0}}).text == "agrees (one seed)"
 
 
 def test_verdicts_in_words() -> None:

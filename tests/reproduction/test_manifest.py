@@ -106,6 +106,13 @@ def test_every_number_of_the_benchmark_tables_is_the_published_one() -> None:
         ("minutes = 1", "minute = 1", "runs.a.minute: Extra inputs are not permitted"),
         ('name = "B"', 'name = "A"', "two rows or two columns have the same name"),
         ("[[entry]]", "[[entry", "is not readable as TOML"),
+        ("minutes = 1", "minutes = inf", "runs.a.minutes: Input should be less than or equal to"),
+        ("minutes = 1", "minutes = " + "9" * 5000, "is not readable as TOML"),
+        ("minutes = 1", "minutes = " + "[" * 5000, "is not readable as TOML"),
+        ("minutes = 1", 'minutes = 1\nmodel_of = "a"', "begin with one of others themselves"),
+        ("paper = 1.0", "paper = nan", "published.paper: Input should be less than or equal to"),
+        ("paper = 1.0", "paper = 1e300", "published.paper: Input should be less than or equal to"),
+        ('name = "mine"', 'name = "../../mine"', "name: String should match pattern"),
     ],
 )
 def test_a_mistake_in_a_manifest_is_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -125,3 +132,12 @@ def test_unknown_papers_are_refused() -> None:
         find_papers(["fednl"])
     with pytest.raises(ConfigError, match=r"there is no manifest nowhere\.toml"):
         find_papers(["nowhere.toml"])
+
+
+@pytest.mark.parametrize("name", ["fednlp", "platform"])
+def test_table_2_is_made_by_the_files_of_that_table(name: str) -> None:
+    """These have the paper's client optimisers; the library's own settings are in other files."""
+    paper = find_papers([name])[0]
+    tables = [entry for entry in paper.entries if entry.id.startswith("table2")]
+    made = {paper.runs[key].experiment for entry in tables for key in entry.runs}
+    assert made == {path.stem for path in EXPERIMENTS.glob(f"{name}-table2-*.toml")}

@@ -197,6 +197,10 @@ def test_partitions_are_drawn_from_given_folders(manifest: Path, here: Path) -> 
     assert found["figure3"]["found"]["spread"]["even"] == {"0": 0.0}
     names = {path.name for path in (out / "figures").iterdir()}
     assert names == {"mine-figure3-size_density.png", "mine-figure3-label_heatmap-0.png"}
+    (table,) = out.rglob("label_heatmap.csv")
+    table.write_text(table.read_text() + '"' + "x" * 200_000)
+    with pytest.raises(RunError, match=r"label_heatmap\.csv is damaged"):
+        reproduce(Request([str(manifest)], ["partitions"], {"agnews": folder}), 3600, out)
 
 
 def test_earlier_papers_stay_on_the_page(manifest: Path, here: Path) -> None:

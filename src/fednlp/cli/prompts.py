@@ -100,7 +100,8 @@ def searched(
     if out is not None:
         source = f"found by likelihood ratio from the gold labels of {asked.name}, seed {asked.seed}"
         write_prompts(out, out.stem, source, found)
-        print(f"written {out}: say task.prompt = {json.dumps(str(out), ensure_ascii=False)}")
+        use = json.dumps(str(out), ensure_ascii=False)
+        print(clean(f"written {out}: say task.prompt = {use}"), file=sys.stderr if as_json else sys.stdout)
 
 
 def _lines(one: "PromptCheck", again: bool) -> list[str]:

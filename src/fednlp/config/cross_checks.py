@@ -3,6 +3,7 @@
 from typing import Any
 
 from fednlp.config.at_once_checks import at_once_problems
+from fednlp.config.clock_checks import clock_problems
 from fednlp.config.compatibility import conflicts
 from fednlp.config.fewshot_checks import fewshot_problems
 from fednlp.config.fields import ExperimentFields
@@ -33,12 +34,15 @@ from fednlp.runtime import ENGINES
 _SCHEDULE = ("round_schedule", "warmup_rounds", "minimum_rate")
 
 
-def problems(experiment: ExperimentFields, given: AlgorithmValue | None = None) -> list[str]:
+def problems(
+    experiment: ExperimentFields, given: AlgorithmValue | None = None, *, real_clients: bool = False
+) -> list[str]:
     """Return every mistake in how the parts go together, a sentence each.
 
     Args:
         experiment: With the method and the cohort that the data leave.
         given: The algorithm that was given as a value, if it was.
+        real_clients: Clients are processes of their own, whose time need not be simulated.
     """
     return [
         *_own_code_problems(experiment),
@@ -47,6 +51,7 @@ def problems(experiment: ExperimentFields, given: AlgorithmValue | None = None) 
         *schedule_problems(experiment),
         *_cohort_problems(experiment),
         *over_selection_problems(experiment),
+        *([] if real_clients else clock_problems(experiment)),
         *_exchange_problems(experiment),
         *_selection_problems(experiment),
         *secure_problems(experiment),

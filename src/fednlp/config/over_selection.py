@@ -47,9 +47,4 @@ def over_selection_problems(experiment: ExperimentFields) -> list[str]:
         )
     if experiment.fewshot is not None:
         found.append(f"[fewshot] draws its cohorts among the clients with labels: {_REMEDY}")
-    if not experiment.data.at_sites and experiment.costs.device is None:
-        found.append(
-            "rounds.over_selection needs the time that each client takes: set costs.device to a profile, or to a mix "
-            f"of several, or {_REMEDY}"
-        )
     return found

@@ -51,18 +51,19 @@ class Experiment(ExperimentFields):
         settled = self.model_copy(update={"partition": partition})
         return settled.model_copy(update=cross_checks.cohort_defaults(settled))
 
-    def resolved(self, algorithm: Algorithm | None = None) -> "Experiment":
+    def resolved(self, algorithm: Algorithm | None = None, *, real_clients: bool = False) -> "Experiment":
         """Return the experiment with every default of its algorithm written out, and paths made absolute.
 
         Args:
             algorithm: The method that is given as a value, if one is; it is checked against the other sections.
+            real_clients: Each client is a process of its own, as in a rehearsal, and no time need be simulated.
 
         Raises:
             ConfigError: The parts cannot work together; the message says which and what to do.
             DataError: As for :meth:`settled`.
         """
         settled = self.settled()
-        problems = cross_checks.problems(settled, algorithm)
+        problems = cross_checks.problems(settled, algorithm, real_clients=real_clients)
         if problems:
             raise ConfigError(report(self.name, problems), problems)
         seed = self.seed if self.partition.seed is None else self.partition.seed

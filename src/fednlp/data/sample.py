@@ -79,6 +79,8 @@ def _drawn(data: TextData, split: Split, size: int | None, seed: int) -> Numbers
         )
     if data.silo is None:
         strata, count = data.labels(split)[numbers], max(len(data.label_names), 1)
+        if (strata < 0).any():  # those without a label that training examples have are a stratum too
+            strata, count = strata + 1, count + 1
     else:
         strata, names = data.groups(split, data.silo)
         strata, count = strata[numbers], len(names)

@@ -34,7 +34,7 @@ def rehearse(experiment: Experiment, out: Path, callback: Callback, page: str | 
     Raises:
         FednlpError: As for a simulation; a site's process has ended early; or there are too many clients.
     """
-    resolved, folder = experiment.resolved(), out.with_name(f"{out.name}-sites")
+    resolved, folder = experiment.resolved(real_clients=True), out.with_name(f"{out.name}-sites")
     shards = opened(resolved, folder) or split_out(resolved, folder, callback.log)
     if len(shards.names) > MOST_SITES:
         raise ConfigError(

@@ -116,7 +116,8 @@ def opened(experiment: Experiment, folder: Path) -> Shards | None:
     """
     if not (folder / FEDERATION).is_file() or (folder / _UNDERWAY).is_file():
         return None
-    changed = config.differences(config.load(folder / SIMULATION).resolved(), experiment)
+    split = config.load(folder / SIMULATION).resolved(real_clients=True)
+    changed = config.differences(split, experiment)
     if changed:
         raise ConfigError(
             f"{folder} holds the data of other settings ({'; '.join(changed[:5])}): start with these, or choose "

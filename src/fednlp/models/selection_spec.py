@@ -128,12 +128,17 @@ def _term(text: object) -> SelectionTerm:
     >>> _term("layer.1-2:bias").groups
     ('layer.1', 'layer.2')
     """
-    if not isinstance(text, str) or len(text) > _LONGEST_TERM or not text.isprintable():
-        raise ConfigError(f"{text!r:.80}: a part of a model is a line of at most {_LONGEST_TERM} characters")
+    text = _require_line(text)
     if text == "bias" or text.startswith("re:"):
         return SelectionTerm(text, (), _pattern(text, text))
     part, colon, narrower = text.partition(":")
     return SelectionTerm(text, _groups(text, part), _pattern(text, narrower) if colon else None)
+
+
+def _require_line(text: object) -> str:
+    if not isinstance(text, str) or len(text) > _LONGEST_TERM or not text.isprintable():
+        raise ConfigError(f"{text!r:.80}: a part of a model is a line of at most {_LONGEST_TERM} characters")
+    return text
 
 
 def _pattern(text: str, given: str) -> re.Pattern[str]:
@@ -175,17 +180,17 @@ def layer_places(terms: Sequence[str]) -> dict[str, list[int]]:
         Sorted numbers by ``"encoder"`` and ``"decoder"``, or by ``""`` for a model with one stack of layers.
 
     Raises:
-        ConfigError: A term names no layer, or they name more than 64.
+        ConfigError: A term names no layer or is too long, or they name more than 64.
 
     >>> layer_places(["encoder.layer.0,6", "decoder.layer.0-1"])
     {'encoder': [0, 6], 'decoder': [0, 1]}
     """
     places: dict[str, set[int]] = {}
     for term in terms:
+        if not _LAYERS.fullmatch(_require_line(term)):
+            raise ConfigError(f'"{term}" is no layer: say layer.0,6 or encoder.layer.0,6')
         for group in _groups(term, term):
-            side, is_layer, number = group.rpartition("layer.")
-            if not is_layer:
-                raise ConfigError(f'"{term}" is no layer: say layer.0,6 or encoder.layer.0,6')
+            side, _, number = group.rpartition("layer.")
             places.setdefault(side.rstrip("."), set()).add(int(number))
     if sum(map(len, places.values())) > _MOST_ADDED_LAYERS:
         raise ConfigError(f"more than {_MOST_ADDED_LAYERS} layers: name fewer")

@@ -21,12 +21,15 @@ class Verdict:
 
     Attributes:
         holds: Whether it holds for the means over seeds; None where a figure is missing.
-        clear: Whether each difference that it speaks of is larger than its uncertainty, which is the 95 % interval of
-            the mean of the differences seed by seed; None for one seed.
+        clear: Whether its differences are larger than their uncertainty, which is the 95 % interval of the mean of the
+            differences seed by seed: all of them where it holds, and one that contradicts it where it does not. None
+            for one seed, and for claims that are not about differences.
+        seeds: Number of seeds that all of its figures have.
     """
 
     holds: bool | None
     clear: bool | None = None
+    seeds: int = 1
 
     @property
     def text(self) -> str:
@@ -35,15 +38,15 @@ class Verdict:
             return "not decided"
         word = "agrees" if self.holds else "disagrees"
         if self.clear is None:
-            return f"{word} (one seed)"
+            return word if self.seeds > 1 else f"{word} (one seed)"
         return word if self.clear else f"{word}, within the uncertainty of the seeds"
 
 
 def interval(values: Sequence[float]) -> tuple[float, float | None]:
     """Return the mean, and half the width of its 95 % interval (Student's t); None for one value.
 
-    >>> interval([1.0, 2.0, 3.0])
-    (2.0, 2.4841377118437127)
+    >>> [round(number, 4) for number in interval([1.0, 2.0, 3.0])]
+    [2.0, 2.4841]
     """
     from scipy.stats import t
 
@@ -79,17 +82,22 @@ def judge(claim: Claim, rows: Mapping[str, Values]) -> Verdict:
     if len(figures) < len(given):
         return Verdict(None)
     means = [statistics.fmean(values.values()) for values in figures]
+    seeds = len(set.intersection(*(set(values) for values in figures)))
     if claim.kind == "ratio":
-        return Verdict(means[1] != 0 and claim.at_least <= means[0] / means[1] <= claim.at_most)
+        holds = means[1] != 0 and claim.at_least <= means[0] / means[1] <= claim.at_most
+        return Verdict(holds, seeds=seeds)
     if claim.kind == "ratios fall":
         ratios = [a / b if b else math.inf for a, b in zip(means[::2], means[1::2], strict=True)]
-        return Verdict(all(first > second for first, second in pairwise(ratios)))
+        return Verdict(all(first > second for first, second in pairwise(ratios)), seeds=seeds)
     if claim.kind == "close":
-        return Verdict(abs(means[0] - means[1]) <= claim.within)
+        return Verdict(abs(means[0] - means[1]) <= claim.within, seeds=seeds)
     pairs = _pairs(claim, figures)
-    holds = all(statistics.fmean(a.values()) > statistics.fmean(b.values()) for a, b in pairs)
+    greater = [statistics.fmean(a.values()) > statistics.fmean(b.values()) for a, b in pairs]
     clear = [_is_clear(a, b) for a, b in pairs]
-    return Verdict(holds, None if None in clear else all(clear))
+    if None in clear:
+        return Verdict(all(greater), seeds=seeds)
+    against = [one for one, holds in zip(clear, greater, strict=True) if not holds]
+    return Verdict(not against, any(against) if against else all(clear), seeds)
 
 
 def _pairs(claim: Claim, figures: Sequence[Values]) -> list[tuple[Values, Values]]:

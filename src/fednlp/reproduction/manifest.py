@@ -39,6 +39,10 @@ the clients' mean Jensen-Shannon divergence from the prior, and the sizes' stand
 """
 
 OF_PARTITIONS = ("divergence", "size spread")
+_LONGEST = 1e12
+"""Minutes of a run at most."""
+_LARGEST = 1e15
+"""A published figure at most."""
 Curves = Literal["global", "personal", "train_loss"]
 PictureName = Literal["divergence_matrix", "label_heatmap", "divergence_density", "size_density"]
 
@@ -69,7 +73,7 @@ class Runs(_Table):
     set: list[str] = []
     data: str = ""
     model_of: str = ""
-    minutes: Annotated[float, Field(gt=0, strict=False)]
+    minutes: Annotated[float, Field(gt=0, le=_LONGEST, strict=False)]
     measured: bool = False
 
     @model_validator(mode="after")
@@ -130,7 +134,7 @@ class Row(_Table):
     run: str = ""
     method: str = ""
     engine: str = ""
-    published: dict[str, float] = {}
+    published: dict[str, Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]] = {}
 
 
 class Claim(_Table):
@@ -229,7 +233,7 @@ class Paper(_Table):
     """
 
     number: str = ""
-    name: str
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=80)]
     title: str
     source: str
     runs: dict[str, Runs] = {}
@@ -250,6 +254,12 @@ class Paper(_Table):
         unknown = [key for key in named if key not in self.runs]
         if unknown:
             raise ValueError(f"there are no runs {unknown[0]}")
+        first = {runs.model_of for runs in self.runs.values()} - {""}
+        chained = sorted(key for key in first if self.runs[key].model_of)
+        if chained:
+            raise ValueError(
+                f"the runs {chained[0]} give the first model of others, and begin with one of others themselves"
+            )
         return self
 
 
@@ -308,11 +318,11 @@ def read_paper(path: Path) -> Paper:
 def _parse(text: str, where: str) -> Paper:
     try:
         return Paper.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{where} is not readable as TOML: {error}") from None
     except ValidationError as error:
         problems = [
             f"{'.'.join(map(str, detail['loc'])) or 'the manifest'}: {detail['msg'].removeprefix('Value error, ')}"
             for detail in error.errors(include_url=False)
         ]
         raise ConfigError(f"{where}: {'; '.join(problems[:5])}", problems) from None
+    except (ValueError, RecursionError) as error:  # a number of too many digits among them
+        raise ConfigError(f"{where} is not readable as TOML: {error}") from None

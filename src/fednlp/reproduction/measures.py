@@ -69,7 +69,7 @@ def text_of(measure: Measure, values: Values) -> str:
     """Return a figure for people: the mean over seeds ± half of its 95 % interval.
 
     >>> text_of("score", {0: 50.0, 1: 52.0}), text_of("sent", {0: 2e9})
-    ('51.0 ± 12.7', '2.00 GB')
+    ('51.0 ± 12.7', '2 GB')
     """
     mean, half = interval(list(values.values()))
     show = _format(measure)

@@ -74,7 +74,7 @@ def _view(job: Job) -> Overview:
         with path.open(encoding="utf-8", newline="") as file:
             (_, *labels), *rows = csv.reader(file)
         counts = np.array([[int(cell) for cell in row[1:]] for row in rows], dtype=np.int64)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise damaged(path, error, "remove the folder and run the command again") from error
     names = [text_of_csv(row[0]) for row in rows]
     return overview_of_counts(counts, [text_of_csv(label) for label in labels], names)

@@ -120,7 +120,8 @@ class SequentialFineTuning(Centralised):
         metric = context.worker.task.metric
         shown = [str(names[client]) for client in order]
         context.state.memory["order"] = order
-        context.state.memory["order_found"] = {"clients": shown, "trials": trials, metric: best}
+        reached = best if np.isfinite(best) else None  # no client had an example to spare, or all diverged
+        context.state.memory["order_found"] = {"clients": shown, "trials": trials, metric: reached}
         return order
 
 

@@ -2,9 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,10 @@ from fednlp.simulation.assignment import with_own_tests
 from fednlp.tasks import task_class
 from fednlp.tasks.base import Task
 from fednlp.tasks.fields import option_misfit
+from fednlp.tasks.moses import column_preparation, library_version
 
 Log = Callable[[str], None]
+Preparation = Mapping[str, Callable[[Iterable[str]], list[str]]]
 _ROWS_AT_ONCE = 4096
 
 
@@ -136,16 +139,17 @@ def model_source(experiment: Experiment, data: TextData, log: Log) -> str:
                 "nothing: set the number of layers in [model.config]"
             )
         size = model.vocabulary_size or VOCABULARY_SIZE
-        identity = [data.fingerprint, sorted(data.columns)]
-        texts, targets = partial(training_texts, data), None
+        prepare, prepared = _preparation(experiment)
+        identity = [data.fingerprint, sorted(data.columns), *prepared]
+        texts, targets = partial(training_texts, data, prepare=prepare), None
         if model.vocabulary == "separate":
             if data.schema.kind != "text":
                 raise ConfigError(
                     f'model.vocabulary = "separate" is for sources and targets; {data.task} has no written target: '
                     "leave it out"
                 )
-            texts = partial(training_texts, data, data.schema.inputs)
-            targets = partial(training_texts, data, ["target"])
+            texts = partial(training_texts, data, data.schema.inputs, prepare)
+            targets = partial(training_texts, data, ["target"], prepare)
         return from_scratch_folder(model.name_or_path, model.config, texts, identity, size, log, targets)
     if model.vocabulary_size is not None or model.vocabulary != "shared":
         key = "vocabulary_size" if model.vocabulary_size is not None else "vocabulary"
@@ -174,14 +178,35 @@ def trained_source(experiment: Experiment) -> str:
     return added_layers_folder(source, added.at, added.initial, experiment.seed)
 
 
-def training_texts(data: TextData, only: Sequence[str] | None = None) -> Iterator[str]:
-    """Yield the texts of the training examples, inputs and targets or some of these columns, in bounded memory."""
+def _preparation(experiment: Experiment) -> tuple[Preparation, list[str]]:
+    """Return how texts of columns are prepared before they are tokenised, and what tells that from other ways."""
+    options = experiment.task.given()
+    if "moses" not in options:
+        return {}, []
+    step, languages = options["moses"], options.get("languages", "")
+    return column_preparation(step, languages), [step, languages, library_version(step)]
+
+
+def training_texts(
+    data: TextData, only: Sequence[str] | None = None, prepare: Preparation = MappingProxyType({})
+) -> Iterator[str]:
+    """Yield the texts of the training examples, inputs and targets, in bounded memory.
+
+    Args:
+        data: The data set.
+        only: Some of these columns.
+        prepare: What prepares the texts of a column before they are tokenised, by its canonical name.
+    """
     schema = data.schema
     names = only or [*schema.inputs, *(["target"] if schema.kind == "text" else [])]
     table = data.train.select([data.columns[name] for name in names])
     for start in range(0, len(data.train_numbers), _ROWS_AT_ONCE):
-        for column in table.take(data.train_numbers[start : start + _ROWS_AT_ONCE]).to_pydict().values():
-            yield from (" ".join(json.loads(text)) for text in column) if schema.kind == "tags" else column
+        rows = table.take(data.train_numbers[start : start + _ROWS_AT_ONCE])
+        for place, name in enumerate(names):
+            texts: Iterable[str] = rows.column(place).to_pylist()
+            if schema.kind == "tags":
+                texts = (" ".join(json.loads(text)) for text in texts)
+            yield from prepare.get(name, iter)(texts)
 
 
 def make_task(task_spec: str, data: TextData, tokenizer: Any, options: dict[str, Any]) -> Task:

@@ -37,7 +37,7 @@ def stages(trials: int, rounds: int) -> tuple[Stage, ...]:
     sizes = [trials]
     while sizes[-1] > 2:
         sizes.append(-(-sizes[-1] // 2))
-    first = rounds >> (len(sizes) - 1)
+    first = max(rounds, 0) >> (len(sizes) - 1)
     if not first:
         raise ConfigError(
             f"{plural(rounds, 'round')} cannot be halved for {trials} trials: "

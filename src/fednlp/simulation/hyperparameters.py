@@ -218,6 +218,7 @@ def _result(candidate: Candidate, rounds: int | None, callback: _TrialCallback) 
     if not (folder.finished if rounds is None else _lines_at(folder, rounds)):
         callback.until = rounds if rounds is not None and rounds < candidate.experiment.num_rounds else None
         try:
+            _drop_without_weights(folder)
             if (candidate.folder / "resolved.toml").is_file():
                 resume(candidate.folder, expected=candidate.experiment, callback=callback)
             else:
@@ -231,6 +232,12 @@ def _result(candidate: Candidate, rounds: int | None, callback: _TrialCallback) 
                 file.write(json.dumps({"reason": str(error)}).encode())
             return None
     return _validation_result(folder, rounds)
+
+
+def _drop_without_weights(folder: RunDir) -> None:
+    """Remove a trial that an earlier search gave up, with its weights, and that this one takes further."""
+    if folder.round_lines() and not folder.state.is_file():
+        shutil.rmtree(folder.folder)
 
 
 def _lines_at(folder: RunDir, rounds: int) -> list[dict[str, Any]]:

@@ -180,6 +180,7 @@ def _training_runtime(context: RunContext) -> Runtime:
     size, worker = context.experiment.runtime.clients_at_once, context.worker
     if size == 1:
         return context.pool
+    size = min(size, context.experiment.clients_per_round)  # room for more would be taken and left empty
     worker.stack(size)  # what the model and the task do not allow is refused before the first round
     return ClientsAtOnce(context.pool, size, worker.work)
 

@@ -114,10 +114,13 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
 
 def _values(text: str) -> list[Any]:
     try:
-        found: list[Any] = tomllib.loads(f"values = [{text}]")["values"]
-    except tomllib.TOMLDecodeError:
-        return [one.strip() for one in text.split(",") if one.strip()]
-    return found
+        found = tomllib.loads(f"values = [{text}]")
+    except (ValueError, RecursionError):  # a number of too many digits among them
+        found = {}
+    if {*found} == {"values"}:  # else the text ends the list and goes on with a key of its own
+        values: list[Any] = found["values"]
+        return values
+    return [one.strip() for one in text.split(",") if one.strip()]
 
 
 def plan_searches(
@@ -148,6 +151,8 @@ def plan_searches(
         ConfigError: A key is unknown, cannot be chosen, has one value, or is of no method; or a method has fewer
             combinations than ``trials``.
     """
+    if not methods or not grid:
+        raise ConfigError("a search needs methods, and values to choose from for a setting at least")
     accepted = _accepted(experiment, methods, {key: _different(key, values) for key, values in grid.items()})
     options = {method: _combinations(experiment, method, accepted[method]) for method in methods}
     searched = [method for method in methods if accepted[method]]
@@ -184,7 +189,7 @@ def _different(scoped: str, values: Sequence[Any]) -> list[Any]:
         )
     found = [value for number, value in enumerate(values) if value not in values[:number]]
     if len(found) < 2:
-        one = f": say --set {key}={json.dumps(found[0])}" if found else ""
+        one = f": say --set {key}={json.dumps(found[0], default=str)}" if found else ""
         raise ConfigError(f"{key} has {plural(len(found), 'value')} to choose from; give at least two{one}")
     return found
 

@@ -50,6 +50,10 @@ class GenerationMetrics:
         """Yield the tokens of examples' sources, without special ones and what is put around them."""
         raise NotImplementedError
 
+    def _readable(self, texts: list[str]) -> list[str]:
+        """Return texts of tokens as they are scored and shown."""
+        return texts
+
     def metrics(
         self, predictions: Sequence[Any], features: Features, indices: np.ndarray
     ) -> dict[str, float]:
@@ -97,7 +101,7 @@ class GenerationMetrics:
         tokenizer = cached_tokenizer(self.tokenizer)
         length = max(1, round(float(self._target_sizes(train, examples).mean())))
         words = [source[:length].tolist() for source in self._sources(test, indices, tokenizer)]
-        return "the beginning of the source", decode_texts(tokenizer, words)
+        return "the beginning of the source", self._readable(decode_texts(tokenizer, words))
 
     def format_prediction(self, prediction: Any) -> str:
         """Return the text."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fednlp.data.features import Features
 from fednlp.errors import ConfigError
+from fednlp.tasks import moses
 from fednlp.tasks.base import Batch, Predictions, Row
 from fednlp.tasks.blocks import logits_at, no_cache, split_batch, vocabulary_of
 from fednlp.tasks.decoding import IGNORED, decoder_input, decoder_start, generate_ids
@@ -44,6 +45,9 @@ class SequenceToSequence(GenerationMetrics):
         scorer: ``"rouge"`` or ``"bleu"``: whether ROUGE-L or BLEU stands for the task.
         target_vocabulary: SHA-256 of the targets' own tokenizer
             (:func:`fednlp.models.pretrained.target_tokenizer`); empty where they share that of the sources.
+        moses: ``"none"``, ``"normalise"`` or ``"tokenise"``: how texts are prepared (:mod:`fednlp.tasks.moses`).
+        languages: Of source and target, such as ``"de-en"``, where texts are prepared.
+        moses_version: The version of the library that prepares them; empty where none does.
     """
 
     tokenizer: str
@@ -58,6 +62,9 @@ class SequenceToSequence(GenerationMetrics):
     label_smoothing_factor: float = 0.0
     scorer: str = "rouge"
     target_vocabulary: str = ""
+    moses: str = "none"
+    languages: str = ""
+    moses_version: str = ""
     name: str = "sequence-to-sequence"
     model_class: str = "AutoModelForSeq2SeqLM"
     uses_only_input_ids: bool = False
@@ -68,7 +75,10 @@ class SequenceToSequence(GenerationMetrics):
 
         Raises:
             ConfigError: An option has no such value, or two tokenizers do not go together.
+            MissingDependency: Texts are to be prepared by Moses, whose library is not installed.
         """
+        step = options.get("moses", "none")
+        moses.language_pair(step, options.get("languages", ""))
         source, padding = str(tokenizer.name_or_path), padding_of(tokenizer)
         own = own_target_tokenizer(source)
         writes = tokenizer if own is None else own
@@ -86,6 +96,7 @@ class SequenceToSequence(GenerationMetrics):
             target_start_token(writes),
             vocabulary_of(writes),
             target_vocabulary="" if own is None else tokenizer_digest(own),
+            moses_version=moses.library_version(step),
             **options,
         ).checked()
 
@@ -96,12 +107,16 @@ class SequenceToSequence(GenerationMetrics):
     def encode(self, rows: Iterable[Row], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
         """Return each row's ``input_ids``, ``target`` ids, and ``references``, JSON, to be scored against.
 
-        A source is cut to ``max_length`` at its end, a target to ``max_target_length``; its end token stays.
+        Sources without their prefix and targets are prepared by Moses if configured; references stay as they are. A
+        source is cut to ``max_length`` at its end, a target to ``max_target_length``; its end token stays.
         """
         rows = list(rows)
         cut: dict[str, Any] = {"truncation": True, "return_attention_mask": False}
-        sources = [self.source_prefix + (row["source"] or "") for row in rows]
-        targets = [row["target"] or "" for row in rows]
+        prepare = moses.column_preparation(self.moses, self.languages)
+        sources, targets = (
+            prepare.get(name, list)([row[name] or "" for row in rows]) for name in ("source", "target")
+        )
+        sources = [self.source_prefix + text for text in sources]
         source_ids = tokenizer(sources, max_length=max_length, **cut)["input_ids"]
         writes = self._writes(tokenizer)
         target_ids = writes(text_target=targets, max_length=self.max_target_length, **cut)["input_ids"]
@@ -113,6 +128,9 @@ class SequenceToSequence(GenerationMetrics):
             }
             for source, target, row in zip(source_ids, target_ids, rows, strict=True)
         ]
+
+    def _readable(self, texts: list[str]) -> list[str]:
+        return moses.restored(texts, self.moses, self.languages.rpartition("-")[2])
 
     def _writes(self, tokenizer: Any) -> Any:
         """Return the tokenizer of targets, given that of sources."""
@@ -195,7 +213,7 @@ class SequenceToSequence(GenerationMetrics):
                 end=self.end,
                 padding=self.padding,
             )
-            texts += decode_texts(self._writes(cached_tokenizer(self.tokenizer)), made)
+            texts += self._readable(decode_texts(self._writes(cached_tokenizer(self.tokenizer)), made))
         return Predictions(indices.tolist(), texts, float(loss), len(batch["labels"]))
 
     def _target_sizes(self, features: Features, examples: np.ndarray) -> np.ndarray:

@@ -30,10 +30,6 @@ def _refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
     """Return what has no place where clients train across rounds, and what contradicts the options."""
     found, size = [], options.get("buffer_size", 10)
     clients = experiment.partition.clients
-    if experiment.costs.device is None and not experiment.data.at_sites:
-        found.append(
-            "fedbuff needs the time that each client takes: set costs.device to a profile, or to a mix of several"
-        )
     if clients is not None and size > clients:
         found.append(too_large(size, clients))
     if experiment.min_clients > size:

@@ -8,6 +8,7 @@ nothing is read but an enrolment, of :data:`MOST_ENROLLING` at one time.
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +38,7 @@ from fednlp.errors import FednlpError, ProtocolError, RunError
 _LOST = (grpc.aio.AioRpcError, grpc.aio.InternalError, grpc.aio.UsageError, asyncio.InvalidStateError)
 """What reading and writing raise when the client is gone."""
 MOST_ENROLLING = 1 << 8
-"""Enrolments that are read at one time."""
+"""Enrolments that are read at one time; one more ends the one that has waited longest."""
 _PATIENCE = 30.0
 """Seconds for an enrolment to arrive."""
 
@@ -138,7 +139,7 @@ def serve(
 def _handlers(
     new_session: NewSession, enrol: Enrol, log: Callable[[str], None], challenges: Challenges | None
 ) -> Any:
-    enrolling = 0
+    enrolling = deque[asyncio.Timeout]()  # who came first is the first
 
     async def session_handler(requests: Any, context: Any) -> None:
         peer = _peer(context)
@@ -169,14 +170,17 @@ def _handlers(
             session.close()
 
     async def enrol_handler(requests: Any, context: Any) -> bytes:
-        nonlocal enrolling
         peer = _peer(context)
-        enrolling += 1
+        if len(enrolling) >= MOST_ENROLLING and not (oldest := enrolling.popleft()).expired():
+            oldest.reschedule(0)  # strangers may hold these: whoever comes has a little time
         try:
-            if enrolling > MOST_ENROLLING:
-                raise RunError("many enrol at this moment: try again")
-            async with asyncio.timeout(_PATIENCE):
-                request = await context.read()
+            async with asyncio.timeout(_PATIENCE) as patience:
+                enrolling.append(patience)
+                try:
+                    request = await context.read()
+                finally:
+                    if patience in enrolling:
+                        enrolling.remove(patience)
             if request is grpc.aio.EOF:
                 raise ProtocolError("an enrolment without a request")
             if len(request) > MOST_ENROLMENT:
@@ -186,8 +190,6 @@ def _handlers(
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the enrolment did not arrive")
         except FednlpError as error:
             await _abort(context, grpc.StatusCode.PERMISSION_DENIED, error, peer, log)
-        finally:
-            enrolling -= 1
         return b""
 
     async def challenge_handler(requests: Any, context: Any) -> bytes:
