@@ -211,3 +211,10 @@ def test_a_client_s_own_score_is_scikit_learn_s_in_the_configured_metric(
 def test_the_f1_of_a_label_needs_a_label(options: dict[str, Any], tokenizer: Any) -> None:
     with pytest.raises(ConfigError, match="positive_label go together: say whose F1 it is"):
         TextClassification.build(("different", "same"), tokenizer, **options)
+
+
+def test_the_f1_of_an_unknown_label_is_refused_with_the_labels(tokenizer: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=r"'sam': the data have no such label; choose .* 'different' or 'same'"
+    ):
+        TextClassification.build(("different", "same"), tokenizer, metric="f1", positive_label="sam")

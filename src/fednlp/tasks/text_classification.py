@@ -57,10 +57,14 @@ class TextClassification:
             ConfigError: The metric is the F1 of a label, and there is no such label.
         """
         metric, positive = options.get("metric"), options.get("positive_label")
-        if (metric == "f1") != (positive is not None) or (metric == "f1" and positive not in labels):
+        choices = " or ".join(map(repr, labels[:3]))
+        if (metric == "f1") != (positive is not None):
             raise ConfigError(
-                'task.metric = "f1" and task.positive_label go together: say whose F1 it is, '
-                f"{' or '.join(map(repr, labels[:3]))}"
+                f'task.metric = "f1" and task.positive_label go together: say whose F1 it is, {choices}'
+            )
+        if positive is not None and positive not in labels:
+            raise ConfigError(
+                f"task.positive_label = {positive!r}: the data have no such label; choose a label such as {choices}"
             )
         return cls(tuple(labels), padding_of(tokenizer), **options)
 
