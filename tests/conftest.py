@@ -288,3 +288,24 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder that is also the working directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def same_for_two_workers_and_a_resume(
+    experiment: Make,
+    outcome: Callable[[Path | RunDir], dict[str, Any]],
+    stopping: Callable[..., AbstractContextManager[Any]],
+    tmp_path: Path,
+) -> Callable[[dict[str, Any]], None]:
+    """Return a check that a run is the same bit for bit with two workers, and if it is stopped and goes on."""
+
+    def check(changes: dict[str, Any]) -> None:
+        import fednlp
+
+        one = outcome(fednlp.run(experiment(changes), tmp_path / "one"))
+        assert outcome(fednlp.run(experiment(changes | {"runtime.workers": 2}), tmp_path / "two")) == one
+        with stopping(rounds=1) as callback:
+            fednlp.run(experiment(changes), tmp_path / "stopped", callback=callback)
+        assert outcome(fednlp.resume(tmp_path / "stopped")) == one
+
+    return check

@@ -19,15 +19,10 @@ AT_ONCE = LORA | {"runtime.clients_at_once": 3}
 
 
 def test_two_workers_and_a_resume_give_what_one_gives(
-    experiment: Make, outcome: Outcome, stopping: Callable[..., Any], tmp_path: Path
+    same_for_two_workers_and_a_resume: Callable[..., None],
 ) -> None:
     """Bit for bit: which clients are a group does not depend on the workers, nor do the masks of dropout."""
-    one = fednlp.run(experiment(AT_ONCE), tmp_path / "one")
-    two = fednlp.run(experiment(AT_ONCE | {"runtime.workers": 2}), tmp_path / "two")
-    with stopping(rounds=1) as callback:
-        fednlp.run(experiment(AT_ONCE), tmp_path / "stopped", callback=callback)
-    assert outcome(two) == outcome(one)
-    assert outcome(fednlp.resume(tmp_path / "stopped")) == outcome(one)
+    same_for_two_workers_and_a_resume(AT_ONCE)
 
 
 def test_weights_are_near_those_of_one_client_at_a_time(experiment: Make, tmp_path: Path) -> None:

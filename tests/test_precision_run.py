@@ -21,15 +21,10 @@ LOW = {"client.bf16": True, "evaluation.bf16_full_eval": True}
 
 
 def test_two_workers_and_a_resume_give_what_one_gives(
-    experiment: Make, outcome: Outcome, stopping: Callable[..., Any], tmp_path: Path
+    same_for_two_workers_and_a_resume: Callable[..., None],
 ) -> None:
     """Bit for bit, weights and scores, with dropout."""
-    one = fednlp.run(experiment(LOW), tmp_path / "one")
-    two = fednlp.run(experiment(LOW | {"runtime.workers": 2}), tmp_path / "two")
-    with stopping(rounds=1) as callback:
-        fednlp.run(experiment(LOW), tmp_path / "stopped", callback=callback)
-    assert outcome(two) == outcome(one)
-    assert outcome(fednlp.resume(tmp_path / "stopped")) == outcome(one)
+    same_for_two_workers_and_a_resume(LOW)
 
 
 def test_weights_are_near_those_of_float32(experiment: Make, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The search for a pace with trials at once, each on clients of its own (FeS, Cai et al. 2023, section 3.1).
+"""The search for a pace with trials at once, each on idle clients (FeS, Cai et al. 2023, section 3.1).
 
 A pure state machine, as :mod:`fednlp.fewshot.search` is for trials one after the other. A wave is a set of paces that
 are tried in the same rounds, each by a group of idle clients. One group more, the control, is the cohort of the run: it

@@ -62,11 +62,20 @@ def with_own_tests(experiment: Experiment, data: TextData) -> TextData:
         PartitionError: The method does not fit the data.
     """
     partition = _with_own_split(experiment, data, lambda text: None)
+    split = tested_on_parts(data, partition)
+    fingerprint = sha256(data.fingerprint.encode() + split.test_numbers.tobytes()).hexdigest()
+    return replace(split, fingerprint=fingerprint)
+
+
+def tested_on_parts(data: TextData, partition: Partition) -> TextData:
+    """Return a data set whose test examples are those of a partition that are parts of its training table.
+
+    Args:
+        data: The data set; its own test set is left out.
+        partition: Of the training table, whose rows are also the clients' tests.
+    """
     train, test = np.sort(partition.train_indices), np.sort(partition.test_indices)
-    split = sha256(data.fingerprint.encode() + test.tobytes()).hexdigest()
-    return replace(
-        data, test=data.train, train_numbers=train, test_numbers=test, held_out=True, fingerprint=split
-    )
+    return replace(data, test=data.train, train_numbers=train, test_numbers=test, held_out=True)
 
 
 def _with_own_split(experiment: Experiment, data: TextData, log: Callable[[str], None]) -> Partition:

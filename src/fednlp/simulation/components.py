@@ -8,8 +8,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from fednlp.clock import DATA, timed
 from fednlp.config import Experiment
 from fednlp.data import TextData, load_data
@@ -26,7 +24,7 @@ from fednlp.models.pretrained import has_weights, load_tokenizer, longest_text
 from fednlp.models.registry import FROM_SCRATCH_NAMES
 from fednlp.models.resolve import resolve_model
 from fednlp.partition import Partition
-from fednlp.simulation.assignment import with_own_tests
+from fednlp.simulation.assignment import tested_on_parts, with_own_tests
 from fednlp.tasks import task_class
 from fednlp.tasks.base import Task
 from fednlp.tasks.fields import option_misfit
@@ -111,10 +109,7 @@ def as_tested(experiment: Experiment, components: RunComponents, partition: Part
     """
     if experiment.evaluation.validation_fraction is None:
         return components
-    data = components.data
-    train, test = (np.sort(part) for part in (partition.train_indices, partition.test_indices))
-    validation = replace(data, test=data.train, train_numbers=train, test_numbers=test, held_out=True)
-    return replace(components, data=validation, test=components.train)
+    return replace(components, data=tested_on_parts(components.data, partition), test=components.train)
 
 
 def model_source(experiment: Experiment, data: TextData, log: Log) -> str:

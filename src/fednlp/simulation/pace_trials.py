@@ -137,13 +137,9 @@ class PaceTrials:
         held = np.bincount(owners, minlength=len(holder.gold)).astype(np.int64)
         return holder.gold + holder.pseudo - held
 
-    def without_held(self, request: TrainRequest) -> TrainRequest:
-        """Return a request without the gold labels that judge the paces; those train nobody until the search ends."""
-        held = {*self.labels.holder.known.examples[self._held].tolist()}
-        if not held or request.examples is None or request.labels is None:
-            return request
-        pairs = [pair for pair in zip(request.examples, request.labels, strict=True) if pair[0] not in held]
-        return replace(request, examples=[one for one, _ in pairs], labels=[label for _, label in pairs])
+    def held_texts(self) -> frozenset[int]:
+        """Return the texts whose gold labels judge the paces; those train nobody until the search ends."""
+        return frozenset(self.labels.holder.known.examples[self._held].tolist())
 
     def parts(self, sizes: Numbers, drawn: Drawn) -> list[RoundPart]:
         """Return the parts of a round of trials: the control's, which trains the run's model, then one for each pace.
@@ -270,6 +266,14 @@ class PaceTrials:
             vectors[name.removeprefix(f"{_BEFORE}.")].copy_(vectors[name])
         for name in [name for name in vectors if name.startswith(f"{_TRIAL}.")]:
             del vectors[name]
+
+
+def without(request: TrainRequest, texts: frozenset[int]) -> TrainRequest:
+    """Return a request without the labels of some texts."""
+    if not texts or request.examples is None or request.labels is None:
+        return request
+    pairs = [pair for pair in zip(request.examples, request.labels, strict=True) if pair[0] not in texts]
+    return replace(request, examples=[one for one, _ in pairs], labels=[label for _, label in pairs])
 
 
 def _is_label(name: str) -> bool:

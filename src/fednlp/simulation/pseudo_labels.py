@@ -35,7 +35,7 @@ from fednlp.simulation.context import RunContext
 from fednlp.simulation.label_holder import LabelHolder, Numbers
 from fednlp.simulation.labelled_cohorts import with_pseudo_labels
 from fednlp.simulation.pace_search import PaceSearch
-from fednlp.simulation.pace_trials import PaceTrials
+from fednlp.simulation.pace_trials import PaceTrials, without
 from fednlp.simulation.round_parts import RoundPart, whole_report
 
 
@@ -161,8 +161,10 @@ class PseudoLabels:
         self, requests: Sequence[Any], on_progress: Callable[[int], None] = lambda done: None
     ) -> list[Any]:
         """Have clients train on the labels that they have, and others label their texts alongside."""
+        trials = self._trials
+        held = frozenset[int]() if trials is None else trials.held_texts()
         given = [
-            self._with_labels(request) if isinstance(request, TrainRequest) else request
+            without(self.holder.with_labels(request), held) if isinstance(request, TrainRequest) else request
             for request in requests
         ]
         if not any(isinstance(request, TrainRequest) for request in requests):
@@ -272,10 +274,6 @@ class PseudoLabels:
     def _labelling(self) -> list[int]:
         """The clients that label in this round."""
         return sorted(client for part in self._parts for client in part.labelling)
-
-    def _with_labels(self, request: TrainRequest) -> TrainRequest:
-        given, trials = self.holder.with_labels(request), self._trials
-        return given if trials is None else trials.without_held(given)
 
     def _label_requests(self, number: int) -> list[Any]:
         part = self._part
