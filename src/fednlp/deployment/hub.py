@@ -58,7 +58,7 @@ class Hub:
         self.run = run
         self.inbox = Inbox(folder / "inbox")
         self.lock = threading.RLock()
-        self.ration = Ration()
+        self.uploads, self.downloads = Ration(), Ration(patience=SPAN)
         self.ended: str | None = None
         self._news = threading.Condition(self.lock)
         self._background = background
@@ -179,7 +179,8 @@ class Hub:
                 left = None if until is None else until - monotonic()
                 if left is not None and left <= 0:
                     return None
-                self.ration.look()
+                self.uploads.look()
+                self.downloads.look()
                 self._news.wait(SPAN if left is None else min(left, SPAN))
             return self._stored(self._ready.popleft())
 

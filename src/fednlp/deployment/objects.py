@@ -187,9 +187,14 @@ class ObjectFile:
         self.ref = ref
         self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def chunk(self, offset: int) -> bytes:
-        """Return the chunk at an offset."""
-        return os.pread(self._handle, min(CHUNK, self.ref.size - offset), offset)
+    def chunk(self, offset: int, most: int | None = None) -> bytes:
+        """Return the chunk at an offset.
+
+        Args:
+            offset: From the file's beginning, in bytes.
+            most: Its bytes at most; :data:`~fednlp.deployment.frames.CHUNK` if left out.
+        """
+        return os.pread(self._handle, min(most or CHUNK, self.ref.size - offset), offset)
 
     def close(self) -> None:
         """Let go of the file, which stays."""
