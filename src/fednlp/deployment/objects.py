@@ -5,10 +5,11 @@ import mmap
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from fednlp.deployment.frames import CHUNK
 from fednlp.deployment.messages import ObjectRef
@@ -34,6 +35,31 @@ def ref_of(path: Path) -> ObjectRef:
     """Return the digest and size of a file's bytes."""
     with path.open("rb") as file:
         return ObjectRef(hashlib.file_digest(file, "sha256").hexdigest(), os.fstat(file.fileno()).st_size)
+
+
+class Written(NamedTuple):
+    """A file whose digest is known."""
+
+    path: Path
+    ref: ObjectRef
+
+
+def write_object(path: Path, pieces: Iterable[bytes | memoryview]) -> Written:
+    """Write a file piece by piece; each is hashed in another thread while it is written.
+
+    Args:
+        path: The file, which is replaced if it is there.
+        pieces: Its bytes.
+    """
+    digest, size = _Hash(), 0
+    with path.open("wb", buffering=0) as file:
+        for piece in pieces:
+            view = memoryview(piece)
+            digest.update(view)
+            size += len(view)
+            while len(view):
+                view = view[file.write(view) :]
+    return Written(path, ObjectRef(digest.hexdigest(), size))
 
 
 @contextmanager
@@ -116,7 +142,7 @@ class Partial:
 
     @property
     def whole(self) -> bool:
-        """Whether all bytes are there; :meth:`seal` says whether they are the right ones."""
+        """Whether all bytes are there; :meth:`check` says whether they are the right ones."""
         return self.length == self.ref.size
 
     def append(self, offset: int, data: memoryview) -> None:
@@ -155,17 +181,14 @@ class Partial:
         self.discard()
         return False
 
-    def seal(self) -> bool:
-        """Put the whole file on the disk and return True, or discard it and return False if its bytes are wrong.
+    def sync(self) -> None:
+        """Put the bytes of the whole file on the disk.
 
         Raises:
             RunError: The disk is full, or cannot be written.
         """
-        if not self.check():
-            return False
         with writing(self.path.parent, REMEDY):
             os.fsync(self._handle)
-        return True
 
     def discard(self) -> None:
         """Remove all bytes: the object begins at 0 again."""
