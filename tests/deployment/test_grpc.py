@@ -12,7 +12,8 @@ import pytest
 
 from fednlp.deployment.links import streams
 from fednlp.deployment.links.limited_log import MOST_OF_ONE
-from fednlp.deployment.messages import Call, Stored, pack
+from fednlp.deployment.message_types import Call, Stored
+from fednlp.deployment.messages import pack
 from fednlp.deployment.proofs import Challenges
 from fednlp.errors import RunError
 

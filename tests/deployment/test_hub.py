@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fednlp.deployment.hub import Hub
-from fednlp.deployment.messages import (
+from fednlp.deployment.message_types import (
     Bye,
     Call,
     Finished,
@@ -19,8 +19,8 @@ from fednlp.deployment.messages import (
     UploadChunk,
     Welcome,
     Withdrawn,
-    pack,
 )
+from fednlp.deployment.messages import pack
 from fednlp.deployment.objects import Partial, ref_of
 from fednlp.deployment.server_session import ServerSession
 from fednlp.errors import ProtocolError, RunError
@@ -349,7 +349,8 @@ def test_an_update_that_was_used_and_is_not_on_the_disk_is_forgotten_with_its_ro
     update.write_bytes(b"update")
     ref = ref_of(update)
     hub = Hub(tmp_path / "hub", "run", later.append)
-    hub.ask(0, Call("1.0.train", {}), ref.size)
+    hub.add_object(update)  # the site sends the model back
+    hub.ask(0, Call("1.0.train", {}, {"model": ref}), ref.size)
     session = joined(hub)
     session.receive(pack(Reply("1.0.train", {}, ref.digest, ref.size)))
     drain(session)
@@ -359,6 +360,7 @@ def test_an_update_that_was_used_and_is_not_on_the_disk_is_forgotten_with_its_ro
 
     def forgotten(partial: Partial) -> None:
         assert hub.take(0) is not None
+        hub.drop_object(ref.digest)
         hub.forget(1)
         partial_sync(partial)
 

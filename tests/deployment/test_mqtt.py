@@ -31,7 +31,8 @@ from fednlp.deployment.links.mqtt import server as listening
 from fednlp.deployment.links.mqtt.broker import Broker
 from fednlp.deployment.links.mqtt.gaps import Gaps
 from fednlp.deployment.links.mqtt.packets import Kind, Packet, join, new_id
-from fednlp.deployment.messages import Call, Get, from_server, pack
+from fednlp.deployment.message_types import Call, Get
+from fednlp.deployment.messages import from_server, pack
 from fednlp.deployment.serve import Listening, serve
 from fednlp.deployment.shards import split_out
 from fednlp.simulation.callback import NullCallback

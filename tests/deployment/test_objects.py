@@ -7,8 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fednlp.deployment.messages import ObjectRef
-from fednlp.deployment.objects import ObjectCache, ref_of, write_object
+from fednlp.deployment.message_types import ObjectRef
+from fednlp.deployment.object_cache import ObjectCache
+from fednlp.deployment.objects import ref_of, write_object
 
 DATA = b"weights" * 1000
 REF = ObjectRef(hashlib.sha256(DATA).hexdigest(), len(DATA))

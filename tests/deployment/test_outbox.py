@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from fednlp.deployment.messages import Reply
+from fednlp.deployment.message_types import Reply
 from fednlp.deployment.objects import ref_of
 from fednlp.deployment.outbox import Outbox
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fednlp.deployment.frames import CHUNK
 from fednlp.deployment.hub import Hub
-from fednlp.deployment.messages import (
+from fednlp.deployment.message_types import (
     Call,
     Get,
     ObjectRef,
@@ -17,9 +17,8 @@ from fednlp.deployment.messages import (
     Stored,
     UploadChunk,
     Withdrawn,
-    from_server,
-    pack,
 )
+from fednlp.deployment.messages import from_server, pack
 from fednlp.deployment.objects import ref_of
 from fednlp.deployment.ration import PACE, PLACES, SPAN, Ration
 from fednlp.deployment.server_session import ServerSession

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fednlp.deployment.messages import Call
+from fednlp.deployment.message_types import Call
 
 
 @dataclass(frozen=True)

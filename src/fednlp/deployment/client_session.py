@@ -10,8 +10,7 @@ from typing import Any, Self
 from fednlp.deployment.call_names import in_words
 from fednlp.deployment.inbox import client_of
 from fednlp.deployment.links import Wake
-from fednlp.deployment.messages import (
-    VERSION,
+from fednlp.deployment.message_types import (
     Bye,
     Call,
     Finished,
@@ -24,11 +23,10 @@ from fednlp.deployment.messages import (
     Stored,
     Welcome,
     Withdrawn,
-    from_server,
-    pack,
-    printable,
 )
-from fednlp.deployment.objects import ObjectCache, Written, ref_of
+from fednlp.deployment.messages import VERSION, from_server, pack, printable
+from fednlp.deployment.object_cache import ObjectCache
+from fednlp.deployment.objects import Written, ref_of
 from fednlp.deployment.outbox import Outbox, RunOutbox
 from fednlp.deployment.transfers import DamagedObject, Fetching, Uploading
 from fednlp.errors import ProtocolError

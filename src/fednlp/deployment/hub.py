@@ -13,7 +13,8 @@ from time import monotonic
 from fednlp.deployment.calls import OpenCall, Presence, StoredReply
 from fednlp.deployment.inbox import Inbox, client_of, round_of
 from fednlp.deployment.links import Wake
-from fednlp.deployment.messages import Call, ObjectRef, Reply, pack, printable
+from fednlp.deployment.message_types import Call, ObjectRef, Reply
+from fednlp.deployment.messages import pack, printable
 from fednlp.deployment.objects import ObjectFile, Offers, Partial, ref_of
 from fednlp.deployment.ration import SPAN, Ration
 from fednlp.deployment.server_session import ServerSession
@@ -101,7 +102,8 @@ class Hub:
             if self._objects.is_last(digest):
                 for client in self._clients.values():
                     for one in client.calls.values():
-                        if any(ref.digest == digest for ref in one.call.objects.values()):
+                        needed = any(ref.digest == digest for ref in one.call.objects.values())
+                        if needed and not one.handed_over:
                             raise RunError(
                                 f"the open call {one.call.id} needs the object {digest}: withdraw it first"
                             )

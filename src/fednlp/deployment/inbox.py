@@ -8,7 +8,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fednlp.deployment.messages import ObjectRef, Reply, header, reply_of
+from fednlp.deployment.message_types import ObjectRef, Reply
+from fednlp.deployment.messages import header, reply_of
 from fednlp.deployment.objects import Partial, make_folder
 from fednlp.disk import atomic, sync_folder, writing
 from fednlp.errors import ProtocolError, RunError

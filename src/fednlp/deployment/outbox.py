@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fednlp.deployment.inbox import Replies
-from fednlp.deployment.messages import ObjectRef, Reply, header, reply_of
+from fednlp.deployment.message_types import ObjectRef, Reply
+from fednlp.deployment.messages import header, reply_of
 from fednlp.deployment.objects import make_folder, ref_of
 from fednlp.disk import sync_file, sync_folder, writing
 from fednlp.errors import ProtocolError

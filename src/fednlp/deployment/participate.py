@@ -11,7 +11,7 @@ from fednlp.deployment.client_session import ClientSession, ReadyCall
 from fednlp.deployment.disclosure import told_error
 from fednlp.deployment.label_telling import asks_labels
 from fednlp.deployment.messages import software
-from fednlp.deployment.objects import ObjectCache
+from fednlp.deployment.object_cache import ObjectCache
 from fednlp.deployment.outbox import Outbox
 from fednlp.deployment.setup import is_setup
 from fednlp.deployment.site import Site

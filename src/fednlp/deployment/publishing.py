@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fednlp.deployment.asked import DERIVED
 from fednlp.deployment.hub import Hub
-from fednlp.deployment.messages import ObjectRef
+from fednlp.deployment.message_types import ObjectRef
 from fednlp.deployment.objects import write_object
 from fednlp.federated.communication import derived_entries
 from fednlp.federated.message import message_pieces

@@ -20,7 +20,7 @@ from fednlp.deployment.enrolment import (
     store_address,
     typed_by,
 )
-from fednlp.deployment.federation import Federation, open_directory, run_name
+from fednlp.deployment.federation import Federation
 from fednlp.deployment.goodbye import let_go
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links import PeerIdentity, Running, Session, Wake
@@ -28,6 +28,7 @@ from fednlp.deployment.links.grpc.server import serve as listen_with
 from fednlp.deployment.names import server_address
 from fednlp.deployment.organisation import Files, OrganisationAdmission
 from fednlp.deployment.proofs import Challenges
+from fednlp.deployment.run_directory import open_directory, run_name
 from fednlp.deployment.sites import Register
 from fednlp.deployment.status_writer import StatusWriter
 from fednlp.errors import ConfigError

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fednlp.deployment.call_names import all_in_words, in_words
 from fednlp.deployment.inbox import client_of, round_of
-from fednlp.deployment.messages import (
-    VERSION,
+from fednlp.deployment.message_types import (
     Bye,
     Call,
     Finished,
@@ -23,9 +22,12 @@ from fednlp.deployment.messages import (
     Resume,
     Stored,
     UploadChunk,
-    VersionMismatch,
     Welcome,
     Withdrawn,
+)
+from fednlp.deployment.messages import (
+    VERSION,
+    VersionMismatch,
     from_client,
     pack,
     printable,
@@ -234,8 +236,7 @@ class ServerSession:
             raise ProtocolError(f"a Get of the object {get.digest}, which no call has")
         if get.offset >= found.ref.size:
             raise ProtocolError(f"a Get at {get.offset} of an object of {found.ref.size} bytes")
-        if not self._gets:
-            self._sends = False
+        if not self._gets and not self._sends:
             self._hub.downloads.ask(self, self._may_send)
         self._gets[get.digest] = get.offset
 
@@ -319,7 +320,7 @@ class ServerSession:
             digest, offset = next(iter(self._gets.items()))
             found = self._hub.object_for(self.client, digest, self._sent)
             if found is None:
-                self._got(digest)
+                del self._gets[digest]
                 continue
             data = found.chunk(offset, None if self in self._hub.downloads else _SHORT_CHUNK)
             if not data:
@@ -329,15 +330,12 @@ class ServerSession:
             self._gets[digest] += len(data)
             self._hub.downloads.moved(self, len(data))
             if self._gets[digest] >= found.ref.size:
-                self._got(digest)
+                del self._gets[digest]
             return pack(ObjectChunk(digest, offset), data)
-        return None
-
-    def _got(self, digest: str) -> None:
-        """Take note that an object was sent to its end, or is no longer."""
-        del self._gets[digest]
-        if not self._gets:
+        if self._sends and not self._gets:  # the driver asks again once the last chunk is on its way
+            self._sends = False
             self._hub.downloads.end(self)
+        return None
 
     def _check_own(self, call_id: str) -> None:
         if client_of(call_id) != self.client:
