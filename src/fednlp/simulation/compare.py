@@ -10,8 +10,9 @@ from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES
 from fednlp.errors import ConfigError, RunError
 from fednlp.simulation.callback import Callback, default_callback
+from fednlp.simulation.new_run_dir import settings_hash
 from fednlp.simulation.run import resume, run
-from fednlp.simulation.run_dir import RunDir, settings_hash
+from fednlp.simulation.run_dir import RunDir
 from fednlp.simulation.trial_plan import Settings
 
 

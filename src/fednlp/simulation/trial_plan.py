@@ -15,7 +15,7 @@ from fednlp.errors import ConfigError
 from fednlp.formatting.units import plural
 from fednlp.seeds import generator
 from fednlp.simulation.halving import Stage, stages, total_rounds
-from fednlp.simulation.run_dir import settings_hash
+from fednlp.simulation.new_run_dir import settings_hash
 
 Settings = Mapping[str, Any]
 """Values by dotted keys, such as ``{"client.learning_rate": 1e-3}``."""
