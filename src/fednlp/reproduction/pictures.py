@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from fednlp.checked_json import damaged
 from fednlp.formatting.safe_text import text_of_csv
 from fednlp.partition.divergence import divergence_matrix
-from fednlp.partition.plots import Overview, density, figures, overview_of_counts
+from fednlp.partition.plot_data import Overview, overview_of_counts
+from fednlp.partition.plots import density, figures
 from fednlp.reports.charts import draw
 from fednlp.reports.document import Picture
 from fednlp.reports.plots import learning_curves
