@@ -292,7 +292,7 @@ def test_every_trial_of_a_search_begins_with_the_same_trusted_clients(
 ) -> None:
     """What a trial flags is put back with the model; here each check flags the first client that is left."""
     monkeypatch.setattr(
-        "fednlp.simulation.pseudo_labels.find_noisy_clients", lambda clients, *rest: clients[:1]
+        "fednlp.simulation.label_judge.find_noisy_clients", lambda clients, *rest: clients[:1]
     )
     few = METHODS["search"]["fewshot"] | {"detect_label_noise": True, "gold": 40}
     changes = METHODS["search"] | {"fewshot": few, "num_rounds": 13, "evaluation.every": 13}
