@@ -136,7 +136,9 @@ def test_words_for_bbc_from_32_gold_labels(here: Path) -> None:
     trained = run.read_json("task.json")["fields"]
     tokenizer = load_tokenizer(resolve_model("bert-tiny"))
     assert trained["pattern"] == found[0]["pattern"]
-    assert tokenizer.convert_ids_to_tokens(trained["words"]) == [found[0]["words"][one] for one in trained["labels"]]
+    assert tokenizer.convert_ids_to_tokens(trained["words"]) == [
+        found[0]["words"][one] for one in trained["labels"]
+    ]
     summary = run.read_json("summary.json")
     assert summary["evaluation"]["global"]["accuracy"] > summary["trivial_baseline"]["accuracy"]
 
