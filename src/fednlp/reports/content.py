@@ -167,7 +167,9 @@ def _learning(groups: Groups) -> Iterator[Block]:
         for part, where in shown_parts(groups, name).items()
     ]
     loss = ("train_loss", "curve-loss", "Mean training loss of the clients of each round.")
-    for metric, file, caption in (*charts, loss, *_own_metrics(groups)):
+    right = "Fraction of the pseudo labels that are right, by the true labels, which only a simulation knows."
+    precision = ("hidden_truth.precision", "curve-pseudo-labels", right)
+    for metric, file, caption in (*charts, loss, precision, *_own_metrics(groups)):
         chart = plots.learning_curves(groups, metric)
         if chart is not None:
             yield Picture(file, caption + how, draw(chart), chart)

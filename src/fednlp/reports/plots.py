@@ -182,6 +182,7 @@ def _title(metric: str) -> str:
         "federated": "Summed test",
         "personal": "Personal test",
         "client_metrics": "Reported",
+        "hidden_truth": "Pseudo labels:",
     }
     if not part:
         return capital(metric_title(metric).replace("train ", "training "))

@@ -130,18 +130,20 @@ def selection_text(planned: PlanSearchResult) -> str:
     import tomli_w
 
     from fednlp.formatting.safe_text import clean
+    from fednlp.formatting.units import plural
 
     if planned.chosen is None or planned.train is None:
         raise ConfigError("no plan was chosen: there is nothing to write")
-    chosen, found, limits = planned.chosen, planned.runs[planned.chosen], planned.limits
-    reached = f"{planned.metric} {found.accuracy:.3f} in {limits.rounds} rounds"
-    taken = f"{found.seconds_to_target or 0:.4g} simulated seconds on {clean(planned.device)}"
+    chosen, tried, limits = planned.chosen, planned.runs[planned.chosen], planned.limits
+    layers, below = plural(planned.layers, "layer"), plural(chosen.depth - chosen.capacity, "layer")
+    whole, rounds = plural(chosen.capacity, "layer"), plural(limits.rounds, "round")
+    seconds = tried.seconds_to_target or 0
     lines = [
-        f"A training plan for {clean(planned.model)}, which has {planned.layers} layers; it is not for other models.",
-        f"Depth {chosen.depth}: the number of layers that are trained, counted from the top.",
-        f"Capacity {chosen.capacity}: the number of these layers, counted from the top, that are trained whole.",
-        "The other trained layers train their biases only. The head is trained too. The rest is frozen.",
-        f"On {clean(planned.data)}: {reached}. The target {limits.target:g} was reached after {taken}.",
+        f"Training plan for {clean(planned.model)}, which has {layers}. Another model needs another plan.",
+        f"Trained: the head, the top {whole} whole, and the biases of the {below} below.",
+        "Frozen: everything else, the embeddings included.",
+        f"Tried on {clean(planned.data)} for {rounds}: {planned.metric} {tried.accuracy:.3f}.",
+        f"Target {limits.target:g} reached after {seconds:.4g} simulated seconds on {clean(planned.device)}.",
     ]
     return "".join(f"# {line}\n" for line in lines) + tomli_w.dumps({"model": {"train": planned.train}})
 
