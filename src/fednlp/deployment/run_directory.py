@@ -12,8 +12,9 @@ from fednlp.deployment.label_agreement import with_agreed
 from fednlp.deployment.servable import require_servable
 from fednlp.disk import atomic, regular, write_private
 from fednlp.errors import RunError
+from fednlp.simulation.new_run_dir import create
 from fednlp.simulation.precision import with_precision
-from fednlp.simulation.run_dir import RunDir, create, saving
+from fednlp.simulation.run_dir import RunDir, saving
 
 
 def open_directory(experiment: Experiment, out: Path) -> RunDir:
