@@ -27,7 +27,8 @@ from torch import Tensor
 from fednlp.clock import IDLE, MESSAGES, timed
 from fednlp.errors import RunError
 from fednlp.runtime.engine import Worker, vectors_in
-from fednlp.runtime.messages import Request, from_json, to_json
+from fednlp.runtime.message_json import from_json, to_json
+from fednlp.runtime.messages import Request
 from fednlp.runtime.placement import WORKER
 from fednlp.runtime.schedule import scheduled
 from fednlp.runtime.shared import Counter, PrivateRoom, SharedRoom, remove_scratch, scratch_folder
