@@ -4,6 +4,7 @@ import ctypes
 import mmap
 import os
 import tempfile
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -18,16 +19,20 @@ _LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _IN_FILES: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
 
 
-def lazy_zeros(numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
+def lazy_zeros(numel: int, dtype: torch.dtype = torch.float32, huge: bool = False) -> Tensor:
     """Return a flat tensor of zeros in pages of its own; a page takes memory once something is written to it.
 
     Args:
         numel: Number of its elements.
         dtype: Of the elements.
+        huge: Whether pages may be huge, where the system has such, so that taking them costs less.
     """
     if numel == 0:
         return torch.zeros(0, dtype=dtype)
     pages = mmap.mmap(-1, numel * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if huge:
+        with suppress(AttributeError, OSError):  # a system that has none
+            pages.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(pages, dtype=dtype)
 
 

@@ -13,6 +13,7 @@ alike, come from the client's own record, and go back into it. The global model 
 The word embedding is not in the buffer: a client may use few of its rows (:mod:`fednlp.training.word_rows`).
 """
 
+import mmap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -22,8 +23,9 @@ from torch import Tensor, nn
 
 from fednlp.federated.client import Gradient, Update
 from fednlp.federated.gradients import changed_gradient
-from fednlp.federated.pages import lazy_zeros
+from fednlp.federated.pages import give_back, lazy_zeros
 from fednlp.federated.sums import count_nonfinite
+from fednlp.runtime.allocator import keep_freed_memory
 from fednlp.training.activation_cache import ActivationCache
 from fednlp.training.frozen_prefix import find_frozen_prefix
 from fednlp.training.model_layout import (
@@ -36,6 +38,9 @@ from fednlp.training.model_layout import (
     word_embedding,
 )
 from fednlp.training.word_rows import WordRows
+
+_LARGE = 1 << 24
+"""Numbers of a large model: 64 MB."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,7 @@ class Replica:
         activation_cache: Of what these compute of texts; None to run them batch by batch.
         places: Of the trained tensors but the word embedding, by name.
         spans: The stretches of the flat buffer that an optimiser treats alike, each with whether it decays them.
+        large: Whether memory is worth more than the time of taking it anew: what a step frees is given back.
     """
 
     def __init__(
@@ -99,6 +105,7 @@ class Replica:
         self._words = WordRows(words[1], self.layout, special, device) if words else None
         live = self.layout.dense + self.personal.numel
         self._live, self._gradient = _zeros(live, device), _zeros(live, device)
+        self.large = device.type == "cpu" and live >= _LARGE
         self._shared, self._own = self._live[: self.layout.dense], self._live[self.layout.dense :]
         self._start = self._shared
         self._reached: set[int] = set()
@@ -196,10 +203,14 @@ class Replica:
     def train(self, training: bool) -> None:
         """Switch dropout and the like on or off, but never in a frozen prefix: its activations never change.
 
+        A process that trains keeps freed memory for the next step, unless the model is large.
+
         Walking a model's modules takes long, so only at a change.
         """
         if self.model.training is not training:
             self.model.train(training)
+            if training and self.device.type == "cpu" and not self.large:
+                keep_freed_memory()
             if self.frozen_prefix is not None:
                 self.frozen_prefix.eval_mode()
 
@@ -223,9 +234,13 @@ class Replica:
             tensor.data.copy_(before)
 
     def zero_grad(self) -> None:
-        """Forget the gradients, in place."""
+        """Forget the gradients, in place; large ones take no memory until the backward pass writes them."""
         self._reached.clear()
-        self._gradient.zero_()
+        if self.large:
+            give_back(self._gradient)
+            self._gradient[-mmap.PAGESIZE :].zero_()
+        else:
+            self._gradient.zero_()
         if self._words is not None:
             self._words.weight.grad = None
 
@@ -316,4 +331,6 @@ class Replica:
 
 def _zeros(numel: int, device: torch.device) -> Tensor:
     """Return zeros; on a CPU they take no memory until they are written: a server that does not train needs none."""
-    return lazy_zeros(numel) if device.type == "cpu" else torch.zeros(numel, device=device)
+    if device.type != "cpu":
+        return torch.zeros(numel, device=device)
+    return lazy_zeros(numel, huge=numel >= _LARGE)

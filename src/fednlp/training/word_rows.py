@@ -41,7 +41,7 @@ class WordRows:
         embedding.weight.data = embedding.weight.detach().clone()
 
     @property
-    def weight(self) -> nn.Parameter:
+    def weight(self) -> Tensor:
         """The rows, (rows, width); valid until the next load."""
         return self.embedding.weight
 
