@@ -3,9 +3,12 @@
 MPI's own waiting calls keep a core busy. So whoever waits for long asks at intervals, and sleeps in between.
 """
 
+import fcntl
 import json
 import os
+import stat
 import sys
+import termios
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -39,10 +42,23 @@ def world() -> Any:
 
 def end_all(comm: Any) -> None:
     """Stop all ranks at once; what went wrong has been said, and MPI adds nothing to it."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+        stream.flush()
+        _wait_for_reader(number)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     comm.Abort(1)
+
+
+def _wait_for_reader(number: int) -> None:
+    """Wait until a pipe has been read, 2 seconds at most: the launcher drops the rest when ranks are stopped."""
+    if not stat.S_ISFIFO(os.fstat(number).st_mode):
+        return
+    unread, end = bytearray(4), time.monotonic() + 2
+    while time.monotonic() < end:
+        fcntl.ioctl(number, termios.FIONREAD, unread, True)
+        if not any(unread):
+            return
+        time.sleep(NAP)
 
 
 def next_number(comm: Any) -> int:
