@@ -567,6 +567,7 @@ def test_a_large_model_trains_the_same_weights(monkeypatch: pytest.MonkeyPatch) 
 
     def trained(least: int) -> torch.Tensor:
         monkeypatch.setattr("fednlp.training.replica._LARGE", least)
+        monkeypatch.setattr("fednlp.training.replica.has_huge_pages", lambda: True)
         torch.manual_seed(0)
         model = nn.Linear(64, 1024)
         x = flat_weights(model)

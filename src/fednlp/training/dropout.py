@@ -122,6 +122,7 @@ class _DroppedProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weights: Tensor, value: Tensor, p: float) -> Tensor:
         kept, ctx.p = _kept(weights, p), p
+        value = value.contiguous()  # products copy it otherwise, each by itself
         ctx.save_for_backward(weights, value, kept)
         return _noise(kept, weights.dtype, p).mul_(weights) @ value
 
@@ -129,7 +130,7 @@ class _DroppedProduct(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         weights, value, kept = ctx.saved_tensors
-        noise = _noise(kept, weights.dtype, ctx.p)
+        noise, gradient = _noise(kept, weights.dtype, ctx.p), gradient.contiguous()
         of_value = (weights * noise).transpose(-2, -1) @ gradient
         return (gradient @ value.transpose(-2, -1)).mul_(noise), of_value, None
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fednlp.federated.client import Gradient, Update
 from fednlp.federated.gradients import changed_gradient
-from fednlp.federated.pages import give_back, lazy_zeros
+from fednlp.federated.pages import give_back, has_huge_pages, lazy_zeros
 from fednlp.federated.sums import count_nonfinite
 from fednlp.runtime.allocator import keep_freed_memory
 from fednlp.training.activation_cache import ActivationCache
@@ -40,7 +40,7 @@ from fednlp.training.model_layout import (
 from fednlp.training.word_rows import WordRows
 
 _LARGE = 1 << 24
-"""Numbers of a large model: 64 MB."""
+"""Numbers of a large model: 64 MB. Below, and without huge pages, giving pages back costs more than it saves."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ class Replica:
         special = special_words(model, self.layout.table_shape[0])
         self._words = WordRows(words[1], self.layout, special, device) if words else None
         live = self.layout.dense + self.personal.numel
-        self._live, self._gradient = _zeros(live, device), _zeros(live, device)
-        self.large = device.type == "cpu" and live >= _LARGE
+        self.large = device.type == "cpu" and live >= _LARGE and has_huge_pages()
+        self._live, self._gradient = (_zeros(live, device, self.large) for _ in range(2))
         self._shared, self._own = self._live[: self.layout.dense], self._live[self.layout.dense :]
         self._start = self._shared
         self._reached: set[int] = set()
@@ -329,8 +329,8 @@ class Replica:
             self._words.put(x, self._words.weight.detach())
 
 
-def _zeros(numel: int, device: torch.device) -> Tensor:
+def _zeros(numel: int, device: torch.device, huge: bool) -> Tensor:
     """Return zeros; on a CPU they take no memory until they are written: a server that does not train needs none."""
     if device.type != "cpu":
         return torch.zeros(numel, device=device)
-    return lazy_zeros(numel, huge=numel >= _LARGE)
+    return lazy_zeros(numel, huge=huge)
