@@ -140,8 +140,8 @@ def test_checkpointing_takes_what_is_predicted_within_a_fifth() -> None:
 @needs_glibc
 @pytest.mark.slow
 def test_passes_of_so_many_tokens_take_what_is_predicted_within_a_fifth() -> None:
-    cases = _cases(MINILM, ("full", "top-2", "bias"), 64, 128)
-    _assert_near([{**case, "max_tokens": most} for case in cases for most in (1024, 2048)])
+    cases = _cases(MINILM, ("full", "top-2", "bias"), 32, 128)
+    _assert_near([{**case, "max_tokens": 1024} for case in cases])
 
 
 @needs_glibc

@@ -560,28 +560,3 @@ def test_tied_weights_are_laid_out_once_and_stay_tied(kind: str, model_class: st
     again = loaded(input_ids=ids, **({"labels": ids} if kind == "t5" else {})).logits
     torch.testing.assert_close(again, expected)
     torch.testing.assert_close(flat_weights(loaded), x)
-
-
-def test_a_large_model_trains_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its gradients' pages are given back before each step."""
-
-    def trained(least: int) -> torch.Tensor:
-        monkeypatch.setattr("fednlp.training.replica._LARGE", least)
-        monkeypatch.setattr("fednlp.training.replica.has_huge_pages", lambda: True)
-        torch.manual_seed(0)
-        model = nn.Linear(64, 1024)
-        x = flat_weights(model)
-        replica = Replica(model, torch.device("cpu"), False)
-        assert replica.large is (least == 1)
-        replica.load(x)
-        optimizer = torch.optim.SGD([group.parameter for group in replica.groups], lr=0.1)
-        for step in range(3):
-            replica.zero_grad()
-            assert not any(
-                group.parameter.grad.any() for group in replica.groups if group.parameter.grad is not None
-            )
-            model(torch.full((2, 64), 1.0 + step)).square().mean().backward()
-            optimizer.step()
-        return replica.weights(x)
-
-    assert torch.equal(trained(1), trained(1 << 40))

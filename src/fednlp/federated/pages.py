@@ -4,7 +4,6 @@ import ctypes
 import mmap
 import os
 import tempfile
-from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -19,29 +18,16 @@ _LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _IN_FILES: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
 
 
-_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-
-
-def has_huge_pages() -> bool:
-    """Return whether this system gives huge pages to who asks for them."""
-    with suppress(OSError):
-        return "[never]" not in _HUGE_PAGES.read_text()
-    return False
-
-
-def lazy_zeros(numel: int, dtype: torch.dtype = torch.float32, huge: bool = False) -> Tensor:
+def lazy_zeros(numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return a flat tensor of zeros in pages of its own; a page takes memory once something is written to it.
 
     Args:
         numel: Number of its elements.
         dtype: Of the elements.
-        huge: Whether pages are to be huge, so that taking them costs less; only where :func:`has_huge_pages`.
     """
     if numel == 0:
         return torch.zeros(0, dtype=dtype)
     pages = mmap.mmap(-1, numel * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if huge:
-        pages.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(pages, dtype=dtype)
 
 

@@ -13,7 +13,6 @@ alike, come from the client's own record, and go back into it. The global model 
 The word embedding is not in the buffer: a client may use few of its rows (:mod:`fednlp.training.word_rows`).
 """
 
-import mmap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 
 from fednlp.federated.client import Gradient, Update
 from fednlp.federated.gradients import changed_gradient
-from fednlp.federated.pages import give_back, has_huge_pages, lazy_zeros
+from fednlp.federated.pages import lazy_zeros
 from fednlp.federated.sums import count_nonfinite
 from fednlp.runtime.allocator import keep_freed_memory
 from fednlp.training.activation_cache import ActivationCache
@@ -38,9 +37,6 @@ from fednlp.training.model_layout import (
     word_embedding,
 )
 from fednlp.training.word_rows import WordRows
-
-_LARGE = 1 << 24
-"""Numbers of a large model: 64 MB. Below, and without huge pages, giving pages back costs more than it saves."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +73,6 @@ class Replica:
         activation_cache: Of what these compute of texts; None to run them batch by batch.
         places: Of the trained tensors but the word embedding, by name.
         spans: The stretches of the flat buffer that an optimiser treats alike, each with whether it decays them.
-        large: Whether memory is worth more than the time of taking it anew: what a step frees is given back.
     """
 
     def __init__(
@@ -104,8 +99,7 @@ class Replica:
         special = special_words(model, self.layout.table_shape[0])
         self._words = WordRows(words[1], self.layout, special, device) if words else None
         live = self.layout.dense + self.personal.numel
-        self.large = device.type == "cpu" and live >= _LARGE and has_huge_pages()
-        self._live, self._gradient = (_zeros(live, device, self.large) for _ in range(2))
+        self._live, self._gradient = _zeros(live, device), _zeros(live, device)
         self._shared, self._own = self._live[: self.layout.dense], self._live[self.layout.dense :]
         self._start = self._shared
         self._reached: set[int] = set()
@@ -203,13 +197,13 @@ class Replica:
     def train(self, training: bool) -> None:
         """Switch dropout and the like on or off, but never in a frozen prefix: its activations never change.
 
-        A process that trains keeps freed memory for the next step, unless the model is large.
+        A process that trains keeps freed memory for the next step.
 
         Walking a model's modules takes long, so only at a change.
         """
         if self.model.training is not training:
             self.model.train(training)
-            if training and self.device.type == "cpu" and not self.large:
+            if training and self.device.type == "cpu":
                 keep_freed_memory()
             if self.frozen_prefix is not None:
                 self.frozen_prefix.eval_mode()
@@ -234,13 +228,9 @@ class Replica:
             tensor.data.copy_(before)
 
     def zero_grad(self) -> None:
-        """Forget the gradients, in place; large ones take no memory until the backward pass writes them."""
+        """Forget the gradients, in place."""
         self._reached.clear()
-        if self.large:
-            give_back(self._gradient)
-            self._gradient[-mmap.PAGESIZE :].zero_()
-        else:
-            self._gradient.zero_()
+        self._gradient.zero_()
         if self._words is not None:
             self._words.weight.grad = None
 
@@ -329,8 +319,6 @@ class Replica:
             self._words.put(x, self._words.weight.detach())
 
 
-def _zeros(numel: int, device: torch.device, huge: bool) -> Tensor:
+def _zeros(numel: int, device: torch.device) -> Tensor:
     """Return zeros; on a CPU they take no memory until they are written: a server that does not train needs none."""
-    if device.type != "cpu":
-        return torch.zeros(numel, device=device)
-    return lazy_zeros(numel, huge=huge)
+    return lazy_zeros(numel) if device.type == "cpu" else torch.zeros(numel, device=device)
