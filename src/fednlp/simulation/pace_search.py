@@ -10,6 +10,7 @@ from fednlp.errors import ConfigError
 from fednlp.fewshot.pacing import Pace
 from fednlp.fewshot.search import RoundOrder, ask, begin, tell
 from fednlp.fewshot.search_rules import PaceSearchRules, initial_list, laptop_list
+from fednlp.fewshot.search_state import PaceSearch as SearchState
 from fednlp.fewshot.search_state import from_json, to_json
 from fednlp.simulation.context import RunContext
 from fednlp.simulation.resource_estimation import fleet_of
@@ -124,26 +125,31 @@ class PaceSearch:
     def begin(self) -> None:
         """Begin the search, or continue the one of a resumed run."""
         context, fewshot, memory = self.context, self.labels.fewshot, self.context.state.memory
-        if "search" not in memory:
+        if "search" in memory:
+            self._search = from_json(memory["search"])
+        else:
             candidates = float(
                 np.mean([self.labels.num_candidates(c) for c in range(context.partition.num_clients)])
             )
             rules = search_rules(context, fewshot, candidates)
             paces = listed_paces(fewshot, context.partition.num_clients)
-            memory["search"] = to_json(begin(paces, rules, self.labels.accuracy()))
-        self.order: RoundOrder = ask(from_json(memory["search"]))
+            self._keep(begin(paces, rules, self.labels.accuracy()))
+        self.order: RoundOrder = ask(self._search)
 
     def prepare(self) -> None:
         """Prepare the next round: set its pace, and save or restore what a trial changes."""
-        self.order = ask(from_json(self.context.state.memory["search"]))
+        self.order = ask(self._search)
         self._swap()
 
     def tell(self, line: dict[str, Any]) -> dict[str, Any]:
         """Report the round to the search; return the round's entries about it."""
-        memory = self.context.state.memory
-        search, reported = tell(from_json(memory["search"]), self.labels.accuracy(), *self._seconds(line))
-        memory["search"] = to_json(search)
+        search, reported = tell(self._search, self.labels.accuracy(), *self._seconds(line))
+        self._keep(search)
         return {"pacing": reported}
+
+    def _keep(self, search: SearchState) -> None:
+        self._search = search
+        self.context.state.memory["search"] = to_json(search)
 
     def _seconds(self, line: dict[str, Any]) -> tuple[float | None, float, float]:
         """Return the seconds of a client's labelling (None without any), of a training batch, and of the round."""

@@ -84,7 +84,9 @@ class PaceTrials:
         Raises:
             ConfigError: The run is too short for the search, or has too few gold labels to judge it.
         """
-        if "waves" in self.context.state.memory:
+        saved = self.context.state.memory.get("waves")
+        if saved is not None:
+            self._search: TrialWaves = waves_from_json(saved)
             return
         context, holder, clients = self.context, self.labels.holder, self.context.partition.num_clients
         rules = search_rules(context, self.labels.fewshot, float(holder.candidates.mean()))
@@ -209,11 +211,8 @@ class PaceTrials:
     def _by_gold(self) -> bool:
         return not len(self.labels.holder.known.validation[0])
 
-    @property
-    def _search(self) -> TrialWaves:
-        return waves_from_json(self.context.state.memory["waves"])
-
     def _keep(self, search: TrialWaves) -> None:
+        self._search = search
         self.context.state.memory["waves"] = waves_to_json(search)
 
     @property

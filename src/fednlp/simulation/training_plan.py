@@ -134,15 +134,14 @@ def selection_text(planned: PlanSearchResult) -> str:
     if planned.chosen is None or planned.train is None:
         raise ConfigError("no plan was chosen: there is nothing to write")
     chosen, found, limits = planned.chosen, planned.runs[planned.chosen], planned.limits
-    reached = (
-        f"{planned.metric} {found.accuracy:.3f} in {limits.rounds} rounds, target {limits.target:g} reached"
-    )
+    reached = f"{planned.metric} {found.accuracy:.3f} in {limits.rounds} rounds"
+    taken = f"{found.seconds_to_target or 0:.4g} simulated seconds on {clean(planned.device)}"
     lines = [
-        f"A plan for {clean(planned.model)}, of {planned.layers} layers; it is not for another model.",
-        f"Depth {chosen.depth}: so many layers are trained, from the top. Capacity {chosen.capacity}: so many in full,",
-        "the others by their biases. A head is trained too; embeddings and the layers below are frozen.",
-        f"On {clean(planned.data)}: {reached} in {found.seconds_to_target or 0:.4g} simulated seconds on "
-        f"{clean(planned.device)}.",
+        f"A training plan for {clean(planned.model)}, which has {planned.layers} layers; it is not for other models.",
+        f"Depth {chosen.depth}: the number of layers that are trained, counted from the top.",
+        f"Capacity {chosen.capacity}: the number of these layers, counted from the top, that are trained whole.",
+        "The other trained layers train their biases only. The head is trained too. The rest is frozen.",
+        f"On {clean(planned.data)}: {reached}. The target {limits.target:g} was reached after {taken}.",
     ]
     return "".join(f"# {line}\n" for line in lines) + tomli_w.dumps({"model": {"train": planned.train}})
 
