@@ -26,7 +26,7 @@ from fednlp.federated.params import Layout
 from fednlp.federated.sums import ExactSum
 from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import Trained, Upload
-from fednlp.runtime.messages import from_json, to_json
+from fednlp.runtime.message_json import from_json, to_json
 from fednlp.secure.aggregator import SecureMean
 from fednlp.secure.masks import MaskSeeds
 from fednlp.secure.params import SecAggParams, make_params

@@ -36,7 +36,8 @@ from fednlp.errors import ConfigError, RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.fewshot.pacing import LabelQuota
 from fednlp.partition import OneClient
-from fednlp.runtime.messages import ClientModelRequest, KeepLabelsRequest, Labels, LabelsKept, to_json
+from fednlp.runtime.message_json import to_json
+from fednlp.runtime.messages import ClientModelRequest, KeepLabelsRequest, Labels, LabelsKept
 from fednlp.simulation.central_labels import PSEUDO
 
 from .machines import Machines

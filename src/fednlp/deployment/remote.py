@@ -32,10 +32,7 @@ from fednlp.federated.pages import set_aside
 from fednlp.federated.round import late
 from fednlp.federated.upload import Trained, unpack_upload, upload_bytes
 from fednlp.runtime.engine import answered, vectors_in
-from fednlp.runtime.messages import (
-    from_json,
-    to_json,
-)
+from fednlp.runtime.message_json import from_json, to_json
 
 
 class Sites:

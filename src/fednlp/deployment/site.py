@@ -44,6 +44,7 @@ from fednlp.federated.runtime import MODEL
 from fednlp.federated.upload import Trained, upload_pieces
 from fednlp.fewshot.pacing import LabelQuota
 from fednlp.partition import OneClient
+from fednlp.runtime.message_json import to_json
 from fednlp.runtime.messages import (
     ClientModelRequest,
     ClientModelResult,
@@ -51,7 +52,6 @@ from fednlp.runtime.messages import (
     KeepLabelsRequest,
     LabelRequest,
     LabelsKept,
-    to_json,
 )
 from fednlp.simulation.components import Log
 from fednlp.training.worker import ClientWorker
@@ -264,7 +264,7 @@ class Site:
         labels = self.opened.labels
         assert labels is not None
         texts = labels.candidates.tolist()
-        found = self.worker.label(LabelRequest(wanted.client, wanted.round, texts), vectors)
+        found = self.worker.predictions.label(LabelRequest(wanted.client, wanted.round, texts), vectors)
         kept = labels.keep(wanted.round, found, LabelQuota(wanted.percentage, wanted.most))
         return told_kept(self.policy.allow, LabelsKept(wanted.client, kept))
 

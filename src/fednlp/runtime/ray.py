@@ -20,7 +20,8 @@ from fednlp.clock import IDLE, timed
 from fednlp.errors import MissingDependency, RunError
 from fednlp.plugins import raised
 from fednlp.runtime.engine import Worker, vectors_in
-from fednlp.runtime.messages import Request, from_json, to_json
+from fednlp.runtime.message_json import from_json, to_json
+from fednlp.runtime.messages import Request
 from fednlp.runtime.schedule import scheduled
 from fednlp.runtime.shared import PrivateRoom
 from fednlp.runtime.travelling import Arriving, Piece, RemoteWorker, import_all

@@ -52,6 +52,7 @@ class WorkerSpec:
         longest: Tokens that the model reads of a text at most; 0 where it is not known.
         workers_per_gpu: Workers of each GPU.
         gpu_mapping: A file that says so by machine; None for the same everywhere.
+        onednn: Whether oneDNN computes the linear layers.
     """
 
     source: str
@@ -76,6 +77,7 @@ class WorkerSpec:
     evaluation_bf16: bool = False
     workers_per_gpu: int = 1
     gpu_mapping: str | None = None
+    onednn: bool = False
 
 
 def pick_device(name: str, workers_per_gpu: int = 1, gpu_mapping: str | None = None) -> torch.device:
