@@ -21,6 +21,7 @@ from fednlp.errors import MissingDependency, RunError
 from fednlp.plugins import raised
 from fednlp.runtime.engine import Worker, vectors_in
 from fednlp.runtime.messages import Request, from_json, to_json
+from fednlp.runtime.placement import gpu_share
 from fednlp.runtime.schedule import scheduled
 from fednlp.runtime.shared import PrivateRoom
 from fednlp.runtime.travelling import Arriving, Piece, RemoteWorker, import_all
@@ -48,7 +49,7 @@ class Ray:
         address: Of a cluster, as ``ray.init`` takes it; by default what ``RAY_ADDRESS`` names, or this machine.
 
     Raises:
-        RunError: The cluster is not reached.
+        RunError: The cluster is not reached, or is too small.
     """
 
     def __init__(
@@ -62,11 +63,14 @@ class Ray:
         self._begun = not ray.is_initialized()
         if self._begun:
             _begin(workers * threads, address)
+        try:
+            gpus = _gpus_each(workers, threads)  # Ray hides the others from an actor
+        except RunError:
+            if self._begun:
+                ray.shutdown()
+            raise
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(threads)
-        gpus = min(
-            1.0, ray.cluster_resources().get("GPU", 0.0) / workers
-        )  # Ray hides the others from an actor
         remote = ray.remote(num_cpus=threads, num_gpus=gpus, max_restarts=0, max_concurrency=1)(_Actor)
         self._new: Callable[[], Any] = lambda: remote.remote(factory, threads, list(preload))
         self._actors = [self._new() for _ in range(workers)]
@@ -270,6 +274,22 @@ class _Actor:
         """Yield the total in pieces, and empty it."""
         for piece in self._worker.hand_over():
             yield piece.name, piece.blocks, piece.values
+
+
+def _gpus_each(workers: int, threads: int) -> float:
+    """Return how much of a GPU each actor asks for.
+
+    Raises:
+        RunError: The cluster has too few cores: Ray would have some actors wait for ever.
+    """
+    there = ray.cluster_resources()
+    cores = int(there.get("CPU", 0))
+    if workers * threads > cores:
+        raise RunError(
+            f"the cluster of Ray has {cores} cores, and runtime.workers = {workers} with runtime.threads = {threads} "
+            f"needs {workers * threads}: lower runtime.workers, or add machines to the cluster"
+        )
+    return gpu_share(workers, int(there.get("GPU", 0)))
 
 
 def _begin(cores: int, address: str | None) -> None:
