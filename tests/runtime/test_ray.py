@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -59,3 +60,13 @@ def test_what_a_lost_actor_had_answered_is_done_again_and_each_actor_finds_a_gpu
     assert "out of cheese" in found["failed"]
     assert "has no attribute 'missing'" in found["unbuilt"]
     assert "Traceback" not in found["failed"]
+
+
+def test_an_address_where_nobody_listens_is_named_at_once() -> None:
+    from fednlp.runtime.ray import Ray
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(fednlp.RunError, match=rf"Ray is not reached at {address} \(Connection refused\)"):
+            Ray(2, "counting:build", address=address)

@@ -7,6 +7,7 @@ others. Totals are exact sums, so that neither the number of actors nor a loss l
 
 import json
 import os
+import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -36,6 +37,8 @@ _AT_ONCE = 2
 """Requests that an actor has before it: the next one lies there when it is done with one."""
 _MOST_LOST = 5
 """Actors that may be lost in one round."""
+_PATIENCE = 10.0
+"""Seconds for a connection to a cluster's address."""
 
 
 class Ray:
@@ -302,13 +305,25 @@ def _begin(cores: int, address: str | None) -> None:
     address = address or os.environ.get("RAY_ADDRESS")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
+        _look_at(address or "")
         if address is None:
             ray.init("local", num_cpus=cores, _node_ip_address="127.0.0.1", **settings)
         else:
             ray.init(address, log_to_driver=False, logging_level="error")
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-        last = str(error).strip().splitlines()[:1]
+        last = (getattr(error, "strerror", None) or str(error)).strip().splitlines()[:1]
         raise RunError(
             f"Ray is not reached at {address or 'this machine'} ({''.join(last)}): compare runtime.address with what "
             "ray start printed, and set RAY_AUTH_MODE=token if it says that token authentication is enabled"
         ) from None
+
+
+def _look_at(address: str) -> None:
+    """Look whether somebody listens at an address, if it is ``host:port``: Ray itself tries for minutes.
+
+    Raises:
+        OSError: Nobody does.
+    """
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "://" not in address:
+        socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
