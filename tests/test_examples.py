@@ -2,9 +2,11 @@
 
 import importlib.util
 import os
+import re
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from fednlp import config, errors
 from fednlp.deployment.policy import load_policy
@@ -26,6 +29,8 @@ from fednlp.federated.params import Layout
 from fednlp.federated.round import run_round
 from fednlp.federated.state import State
 from fednlp.runtime.shared import PrivateRoom
+
+from . import docs_blocks
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -122,3 +127,31 @@ def test_the_hospital_runs(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "server" / "summary.json").is_file()
+
+
+def test_the_containers_of_the_hospital_fit_the_project() -> None:
+    """Their commands exist, each ward has its own folder, and the image is built of what the package needs alone."""
+    here = EXAMPLES / "hospital"
+    services = yaml.safe_load((here / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    assert set(services) == {"server", *(f"ward-{n}" for n in range(1, 6))}
+    for name, service in services.items():
+        command = re.sub(r"\$\{TOKEN_\d:-\}", "fednlp1:AbMAAA", service["command"])
+        docs_blocks.check_command(docs_blocks.Command(command.split(), {}, None))
+        if name != "server":
+            number = int(name.removeprefix("ward-"))
+            assert service["volumes"] == [f"./data/wards/client-{number - 1}:/ward"]
+            assert f"${{TOKEN_{number}:-}}" in service["command"]
+            assert (here / "policies" / f"{name}.toml").is_file()
+    copied = [
+        source
+        for line in (here / "Dockerfile").read_text(encoding="utf-8").splitlines()
+        if line.startswith("COPY")
+        for source in line.split()[1:-1]
+    ]
+    ignored = (here / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+    assert "*" in ignored
+    assert {line.removeprefix("!") for line in ignored if line.startswith("!")} == set(copied)
+    root = here.parent.parent
+    built = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert {built["readme"], *built["license-files"], "pyproject.toml", "src", "experiments"} <= set(copied)
+    assert all((root / source).exists() for source in copied)

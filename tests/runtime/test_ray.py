@@ -13,6 +13,7 @@ import pytest
 
 import fednlp
 from fednlp.config import Experiment
+from fednlp.errors import RunError
 
 pytest.importorskip("ray", reason="this engine needs Ray: pip install 'fednlp[ray]'")
 
@@ -68,5 +69,5 @@ def test_an_address_where_nobody_listens_is_named_at_once() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(fednlp.RunError, match=rf"Ray is not reached at {address} \(Connection refused\)"):
+        with pytest.raises(RunError, match=rf"Ray is not reached at {address} \(Connection refused\)"):
             Ray(2, "counting:build", address=address)
