@@ -3,6 +3,7 @@
 import ast
 import builtins
 import importlib
+import importlib.util
 import inspect
 import io
 import re
@@ -23,7 +24,7 @@ from fednlp.cli import app
 from fednlp.costs import load_profile
 from fednlp.deployment.policy import parse_policy
 from fednlp.fewshot.prompt_sets import load_prompts
-from fednlp.reproduction.manifest import read_paper
+from fednlp.reproduction.catalogue import read_paper
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -118,6 +119,8 @@ def check_command(command: Command) -> list[config.Experiment]:
         return _check_fednlp(words[1:])
     if words[:3] == ["python", "-m", "pytest"]:
         assert command.tests_the_page or all((ROOT / path).exists() for path in words[3:])
+    elif words[:2] == ["python", "-m"]:
+        assert importlib.util.find_spec(words[2]), f"there is no module {words[2]}"
     elif words[0] == "python":
         source = (ROOT / words[1]).read_text(encoding="utf-8")
         missing = [word for word in words[2:] if word.startswith("--") and f'"{word}"' not in source]

@@ -11,8 +11,7 @@ import pytest
 
 import fednlp
 from fednlp.cli.console import closing_table
-from fednlp.config import Experiment
-from fednlp.config.files import with_algorithm
+from fednlp.config import Experiment, with_algorithm
 from fednlp.errors import ConfigError
 from fednlp.reports import write_report
 from fednlp.simulation.federated_evaluation import check_federated_evaluation

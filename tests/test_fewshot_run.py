@@ -19,7 +19,7 @@ from fednlp.partition import Partition
 from fednlp.runtime.pool import Pool
 from fednlp.simulation.callback import Callback, NullCallback
 from fednlp.simulation.components import open_data
-from fednlp.simulation.pseudo_labels import PseudoLabels
+from fednlp.simulation.label_judge import LabelJudge
 from fednlp.simulation.run_dir import RunDir
 
 Make = Callable[..., Experiment]
@@ -118,7 +118,7 @@ def test_hidden_labels_change_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """To the bit: whatever the labels are that nobody has, the run is the same."""
+    """To the bit: whatever the labels are that nobody has, the run is the same, but for how right it says they are."""
     from fednlp.simulation.gold_labels import gold_labels_of
 
     seen: set[int] = set()
@@ -144,7 +144,9 @@ def test_hidden_labels_change_nothing(
     one, two = outcome(first), outcome(second)
     for found in (one, two):
         found["summary"].pop("data")
+    compared = [[line.pop("hidden_truth", None) for line in found["rounds"]] for found in (one, two)]
     assert one == two
+    assert (compared[0] == compared[1]) == (method == "gold alone")
 
 
 def test_who_trains_has_labels_and_who_labels_gives_the_surest(experiment: Make, tmp_path: Path) -> None:
@@ -290,7 +292,7 @@ def test_every_trial_of_a_search_begins_with_the_same_trusted_clients(
 ) -> None:
     """What a trial flags is put back with the model; here each check flags the first client that is left."""
     monkeypatch.setattr(
-        "fednlp.simulation.pseudo_labels.find_noisy_clients", lambda clients, *rest: clients[:1]
+        "fednlp.simulation.label_judge.find_noisy_clients", lambda clients, *rest: clients[:1]
     )
     few = METHODS["search"]["fewshot"] | {"detect_label_noise": True, "gold": 40}
     changes = METHODS["search"] | {"fewshot": few, "num_rounds": 13, "evaluation.every": 13}
@@ -460,7 +462,7 @@ def test_no_client_trains_on_a_gold_label_that_judges_a_pace(
 ) -> None:
     trained: dict[int, set[int]] = {}
     judged: dict[int, set[int]] = {}
-    do, correct = Pool.do, PseudoLabels.correct
+    do, correct = Pool.do, LabelJudge.correct
 
     def spied(pool: Any, requests: Any, *rest: Any) -> Any:
         for request in requests:
@@ -468,12 +470,12 @@ def test_no_client_trains_on_a_gold_label_that_judges_a_pace(
                 trained.setdefault(request.round, set()).update(request.examples or ())
         return do(pool, requests, *rest)
 
-    def judging(labels: Any, params: Any, numbers: Any, classes: Any) -> Any:
-        judged.setdefault(labels.context.state.round, set()).update(numbers.tolist())
-        return correct(labels, params, numbers, classes)
+    def judging(judge: Any, params: Any, numbers: Any, classes: Any) -> Any:
+        judged.setdefault(judge.context.state.round, set()).update(numbers.tolist())
+        return correct(judge, params, numbers, classes)
 
     monkeypatch.setattr(Pool, "do", spied)
-    monkeypatch.setattr(PseudoLabels, "correct", judging)
+    monkeypatch.setattr(LabelJudge, "correct", judging)
     run = fednlp.run(experiment(METHODS["search by gold labels"]), tmp_path / "run")
     lines = lines_of(run)
     last = max(line["round"] for line in lines if line["pacing"]["phase"] == "trial")
@@ -527,3 +529,55 @@ def test_frozen_layers_and_embeddings_are_charged_once(experiment: Make, tmp_pat
     assert first["labelled"] == second["labelled"]
     once, again = first["seconds_labelling"], second["seconds_labelling"]
     assert once == pytest.approx(2 * again, rel=0.01)  # one layer of two is frozen, and its output is cached
+
+
+def test_a_line_says_how_right_pseudo_labels_are(experiment: Make, tmp_path: Path) -> None:
+    """Recounted from the labels of the data and the pseudo labels of the last checkpoint."""
+    run = fednlp.run(experiment({"fewshot": FEW, "num_rounds": 3}), tmp_path / "run")
+    lines = lines_of(run)
+    data = open_data(run.experiment())
+    true, pseudo = data.labels("train"), load_file(run.state)["vector.fewshot.pseudo"]
+    given = np.flatnonzero(pseudo >= 0)
+    right = given[pseudo[given] == true[given]]
+    truth = lines[-1]["hidden_truth"]
+    classes = len(data.label_names)
+    assert truth["given"] == np.bincount(pseudo[given], minlength=classes).tolist()
+    assert truth["right"] == np.bincount(pseudo[right], minlength=classes).tolist()
+    assert truth["precision"] == pytest.approx(len(right) / len(given), abs=1e-6)
+    for line in lines:
+        assert sum(line["hidden_truth"]["given"]) == line["labels"]["pseudo"]
+        assert line["hidden_truth"]["candidates"][0] == line["labelled"]
+        assert 0 < line["hidden_truth"]["new"][0] <= line["hidden_truth"]["candidates"][0]
+
+
+@pytest.mark.parametrize("round_number", [1, 2])
+def test_a_client_that_only_judges_is_sent_nothing_but_what_it_judges(
+    round_number: int, experiment: Make, tmp_path: Path
+) -> None:
+    """Before a wave the model of the run, after its last round the model of each group; who trains has one more."""
+    changes = METHODS["search by gold labels"] | {"algorithm.name": "fedavg"}
+    run = fednlp.run(experiment(changes), tmp_path / "run")
+    lines = lines_of(run)
+    line = lines[round_number - 1]
+    message = lines[-1]["bytes_down"] // len({*lines[-1]["cohort"], *lines[-1]["labelling"]})
+    owners = judging_clients(run)
+    at_work = {*line["cohort"], *line["labelling"]}
+    if round_number == 1:
+        assert line["bytes_down"] == message * len(at_work | owners)
+    else:
+        groups = len(line["pacing"]["groups"])
+        assert "chosen" in line["pacing"]
+        assert line["bytes_down"] == message * (len(at_work) + groups * len(owners))
+
+
+def judging_clients(run: RunDir) -> set[int]:
+    """Return the clients whose gold labels judge paces."""
+    from fednlp.fewshot.gold import every_second
+    from fednlp.simulation.gold_labels import drawn_gold_labels
+
+    made = run.experiment()
+    data = open_data(made)
+    gold = drawn_gold_labels(
+        made, data.labels("train"), tuple(data.label_names), Partition.load(run.partition)
+    )
+    return set(gold.owners[every_second(gold.owners, gold.labels)].tolist())

@@ -129,7 +129,10 @@ def test_mistakes_are_reported_before_the_first_trial(
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("client.learning_rate", "write key=value,value"), ("=1,2", "write key=value,value")],
+    [
+        (text, "write key=value,value")
+        for text in ("client.learning_rate", "=1,2", "fedprox:=1,2", ":algorithm.mu=1,2")
+    ],
 )
 def test_values_are_written_as_key_and_values(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -18,7 +18,8 @@ from fednlp.federated.aggregators import AGGREGATORS
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.attacks import ATTACKS
 from fednlp.inference.model import open_trained
-from fednlp.simulation.run_dir import RunDir, settings_hash
+from fednlp.simulation.new_run_dir import settings_hash
+from fednlp.simulation.run_dir import RunDir
 
 UNIFORM = {"algorithm": {"weighting": "uniform"}}
 MEDIAN = UNIFORM | {"aggregator": {"name": "median"}}

@@ -24,7 +24,8 @@ from fednlp.inference.model import open_trained
 from fednlp.inference.predict import predict_texts
 from fednlp.inference.score import evaluate_run
 from fednlp.partition import Partition
-from fednlp.partition.plots import overview, save_plots
+from fednlp.partition.plot_data import overview
+from fednlp.partition.plots import save_plots
 from fednlp.simulation.evaluate import write_clients
 from fednlp.simulation.run_dir import RunDir
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp import config
-from fednlp.config.files import canonical
+from fednlp.config import canonical
 from fednlp.data import load_data
 from fednlp.data.catalogue import entry
 from fednlp.data.readers.glue import GLUE

@@ -16,13 +16,15 @@ from safetensors.torch import load_file
 
 import fednlp
 from fednlp.config import Experiment
+from fednlp.data.profiling import profile
 from fednlp.errors import ConfigError, RunError
 from fednlp.inference.score import evaluate_run
 from fednlp.models.pretrained import pretrained_model
-from fednlp.partition import Partition
+from fednlp.partition import Partition, make_partition
+from fednlp.simulation import assignment
 from fednlp.simulation.assignment import build_partition
 from fednlp.simulation.callback import Callback
-from fednlp.simulation.components import build_components
+from fednlp.simulation.components import build_components, open_data
 from fednlp.simulation.configured_algorithm import build_algorithm
 from fednlp.simulation.run_dir import RunDir
 from fednlp.simulation.workers import worker_spec
@@ -324,6 +326,29 @@ def test_tests_split_off_the_clients_own_examples(experiment: Make, tmp_path: Pa
     assert sorted([*part.train_indices, *tests]) == sorted([*plain.train_indices, *plain.test_indices])
     said = lines_of(run)[-1]["evaluation"]["global"]["accuracy"]
     assert evaluate_run(run.folder).metrics["accuracy"] == pytest.approx(said)
+
+
+def test_own_tests_are_split_off_once_and_the_first_line_says_so(
+    experiment: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The partition that the test set was made of is the run's: the examples are shared out a single time."""
+    shared_out = []
+
+    def counted(*given: Any, **named: Any) -> Partition:
+        shared_out.append(make_partition(*given, **named))
+        return shared_out[-1]
+
+    monkeypatch.setattr(assignment, "make_partition", counted)
+    settings = experiment({"partition.test_sets": "own-split"}).resolved()
+    data = open_data(settings)
+    partition = assignment.build_partition(settings, data, lambda text: None)
+    assert len(shared_out) == 1
+    assert np.array_equal(np.sort(partition.test_indices), data.test_numbers)
+    assert profile(data).lines()[0].endswith("test examples (split off each client's examples)")
+    validated = experiment({"evaluation.validation_fraction": 0.25}).resolved()
+    plain = open_data(validated)
+    parts = assignment.build_partition(validated, plain, lambda text: None)
+    assert profile(assignment.tested_on_parts(plain, parts)).statistics.own_tests
 
 
 def test_weights_in_16_bits_stay_so_at_the_server(experiment: Make, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fednlp.disk import regular
-from fednlp.errors import RunError
+from fednlp.errors import DamagedError
 
 Count = Annotated[int, Field(ge=0)]
 Number = int | float
@@ -274,7 +274,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     return document
 
 
-def damaged(path: Path, error: Exception, remedy: str = "run the experiment again") -> RunError:
+def damaged(path: Path, error: Exception, remedy: str = "run the experiment again") -> DamagedError:
     """Return the error for a file of a run directory that cannot be used.
 
     Args:
@@ -282,7 +282,7 @@ def damaged(path: Path, error: Exception, remedy: str = "run the experiment agai
         error: What is wrong with it.
         remedy: Advice for the end of the message.
     """
-    return RunError(f"{path} is damaged ({error}): {remedy}")
+    return DamagedError(f"{path} is damaged ({error}): {remedy}")
 
 
 def _first(error: ValidationError) -> str:

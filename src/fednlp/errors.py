@@ -10,6 +10,7 @@ The command line prints only this message.
     ├── ModelError         a model that cannot be found, loaded or used for the task
     ├── FetchError         a package-index file that cannot be downloaded, or is not the pinned one
     ├── RunError           a run directory, a resume, a worker, a full disk
+    │   ├── DamagedError   a file that is cut short, or does not hold what it should
     │   └── TooFewClients  a round below min_clients; the rounds before are saved
     ├── SecureAbort        a step of secure aggregation that a party refuses
     ├── ProtocolError      a frame or message of the other side that is not valid
@@ -55,6 +56,10 @@ class FetchError(FednlpError):
 
 class RunError(FednlpError):
     """A run cannot start, continue, or be read."""
+
+
+class DamagedError(RunError):
+    """A file is cut short, or does not hold what it should."""
 
 
 class TooFewClients(RunError):

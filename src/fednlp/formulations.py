@@ -134,6 +134,8 @@ TASKS: Mapping[str, Formulation] = {
             "template": str,
             "max_target_length": PositiveInt,
             "num_beams": PositiveInt,
+            "moses": Literal["none", "normalise", "tokenise"],
+            "languages": str,
             "label_smoothing_factor": Decay,
             "scorer": Literal["rouge", "bleu"],
         },

@@ -31,7 +31,8 @@ from fednlp.deployment.tally import Tally, site_state
 from fednlp.errors import RunError
 from fednlp.privacy.dp import DPMechanism
 from fednlp.simulation.callback import NullCallback
-from fednlp.simulation.run_dir import RunDir, create
+from fednlp.simulation.new_run_dir import create
+from fednlp.simulation.run_dir import RunDir
 
 from .watched import NOW, append, line, run_directory, status
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+import fednlp
 from fednlp.cli import app
 from fednlp.errors import ConfigError
 from fednlp.fewshot.prompt_sets import load_prompts
@@ -22,6 +23,7 @@ from fednlp.fewshot.word_search import (
     require_every_label,
 )
 from fednlp.models.pretrained import load_tokenizer
+from fednlp.models.resolve import resolve_model
 
 
 def by_hand(probabilities: Any, labels: list[int], label: int, token: int) -> float:
@@ -90,7 +92,7 @@ def test_candidates_are_whole_words_that_the_task_accepts(tiny_model: Path) -> N
         assert tokenizer(word, add_special_tokens=False).input_ids == [token]
 
 
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "model": {"name_or_path": "bert-tiny", "max_length": 48},
     "task": {"prompt": "bbc"},
     "data": {"name": "bbc"},
@@ -128,6 +130,17 @@ def test_words_for_bbc_from_32_gold_labels(here: Path) -> None:
     assert (mine.patterns, dict(mine.words[0])) == ((found[0]["pattern"],), found[0]["words"])
     assert printed("--set", "fewshot.gold=40", "--json") != printed("--json")
     assert len(json.loads(printed("--set", "task.prompt=mine.toml", "--json"))) == 1
+    changes: dict[str, Any] = {"task": {"prompt": "mine.toml"}, "evaluation": {"personal": False}}
+    changes |= {"fewshot": SETTINGS["fewshot"] | {"pacing": "none"}, "runtime": {"workers": 1}}
+    run = fednlp.run(SETTINGS | changes, here / "run")
+    trained = run.read_json("task.json")["fields"]
+    tokenizer = load_tokenizer(resolve_model("bert-tiny"))
+    assert trained["pattern"] == found[0]["pattern"]
+    assert tokenizer.convert_ids_to_tokens(trained["words"]) == [
+        found[0]["words"][one] for one in trained["labels"]
+    ]
+    summary = run.read_json("summary.json")
+    assert summary["evaluation"]["global"]["accuracy"] > summary["trivial_baseline"]["accuracy"]
 
 
 @pytest.mark.parametrize(

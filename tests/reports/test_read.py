@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fednlp.config.tables import lookup
 from fednlp.errors import RunError
-from fednlp.reports.read import curve, lookup, read_labels, read_run, running_total
+from fednlp.reports.read import curve, read_labels, read_run, running_total
 
 NewRun = Callable[..., Path]
 

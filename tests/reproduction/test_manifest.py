@@ -7,8 +7,10 @@ import pytest
 from fednlp import config
 from fednlp.data import CATALOGUE
 from fednlp.errors import ConfigError
+from fednlp.reproduction.catalogue import find_papers, read_paper, shipped
 from fednlp.reproduction.jobs import expected_minutes, needed_data
-from fednlp.reproduction.manifest import Paper, find_papers, read_paper, shipped
+from fednlp.reproduction.manifest import Paper
+from fednlp.simulation.run_dir import settings_hash
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 PAPERS = shipped()
@@ -33,8 +35,8 @@ claims = [{ says = "A is best", kind = "highest", rows = ["A", "B"] }]
 
 def test_the_five_papers_are_there_by_number_and_name() -> None:
     assert [paper.number for paper in PAPERS] == ["000", "001", "002", "003", "004"]
-    assert find_papers(["000"]) == find_papers(["fednlp"])
-    assert find_papers(["all", "004"]) == PAPERS
+    assert find_papers(["000"]) == find_papers(["fednlp"]) == {"000": PAPERS[0]}
+    assert list(find_papers(["all", "004"]).values()) == PAPERS
     assert len({paper.name for paper in PAPERS}) == 5
 
 
@@ -114,6 +116,7 @@ def test_every_number_of_the_benchmark_tables_is_the_published_one() -> None:
         ("paper = 1.0", "paper = nan", "published.paper: Input should be less than or equal to"),
         ("paper = 1.0", "paper = 1e300", "published.paper: Input should be less than or equal to"),
         ('name = "mine"', 'name = "../../mine"', "name: String should match pattern"),
+        ('name = "mine"', 'name = "mine"\nnumber = "../0"', "number: String should match pattern"),
     ],
 )
 def test_a_mistake_in_a_manifest_is_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -135,10 +138,36 @@ def test_unknown_papers_are_refused() -> None:
         find_papers(["nowhere.toml"])
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('name = "mine"', 'name = "fednlp"', 'name = "fednlp" is that of paper 000: give it one of its own'),
+        ('name = "mine"', 'name = "own"\nnumber = "003"', 'number = "003" is that of paper 003: give it one'),
+        ('title = "t"', 'title = "another"', 'name = "mine" is that of paper '),
+    ],
+)
+def test_no_manifest_replaces_another_paper(tmp_path: Path, old: str, new: str, message: str) -> None:
+    mine, other = tmp_path / "mine.toml", tmp_path / "other.toml"
+    mine.write_text(SMALL)
+    other.write_text(SMALL)
+    assert list(find_papers([str(mine), str(other), str(mine)])) == [str(mine)], "the same paper twice"
+    other.write_text(SMALL.replace(old, new, 1))
+    with pytest.raises(ConfigError) as caught:
+        find_papers([str(mine), str(other)])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def settings_of(experiment: str) -> str:
+    """Return what tells an experiment's settings from those of others."""
+    return settings_hash(config.load(experiment).resolved())
+
+
 @pytest.mark.parametrize("name", ["fednlp", "platform"])
 def test_table_2_is_made_by_the_files_of_that_table(name: str) -> None:
-    """These have the paper's client optimisers; the library's own settings are in other files."""
-    paper = find_papers([name])[0]
+    """These have the paper's client optimisers. A file of the other paper may stand in for one with its settings."""
+    (paper,) = find_papers([name]).values()
     tables = [entry for entry in paper.entries if entry.id.startswith("table2")]
     made = {paper.runs[key].experiment for entry in tables for key in entry.runs}
-    assert made == {path.stem for path in EXPERIMENTS.glob(f"{name}-table2-*.toml")}
+    files = {path.stem for path in EXPERIMENTS.glob(f"{name}-table2-*.toml")}
+    assert {settings_of(one) for one in made} == {settings_of(one) for one in files}

@@ -14,6 +14,8 @@ from fednlp.cli import main
 from fednlp.errors import RunError
 from fednlp.reproduction import Request, reproduce
 from fednlp.reproduction.folder import Record, slowness
+from fednlp.reproduction.results import Results
+from fednlp.reproduction.write import markdown_pages
 from fednlp.simulation.callback import NullCallback
 
 Document = Callable[..., dict[str, Any]]
@@ -68,7 +70,13 @@ def manifest(here: Path, document: Document) -> Path:
 
 def findings(out: Path) -> dict[str, dict[str, Any]]:
     """Return ``results.json`` by entry."""
-    return {one["id"]: one for one in json.loads((out / "results.json").read_text())}
+    papers = json.loads((out / "page/results.json").read_text())["papers"]
+    return {one["id"]: one for paper in papers for one in paper["entries"]}
+
+
+def figures(finding: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the figures of a finding by column, row and seed."""
+    return {column["name"]: column["figures"] for column in finding["columns"]}
 
 
 def test_what_fits_is_made_and_the_rest_says_why_not(manifest: Path, here: Path) -> None:
@@ -81,10 +89,10 @@ def test_what_fits_is_made_and_the_rest_says_why_not(manifest: Path, here: Path)
         "figure1": "made",
         "table2": "not made",
         "table3": "not made",
-        "figure2": "not made",
+        "figure2": "impossible",
         "figure3": "not made",
     }
-    cells = found["table1"]["found"]["here"]
+    cells = figures(found["table1"])["here"]
     assert sorted(cells["A"]) == sorted(cells["B"]) == ["0", "1"], "two seeds each"
     summary = json.loads((out / "runs/quick/fedavg-seed1/summary.json").read_text())
     assert cells["A"]["1"] == 100 * summary["evaluation"]["global"]["accuracy"]
@@ -92,7 +100,7 @@ def test_what_fits_is_made_and_the_rest_says_why_not(manifest: Path, here: Path)
         json.loads(line) for line in (out / "runs/quick/fedavg-seed1/rounds.jsonl").read_text().splitlines()
     ]
     sent = summary["bytes_up"] + summary["bytes_down"]
-    others = {name: rows["A"]["1"] for name, rows in found["table1"]["found"].items() if "A" in rows}
+    others = {name: rows["A"]["1"] for name, rows in figures(found["table1"]).items() if "A" in rows}
     assert others == {
         "here": cells["A"]["1"],
         "own": 100 * summary["evaluation"]["personal"]["accuracy"],
@@ -101,15 +109,23 @@ def test_what_fits_is_made_and_the_rest_says_why_not(manifest: Path, here: Path)
         "loss": lines[-1]["train_loss"],
         "rounds": next(line["round"] for line in lines if "global" in line["evaluation"]),
     }
-    assert found["table1"]["claims"][0]["holds"] is True
-    assert found["table2"]["reason"].startswith("the call ended before it was done; about ")
+    assert found["table1"]["claims"][0]["verdict"]["holds"] is True
+    seconds = json.loads((out / "reproduction.json").read_text())["seconds"]
+    spent = [value for name, value in seconds.items() if name.startswith("runs/quick/")]
+    assert len(spent) == found["table1"]["runs"] == found["table1"]["finished"] == 4
+    assert found["table1"]["seconds"] == pytest.approx(sum(spent), abs=0.1)
+    assert found["table1"]["command"] == f"fednlp reproduce {manifest} --only table1"
+    assert found["figure3"]["command"].endswith(" --only figure3 --data agnews=DIR")
+    assert found["table2"]["reason"].startswith("the time was over; about ")
     assert found["table3"]["reason"] == "there is no experiment file nothing"
     assert found["figure2"]["reason"] == "a drawing"
     assert found["figure3"]["reason"] == "needs the folder of published files: --data agnews=DIR"
-    text = (out / "index.md").read_text()
+    text = (out / "page/paper-mine.md").read_text()
     assert "| A | 1 |" in text
     assert "figures/mine-figure1-curves-0.png" in text
-    assert (out / "figures/mine-figure1-curves-0.png").is_file()
+    assert (out / "page/figures/mine-figure1-curves-0.png").is_file()
+    assert "(paper-mine.md)" in (out / "page/index.md").read_text()
+    assert 'href="paper-mine.html"' in (out / "page/index.html").read_text()
     assert len(list((out / "runs").iterdir())) == 2, "what does not fit is not begun"
 
 
@@ -119,7 +135,7 @@ def test_nothing_begins_that_does_not_fit(manifest: Path, here: Path) -> None:
     assert not (out / "runs").exists()
     found = findings(out)
     assert found["figure1"]["reason"] == "not asked for"
-    assert found["table1"]["reason"] == "the call ended before it was done; about 24 s of runs are left"
+    assert found["table1"]["reason"] == "the time was over; about 24 s of runs are left"
 
 
 def test_a_second_call_goes_on(
@@ -135,7 +151,8 @@ def test_a_second_call_goes_on(
         reproduce(request, 3600, out, callback)
     left = findings(out)["figure1"]
     assert left["state"] == "not made"
-    assert left["reason"].startswith("the call ended before it was done; about ")
+    assert left["seconds"] > 0
+    assert left["reason"].startswith("the time was over; about ")
     run = out / "runs/slow/fedavg-seed0"
     assert len((run / "rounds.jsonl").read_text().splitlines()) == 2
     before = json.loads((out / "reproduction.json").read_text())["seconds"]
@@ -194,13 +211,16 @@ def test_partitions_are_drawn_from_given_folders(manifest: Path, here: Path) -> 
     reproduce(Request([str(manifest)], ["partitions"], {"agnews": folder}), 3600, out)
     found = findings(out)
     assert found["figure3"]["state"] == "made"
-    assert found["figure3"]["found"]["spread"]["even"] == {"0": 0.0}
-    names = {path.name for path in (out / "figures").iterdir()}
-    assert names == {"mine-figure3-size_density.png", "mine-figure3-label_heatmap-0.png"}
+    assert figures(found["figure3"])["spread"]["even"] == {"0": 0.0}
+    names = {path.name for path in (out / "page/figures").iterdir()}
+    assert names == {"mine-figure3-size_density.png", "mine-figure3-label_heatmap.png"}
+    reproduce(Request([str(manifest)]), 0, out)
+    assert findings(out)["figure3"]["state"] == "made", "the folder of the data is remembered"
     (table,) = out.rglob("label_heatmap.csv")
     table.write_text(table.read_text() + '"' + "x" * 200_000)
-    with pytest.raises(RunError, match=r"label_heatmap\.csv is damaged"):
-        reproduce(Request([str(manifest)], ["partitions"], {"agnews": folder}), 3600, out)
+    reproduce(Request([str(manifest)], ["partitions"]), 3600, out)
+    assert "label_heatmap.csv is damaged" in findings(out)["figure3"]["reason"]
+    assert not list((out / "page/figures").iterdir()), "what earlier calls drew is gone"
 
 
 def test_earlier_papers_stay_on_the_page(manifest: Path, here: Path) -> None:
@@ -209,7 +229,8 @@ def test_earlier_papers_stay_on_the_page(manifest: Path, here: Path) -> None:
     other.write_text(manifest.read_text().replace('name = "mine"', 'name = "other"'))
     reproduce(Request([str(manifest)], ["figure2"]), 1, out)
     reproduce(Request([str(other)], ["figure2"]), 1, out)
-    assert {one["paper"] for one in json.loads((out / "results.json").read_text())} == {"mine", "other"}
+    names = {path.stem for path in (out / "page").glob("*.md")}
+    assert names == {"index", "paper-mine", "paper-other"}
 
 
 def test_other_settings_and_other_files_are_refused(manifest: Path, here: Path) -> None:
@@ -266,18 +287,44 @@ def test_mistakes_are_one_line(
 def test_the_list_has_every_entry(
     manifest: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys, "argv", ["fednlp", "reproduce", str(manifest), "--list"])
     with pytest.raises(SystemExit):
         main()
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in lines[1:]] == [
-        "table1",
-        "figure1",
-        "table2",
-        "table3",
-        "figure2",
-        "figure3",
-    ]
-    assert "--data agnews=DIR" in lines[6]
-    assert "not made: a drawing" in lines[5]
+    text = capsys.readouterr().out
+    lines = text.splitlines()
+    begun = [line.split()[0] for line in lines[2:] if line and not line.startswith(" ")]
+    assert begun == ["table1", "figure1", "table2", "table3", "figure2", "figure3"]
+    assert max(map(len, lines)) <= 80
+    assert "--data agnews=DIR" in text
+    assert "not made: a drawing" in text
+
+
+@pytest.mark.parametrize("name", ["summary.json", "resolved.toml", "rounds.jsonl"])
+def test_a_damaged_run_is_named_and_the_others_are_made(manifest: Path, here: Path, name: str) -> None:
+    out = here / "out"
+    reproduce(Request([str(manifest)], ["table1"], most_seeds=1), 3600, out)
+    damaged = out / "runs/quick/fedavg-seed0" / name
+    damaged.write_text("x" + damaged.read_text())
+    reproduce(Request([str(manifest)]), 3600, out)
+    found = findings(out)
+    assert found["table1"]["reason"].startswith(f"failed: {damaged}")
+    assert found["table1"]["state"] == "in part"
+    assert figures(found["table1"])["here"]["B"].keys() >= {"0", "1"}
+    assert found["figure1"]["state"] == "made"
+
+
+def test_the_pages_are_those_of_their_data(manifest: Path, here: Path) -> None:
+    """Markdown follows from ``results.json`` alone, and pictures are the same bytes each time."""
+    out = here / "out"
+    reproduce(Request([str(manifest)], ["figure1"]), 3600, out)
+    text = (out / "page/results.json").read_text()
+    results = Results.model_validate_json(text)
+    assert results.to_json() == text
+    written = {path.name: path.read_text() for path in (out / "page").glob("*.md")}
+    assert markdown_pages(results) == written
+    pictures = {path.name: path.read_bytes() for path in (out / "page/figures").iterdir()}
+    assert pictures
+    reproduce(Request([str(manifest)], ["figure1"]), 0, out)
+    assert {path.name: path.read_bytes() for path in (out / "page/figures").iterdir()} == pictures
+    assert (out / "page/results.json").read_text() == text

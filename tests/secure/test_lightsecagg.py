@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2_contingency, chisquare
 
 from fednlp.errors import SecureAbort
-from fednlp.secure import lightsecagg
+from fednlp.secure import lightsecagg_client
 from fednlp.secure.coding import decode, encode, piece_length
 from fednlp.secure.field import PRIME, combine_rows, lagrange, subtract
 from fednlp.secure.keys import SEALED_EXTRA, KeyPair
@@ -295,7 +295,7 @@ def test_nothing_but_sums_passes_the_server_in_clear(monkeypatch: pytest.MonkeyP
         secret.extend(row.tobytes() for row in coded)
         return coded
 
-    monkeypatch.setattr(lightsecagg, "encode", spied)
+    monkeypatch.setattr(lightsecagg_client, "encode", spied)
     game = Round(FOUR)
     shown = game.ready()
     drawn = [client._seed for client in game.clients.values()]
@@ -530,7 +530,7 @@ def test_a_piece_beyond_the_field_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     game = Round(FOUR)
     shown = game.roster()
     with monkeypatch.context() as patch:
-        patch.setattr(lightsecagg, "encode", lambda *args: np.full_like(encode(*args), PRIME))
+        patch.setattr(lightsecagg_client, "encode", lambda *args: np.full_like(encode(*args), PRIME))
         sealed = {3: game.clients[3].share(shown[3])}
     sealed |= game.shared(shown, [7, 20, 11])
     survivors = game.server.survivors(game.uploads(game.server.deliver(sealed), residues(FOUR)))

@@ -1,6 +1,7 @@
 """fednlp compare."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,10 @@ from fednlp.config.experiment_paths import matching
 from fednlp.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fednlp.config import Experiment
+    from fednlp.reports.groups import Groups
+    from fednlp.reports.read import Run
+    from fednlp.simulation.callback import Callback
     from fednlp.simulation.hyperparameters import SearchResult
 
 _SET = typer.Option(
@@ -57,53 +62,119 @@ def compare(
     Several experiments, of one task or of several, give a table each and one of all.
     """
     from fednlp import config
-    from fednlp.cli.console import Console, show_table
-    from fednlp.reports import across_table, compare_table, read_run, write_report, write_table
-    from fednlp.reports.groups import algorithm_title
-    from fednlp.reports.sections.clients import clients_table
-    from fednlp.simulation.compare import compare as compare_runs
-    from fednlp.simulation.compare import plan
-    from fednlp.simulation.hyperparameters import tuning_table
 
     overrides = [*(changes or []), *([f"model.name_or_path={json.dumps(model)}"] if model else [])]
     named = matching(experiments or ["experiments/quickstart.toml"])
     loaded = [config.load(one, _own_overrides(one, named, overrides), full) for one in named]
     _require_different([one.name for one in loaded])
-    folders = [_comparison_folder(one.name, out, len(loaded)) for one in loaded]
-    how = [(_methods(one, algorithms), _names(baselines), seeds) for one in loaded]
+    comparisons = [
+        _Comparison(one, _methods(one, algorithms), _names(baselines), seeds, out, len(loaded))
+        for one in loaded
+    ]
     search = _search_options(tune, trials, tune_rounds)
-    for settings, folder, which in zip(loaded, folders, how, strict=True):
-        plan(settings, *which, folder if out and not search else None)  # all mistakes before the first run
-        _check_search(settings, which, search, folder)
-    found: dict[str, dict[str, list[Any]]] = {}
+    for comparison in comparisons:  # all mistakes before the first run
+        _check(comparison, search)
+    found: dict[str, Groups] = {}
     pages: list[Path] = []
-    for settings, folder, which in zip(loaded, folders, how, strict=True):
-        with Console(again="run the same command again") as console:
-            tuned = _tuned(settings, which, search, folder, console)
-            chosen = {method: result.chosen for method, result in tuned.items()}
-            runs = compare_runs(settings, *which, folder if out else None, console, chosen)
-        groups: dict[str, list[Any]] = {}
-        for planned in runs:
-            groups.setdefault(algorithm_title(planned.method), []).append(read_run(planned.folder))
-        found[settings.name] = groups
-        trials_table = tuning_table(tuned) if tuned else None
-        if trials_table is not None:
-            show_table(trials_table)
-        show_table(compare_table(groups))
-        pages += write_report([planned.folder for planned in runs], folder / "report", tuning=trials_table)
-        by_client = clients_table(groups)
-        if by_client is not None:
-            show_table(by_client)
-            pages += write_table(by_client, folder / "report", "clients")
-    if len(found) > 1:
-        for part in ("global", "personal", "finetuned"):
-            table = across_table(found, part)
-            if any(cell for row in table.rows for cell in row.cells.values()):
-                show_table(table)
-                pages += write_table(table, out or Path("runs"), f"across-{part}")
+    for comparison in comparisons:
+        found[comparison.experiment.name], written = _compared(comparison, search)
+        pages += written
+    pages += _across(found, out or Path("runs"))
     for path in pages:
         if path.suffix != ".png":
             print(path)
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """What is run of one experiment, and where.
+
+    Attributes:
+        experiment: The common settings.
+        algorithms: Names of algorithms or variants.
+        baselines: Names of baselines.
+        seeds: Number of seeds.
+        out: The folder that the user names, if any.
+        experiments: Number of experiments that are compared by the command; of several, each has a folder in ``out``.
+    """
+
+    experiment: "Experiment"
+    algorithms: list[str]
+    baselines: list[str]
+    seeds: int
+    out: Path | None
+    experiments: int
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the report and of the trials."""
+        if self.out is None:
+            return Path("runs") / f"compare-{self.experiment.name}"
+        return self.out if self.experiments == 1 else self.out / self.experiment.name
+
+    @property
+    def run_folder(self) -> Path | None:
+        """The folder of the runs, if the user names one."""
+        return None if self.out is None else self.folder
+
+
+def _check(comparison: _Comparison, search: dict[str, Any]) -> None:
+    """Report all mistakes of a comparison and of its search for settings."""
+    from fednlp.simulation.compare import plan
+    from fednlp.simulation.trial_plan import plan_searches
+
+    experiment, algorithms, baselines = comparison.experiment, comparison.algorithms, comparison.baselines
+    plan(experiment, algorithms, baselines, comparison.seeds, None if search else comparison.run_folder)
+    if search:
+        methods = list(dict.fromkeys([*algorithms, *baselines]))
+        plan_searches(experiment, methods, folder=comparison.folder, **search)
+
+
+def _compared(comparison: _Comparison, search: dict[str, Any]) -> "tuple[Groups, list[Path]]":
+    """Make the runs of one experiment; print and write its tables, and return its runs by method and the files."""
+    from fednlp.cli.console import Console, show_table
+    from fednlp.reports import compare_table, read_run, write_report, write_table
+    from fednlp.reports.groups import algorithm_title
+    from fednlp.reports.sections.clients import clients_table
+    from fednlp.simulation.compare import compare as compare_runs
+    from fednlp.simulation.hyperparameters import tuning_table
+
+    experiment, algorithms, baselines = comparison.experiment, comparison.algorithms, comparison.baselines
+    with Console(again="run the same command again") as console:
+        tuned = _tuned(comparison, search, console)
+        chosen = {method: result.chosen for method, result in tuned.items()}
+        runs = compare_runs(
+            experiment, algorithms, baselines, comparison.seeds, comparison.run_folder, console, chosen
+        )
+    groups: dict[str, list[Run]] = {}
+    for planned in runs:
+        groups.setdefault(algorithm_title(planned.method), []).append(read_run(planned.folder))
+    report, trials = comparison.folder / "report", tuning_table(tuned) if tuned else None
+    if trials is not None:
+        show_table(trials)
+    show_table(compare_table(groups))
+    pages = write_report([planned.folder for planned in runs], report, tuning=trials)
+    by_client = clients_table(groups)
+    if by_client is not None:
+        show_table(by_client)
+        pages += write_table(by_client, report, "clients")
+    return groups, pages
+
+
+def _across(found: "dict[str, Groups]", folder: Path) -> list[Path]:
+    """Print and write a table of several experiments for each part of the evaluation; return the files."""
+    from fednlp.cli.console import show_table
+    from fednlp.reports import across_table, write_table
+
+    pages: list[Path] = []
+    if len(found) < 2:
+        return pages
+    for part in ("global", "personal", "finetuned"):
+        table = across_table(found, part)
+        if any(cell for row in table.rows for cell in row.cells.values()):
+            show_table(table)
+            pages += write_table(table, folder, f"across-{part}")
+    return pages
 
 
 def _search_options(tune: list[str] | None, trials: int | None, rounds: int | None) -> dict[str, Any]:
@@ -120,33 +191,20 @@ def _search_options(tune: list[str] | None, trials: int | None, rounds: int | No
     return {"grid": parse_grid(tune), "trials": trials, "rounds": rounds}
 
 
-def _check_search(
-    experiment: Any, which: tuple[list[str], list[str], int], search: dict[str, Any], folder: Path
-) -> None:
-    """Report all mistakes of a search before the first trial."""
-    from fednlp.simulation.trial_plan import plan_searches
-
-    if search:
-        methods = list(dict.fromkeys([*which[0], *which[1]]))
-        plan_searches(experiment, methods, folder=folder, **search)
-
-
 def _tuned(
-    experiment: Any,
-    which: tuple[list[str], list[str], int],
-    search: dict[str, Any],
-    folder: Path,
-    callback: Any,
+    comparison: _Comparison, search: dict[str, Any], callback: "Callback"
 ) -> "dict[str, SearchResult]":
     """Choose the settings of each method, if that is asked for."""
     from fednlp.simulation.hyperparameters import tune
 
     if not search:
         return {}
-    return tune(experiment, [*which[0], *which[1]], folder=folder / "tuning", callback=callback, **search)
+    methods = [*comparison.algorithms, *comparison.baselines]
+    folder = comparison.folder / "tuning"
+    return tune(comparison.experiment, methods, folder=folder, callback=callback, **search)
 
 
-def _methods(experiment: Any, algorithms: str | None) -> list[str]:
+def _methods(experiment: "Experiment", algorithms: str | None) -> list[str]:
     """Return the methods to compare: those given, or the file's variants, or the algorithms of FedNLP's Table 2."""
     if algorithms is not None:
         return _names(algorithms)
@@ -176,12 +234,6 @@ def _require_different(names: list[str]) -> None:
     twice = next((name for number, name in enumerate(names) if name in names[:number]), None)
     if twice is not None:
         raise ConfigError(f"two experiments are named {twice}: give one another name in its file")
-
-
-def _comparison_folder(name: str, out: Path | None, of: int) -> Path:
-    if out is None:
-        return Path("runs") / f"compare-{name}"
-    return out if of == 1 else out / name
 
 
 def _names(text: str) -> list[str]:

@@ -89,11 +89,16 @@ def plan(
 
 
 def _show(found: "PlanSearchResult", console: "Console", as_json: bool) -> None:
-    """Print all evaluated plans: as JSON, or as a table with a sentence for each violation of monotonicity."""
+    """Print all evaluated plans: as JSON, or as two tables with a sentence for each violation of monotonicity."""
+    from fednlp.cli.tables import show
+
     if as_json:
         print(json.dumps(_document(found), indent=1))
     elif found.decisions:
-        console.output.print(_table(found))
+        results, costs = _tables(found)
+        show(console.output, results)
+        console.output.print()
+        show(console.output, costs)
         for line in _violations(found):
             console.log(line)
 
@@ -122,36 +127,36 @@ def _document(found: "PlanSearchResult") -> dict[str, Any]:
     return own | asked | {"candidates": tried, "falls": fell, "chosen": chosen, "train": found.train}
 
 
-def _table(found: "PlanSearchResult") -> "Table":
-    """Return a table of the evaluated plans, in order, with the chosen one marked."""
+def _tables(found: "PlanSearchResult") -> "tuple[Table, Table]":
+    """Return what each evaluated plan comes to, in order and with the chosen one marked, and what it requires."""
     from rich.table import Table
 
     from fednlp.formatting.units import DASH, human_bytes, human_seconds, metric_title, metric_value
 
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("tried for")
+    results, costs = (Table(box=None, pad_edge=False, header_style="dim") for _ in range(2))
+    results.add_column("tried for")
     for name in ("depth", "in full", "trained", metric_title(found.metric), "a round", "to target"):
-        table.add_column(name, justify="right")
-    for name in ("labelling, a text", "bytes a round", "memory"):
-        table.add_column(name, justify="right")
-    table.add_column("")
+        results.add_column(name, justify="right")
+    results.add_column("")
+    for name in ("depth", "in full", "labelling, a text", "bytes a round", "memory"):
+        costs.add_column(name, justify="right")
     for one in found.decisions:
         price, done = found.costs[one.candidate], found.runs[one.candidate]
         taken = done.seconds_to_target
-        table.add_row(
+        plan = str(one.candidate.depth), str(one.candidate.capacity)
+        results.add_row(
             one.step,
-            str(one.candidate.depth),
-            str(one.candidate.capacity),
+            *plan,
             f"{price.parameters:,}",
             metric_value(found.metric, done.accuracy),
             human_seconds(done.seconds),
             DASH if taken is None else human_seconds(taken),
-            human_seconds(price.inference),
-            human_bytes(done.bytes),
-            human_bytes(price.memory),
             "chosen" if one.candidate == found.chosen else "",
         )
-    return table
+        costs.add_row(
+            *plan, human_seconds(price.inference), human_bytes(done.bytes), human_bytes(price.memory)
+        )
+    return results, costs
 
 
 def _violations(found: "PlanSearchResult") -> list[str]:

@@ -21,9 +21,11 @@ def reproduce(
             help="Papers by number or name, such as 000 or fednlp; all; or a manifest of your own (.toml).",
         ),
     ] = None,
-    budget: Annotated[str, typer.Option(help="Time to spend, such as 90m, 2h or 3600s.")] = "1h",
+    budget: Annotated[
+        str, typer.Option(help="Time to spend, such as 90m, 2h or 3600s; 0s writes the pages alone.")
+    ] = "1h",
     out: Annotated[
-        Path, typer.Option(help="Folder of the runs and the page; a second call goes on there.")
+        Path, typer.Option(help="Folder of the runs and the pages; a second call goes on there.")
     ] = Path("runs/reproduce"),
     only: Annotated[
         str, typer.Option(help="Of tables, figures, partitions, or ids such as table2, with commas between.")
@@ -56,7 +58,7 @@ def reproduce(
         seeds,
     )
     seconds = parse_budget(budget)
-    found = find_papers(list(request.papers))
+    found = list(find_papers(request.papers).values())
     check(found, request)
     if listed:
         _show(found, wanted)
@@ -78,30 +80,44 @@ def _folder(text: str) -> tuple[str, Path]:
 
 
 def _show(papers: "list[Paper]", only: list[str]) -> None:
-    """Print one line for each table and figure."""
+    """Print the tables and figures of each paper."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    from fednlp.reproduction.reproduce import fits
+    from fednlp.reproduction.reproduce import is_asked
 
-    table = Table("paper", "id", "what", "minutes", "data", "made by", box=None, pad_edge=False)
+    console = Console()
     for paper in papers:
+        table = Table(
+            "id",
+            "minutes",
+            "what it shows",
+            box=None,
+            pad_edge=False,
+            title=Text(f"{paper.number or paper.name}  {paper.title}"),
+            title_justify="left",
+        )
+        table.columns[0].no_wrap = True
+        table.columns[1].justify = "right"
         for entry in paper.entries:
-            if not only or any(fits(entry, name) for name in only):
-                table.add_row(paper.number or paper.name, entry.id, entry.shows, *_facts(paper, entry))
-    Console().print(table)
+            if is_asked(entry, only):
+                minutes, needs = _facts(paper, entry)
+                table.add_row(entry.id, minutes, Text.assemble(entry.shows, "\n", (needs, "dim")))
+        if table.row_count:
+            console.print(table, "")
 
 
-def _facts(paper: "Paper", entry: "Entry") -> tuple[str, str, str]:
-    """Return the minutes of an entry, the data that it needs, and what makes it."""
+def _facts(paper: "Paper", entry: "Entry") -> tuple[str, str]:
+    """Return the minutes of an entry, and what makes it from which data."""
     from fednlp.reproduction.jobs import expected_minutes, needed_data
 
     if entry.impossible:
-        return "–", "–", f"not made: {entry.impossible}"
+        return "–", f"not made: {entry.impossible}"
     minutes, measured = expected_minutes(paper, entry)
-    made_by = [paper.runs[key].experiment for key in entry.runs] or ["partitions"]
+    made_by = dict.fromkeys(paper.runs[key].experiment for key in entry.runs)
+    data = [f"--data {name}=DIR" for name in needed_data(paper, entry)]
     return (
-        f"{minutes:.0f}" if measured or not entry.runs else f"{minutes:.0f}?",
-        ", ".join(f"--data {name}=DIR" for name in needed_data(paper, entry)) or "fetched",
-        ", ".join(dict.fromkeys(made_by)),
+        ("<1" if minutes < 1 else f"{minutes:.0f}") + ("" if measured else "?"),
+        "; ".join([", ".join(made_by) or "partitions", *data]),
     )

@@ -8,9 +8,10 @@ from pydantic import BaseModel, ValidationError
 from fednlp.config import cross_checks, method_options
 from fednlp.config.error_messages import explain, report
 from fednlp.config.fields import ExperimentFields
-from fednlp.config.sections import Costs, Model
+from fednlp.config.sections import BASELINES, Costs, Data, Model, Partition
 from fednlp.config.values import server_defaults
 from fednlp.costs.devices import profile_names, saved_profiles
+from fednlp.data.silos.paths import names_silos
 from fednlp.disk import expanded
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
@@ -47,9 +48,9 @@ class Experiment(ExperimentFields):
         Raises:
             DataError: ``data.path`` is a pattern that fits nothing, or a folder of silos and something else.
         """
-        partition = cross_checks.partition_defaults(self.partition, self.data)
+        partition = _partition_defaults(self.partition, self.data)
         settled = self.model_copy(update={"partition": partition})
-        return settled.model_copy(update=cross_checks.cohort_defaults(settled))
+        return settled.model_copy(update=_cohort_defaults(settled))
 
     def resolved(self, algorithm: Algorithm | None = None, *, real_clients: bool = False) -> "Experiment":
         """Return the experiment with every default of its algorithm written out, and paths made absolute.
@@ -83,6 +84,29 @@ class Experiment(ExperimentFields):
                 "runtime": self.runtime.model_copy(update=_anchored(self.runtime, "gpu_mapping")),
             }
         )
+
+
+def _partition_defaults(partition: Partition, data: Data) -> Partition:
+    """Choose the method where it is left to the data; nothing said at all is uniform over 10 clients.
+
+    Raises:
+        DataError: ``data.path`` is a pattern that fits nothing, or a folder of silos and something else.
+    """
+    if partition.method != "auto":
+        return partition
+    if data.at_sites or (
+        data.name is None and data.path is not None and names_silos(data.path, data.columns)
+    ):
+        return partition.model_copy(update={"method": "silos"})
+    clients = 10 if partition == Partition() else partition.clients
+    return partition.model_copy(update={"method": "uniform", "clients": clients})
+
+
+def _cohort_defaults(experiment: ExperimentFields) -> dict[str, int]:
+    """Return the size of the cohort where it is not given and the default is more than all clients; else nothing."""
+    clients, cohort = experiment.partition.clients, experiment.clients_per_round
+    given = "clients_per_round" in experiment.model_fields_set or experiment.algorithm.name in BASELINES
+    return {} if given or clients is None or cohort <= clients else {"clients_per_round": clients}
 
 
 def _anchored(section: BaseModel, *keys: str) -> dict[str, str | list[str]]:

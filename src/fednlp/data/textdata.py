@@ -40,6 +40,7 @@ class TextData:
         dropped_why: Why the first few of them were, for people; empty where there are none.
         fingerprint: SHA-256 of the content, of how it is read and of the split: equal for equal data,
             wherever it lies.
+        own_tests: Whether the test examples are split off the examples of each client.
         silo: The column that names the silo of every row; None where the data are not of silos.
         notes: What was found out about the files, for people: silos, and what separates cells.
         drawn_from: How many examples each split had before a sample was drawn; empty where none was.
@@ -58,6 +59,7 @@ class TextData:
     dropped: int
     dropped_why: str
     fingerprint: str
+    own_tests: bool = False
     silo: str | None = None
     notes: tuple[str, ...] = ()
     drawn_from: Mapping[Split, int] = field(default_factory=dict)

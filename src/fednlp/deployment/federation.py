@@ -38,9 +38,10 @@ from fednlp.simulation.callback import Callback
 from fednlp.simulation.components import RunComponents
 from fednlp.simulation.configured_algorithm import build_algorithm
 from fednlp.simulation.facts import write_facts
+from fednlp.simulation.new_run_dir import create
 from fednlp.simulation.precision import with_precision
 from fednlp.simulation.rounds import FederatedTraining
-from fednlp.simulation.run_dir import RunDir, create, saving
+from fednlp.simulation.run_dir import RunDir, saving
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
 from fednlp.simulation.train import OpenRun, open_run, train
 

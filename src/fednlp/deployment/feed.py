@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fednlp.checked_json import Round, parse_json
+from fednlp.config.tables import lookup
 from fednlp.deployment.status import Status, read_status, status_folder
 from fednlp.errors import FednlpError
-from fednlp.reports.read import lookup, read_file
+from fednlp.reports.read import read_file
 
 _MOST_AT_ONCE = 16 << 20
 """Bytes of new lines that one look reads."""

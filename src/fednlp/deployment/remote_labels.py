@@ -105,6 +105,10 @@ class RemoteLabels:
         self._vector(LABELLING)[request.client] = request.round
         return None
 
+    def truth(self) -> dict[str, Any]:
+        """Return nothing: the true labels are not known."""
+        return {}
+
     def _vector(self, name: str) -> NDArray[np.int32]:
         return self.context.state.vectors[name].numpy()  # a view
 

@@ -76,7 +76,7 @@ def split_out(experiment: Experiment, folder: Path, log: Log) -> Shards:
         shutil.rmtree(folder)
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty: choose another folder")
-    data = open_data(experiment)
+    data = open_data(experiment, log)
     partition = build_partition(experiment, data, log)
     gold = _gold_labels(experiment, data, partition)
     names = folder_names(partition)

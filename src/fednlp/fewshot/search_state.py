@@ -1,12 +1,18 @@
 """The state of a search for a pace between two rounds, as a value and as JSON values."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from fednlp.errors import ConfigError, RunError
 from fednlp.fewshot.pacing import Pace
 from fednlp.fewshot.search_rules import LONGEST, PaceSearchRules
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+Search = TypeVar("Search")
 SavedModel = Literal["base", "best"]
 """Names of saved models: the one that a search's trials start from, and the one of its best trial so far."""
 
@@ -79,17 +85,40 @@ def from_json(state: object) -> PaceSearch:
     Raises:
         RunError: The value is not such a state.
     """
-    from pydantic import TypeAdapter, ValidationError
+    return restored(PaceSearch, state, _require_sound)
+
+
+def restored(
+    shape: Callable[..., Search], state: object, require: Callable[[Search], None] = lambda search: None
+) -> Search:
+    """Return the state of a search that was saved as JSON values.
+
+    Args:
+        shape: The dataclass of the state.
+        state: The values.
+        require: Called with the state; raises a :class:`RunError` where its parts do not fit together.
+
+    Raises:
+        RunError: The values are not such a state.
+    """
+    from pydantic import ValidationError
 
     try:
-        search = TypeAdapter(PaceSearch).validate_python(state)
-        _require_sound(search)
+        search: Search = _adapter(shape).validate_python(state)
+        require(search)
         return search
     except (ValidationError, ConfigError, RunError) as error:
         first = str(error).splitlines()[0]
         raise RunError(
             f"the saved state of the pacing search cannot be read ({first}): start the run again"
         ) from None
+
+
+@cache
+def _adapter(shape: Any) -> "TypeAdapter[Any]":
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(shape)
 
 
 def _require_sound(search: PaceSearch) -> None:

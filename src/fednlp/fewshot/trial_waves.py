@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.errors import ConfigError, RunError
+from fednlp.errors import ConfigError
 from fednlp.fewshot.pacing import Pace, aug_e, candidate_percentage, cost, is_labelling_round, num_labellings
 from fednlp.fewshot.search_rules import LONGEST, PaceSearchRules
-from fednlp.fewshot.search_state import PaceTrial
+from fednlp.fewshot.search_state import PaceTrial, restored
 
 Groups = tuple[tuple[int, ...], ...]
 """The clients of each group of a wave, disjoint: the control's first, then those of each pace."""
@@ -227,15 +227,7 @@ def waves_from_json(state: object) -> TrialWaves:
     Raises:
         RunError: The value is not such a state.
     """
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        return TypeAdapter(TrialWaves).validate_python(state)
-    except (ValidationError, ConfigError) as error:
-        first = str(error).splitlines()[0]
-        raise RunError(
-            f"the saved state of the pacing search cannot be read ({first}): start the run again"
-        ) from None
+    return restored(TrialWaves, state)
 
 
 def new_search(paces: Sequence[Pace], rules: PaceSearchRules) -> TrialWaves:

@@ -135,8 +135,8 @@ class LstmModel(LstmPreTrainedModel):
         return BaseModelOutput(last_hidden_state=states)
 
 
-class LstmForSequenceClassification(LstmPreTrainedModel):
-    """A (Bi)LSTM whose states, pooled over the text, are classified; one output for regression."""
+class LstmWithClassifier(LstmPreTrainedModel):
+    """A (Bi)LSTM and a linear layer from its states to labels."""
 
     def __init__(self, config: LstmConfig) -> None:
         super().__init__(config)
@@ -144,6 +144,10 @@ class LstmForSequenceClassification(LstmPreTrainedModel):
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(self.lstm.width, config.num_labels)
         self.post_init()
+
+
+class LstmForSequenceClassification(LstmWithClassifier):
+    """A (Bi)LSTM whose states, pooled over the text, are classified; one output for regression."""
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **unused: Any
@@ -155,15 +159,8 @@ class LstmForSequenceClassification(LstmPreTrainedModel):
         return SequenceClassifierOutput(logits=self.classifier(pooled))
 
 
-class LstmForTokenClassification(LstmPreTrainedModel):
+class LstmForTokenClassification(LstmWithClassifier):
     """A (Bi)LSTM whose state at each token is classified."""
-
-    def __init__(self, config: LstmConfig) -> None:
-        super().__init__(config)
-        self.lstm = LstmModel(config)
-        self.dropout = nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(self.lstm.width, config.num_labels)
-        self.post_init()
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **unused: Any

@@ -10,7 +10,8 @@ from fednlp.partition.divergence import (
 from fednlp.partition.index import OneClient, Partition, from_owners
 from fednlp.partition.make import PartitionSpec, make_partition
 from fednlp.partition.methods import ALIASES, METHODS
-from fednlp.partition.plots import Overview, figures, image, overview, overview_of_counts, save_plots, tables
+from fednlp.partition.plot_data import Overview, overview, overview_of_counts
+from fednlp.partition.plots import figures, image, save_plots, tables
 from fednlp.partition.request import Assignment, Request
 
 __all__ = [

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from fednlp.config.tables import flatten
 from fednlp.formatting.units import (
     DASH,
     capital,
@@ -14,15 +15,15 @@ from fednlp.formatting.units import (
 )
 from fednlp.reports import plots
 from fednlp.reports.charts import draw
+from fednlp.reports.client_tensors import own_models
 from fednlp.reports.describe import (
     describe_method,
     describe_partition,
     environment_facts,
     format_count,
-    own_models,
 )
 from fednlp.reports.document import Block, Code, Document, Fold, Grid, KeyValues, Picture, ReportSection, Text
-from fednlp.reports.groups import Groups, differing, flatten, group_runs, metric_of, settings, without_seeds
+from fednlp.reports.groups import Groups, differing, group_runs, metric_of, settings, without_seeds
 from fednlp.reports.plots import shown_parts
 from fednlp.reports.read import COUNTS, Run, trivial_baseline
 from fednlp.reports.render import cell_text, grid, leaders
@@ -166,7 +167,9 @@ def _learning(groups: Groups) -> Iterator[Block]:
         for part, where in shown_parts(groups, name).items()
     ]
     loss = ("train_loss", "curve-loss", "Mean training loss of the clients of each round.")
-    for metric, file, caption in (*charts, loss, *_own_metrics(groups)):
+    right = "Fraction of the pseudo labels that are right, by the true labels, which only a simulation knows."
+    precision = ("hidden_truth.precision", "curve-pseudo-labels", right)
+    for metric, file, caption in (*charts, loss, precision, *_own_metrics(groups)):
         chart = plots.learning_curves(groups, metric)
         if chart is not None:
             yield Picture(file, caption + how, draw(chart), chart)

@@ -1,5 +1,6 @@
 """The parts of a report, before they become HTML or Markdown."""
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,8 @@ class Grid:
         words: The cells are text.
         best: Cells to mark as the best, (row, column).
         folders: The run directory that each row is about, for a page to link to; empty where rows are not runs.
+        links: Where each row leads to: a page of the same set by its stem, with ``#`` and a section's anchor, or both;
+            empty where rows lead nowhere.
     """
 
     heads: Sequence[str]
@@ -44,6 +47,7 @@ class Grid:
     words: bool = False
     best: Collection[tuple[int, int]] = ()
     folders: Sequence[Path] = ()
+    links: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -84,15 +88,35 @@ class Fold:
     blocks: "Sequence[Block]"
 
 
+def heading_anchor(title: str) -> str:
+    """Return what leads to a section of Markdown, as GitHub makes it of the heading.
+
+    >>> heading_anchor("Table 2, tags")
+    'table-2-tags'
+    """
+    return re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-")
+
+
+def page_link(link: str, ending: str) -> str:
+    """Return where a link of a table leads among pages with this ending.
+
+    >>> page_link("costs#energy", ".md"), page_link("#energy", ".md")
+    ('costs.md#energy', '#energy')
+    """
+    page, sign, anchor = link.partition("#")
+    return f"{page}{ending if page else ''}{sign}{anchor}"
+
+
 Block = Text | KeyValues | Grid | Heat | Picture | Code | Fold
 
 
 @dataclass(frozen=True)
 class ReportSection:
-    """A heading and what stands under it."""
+    """A heading and what stands under it; links of tables lead to its ``anchor``, if it has one."""
 
     title: str
     blocks: Sequence[Block]
+    anchor: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """Runs that differ only in their seeds, put together under one name."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from fednlp.config.tables import flatten
 from fednlp.errors import RunError
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.formatting.safe_text import clean
@@ -109,19 +110,6 @@ def _defaults() -> dict[str, Any]:
 def without_seeds(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out every setting that is a seed."""
     return {key: value for key, value in flat.items() if key.split(".")[-1] != "seed"}
-
-
-def flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every setting of nested tables under its dotted key.
-
-    >>> list(flatten({"seed": 0, "data": {"name": "20news"}}))
-    [('seed', 0), ('data.name', '20news')]
-    """
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -24,6 +24,7 @@ from fednlp.reports.document import (
     Picture,
     ReportSection,
     Text,
+    page_link,
 )
 from fednlp.reports.style import svg
 
@@ -87,7 +88,9 @@ def _policy(script: str) -> str:
 
 
 def _section(section: ReportSection, at: Path | None) -> str:
-    return f"<section>\n<h2>{_text(section.title)}</h2>\n{_blocks(section.blocks, at)}\n</section>"
+    place = f' id="{_text(section.anchor)}"' if section.anchor else ""
+    blocks = _blocks(section.blocks, at)
+    return f"<section{place}>\n<h2>{_text(section.title)}</h2>\n{blocks}\n</section>"
 
 
 def _blocks(blocks: Sequence[Block], at: Path | None) -> str:
@@ -164,7 +167,9 @@ def _row(row: Sequence[str], best: set[int], link: str | None) -> str:
 
 
 def _link(block: Grid, row: int, at: Path | None) -> str | None:
-    """Return the way from the page to a row's run directory; relative, so that both can move together."""
+    """Return where a row leads: to another page, or to its run directory; relative, so that both can move together."""
+    if block.links:
+        return escape(page_link(block.links[row], ".html")) or None
     if at is None or not block.folders:
         return None
     path = os.fsencode(os.path.relpath(block.folders[row].resolve(), at))

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fednlp.config.tables import lookup
 from fednlp.formatting.safe_text import clean
 from fednlp.formulations import TASKS
-from fednlp.reports.read import lookup
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 Values = Mapping[str, Any]

@@ -5,7 +5,18 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from fednlp.formatting.safe_text import clean
-from fednlp.reports.document import Block, Code, Document, Fold, Grid, Heat, KeyValues, Picture, Text
+from fednlp.reports.document import (
+    Block,
+    Code,
+    Document,
+    Fold,
+    Grid,
+    Heat,
+    KeyValues,
+    Picture,
+    Text,
+    page_link,
+)
 from fednlp.reports.style import save_png
 
 
@@ -46,7 +57,8 @@ def _block(block: Block, figures: str) -> str:
         case Grid():
             numeric: Sequence[int] = () if block.words else range(1, len(block.heads))
             notes = "".join(f"- {escape(note)}\n" for note in block.notes)
-            return markdown_table(block.heads, block.rows, numeric) + (f"\n{notes}" if notes else "")
+            table = markdown_table(block.heads, block.rows, numeric, block.links)
+            return table + (f"\n{notes}" if notes else "")
         case Picture():
             caption = escape(block.caption)
             return f"![{caption}]({figures}/{block.name}.png)\n\n*{caption}*\n"
@@ -81,8 +93,13 @@ def _stopped(found: re.Match[str]) -> str:
     return f"{found[0]}\\" if found[0].isdigit() else f"\\{found[0]}"
 
 
-def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]], numeric: Collection[int] = ()) -> str:
-    """Return a table; ``numeric`` columns stand to the right.
+def markdown_table(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numeric: Collection[int] = (),
+    links: Sequence[str] = (),
+) -> str:
+    """Return a table; ``numeric`` columns stand to the right, first cells lead to ``links``.
 
     >>> print(markdown_table(["a", "b"], [["x", "1"]], numeric=[1]), end="")
     | a | b |
@@ -90,7 +107,10 @@ def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]], numeric:
     | x | 1 |
     """
     rule = ["--:" if i in numeric else ":--" for i in range(len(heads))]
-    lines = [[escape(head) for head in heads], rule, *([escape(cell) for cell in row] for row in rows)]
+    cells = [[escape(cell) for cell in row] for row in rows]
+    for row, link in zip(cells, links, strict=False):
+        row[0] = f"[{row[0]}]({page_link(link, '.md')})" if link else row[0]
+    lines = [[escape(head) for head in heads], rule, *cells]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 from fednlp.config.sections import BASELINES
+from fednlp.config.tables import lookup
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import (
     capital,
@@ -14,18 +15,17 @@ from fednlp.formatting.units import (
     metric_value,
 )
 from fednlp.formulations import TASKS
+from fednlp.reports.client_tensors import has_personal, keeps_tensors
 from fednlp.reports.describe import (
     describe_method,
     describe_partition,
     environment_facts,
     format_count,
-    has_personal,
-    keeps_tensors,
 )
 from fednlp.reports.groups import algorithm_title
 from fednlp.reports.hub_metadata import Values, data_name, front_matter, hub_metrics, task_of, use
 from fednlp.reports.markdown import escape, fence, markdown_table
-from fednlp.reports.read import COUNTS, lookup
+from fednlp.reports.read import COUNTS
 
 
 def model_card(summary: Values, config: Values, environment: Values) -> str:

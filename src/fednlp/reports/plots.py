@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fednlp.formatting.units import bytes_unit, capital, is_share, metric_title, metric_value, time_unit
 from fednlp.reports.charts import Chart, Line
-from fednlp.reports.describe import own_models
+from fednlp.reports.client_tensors import own_models
 from fednlp.reports.groups import Groups, group_baseline
 from fednlp.reports.read import Run, curve, running_total
 from fednlp.reports.style import INK, PAPER, SERIES, drawing, legend, looks, new_axes
@@ -182,6 +182,7 @@ def _title(metric: str) -> str:
         "federated": "Summed test",
         "personal": "Personal test",
         "client_metrics": "Reported",
+        "hidden_truth": "Pseudo labels:",
     }
     if not part:
         return capital(metric_title(metric).replace("train ", "training "))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fednlp.checked_json import Round, damaged, parse_json, read_json, read_toml
 from fednlp.config.sections import BASELINES
+from fednlp.config.tables import lookup
 from fednlp.errors import ConfigError, RunError
 from fednlp.formatting.safe_text import text_of_csv
 
@@ -169,20 +170,6 @@ def read_labels(run: Run) -> LabelCounts | None:
     except ValueError as error:  # rows of other lengths
         raise damaged(path, error) from error
     return LabelCounts(names, train, test)
-
-
-def lookup(data: Mapping[str, Any], key: str, default: Any = None) -> Any:
-    """Return the value at a dotted key of nested tables.
-
-    >>> lookup({"a": {"b": 1}}, "a.b"), lookup({"a": {"b": 1}}, "a.c.d")
-    (1, None)
-    """
-    value: Any = data
-    for part in key.split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            return default
-        value = value[part]
-    return value
 
 
 def trivial_baseline(summary: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -8,10 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fednlp.config.tables import lookup
 from fednlp.formatting.units import capital, is_share, metric_title, plural
-from fednlp.reports.describe import describe_partition, own_models
+from fednlp.reports.client_tensors import own_models
+from fednlp.reports.describe import describe_partition
 from fednlp.reports.groups import Groups, group_baseline, metric_of
-from fednlp.reports.read import Run, lookup, trivial_baseline
+from fednlp.reports.read import Run, trivial_baseline
 
 ColumnKind = Literal["share", "plain", "points", "bytes", "seconds", "count"]
 

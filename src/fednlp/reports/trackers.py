@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from fednlp.config.tables import flatten
 from fednlp.errors import ConfigError, FednlpError, MissingDependency, RunError
-from fednlp.reports.groups import flatten
 
 Metrics = Mapping[str, float]
 

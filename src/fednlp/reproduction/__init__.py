@@ -1,15 +1,24 @@
 """The tables and figures of papers, made here at laptop size and put beside what was published.
 
 manifest    a paper's tables and figures as data (``papers/*.toml``)
+catalogue   the papers that come with fednlp, and manifests of the user's own
 jobs        the runs and partitions that make them
 budget      which of them fit into a budget of time
-reproduce   makes them one after the other, and goes on where it was
+making      does them one after the other
+reproduce   the whole of it, and goes on where it was
+outcomes    what finished runs and partitions left
+measures    the figures of a table's cells
 agreement   claims, ranks, intervals
-page        the page about them
+results     the shape of what was found: ``results.json``
+finding     finds it
+page        the pages, made of these data alone
+pictures    the figures of the pages
+write       writes pages, figures and data
 """
 
 from fednlp.reproduction.budget import parse_budget
-from fednlp.reproduction.manifest import Entry, Paper, find_papers
+from fednlp.reproduction.catalogue import find_papers
+from fednlp.reproduction.manifest import Entry, Paper
 from fednlp.reproduction.reproduce import Request, reproduce
 
 __all__ = ["Entry", "Paper", "Request", "find_papers", "parse_budget", "reproduce"]

@@ -29,15 +29,15 @@ def parse_budget(text: str) -> float:
     """Return a budget in seconds.
 
     Raises:
-        ConfigError: It is no time above zero.
+        ConfigError: It is no time.
 
-    >>> parse_budget("90m"), parse_budget("1h30m"), parse_budget("0.5h")
-    (5400.0, 5400.0, 1800.0)
+    >>> parse_budget("90m"), parse_budget("1h30m"), parse_budget("0s")
+    (5400.0, 5400.0, 0.0)
     """
     parts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text.strip())
     whole = "".join(f"{number}{unit}" for number, unit in parts)
     seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    if whole != text.strip() or not 0 < seconds <= _LONGEST:
+    if not whole or whole != text.strip() or seconds > _LONGEST:
         raise ConfigError(f"--budget {text}: write a time such as 90m, 2h, 1h30m or 3600s")
     return seconds
 

@@ -1,14 +1,13 @@
-"""The folder of a reproduction: which papers it is of, and how long its runs took.
+"""The folder of a reproduction: which papers it is of, where their data are, and how long its runs took.
 
-reproduction.json   papers, and seconds by run
+reproduction.json   papers, folders of data, and seconds by run
 runs/               run directories, by experiment
 partitions/         partitions with their pictures
-index.md            the page; also index.html and results.json
-figures/            the page's figures
+page/               the pages, their figures, and results.json
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,11 +25,13 @@ class Record(Shape):
     """``reproduction.json``."""
 
     papers: list[str] = Field(default_factory=list)
+    data: dict[str, str] = Field(default_factory=dict)
     seconds: dict[str, Number] = Field(default_factory=dict)
 
-    def remember(self, names: Iterable[str]) -> None:
-        """Add papers to those that the page is of."""
-        self.papers = list(dict.fromkeys([*self.papers, *names]))
+    def remember(self, papers: Sequence[str], data: Mapping[str, Path]) -> None:
+        """Add papers to those that the pages are of, and folders of data to those of earlier calls."""
+        self.papers = list(dict.fromkeys([*self.papers, *papers]))
+        self.data |= {name: str(place.resolve()) for name, place in data.items()}
 
     def spend(self, job: str, seconds: float) -> None:
         """Add time to that of a job."""
@@ -56,9 +57,10 @@ def opened(out: Path) -> Iterator[Record]:
     taken = f"{out} is used by another fednlp reproduce: wait for it, or {_REMEDY}"
     with locked(path.with_name("lock"), _REMEDY, taken):
         try:
-            yield Record.model_validate(parse_json(regular(path).read_bytes(), Record))
+            record = Record.model_validate(parse_json(regular(path).read_bytes(), Record))
         except (OSError, ValueError) as error:
             raise damaged(path, error, _REMEDY) from error
+        yield record
 
 
 def write(out: Path, record: Record) -> None:

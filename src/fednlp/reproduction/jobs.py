@@ -2,15 +2,15 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fednlp import config
 from fednlp.config import Experiment
-from fednlp.errors import ConfigError
-from fednlp.reproduction.manifest import Entry, Paper, Partitioned, Runs
+from fednlp.errors import ConfigError, DamagedError
+from fednlp.reproduction.manifest import Entry, Paper, Partitioned
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.compare import Planned, complete, plan
 from fednlp.simulation.partitioning import partition_source
@@ -31,6 +31,7 @@ class Job:
         expected: Seconds that the manifest expects of the whole job.
         folder: Where it lies.
         work: What is to be done: a run of a comparison, or the settings of a partition.
+        damage: What is wrong with a run that lies there already; empty where nothing is.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Job:
     expected: float
     folder: Path
     work: Planned | Experiment
+    damage: str = ""
 
     @property
     def kind(self) -> str:
@@ -48,7 +50,7 @@ class Job:
     def done(self) -> bool:
         """Whether nothing is left to do."""
         if isinstance(self.work, Planned):
-            return self.work.state == "done"
+            return not self.damage and self.work.state == "done"
         return (self.folder / FIGURES).is_file()
 
     @property
@@ -56,7 +58,7 @@ class Job:
         """The share of the job that is not done, 0 to 1."""
         if self.done:
             return 0.0
-        if not isinstance(self.work, Planned) or self.work.state == "new":
+        if not isinstance(self.work, Planned) or self.damage or self.work.state == "new":
             return 1.0
         rounds = self.work.experiment.num_rounds
         return max(1 - len(RunDir(self.folder).round_lines()) / rounds, 0.5 / rounds)
@@ -104,44 +106,81 @@ class Work:
         return self.paper.name, self.entry.id
 
 
-def prepare(
-    paper: Paper, entry: Entry, out: Path, data: Mapping[str, Path], overrides: list[str], most_seeds: int
-) -> Work:
-    """Return the jobs of a table or figure, or why there are none.
+class Preparation:
+    """Plans the jobs of tables and figures in one folder; those that use the same runs share them.
 
     Args:
-        paper: The paper.
-        entry: Its table or figure.
         out: Folder of the reproduction.
         data: Folders of data sets by name.
-        overrides: Settings over those of the manifest.
+        overrides: Settings over those of the manifests.
         most_seeds: At most so many seeds.
-
-    Raises:
-        RunError: A folder holds a run of other settings.
     """
-    if entry.impossible:
-        return Work(paper, entry, reason=entry.impossible)
-    needed = missing_data(paper, entry, data)
-    if needed:
-        flags = " ".join(f"--data {name}=DIR" for name in needed)
-        return Work(paper, entry, reason=f"needs the folder of published files: {flags}")
-    try:
-        if entry.partitions:
-            jobs = {row: [_partition_job(made, out, data)] for row, made in entry.partitions.items()}
-            return Work(paper, entry, jobs)
-        before = _first_models(paper, entry, out, data, overrides)
-        found = {
-            key: _run_jobs(paper, paper.runs[key], out, data, overrides, most_seeds) for key in entry.runs
+
+    def __init__(
+        self, out: Path, data: Mapping[str, str], overrides: Sequence[str] = (), most_seeds: int = 100
+    ) -> None:
+        self._out, self._data, self._overrides, self._most_seeds = out, data, overrides, most_seeds
+        self._planned: dict[tuple[str, str], list[Job]] = {}
+
+    def prepare(self, paper: Paper, entry: Entry) -> Work:
+        """Return the jobs of a table or figure, or why there are none.
+
+        Raises:
+            RunError: A folder holds a run of other settings.
+        """
+        if entry.impossible:
+            return Work(paper, entry, reason=entry.impossible)
+        missing = [name for name in needed_data(paper, entry) if name not in self._data]
+        if missing:
+            flags = " ".join(f"--data {name}=DIR" for name in missing)
+            return Work(paper, entry, reason=f"needs the folder of published files: {flags}")
+        try:
+            if entry.partitions:
+                jobs = {row: [self._partition(made)] for row, made in entry.partitions.items()}
+                return Work(paper, entry, jobs)
+            first = {paper.runs[key].model_of for key in entry.runs} - {""}
+            before = tuple(self._runs(paper, key)[0] for key in sorted(first))
+            return Work(paper, entry, {key: self._runs(paper, key) for key in entry.runs}, before)
+        except ConfigError as error:
+            return Work(paper, entry, reason=" ".join(error.problems[0].split(";")[0].split()))
+
+    def _runs(self, paper: Paper, key: str) -> list[Job]:
+        """Return the jobs of one key of a paper's runs."""
+        if (paper.name, key) not in self._planned:
+            self._planned[paper.name, key] = self._plan(paper, key)
+        return self._planned[paper.name, key]
+
+    def _plan(self, paper: Paper, key: str) -> list[Job]:
+        runs = paper.runs[key]
+        settings = [*runs.set, *self._overrides]
+        if runs.model_of:
+            first = self._runs(paper, runs.model_of)[0]
+            settings.append(f"model.name_or_path={json.dumps(str(RunDir(first.folder).model))}")
+        if runs.data:
+            settings.append(f"data.path={json.dumps(self._data[runs.data])}")
+        experiment = config.load(runs.experiment, settings)
+        folder = self._out / "runs" / _folder_name(experiment.name, runs.set)
+        seeds = min(runs.seeds, self._most_seeds)
+        planned = plan(experiment, runs.methods, runs.baselines, seeds, folder, checked=False)
+        return [self._run(one, one.seed - experiment.seed, 60 * runs.minutes) for one in planned]
+
+    def _run(self, planned: Planned, seed: int, expected: float) -> Job:
+        name = str(planned.folder.relative_to(self._out))
+        try:
+            planned.require_same_settings()
+        except (DamagedError, ConfigError) as error:
+            return Job(name, seed, expected, planned.folder, planned, one_line(error))
+        return Job(name, seed, expected, planned.folder, planned)
+
+    def _partition(self, made: Partitioned) -> Job:
+        document: dict[str, Any] = {
+            "clients_per_round": 1,
+            "data": {"name": made.dataset} | ({"path": self._data[made.data]} if made.data else {}),
+            "partition": made.options,
         }
-    except ConfigError as error:
-        return Work(paper, entry, reason=" ".join(error.problems[0].split(";")[0].split()))
-    return Work(paper, entry, found, before)
-
-
-def missing_data(paper: Paper, entry: Entry, data: Mapping[str, Path]) -> list[str]:
-    """Return the names of the data that an entry needs and that are not given."""
-    return [name for name in needed_data(paper, entry) if name not in data]
+        settings = config.parse(document, f"the partition of {made.dataset}")
+        folder = self._out / "partitions" / f"{made.dataset}-{_digest(document)}"
+        return Job(str(folder.relative_to(self._out)), 0, _PARTITION_SECONDS, folder, settings)
 
 
 def needed_data(paper: Paper, entry: Entry) -> list[str]:
@@ -162,45 +201,14 @@ def expected_minutes(paper: Paper, entry: Entry) -> tuple[float, bool]:
     return minutes, all(one.measured for one in (*used, *first))
 
 
-def _first_models(
-    paper: Paper, entry: Entry, out: Path, data: Mapping[str, Path], overrides: list[str]
-) -> tuple[Job, ...]:
-    keys = {paper.runs[key].model_of for key in entry.runs} - {""}
-    return tuple(_run_jobs(paper, paper.runs[key], out, data, overrides, 1)[0] for key in sorted(keys))
-
-
-def _run_jobs(
-    paper: Paper, runs: Runs, out: Path, data: Mapping[str, Path], overrides: list[str], most_seeds: int
-) -> list[Job]:
-    settings = [*runs.set, *overrides]
-    if runs.model_of:
-        first = _run_jobs(paper, paper.runs[runs.model_of], out, data, overrides, 1)[0]
-        settings.append(f"model.name_or_path={json.dumps(str(RunDir(first.folder).model))}")
-    if runs.data:
-        settings.append(f"data.path={json.dumps(str(data[runs.data]))}")
-    experiment = config.load(runs.experiment, settings)
-    folder = out / "runs" / _folder_name(experiment.name, runs.set)
-    planned = plan(experiment, runs.methods, runs.baselines, min(runs.seeds, most_seeds), folder)
-    return [
-        Job(str(one.folder.relative_to(out)), one.seed - experiment.seed, 60 * runs.minutes, one.folder, one)
-        for one in planned
-    ]
+def one_line(error: Exception) -> str:
+    """Return an error's message without line breaks."""
+    return " ".join(str(error).split())
 
 
 def _folder_name(name: str, settings: list[str]) -> str:
     """Return the folder of an experiment's runs; what the manifest sets tells those of one experiment apart."""
     return f"{name}-{_digest(settings)}" if settings else name
-
-
-def _partition_job(made: Partitioned, out: Path, data: Mapping[str, Path]) -> Job:
-    document: dict[str, Any] = {
-        "clients_per_round": 1,
-        "data": {"name": made.dataset} | ({"path": str(data[made.data])} if made.data else {}),
-        "partition": made.options,
-    }
-    settings = config.parse(document, f"the partition of {made.dataset}")
-    folder = out / "partitions" / f"{made.dataset}-{_digest(document)}"
-    return Job(str(folder.relative_to(out)), 0, _PARTITION_SECONDS, folder, settings)
 
 
 def _digest(value: Any) -> str:

@@ -1,15 +1,8 @@
 """A paper's tables and figures as data: what makes each of them here, what was published, and what is claimed."""
 
-import tomllib
-from importlib.resources import files
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from fednlp.errors import ConfigError
-from fednlp.formatting.safe_text import clean
-from fednlp.formatting.suggestions import did_you_mean
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Measure = Literal[
     "score",
@@ -233,7 +226,7 @@ class Paper(_Table):
         entries: Tables and figures, in the paper's order.
     """
 
-    number: str = ""
+    number: Annotated[str, Field(pattern=r"^[0-9A-Za-z]*$", max_length=8)] = ""
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=80)]
     title: str
     source: str
@@ -262,70 +255,3 @@ class Paper(_Table):
                 f"the runs {chained[0]} give the first model of others, and begin with one of others themselves"
             )
         return self
-
-
-def paper_names() -> dict[str, str]:
-    """Return the names of the papers that come with fednlp, by number."""
-    return {paper.number: paper.name for paper in shipped()}
-
-
-def shipped() -> list[Paper]:
-    """Return the papers that come with fednlp, by number."""
-    folder = files("fednlp.reproduction").joinpath("papers")
-    found = [
-        _parse(place.read_text(encoding="utf-8"), place.name)
-        for place in folder.iterdir()
-        if place.name.endswith(".toml")
-    ]
-    return sorted(found, key=lambda paper: paper.number)
-
-
-def find_papers(names: list[str]) -> list[Paper]:
-    """Return papers by number, by name, by the path of a manifest (``.toml``), or ``all`` of those that are shipped.
-
-    Raises:
-        ConfigError: There is no such paper, or a manifest is not valid.
-    """
-    known = shipped()
-    found: list[Paper] = []
-    for name in names:
-        if name.endswith(".toml"):
-            found.append(read_paper(Path(name)))
-            continue
-        fitting = [paper for paper in known if name in ("all", paper.number, paper.name)]
-        if not fitting:
-            choices = ", ".join(f"{paper.number} ({paper.name})" for paper in known)
-            hint = did_you_mean(name, [paper.name for paper in known])
-            raise ConfigError(f"there is no paper {name}: {hint}choose from {choices}, all")
-        found += fitting
-    return list({paper.name: paper for paper in found}.values())
-
-
-def read_paper(path: Path) -> Paper:
-    """Read and check a manifest.
-
-    Raises:
-        ConfigError: It cannot be read, or says something wrong.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"there is no manifest {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from None
-    return _parse(text, str(path))
-
-
-def _parse(text: str, where: str) -> Paper:
-    try:
-        return Paper.model_validate(tomllib.loads(text))
-    except ValidationError as error:
-        problems = [
-            clean(
-                f"{'.'.join(map(str, detail['loc'])) or 'the manifest'}: {detail['msg'].removeprefix('Value error, ')}"
-            )
-            for detail in error.errors(include_url=False)
-        ]
-        raise ConfigError(f"{where}: {'; '.join(problems[:5])}", problems) from None
-    except (ValueError, RecursionError) as error:  # a number of too many digits among them
-        raise ConfigError(f"{where} is not readable as TOML: {error}") from None

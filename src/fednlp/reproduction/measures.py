@@ -1,27 +1,19 @@
-"""The figures of a table's cells, read from run directories and partitions."""
+"""The figures of a table's cells, from finished runs and partitions."""
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+import math
+from collections.abc import Mapping
 
-import numpy as np
-
-from fednlp.checked_json import Number, Shape, damaged, parse_json
-from fednlp.disk import regular
-from fednlp.formatting.units import human_bytes, human_seconds, is_share
-from fednlp.partition import Partition
-from fednlp.reports.read import Run, curve, read_run
+from fednlp.formatting.units import is_share
+from fednlp.reports.read import Run, curve
 from fednlp.reports.sections.costs import first_reached
 from fednlp.reports.sections.cross_client import mean_of, read_cross_client
 from fednlp.reports.table import client_memory
-from fednlp.reproduction.agreement import Values, interval
-from fednlp.reproduction.jobs import FIGURES, Job, Work
+from fednlp.reproduction.agreement import Values
+from fednlp.reproduction.jobs import Work
 from fednlp.reproduction.manifest import OF_PARTITIONS, Column, Entry, Measure, Row
+from fednlp.reproduction.outcomes import Outcomes, Partitioning
 from fednlp.simulation.compare import Planned
 
-Cells = Mapping[str, Mapping[str, Values]]
-"""Figures by column, row and seed."""
-
-_BYTES: tuple[Measure, ...] = ("sent", "sent a round", "sent to target", "memory")
 _COUNTED: Mapping[Measure, str] = {
     "simulated time": "simulated_seconds",
     "training time": "seconds_training",
@@ -32,60 +24,26 @@ _COUNTED: Mapping[Measure, str] = {
 """Measures that are a count of a run's lines, which has them only where they are priced."""
 
 
-class Figures(Shape):
-    """``figures.json`` of a partition."""
-
-    mean_divergence: Number = 0.0
-
-
-def cells(work: Work) -> dict[str, dict[str, dict[int, float]]]:
-    """Return the figures of an entry's finished jobs, by column, row and seed."""
-    runs = {key: finished_runs(work, key) for key in work.entry.runs}
-    found: dict[str, dict[str, dict[int, float]]] = {}
-    for column in work.entry.columns:
-        measure = column.measure or work.entry.measure
-        rows = {
-            row.name: _partition_cell(work, row, measure)
-            if measure in OF_PARTITIONS
-            else _run_cell(runs, work.entry, column, row, measure)
-            for row in work.entry.rows
-        }
-        found[column.name] = {name: values for name, values in rows.items() if values}
-    return found
+def cells(work: Work, outcomes: Outcomes, column: Column) -> dict[str, Values]:
+    """Return the figures of an entry's column, by row and seed; rows without any are left out."""
+    measure = column.measure or work.entry.measure
+    if measure in OF_PARTITIONS:
+        found = {row.name: _partition_cell(work, outcomes, row, measure) for row in work.entry.rows}
+    else:
+        runs = {key: finished_runs(work, outcomes, key) for key in work.entry.runs}
+        found = {row.name: _run_cell(runs, work.entry, column, row, measure) for row in work.entry.rows}
+    return {name: values for name, values in found.items() if values}
 
 
-def finished_runs(work: Work, key: str = "") -> dict[str, list[Run]]:
+def finished_runs(work: Work, outcomes: Outcomes, key: str = "") -> dict[str, list[Run]]:
     """Return the finished runs of an entry by method, of one key of its runs or of all."""
     groups: dict[str, list[Run]] = {}
     for name, jobs in work.jobs.items():
         for job in jobs if key in ("", name) else []:
-            if isinstance(job.work, Planned) and job.done:
+            if isinstance(job.work, Planned) and job.name in outcomes.runs:
                 label = job.work.method if key or len(work.jobs) == 1 else f"{name}: {job.work.method}"
-                groups.setdefault(label, []).append(read_run(job.folder))
+                groups.setdefault(label, []).append(outcomes.runs[job.name])
     return groups
-
-
-def text_of(measure: Measure, values: Values) -> str:
-    """Return a figure for people: the mean over seeds ± half of its 95 % interval.
-
-    >>> text_of("score", {0: 50.0, 1: 52.0}), text_of("sent", {0: 2e9})
-    ('51.0 ± 12.7', '2 GB')
-    """
-    mean, half = interval(list(values.values()))
-    show = _format(measure)
-    return show(mean) if half is None else f"{show(mean)} ± {show(half)}"
-
-
-def _format(measure: Measure) -> Callable[[float], str]:
-    if measure in _BYTES:
-        return human_bytes
-    if "time" in measure:
-        return human_seconds
-    if measure in ("training loss", *OF_PARTITIONS):
-        return "{:.3f}".format
-    if measure in ("energy", "rounds to target"):
-        return "{:,.0f}".format
-    return "{:.1f}".format
 
 
 def _run_cell(
@@ -97,7 +55,7 @@ def _run_cell(
     target = _target(column, group, part)
     method = column.method.replace("{}", row.method) if column.method else row.method
     values = {run.seed: _value(run, measure, column, row, part, target) for run in group.get(method, [])}
-    return {seed: value for seed, value in values.items() if value is not None}
+    return {seed: value for seed, value in values.items() if value is not None and math.isfinite(value)}
 
 
 def _target(column: Column, runs: Mapping[str, list[Run]], part: str) -> float | None:
@@ -162,26 +120,10 @@ def _on_client(run: Run, engine: str, client: str) -> float | None:
     return _points(run, scores[found.tests.index(client)] if client else mean_of(scores))
 
 
-def _partition_cell(work: Work, row: Row, measure: Measure) -> dict[int, float]:
-    jobs = work.jobs.get(row.name, [])
-    return {job.seed: _of_partition(job, measure) for job in jobs if job.done}
+def _partition_cell(work: Work, outcomes: Outcomes, row: Row, measure: Measure) -> dict[int, float]:
+    found = {job.seed: outcomes.partitions.get(job.name) for job in work.jobs.get(row.name, [])}
+    return {seed: _of_partition(one, measure) for seed, one in found.items() if one is not None}
 
 
-def _of_partition(job: Job, measure: Measure) -> float:
-    if measure == "divergence":
-        return float(read_figures(job.folder).mean_divergence)
-    sizes = np.diff(Partition.load(job.folder / "partition.npz").train_offsets)
-    return float(sizes.std() / sizes.mean())
-
-
-def read_figures(folder: Path) -> Figures:
-    """Return a partition's figures as ``fednlp partition`` found them.
-
-    Raises:
-        RunError: The file is damaged.
-    """
-    path = folder / FIGURES
-    try:
-        return Figures.model_validate(parse_json(regular(path).read_bytes(), Figures))
-    except (OSError, ValueError) as error:
-        raise damaged(path, error, "remove the folder and run the command again") from error
+def _of_partition(found: Partitioning, measure: Measure) -> float:
+    return found.divergence if measure == "divergence" else float(found.sizes.std() / found.sizes.mean())

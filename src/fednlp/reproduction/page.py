@@ -1,215 +1,279 @@
-"""The page of a reproduction: each table and figure beside the published figures, and what agrees."""
+"""The pages of a reproduction, made of ``results.json`` alone: an overview, and a page for each paper."""
 
-import json
-import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from fednlp.disk import writing
-from fednlp.formatting.units import DASH, human_seconds, plural
-from fednlp.reports.document import Block, Document, Grid, Picture, ReportSection, Text
-from fednlp.reports.html import to_html
-from fednlp.reports.markdown import save_figures, to_markdown
-from fednlp.reproduction.agreement import Verdict, judge, spearman
-from fednlp.reproduction.jobs import Work, expected_minutes
-from fednlp.reproduction.manifest import Column
-from fednlp.reproduction.measures import Cells, cells, finished_runs, text_of
-from fednlp.reproduction.pictures import curve_pictures, partition_pictures
-
-_LEAD = (
-    "Each table and figure at laptop size beside the published one. Models, data and rounds are smaller than the "
-    "papers', so figures differ; what can agree is their direction. Figures found are means over seeds ± half of "
-    "the 95 % interval, where there are several seeds."
+from fednlp.formatting.units import DASH, human_bytes, human_seconds, plural
+from fednlp.reports.document import (
+    Block,
+    Code,
+    Document,
+    Grid,
+    KeyValues,
+    Picture,
+    ReportSection,
+    Text,
+    heading_anchor,
 )
+from fednlp.reproduction.agreement import Values, interval
+from fednlp.reproduction.manifest import OF_PARTITIONS, Measure
+from fednlp.reproduction.results import Finding, FoundColumn, Machine, PaperResults, Results
+
+OVERVIEW = "index"
+"""The stem of the overview."""
+
+_TITLE = "Tables and figures of papers"
+_LEAD = (
+    "Tables and figures of papers at laptop size, beside the published figures. Models, data and rounds are smaller "
+    "than the papers', so the figures differ. What can agree is their direction. The command fednlp reproduce wrote "
+    "these pages from the run directories."
+)
+_READING = (
+    ("figures", "(paper) is published, (here) was found; the mean over seeds ± half of its 95 % interval"),
+    ("claim agrees", "it holds for the means over seeds; the text says where there is one seed only"),
+    ("within the uncertainty", "the 95 % interval of the differences, seed by seed, includes zero"),
+    (
+        "rank correlation",
+        "Spearman's, between the rows of a column and the published ones, from three rows on",
+    ),
+    ("time", "measured for all runs of a table; tables that share runs share their time"),
+)
+_BYTES: tuple[Measure, ...] = ("sent", "sent a round", "sent to target", "memory")
+_STATES = {"made": "made", "in part": "made in part", "not made": "not made", "impossible": "nothing to make"}
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What was found of a table or figure.
-
-    Attributes:
-        work: The entry and its jobs.
-        reason: Why it is not finished; empty where it is.
-        cells: Figures found, by column, row and seed.
-        verdicts: One for each claim.
-        ranks: Spearman's correlation with the published figures by column, and of how many rows.
-    """
-
-    work: Work
-    reason: str
-    cells: Cells
-    verdicts: Sequence[Verdict]
-    ranks: Mapping[str, tuple[float, int]]
-
-    @property
-    def state(self) -> str:
-        """``made``, ``begun`` or ``not made``."""
-        done = [job.done for job in self.work.every]
-        return "not made" if not any(done) else "made" if all(done) else "begun"
-
-
-def find(work: Work, reason: str) -> Finding:
-    """Return what an entry's finished jobs say."""
-    found = cells(work)
-    columns = work.entry.columns
-    verdicts = []
-    for claim in work.entry.claims:
-        column = claim.column or (columns[0].name if columns else "")
-        verdicts.append(judge(claim, found.get(column, {})))
-    ranks = {column.name: rank for column in columns if (rank := _rank(work, column, found[column.name]))}
-    return Finding(work, reason, found, verdicts, ranks)
-
-
-def _rank(work: Work, column: Column, rows: Mapping[str, Mapping[int, float]]) -> tuple[float, int] | None:
-    """Return Spearman's correlation of a column with what was published, and the number of rows."""
-    pairs = []
-    for row in work.entry.rows:
-        known = [row.published[name] for name in column.against if name in row.published]
-        if known and rows.get(row.name):
-            pairs.append((statistics.fmean(rows[row.name].values()), statistics.fmean(known)))
-    value = spearman([a for a, _ in pairs], [b for _, b in pairs])
-    return None if value is None else (value, len(pairs))
-
-
-def write_page(works: Sequence[Work], reasons: Mapping[tuple[str, str], str], out: Path) -> list[Path]:
-    """Write the page as Markdown, HTML and JSON, with its figures.
+def pages(results: Results, drawn: Mapping[str, Picture]) -> dict[str, Document]:
+    """Return the pages by the stems of their files.
 
     Args:
-        works: Entries and their jobs, in the order of the page.
-        reasons: Why unfinished ones are unfinished.
-        out: The folder.
-
-    Raises:
-        RunError: A run directory is damaged, or the folder cannot be written.
+        results: What was found.
+        drawn: Its pictures by name.
     """
-    findings = [find(work, reasons.get(work.id, "")) for work in works]
-    document = _document(findings)
-    text, html = to_markdown(document), to_html(document, out)
-    pages = {"index.md": text, "index.html": html, "results.json": json.dumps(_values(findings), indent=1)}
-    with writing(out, "choose another folder with --out"):
-        for name, content in pages.items():
-            (out / name).write_text(content, encoding="utf-8")
-        save_figures(document, out / "figures")
-    return [out / name for name in pages]
+    made = {paper.stem: _paper_page(paper, drawn) for paper in results.papers}
+    return {OVERVIEW: _overview(results)} | made
 
 
-def _document(findings: Sequence[Finding]) -> Document:
-    made = [finding for finding in findings if finding.state != "not made"]
-    verdicts = [verdict for finding in findings for verdict in finding.verdicts]
-    decided = [verdict for verdict in verdicts if verdict.holds is not None]
-    tiles = [
-        ("tables and figures", str(len(findings))),
-        ("made", str(sum(finding.state == "made" for finding in findings))),
-        ("claims that agree", f"{sum(bool(verdict.holds) for verdict in decided)} of {len(decided)}"),
-        ("claims not decided", str(len(verdicts) - len(decided))),
-    ]
-    papers = list(dict.fromkeys(finding.work.paper.source for finding in findings))
+def text_of(measure: Measure, values: Values) -> str:
+    """Return a figure for people: the mean over seeds ± half of its 95 % interval.
+
+    >>> text_of("score", {0: 50.0, 1: 52.0}), text_of("sent", {0: 2e9, 1: 2e9})
+    ('51.0 ± 12.7', '2 GB')
+    """
+    mean, half = interval(list(values.values()))
+    show = _format(measure)
+    return f"{show(mean)} ± {show(half)}" if half else show(mean)
+
+
+def _format(measure: Measure) -> Callable[[float], str]:
+    if measure in _BYTES:
+        return human_bytes
+    if "time" in measure:
+        return human_seconds
+    if measure in ("training loss", *OF_PARTITIONS):
+        return "{:.3f}".format
+    if measure in ("energy", "rounds to target"):
+        return "{:,.0f}".format
+    return "{:.1f}".format
+
+
+# ------------------------------------------------------------------------------------------- the overview
+
+
+def _overview(results: Results) -> Document:
+    entries = [entry for paper in results.papers for entry in paper.entries]
+    machines = dict.fromkeys(_named(machine) for paper in results.papers for machine in paper.machines)
+    against = _against(results)
     sections = [
-        ReportSection("Papers", [Text(source) for source in papers]),
-        ReportSection("Overview", [_overview(findings)]),
-        *(ReportSection(_title(finding), list(_blocks(finding))) for finding in made),
-        ReportSection("Not finished", [_unfinished(findings)]),
+        ReportSection("Papers", [_papers(results)]),
+        ReportSection("Claims that disagree", [against] if against.rows else []),
+        ReportSection("Machines", [Text(f"{name}.") for name in machines]),
+        ReportSection("How to read the pages", [KeyValues(_READING)]),
     ]
-    return Document("Reproduction", _LEAD, "", tiles, sections)
+    return _document(_TITLE, _LEAD, _tiles(entries, results.seconds), sections)
 
 
-def _name(finding: Finding) -> str:
-    paper = finding.work.paper
-    return f"{paper.number or paper.name} {finding.work.entry.title}"
+def _document(
+    title: str, lead: str, tiles: Sequence[tuple[str, str]], sections: Sequence[ReportSection]
+) -> Document:
+    """Return a page of the sections that hold something."""
+    return Document(title, lead, "", tiles, [section for section in sections if section.blocks])
 
 
-def _title(finding: Finding) -> str:
-    return f"{_name(finding)}: {finding.work.entry.shows}"
-
-
-def _overview(findings: Sequence[Finding]) -> Grid:
-    rows = [
-        [_name(finding), finding.work.entry.shows, finding.state, _agreeing(finding), _ranks(finding)]
-        for finding in findings
+def _tiles(entries: Sequence[Finding], seconds: float) -> list[tuple[str, str]]:
+    counts = {text: sum(entry.state == state for entry in entries) for state, text in _STATES.items()}
+    undecided = sum(len(entry.claims) - len(entry.decided) for entry in entries)
+    return [
+        ("tables and figures", str(len(entries))),
+        *((text, str(count)) for text, count in counts.items() if count),
+        ("claims that agree", _agreeing(entries)),
+        ("claims not decided", str(undecided)),
+        ("time of all runs, measured", human_seconds(seconds) if seconds else DASH),
     ]
-    return Grid(
-        ["Table or figure", "Shows", "State", "Claims that agree", "Rank correlation"], rows, words=True
-    )
 
 
-def _agreeing(finding: Finding) -> str:
-    decided = [verdict for verdict in finding.verdicts if verdict.holds is not None]
-    return f"{sum(bool(verdict.holds) for verdict in decided)} of {len(decided)}" if decided else DASH
-
-
-def _ranks(finding: Finding) -> str:
-    return ", ".join(f"{value:.2f}" for value, _ in finding.ranks.values()) or DASH
-
-
-def _unfinished(findings: Sequence[Finding]) -> Grid:
+def _papers(results: Results) -> Grid:
+    heads = ["Paper", "Title", "Made", "Made in part", "Not made", "Claims that agree", "Time"]
     rows = []
-    for finding in findings:
-        if finding.reason:
-            minutes, measured = expected_minutes(finding.work.paper, finding.work.entry)
-            how = "measured" if measured else "estimated"
-            expected = f"{human_seconds(60 * minutes)} ({how})" if minutes else DASH
-            rows.append([_name(finding), finding.work.entry.shows, finding.reason, expected])
-    return Grid(["Table or figure", "Shows", "Why", "Time of all of it"], rows, words=True)
+    for paper in results.papers:
+        states = [entry.state for entry in paper.entries]
+        counts = [str(states.count(state)) for state in ("made", "in part", "not made")]
+        time = human_seconds(paper.seconds) if paper.seconds else DASH
+        rows.append([_word(paper), paper.title, *counts, _agreeing(paper.entries), time])
+    notes = ["Drawings and descriptions, of which nothing can be made, are not counted."]
+    return Grid(heads, rows, notes, words=True, links=[paper.stem for paper in results.papers])
 
 
-def _blocks(finding: Finding) -> Iterator[Block]:
-    entry = finding.work.entry
+def _against(results: Results) -> Grid:
+    found = [
+        (paper, entry, claim)
+        for paper in results.papers
+        for entry in paper.entries
+        for claim in entry.claims
+        if claim.verdict.holds is False
+    ]
+    rows = [
+        [f"{_word(paper)} {entry.title}", claim.says, claim.verdict.text] for paper, entry, claim in found
+    ]
+    links = [f"{paper.stem}#{heading_anchor(entry.title)}" for paper, entry, _ in found]
+    return Grid(["Table or figure", "Claim of the paper", "Found here"], rows, words=True, links=links)
+
+
+def _word(paper: PaperResults) -> str:
+    return f"{paper.number} {paper.name}".strip()
+
+
+def _agreeing(entries: Sequence[Finding]) -> str:
+    decided = [claim for entry in entries for claim in entry.decided]
+    return f"{sum(bool(claim.verdict.holds) for claim in decided)} of {len(decided)}" if decided else DASH
+
+
+# -------------------------------------------------------------------------------------------- a paper
+
+
+def _paper_page(paper: PaperResults, drawn: Mapping[str, Picture]) -> Document:
+    found = [entry for entry in paper.entries if entry.finished]
+    missing = [entry for entry in paper.entries if entry.reason and entry.state != "impossible"]
+    others = [[one.title, one.shows, one.reason] for one in paper.entries if one.state == "impossible"]
+    sections = [
+        ReportSection(
+            "Overview", [_entries(found), Text("All of it is made by:"), Code(paper.command, "sh")]
+        ),
+        *(ReportSection(one.title, list(_blocks(one, drawn)), heading_anchor(one.title)) for one in found),
+        ReportSection("Not finished", [_unfinished(missing)] if missing else []),
+        ReportSection(
+            "Nothing to make",
+            [Grid(["Table or figure", "Shows", "Why"], others, words=True)] if others else [],
+        ),
+        ReportSection("Machines", [KeyValues(_machines(paper))] if paper.machines else []),
+    ]
+    tiles = _tiles(paper.entries, paper.seconds)
+    return _document(f"{_word(paper)}: {paper.title}", f"{paper.source}.", tiles, sections)
+
+
+def _entries(found: Sequence[Finding]) -> Grid:
+    heads = ["Table or figure", "Shows", "Made", "Seeds", "Claims that agree", "Rank correlation", "Time"]
+    rows = [
+        [
+            entry.title,
+            entry.shows,
+            "yes" if entry.state == "made" else "in part",
+            _seeds(entry),
+            _agreeing([entry]),
+            ", ".join(f"{column.spearman:.2f}" for column in entry.columns if column.spearman is not None)
+            or DASH,
+            human_seconds(entry.seconds),
+        ]
+        for entry in found
+    ]
+    return Grid(heads, rows, words=True, links=[f"#{heading_anchor(entry.title)}" for entry in found])
+
+
+def _unfinished(missing: Sequence[Finding]) -> Grid:
+    rows = []
+    for entry in missing:
+        how = "measured" if entry.measured else "estimated"
+        expected = f"{human_seconds(entry.expected)} ({how})" if entry.expected else DASH
+        rows.append([entry.title, entry.shows, entry.reason, expected, entry.command])
+    notes = [
+        "Expected time: of all seeds, as the manifest of the paper has it. What is left is scaled by how much longer "
+        "finished runs took here than expected."
+    ]
+    return Grid(["Table or figure", "Shows", "Why", "Expected time", "Command"], rows, notes, words=True)
+
+
+def _machines(paper: PaperResults) -> list[tuple[str, str]]:
+    machines = [(_named(machine), plural(machine.runs, "run")) for machine in paper.machines]
+    return [*machines, *(("libraries", text) for text in paper.libraries)]
+
+
+def _named(machine: Machine) -> str:
+    return f"{machine.processor}, {plural(machine.cores, 'core')}"
+
+
+def _blocks(entry: Finding, drawn: Mapping[str, Picture]) -> Iterator[Block]:
+    yield Text(f"{entry.shows}.")
     if entry.here:
         yield Text(f"Here: {entry.here}")
-    if finding.reason:
-        yield Text(f"Not finished: {finding.reason}.")
+    yield Code(entry.command, "sh")
+    notes = list(_notes(entry))
     if entry.rows:
-        yield _table(finding)
+        yield _table(entry, notes)
+    else:
+        yield Text(" ".join(notes))
     if entry.claims:
-        verdicts = zip(entry.claims, finding.verdicts, strict=True)
-        rows = [[claim.says, verdict.text] for claim, verdict in verdicts]
+        rows = [[claim.says, claim.verdict.text] for claim in entry.claims]
         yield Grid(["Claim of the paper", "Found here"], rows, words=True)
-    yield from _pictures(finding.work)
+    yield from (drawn[picture.name] for picture in entry.pictures if picture.name in drawn)
 
 
-def _pictures(work: Work) -> Iterator[Picture]:
-    yield from partition_pictures(work)
-    if work.entry.curves:
-        yield from curve_pictures(work, finished_runs(work))
-
-
-def _table(finding: Finding) -> Grid:
+def _table(entry: Finding, notes: Sequence[str]) -> Grid:
     """Return the rows with the published figures first, then those found."""
-    entry = finding.work.entry
-    published = entry.published_columns
-    heads = ["", *(f"{name} (paper)" for name in published), *(f"{c.name} (here)" for c in entry.columns)]
-    rows = []
-    for row in entry.rows:
-        paper = [f"{row.published[name]:,.10g}" if name in row.published else DASH for name in published]
-        rows.append([row.name, *paper, *(_cell(finding, column, row.name) for column in entry.columns)])
-    seeds = max((len(v) for rows in finding.cells.values() for v in rows.values()), default=0)
-    notes = [f"{plural(seeds, 'seed')} here."] if seeds and not entry.partitions else []
-    for name, (value, number) in finding.ranks.items():
-        notes.append(f"{name}: Spearman's rank correlation with the paper over {number} rows is {value:.2f}.")
+    heads = [
+        "",
+        *(f"{name} (paper)" for name in entry.published),
+        *(f"{column.name} (here)" for column in entry.columns),
+    ]
+    mixed = len(_seed_counts(entry)) > 1
+    rows = [
+        [
+            row.name,
+            *(f"{row.published[name]:,.10g}" if name in row.published else DASH for name in entry.published),
+            *(_cell(column, row.name, mixed) for column in entry.columns),
+        ]
+        for row in entry.rows
+    ]
     return Grid(heads, rows, notes)
 
 
-def _cell(finding: Finding, column: Column, row: str) -> str:
-    values = finding.cells[column.name].get(row)
-    return text_of(column.measure or finding.work.entry.measure, values) if values else DASH
+def _cell(column: FoundColumn, row: str, mixed: bool) -> str:
+    values = column.figures.get(row)
+    if not values:
+        return DASH
+    return text_of(column.measure, values) + (f" (n = {len(values)})" if mixed else "")
 
 
-def _values(findings: Sequence[Finding]) -> list[dict[str, object]]:
-    """Return the findings as JSON values; what is unknown is None."""
-    return [
-        {
-            "paper": finding.work.paper.name,
-            "id": finding.work.entry.id,
-            "state": finding.state,
-            "reason": finding.reason,
-            "found": finding.cells,
-            "published": {row.name: row.published for row in finding.work.entry.rows},
-            "claims": [
-                {"says": claim.says, "holds": verdict.holds, "clear": verdict.clear}
-                for claim, verdict in zip(finding.work.entry.claims, finding.verdicts, strict=True)
-            ],
-            "spearman": {name: value for name, (value, _) in finding.ranks.items()},
-        }
-        for finding in findings
-    ]
+def _notes(entry: Finding) -> Iterator[str]:
+    what = "partition" if any(column.measure in OF_PARTITIONS for column in entry.columns) else "run"
+    of = "" if entry.finished == entry.runs else f"{entry.finished} of "
+    seeds = f", {_seeds(entry)}" if _seed_counts(entry) else ""
+    mixed = " (n)" if len(_seed_counts(entry)) > 1 else ""
+    yield f"{of}{plural(entry.runs, what)} done in {human_seconds(entry.seconds)} (measured){seeds}{mixed}."
+    for column in entry.columns:
+        if column.spearman is not None:
+            rank = f"over {column.ranked} rows is {column.spearman:.2f}"
+            yield f"{column.name}: Spearman's rank correlation with the paper {rank}."
+    if entry.reason:
+        yield f"Not finished: {entry.reason}."
+
+
+def _seed_counts(entry: Finding) -> list[int]:
+    """Return the numbers of seeds of the figures found, each once, from the fewest."""
+    return sorted({len(values) for column in entry.columns for values in column.figures.values()} - {0})
+
+
+def _seeds(entry: Finding) -> str:
+    """Return the number of seeds of a table in words."""
+    counts = _seed_counts(entry)
+    if not counts:
+        return DASH
+    least, most = counts[0], counts[-1]
+    return f"{least} to {most} seeds" if least < most else "one seed" if most == 1 else f"{most} seeds"

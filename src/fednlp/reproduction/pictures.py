@@ -1,23 +1,24 @@
-"""The figures of a page: learning curves of runs, and pictures of partitions, from what lies in their folders."""
+"""The pictures of a page: learning curves of runs, and pictures of partitions, from what lies in their folders."""
 
-import csv
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.checked_json import damaged
-from fednlp.formatting.safe_text import text_of_csv
+from fednlp.formatting.units import plural
 from fednlp.partition.divergence import divergence_matrix
-from fednlp.partition.plots import Overview, density, figures, overview_of_counts
+from fednlp.partition.plots import density
 from fednlp.reports.charts import draw
 from fednlp.reports.document import Picture
 from fednlp.reports.plots import learning_curves
 from fednlp.reports.read import Run
 from fednlp.reports.style import SERIES, drawing, legend, new_axes
-from fednlp.reproduction.jobs import Job, Work
+from fednlp.reproduction.jobs import Work
 from fednlp.reproduction.manifest import PictureName
+from fednlp.reproduction.measures import finished_runs
+from fednlp.reproduction.outcomes import Outcomes, Partitioning
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,77 +27,101 @@ _DENSITIES: Mapping[PictureName, tuple[str, str]] = {
     "divergence_density": ("Density of divergences between clients", "Jensen-Shannon divergence"),
     "size_density": ("Density of sizes", "Training examples of a client"),
 }
-_TITLES: Mapping[PictureName, str] = {
-    "divergence_matrix": "Jensen-Shannon divergence between clients",
-    "label_heatmap": "share of each label in a client",
+_MAPS: Mapping[PictureName, tuple[str, str, str]] = {
+    "divergence_matrix": ("Jensen-Shannon divergence between clients", "Client", "Client"),
+    "label_heatmap": ("Share of each label in a client", "Client", "Label"),
 }
+_PANEL = (3.4, 2.9)
+_FEW_LABELS, _LONGEST = 8, 16
 
 
-def curve_pictures(work: Work, runs: Mapping[str, Sequence[Run]]) -> Iterator[Picture]:
-    """Yield the learning curves of an entry, one for each metric, if it has some."""
+def draw_pictures(work: Work, outcomes: Outcomes) -> Iterator[Picture]:
+    """Yield the pictures of an entry: learning curves by metric, and pictures that have all partitions side by side."""
+    yield from _curves(work, outcomes)
+    found = {
+        row: outcomes.partitions[job.name]
+        for row, jobs in work.jobs.items()
+        for job in jobs
+        if job.name in outcomes.partitions
+    }
+    for wanted in work.entry.pictures if found else []:
+        densities = wanted in _DENSITIES
+        title = (_DENSITIES[wanted] if densities else _MAPS[wanted])[0]
+        figure = _densities(wanted, found) if densities else _maps(wanted, found)
+        caption = f"{work.entry.title}, here: {title}"
+        yield Picture(f"{work.paper.name}-{work.entry.id}-{wanted}", caption, figure)
+
+
+def _curves(work: Work, outcomes: Outcomes) -> Iterator[Picture]:
     wanted = work.entry.curves
     if wanted is None:
         return
-    by_metric: dict[str, dict[str, Sequence[Run]]] = {}
-    for label, group in runs.items():
+    by_metric: dict[str, dict[str, list[Run]]] = {}
+    for label, group in finished_runs(work, outcomes).items():
         by_metric.setdefault(group[0].metric, {})[label] = group
     for number, (metric, groups) in enumerate(by_metric.items()):
         chart = learning_curves(groups, wanted if wanted == "train_loss" else f"{wanted}.{metric}")
         if chart is not None:
             name = f"{work.paper.name}-{work.entry.id}-curves-{number}"
-            yield Picture(name, f"{work.entry.title}, here: {chart.title} by round", draw(chart), chart)
+            caption = f"{work.entry.title}, here: {chart.title} by round, {_seeds(groups)}"
+            yield Picture(name, caption, draw(chart), chart)
 
 
-def partition_pictures(work: Work) -> Iterator[Picture]:
-    """Yield the pictures of an entry's partitions: matrices and maps one each, densities in one figure."""
-    views = {
-        row: _view(job)
-        for row, jobs in work.jobs.items()
-        for job in jobs
-        if job.done and work.entry.partitions
-    }
-    for wanted in work.entry.pictures if views else []:
-        stem = f"{work.paper.name}-{work.entry.id}-{wanted}"
-        if wanted in _DENSITIES:
-            yield Picture(
-                stem, f"{work.entry.title}, here: {_DENSITIES[wanted][0]}", _densities(wanted, views)
-            )
-            continue
-        for number, (row, view) in enumerate(views.items()):
-            caption = f"{work.entry.title}, here: {row}, {_TITLES[wanted]}"
-            yield Picture(f"{stem}-{number}", caption, figures(view)[wanted])
+def _seeds(groups: Mapping[str, list[Run]]) -> str:
+    counts = sorted({len(group) for group in groups.values()})
+    if counts == [1]:
+        return "one seed"
+    several = plural(counts[-1], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+    return f"mean and standard deviation over {several}"
 
 
-def _view(job: Job) -> Overview:
-    """Return what a partition's pictures show, from the table of its label map."""
-    path = job.folder / "label_heatmap.csv"
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            (_, *labels), *rows = csv.reader(file)
-        counts = np.array([[int(cell) for cell in row[1:]] for row in rows], dtype=np.int64)
-    except (OSError, ValueError, csv.Error) as error:
-        raise damaged(path, error, "remove the folder and run the command again") from error
-    names = [text_of_csv(row[0]) for row in rows]
-    return overview_of_counts(counts, [text_of_csv(label) for label in labels], names)
+def _maps(wanted: PictureName, found: Mapping[str, Partitioning]) -> "Figure":
+    """Draw a matrix or map of each partition, two side by side, from 0 (white) to 1 (dark)."""
+    from matplotlib.figure import Figure
+
+    _, xlabel, ylabel = _MAPS[wanted]
+    across, down = min(len(found), 2), math.ceil(len(found) / 2)
+    with drawing():
+        figure = Figure(figsize=(max(across * _PANEL[0], 4.8), down * _PANEL[1]), layout="constrained")
+        panels = figure.subplots(down, across, squeeze=False).flat
+        for panel, (row, one) in zip(panels, found.items(), strict=False):
+            panel.set_title(row, loc="left")
+            values = _mapped(wanted, one)
+            shown = panel.imshow(values, cmap="Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+            panel.locator_params(integer=True)
+            panel.set(xlabel=xlabel, ylabel=ylabel)
+            if wanted == "label_heatmap" and len(values) <= _FEW_LABELS:
+                panel.set_yticks(range(len(values)), [name[:_LONGEST] for name in one.view.label_names])
+        for panel in panels:
+            panel.set_visible(False)
+        figure.colorbar(shown, ax=figure.axes)
+    return figure
 
 
-def _densities(wanted: PictureName, views: Mapping[str, Overview]) -> "Figure":
+def _mapped(wanted: PictureName, found: Partitioning) -> NDArray[np.float64]:
+    counts = found.view.counts
+    if wanted == "label_heatmap":
+        return np.asarray((counts / counts.sum(axis=1, keepdims=True)).T)
+    return np.asarray(divergence_matrix(counts))
+
+
+def _densities(wanted: PictureName, found: Mapping[str, Partitioning]) -> "Figure":
     title, xlabel = _DENSITIES[wanted]
-    values = {row: _measured(wanted, view) for row, view in views.items()}
+    values = {row: _measured(wanted, one) for row, one in found.items()}
     high = 1.0 if wanted == "divergence_density" else 1.15 * max(float(v.max()) for v in values.values()) + 2
     with drawing():
         figure, axes = new_axes(title, xlabel, (7.2, 3.6))
-        for number, (row, found) in enumerate(values.items()):
+        for number, (row, measured) in enumerate(values.items()):
             style = "-" if number < len(SERIES) else "--"
-            axes.plot(*density(found, 0.0, high), style, color=SERIES[number % len(SERIES)], label=row)
+            axes.plot(*density(measured, 0.0, high), style, color=SERIES[number % len(SERIES)], label=row)
         axes.set_xlim(0, high)
         axes.set_ylim(bottom=0)
         legend(figure, axes)
     return figure
 
 
-def _measured(wanted: PictureName, view: Overview) -> NDArray[np.float64]:
+def _measured(wanted: PictureName, found: Partitioning) -> NDArray[np.float64]:
     if wanted == "size_density":
-        return view.sizes.astype(np.float64)
-    matrix = divergence_matrix(view.counts)
+        return found.sizes.astype(np.float64)
+    matrix = divergence_matrix(found.view.counts)
     return np.asarray(matrix[np.triu_indices(len(matrix), 1)], dtype=np.float64)

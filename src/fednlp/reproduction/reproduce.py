@@ -5,21 +5,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
-from fednlp.errors import ConfigError, FednlpError
-from fednlp.formatting.units import human_seconds, plural
+from fednlp.errors import ConfigError
+from fednlp.reports.document import Picture
 from fednlp.reproduction import folder
-from fednlp.reproduction.budget import Step, choose
-from fednlp.reproduction.jobs import Job, Work, needed_data, prepare
-from fednlp.reproduction.manifest import Entry, Paper, find_papers
-from fednlp.reproduction.page import write_page
+from fednlp.reproduction.catalogue import find_papers
+from fednlp.reproduction.finding import Evidence, find_results
+from fednlp.reproduction.jobs import Preparation, Work, needed_data
+from fednlp.reproduction.making import Making, Now
+from fednlp.reproduction.manifest import Entry, Paper
+from fednlp.reproduction.outcomes import read_outcomes
+from fednlp.reproduction.pictures import draw_pictures
+from fednlp.reproduction.results import FoundPicture
+from fednlp.reproduction.write import write_pages
 from fednlp.simulation.callback import Callback, default_callback
-from fednlp.simulation.run_dir import RunDir
 
-Now = Callable[[], float]
-
-_NOT_ASKED = "not asked for"
 _GROUPS: Mapping[str, Callable[[Entry], bool]] = {
     "tables": lambda entry: entry.id.startswith("table"),
     "figures": lambda entry: entry.id.startswith("figure"),
@@ -35,7 +35,7 @@ class Request:
     Attributes:
         papers: Numbers or names of papers, or paths of manifests.
         only: Ids of entries, patterns of them, or ``tables``, ``figures``, ``partitions``; empty for all.
-        data: Folders of data sets by name.
+        data: Folders of data sets by name; those of earlier calls are remembered.
         overrides: Settings over those of the manifests, ``"a.b=c"``.
         most_seeds: At most so many seeds.
     """
@@ -47,68 +47,45 @@ class Request:
     most_seeds: int = 100
 
 
-class _BudgetSpent(Exception):
-    """The budget ended within a run, after a round that is saved."""
-
-
-class _Deadline:
-    """A callback that ends a run after the first saved round past a point in time; other calls go on to another."""
-
-    def __init__(self, callback: Callback, end: float, now: Now) -> None:
-        self._to, self._end, self._now = callback, end, now
-        self.log, self.started, self.on_progress = callback.log, callback.started, callback.on_progress
-
-    def on_round(self, line: dict[str, Any], left: float | None) -> None:
-        """Pass on a round; end the run where the time is over and rounds are left."""
-        self._to.on_round(line, left)
-        if self._now() > self._end and left:
-            raise _BudgetSpent
-
-    def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
-        """Pass on the end of a run."""
-        self._to.finished(run, summary)
-
-
 def reproduce(
     request: Request, budget: float, out: Path, callback: Callback | None = None, now: Now = time.monotonic
 ) -> list[Path]:
-    """Make tables and figures of papers, as many as fit into a budget, and write the page about them.
+    """Make tables and figures of papers, as many as fit into a budget, and write the pages about them.
 
     First seeds come before second ones, and cheap tables before dear ones. Nothing is begun that is not expected to end
     within the budget, and a run that goes beyond it is stopped after a round and can go on in the next call.
 
     Args:
         request: What is asked for.
-        budget: Seconds.
+        budget: Seconds; 0 to write the pages alone.
         out: The folder; a second call goes on there.
         callback: Reports progress; by default as for :func:`fednlp.run`.
         now: The clock, in seconds.
 
     Returns:
-        The files of the page.
+        The overview, as Markdown and as HTML, and its data as JSON.
 
     Raises:
-        FednlpError: An unknown paper, entry or data set, or a folder with other files. What goes wrong in one run is
-            written to the page, and the others are made.
+        FednlpError: An unknown paper, entry or data set, or a folder with other files. What goes wrong in one run, or
+            is damaged there, is written to the page, and the others are made.
     """
-    papers = find_papers(list(request.papers))
-    check(papers, request)
+    wanted = find_papers(request.papers)
+    check(list(wanted.values()), request)
     callback = callback or default_callback()
     end = now() + budget
     with folder.opened(out) as record:
-        record.remember(request.papers)
+        record.remember(request.papers, request.data)
         shown = find_papers(_that_are_left(record.papers))
-        works = [_prepare(paper, entry, out, request) for paper in shown for entry in paper.entries]
+        preparation = Preparation(out, record.data, request.overrides, request.most_seeds)
+        works = [preparation.prepare(paper, entry) for paper in shown.values() for entry in paper.entries]
         folder.write(out, record)
-        asked = [work for work in works if is_asked(work, papers, request.only)]
-        reasons = {work.id: _NOT_ASKED for work in works if work not in asked}
-        failed: dict[str, str] = {}
+        names = {paper.name for paper in wanted.values()}
+        asked = [work for work in works if work.paper.name in names and is_asked(work.entry, request.only)]
+        making = Making(asked, out, record, callback, end, now)
         try:
-            _make(asked, end, out, record, callback, failed, now)
+            making.make()
         finally:
-            factor = _slowness(asked, record)
-            reasons |= {work.id: why for work in asked if (why := _reason(work, factor, failed))}
-            pages = write_page(works, reasons, out)
+            pages = _write(shown, works, making, record, out / "page")
     return pages
 
 
@@ -122,7 +99,7 @@ def check(papers: Sequence[Paper], request: Request) -> None:
         raise ConfigError(f"--seeds {request.most_seeds}: at least 1 is needed")
     entries = [entry for paper in papers for entry in paper.entries]
     for name in request.only:
-        if not any(fits(entry, name) for entry in entries):
+        if not any(is_asked(entry, [name]) for entry in entries):
             ids = dict.fromkeys(entry.id for entry in entries)
             raise ConfigError(f"--only {name}: choose from {', '.join(_GROUPS)}, {', '.join(ids)}")
     known = sorted(
@@ -137,16 +114,11 @@ def check(papers: Sequence[Paper], request: Request) -> None:
             raise ConfigError(f"--data {name}={place}: there is no such folder")
 
 
-def is_asked(work: Work, papers: Sequence[Paper], only: Sequence[str]) -> bool:
-    """Return whether an entry is asked for."""
-    if work.paper.name not in [paper.name for paper in papers]:
-        return False
-    return not only or any(fits(work.entry, name) for name in only)
-
-
-def fits(entry: Entry, name: str) -> bool:
-    """Return whether a word of ``--only`` speaks of an entry."""
-    return _GROUPS[name](entry) if name in _GROUPS else fnmatchcase(entry.id, name)
+def is_asked(entry: Entry, only: Sequence[str]) -> bool:
+    """Return whether words of ``--only`` speak of an entry; no words speak of all."""
+    return not only or any(
+        _GROUPS[name](entry) if name in _GROUPS else fnmatchcase(entry.id, name) for name in only
+    )
 
 
 def _that_are_left(names: Sequence[str]) -> list[str]:
@@ -154,99 +126,18 @@ def _that_are_left(names: Sequence[str]) -> list[str]:
     return [name for name in names if not name.endswith(".toml") or Path(name).is_file()]
 
 
-def _prepare(paper: Paper, entry: Entry, out: Path, request: Request) -> Work:
-    data = {name: place.resolve() for name, place in request.data.items()}
-    return prepare(paper, entry, out, data, list(request.overrides), request.most_seeds)
-
-
-def _make(
-    works: Sequence[Work],
-    end: float,
-    out: Path,
-    record: folder.Record,
-    callback: Callback,
-    failed: dict[str, str],
-    now: Now,
-) -> None:
-    """Carry out job after job while one fits."""
-    jobs = {job.name: job for work in works for job in work.every}
-    lasts = True
-    while lasts:
-        left = end - now()
-        chosen = choose(_steps(works, _slowness(works, record), failed), left)
-        if not chosen:
-            return
-        job = jobs[chosen[0].jobs[0][0]]
-        ahead = sum(dict(pair for step in chosen for pair in step.jobs).values())
-        done = sum(one.done for one in jobs.values())
-        callback.log(
-            f"{done} of {plural(len(jobs), 'run')} done; next {job.name}; what fits takes about "
-            f"{human_seconds(ahead)} of the {human_seconds(left)} left"
-        )
-        lasts = _carry_out(job, end, out, record, callback, failed, now)
-
-
-def _slowness(works: Sequence[Work], record: folder.Record) -> dict[str, float]:
-    """Return how many times longer than expected the finished jobs of each kind took."""
-    jobs = {job.name: job for work in works for job in work.every}
-    return {
-        kind: folder.slowness(
-            record, {job.name: job.expected for job in jobs.values() if job.done and job.kind == kind}
-        )
-        for kind in {job.kind for job in jobs.values()}
+def _write(
+    papers: Mapping[str, Paper], works: Sequence[Work], making: Making, record: folder.Record, place: Path
+) -> list[Path]:
+    """Write the pages about all that is finished, and why the rest is not."""
+    outcomes = read_outcomes((job for work in works for job in work.every), making.failed)
+    drawn: dict[tuple[str, str], list[Picture]] = {
+        work.id: list(draw_pictures(work, outcomes)) for work in works
     }
-
-
-def _carry_out(
-    job: Job,
-    end: float,
-    out: Path,
-    record: folder.Record,
-    callback: Callback,
-    failed: dict[str, str],
-    now: Now,
-) -> bool:
-    """Do one job, and write down why it failed, if it did; return whether the budget lasted for it."""
-    begun = now()
-    try:
-        job.carry_out(_Deadline(callback, end, now))
-    except _BudgetSpent:
-        callback.log(f"{job.name} goes on in the next call: the budget is spent")
-        return False
-    except FednlpError as error:
-        failed[job.name] = " ".join(str(error).split())
-        callback.log(f"{job.name} failed: {failed[job.name]}")
-    finally:
-        record.spend(job.name, now() - begun)
-        folder.write(out, record)
-    return True
-
-
-def _steps(works: Sequence[Work], factor: Mapping[str, float], failed: Mapping[str, str]) -> list[Step]:
-    """Return the unfinished steps of all entries whose jobs did not fail."""
-    found = []
-    for work in works:
-        for seed in sorted({job.seed for job in work.every}):
-            todo = [job for job in (*work.before, *_of_seed(work, seed)) if not job.done]
-            if todo and not any(job.name in failed for job in todo):
-                costs = {job.name: factor[job.kind] * job.expected * job.left for job in todo}
-                found.append(Step(work.id, seed, tuple(costs.items())))
-    return found
-
-
-def _of_seed(work: Work, seed: int) -> list[Job]:
-    return [job for job in work.every if job.seed == seed and job not in work.before]
-
-
-def _reason(work: Work, factor: Mapping[str, float], failed: Mapping[str, str]) -> str:
-    """Return why an entry is not finished; nothing where it is."""
-    if work.reason:
-        return work.reason
-    todo = [job for job in work.every if not job.done]
-    broken = [failed[job.name] for job in todo if job.name in failed]
-    if broken:
-        return f"failed: {broken[0]}"
-    if not todo:
-        return ""
-    needed = sum(factor[job.kind] * job.expected * job.left for job in todo)
-    return f"the call ended before it was done; about {human_seconds(needed)} of runs are left"
+    found = {
+        entry: [FoundPicture(name=one.name, caption=one.caption) for one in pictures]
+        for entry, pictures in drawn.items()
+    }
+    evidence = Evidence(outcomes, record, making.reasons(works), found)
+    by_name = {one.name: one for pictures in drawn.values() for one in pictures}
+    return write_pages(find_results(papers, works, evidence), by_name, place)

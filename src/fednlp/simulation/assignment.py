@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from typing import Any
 
@@ -25,6 +25,17 @@ BY_LABEL = ("label", "label+quantity")
 """The methods that share tagged texts out by the types of their entities."""
 
 
+@dataclass(frozen=True, repr=False, kw_only=True)
+class OwnSplitData(TextData):
+    """A data set whose test examples are split off the clients' examples, with the partition that was split.
+
+    Attributes:
+        shared_out: The examples of each client, for training and for its tests.
+    """
+
+    shared_out: Partition
+
+
 def build_partition(experiment: Experiment, data: TextData, log: Callable[[str], None]) -> Partition:
     """Build the experiment's partition, a function of labels, options and seed only.
 
@@ -38,8 +49,7 @@ def build_partition(experiment: Experiment, data: TextData, log: Callable[[str],
     Raises:
         PartitionError: The method does not fit the data.
     """
-    own_split = experiment.partition.test_sets == "own-split"
-    partition = (_with_own_split if own_split else _shared_out)(experiment, data, log)
+    partition = data.shared_out if isinstance(data, OwnSplitData) else _shared_out(experiment, data, log)
     fraction, seed = experiment.evaluation.validation_fraction, experiment.partition.seed
     if fraction is None:
         return partition
@@ -51,20 +61,22 @@ def build_partition(experiment: Experiment, data: TextData, log: Callable[[str],
     return split_own_tests(partition, fraction, experiment.seed if seed is None else seed, "validation")
 
 
-def with_own_tests(experiment: Experiment, data: TextData) -> TextData:
-    """Return a data set whose test examples are those that are split off the clients' examples.
+def with_own_tests(experiment: Experiment, data: TextData, log: Callable[[str], None]) -> OwnSplitData:
+    """Share the examples out, split each client's, and return the data set with the parts split off as its test set.
 
     Args:
         experiment: Resolved, with ``partition.test_sets = "own-split"``.
         data: The data set as it was published; its own test set is left out.
+        log: Called with a message before each slow step.
 
     Raises:
         PartitionError: The method does not fit the data.
     """
-    partition = _with_own_split(experiment, data, lambda text: None)
+    partition = _with_own_split(experiment, data, log)
     split = tested_on_parts(data, partition)
     fingerprint = sha256(data.fingerprint.encode() + split.test_numbers.tobytes()).hexdigest()
-    return replace(split, fingerprint=fingerprint)
+    values = {field.name: getattr(split, field.name) for field in fields(split)}
+    return OwnSplitData(**values | {"fingerprint": fingerprint}, shared_out=partition)
 
 
 def tested_on_parts(data: TextData, partition: Partition) -> TextData:
@@ -75,7 +87,9 @@ def tested_on_parts(data: TextData, partition: Partition) -> TextData:
         partition: Of the training table, whose rows are also the clients' tests.
     """
     train, test = np.sort(partition.train_indices), np.sort(partition.test_indices)
-    return replace(data, test=data.train, train_numbers=train, test_numbers=test, held_out=True)
+    return replace(
+        data, test=data.train, train_numbers=train, test_numbers=test, held_out=True, own_tests=True
+    )
 
 
 def _with_own_split(experiment: Experiment, data: TextData, log: Callable[[str], None]) -> Partition:

@@ -14,13 +14,17 @@ from fednlp.runtime.messages import LabelRequest, Labels
 from fednlp.simulation.context import RunContext
 from fednlp.simulation.gold_labels import gold_labels_of
 from fednlp.simulation.label_holder import Numbers, Training
+from fednlp.simulation.label_truth import LabelTruth
+from fednlp.training.worker_spec import opened_features
 
 PSEUDO = "fewshot.pseudo"
 """Name of the state's vector of pseudo labels: int32 (training examples,), -1 for none."""
 
 
 class CentralLabels:
-    """The labels of all clients, in one place. The data set's labels are read once, for the gold ones.
+    """The labels of all clients, in one place.
+
+    Of the true labels, the gold ones are used. The others only say how right pseudo labels are, in the lines of a run.
 
     Args:
         context: The run.
@@ -37,6 +41,8 @@ class CentralLabels:
         self.known: GoldLabels = gold_labels_of(context)
         texts = len(context.worker.train_features)
         context.state.vectors.setdefault(PSEUDO, torch.full((texts,), -1, dtype=torch.int32))
+        labels = opened_features(context.worker.spec.train_features).values("label")
+        self._truth = LabelTruth(labels, len(self.known.label_names))
         self.trust_all_but([])
 
     @property
@@ -82,6 +88,11 @@ class CentralLabels:
         best = most_confident(np.array(answer.confidences), count, among)
         pseudo[texts] = -1
         pseudo[texts[best]] = labels[best]
+        self._truth.note(texts, labels, best)
+
+    def truth(self) -> dict[str, Any]:
+        """Return how right the pseudo labels of this round are; nothing where none are given."""
+        return {} if self.fewshot.pacing == "none" else self._truth.line(self._labels)
 
     @property
     def _labels(self) -> NDArray[np.int32]:

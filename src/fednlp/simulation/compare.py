@@ -10,8 +10,9 @@ from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES
 from fednlp.errors import ConfigError, RunError
 from fednlp.simulation.callback import Callback, default_callback
+from fednlp.simulation.new_run_dir import settings_hash
 from fednlp.simulation.run import resume, run
-from fednlp.simulation.run_dir import RunDir, settings_hash
+from fednlp.simulation.run_dir import RunDir
 from fednlp.simulation.trial_plan import Settings
 
 
@@ -65,6 +66,21 @@ class Planned:
             return "done"
         return "begun" if (self.folder / "resolved.toml").is_file() else "new"
 
+    def require_same_settings(self) -> None:
+        """Check that the folder holds no run of other settings.
+
+        Raises:
+            DamagedError: A file of the run there cannot be used.
+            RunError: There is a run of other settings.
+        """
+        if self.state == "new":
+            return
+        changed = config.differences(RunDir(self.folder).experiment(), self.experiment)
+        if changed:
+            raise RunError(
+                f"{self.folder} holds a run of other settings ({'; '.join(changed[:3])}): choose another --out"
+            )
+
 
 def plan(
     experiment: Experiment,
@@ -73,6 +89,7 @@ def plan(
     seeds: int,
     out: Path | None = None,
     settings: Mapping[str, Settings] | None = None,
+    checked: bool = True,
 ) -> list[Planned]:
     """List the runs of a comparison, seed by seed, and check all of them before the first begins.
 
@@ -83,6 +100,7 @@ def plan(
         seeds: Number of seeds, from the experiment's own upwards.
         out: Folder of the comparison; by default ``runs/compare-<name>``.
         settings: Settings of single methods over the common ones, such as those that :func:`fednlp.tune` chose.
+        checked: Whether the folders are checked too; otherwise the caller checks them one by one.
 
     Raises:
         ConfigError: An unknown name, no seed, or settings that do not go together.
@@ -101,14 +119,8 @@ def plan(
             stem = f"{method.replace(' ', '-').replace(':', '.')}-seed{seed}"
             name = stem if out else f"{stem}-{settings_hash(resolved)}"
             runs.append(Planned(method, seed, resolved, folder / name))
-    for planned in runs:
-        if planned.state == "new":
-            continue
-        changed = config.differences(RunDir(planned.folder).experiment(), planned.experiment)
-        if changed:
-            raise RunError(
-                f"{planned.folder} holds a run of other settings ({'; '.join(changed[:3])}): choose another --out"
-            )
+    for planned in runs if checked else []:
+        planned.require_same_settings()
     return runs
 
 

@@ -75,7 +75,7 @@ def build_components(experiment: Experiment, log: Log, data: TextData | None = N
         ModelError: The model or its tokenizer cannot be loaded.
         FetchError: A download failed.
     """
-    data = data or open_data(experiment)
+    data = data or open_data(experiment, log)
     for note in data.notes:
         log(note)
     if data.dropped:
@@ -241,11 +241,15 @@ def make_task(task_spec: str, data: TextData, tokenizer: Any, options: dict[str,
         raise ConfigError(f"[task.options] do not fit {task_spec}: {error}") from None
 
 
-def open_data(experiment: Experiment) -> TextData:
+def open_data(experiment: Experiment, log: Log = lambda text: None) -> TextData:
     """Load the data set that an experiment names.
 
     Examples held out for testing do not depend on the experiment's seed: runs of several seeds are evaluated on
     the same examples.
+
+    Args:
+        experiment: Resolved, or at least settled.
+        log: Called with a message before each slow step.
 
     Raises:
         DataError: The data cannot be loaded.
@@ -256,7 +260,7 @@ def open_data(experiment: Experiment) -> TextData:
     data = load_data(
         named.name, **named.arguments(), task=known, train_size=named.train_size, test_size=named.test_size
     )
-    return with_own_tests(experiment, data) if experiment.partition.test_sets == "own-split" else data
+    return with_own_tests(experiment, data, log) if experiment.partition.test_sets == "own-split" else data
 
 
 def features_of(

@@ -1,12 +1,18 @@
 """What a run writes down before its first round: the versions, the data, the task."""
 
+import os
+import platform
 from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fednlp.partition import Partition
 from fednlp.simulation.components import RunComponents
-from fednlp.simulation.run_dir import RunDir, environment
+from fednlp.simulation.run_dir import RunDir
 
 
 def write_facts(
@@ -32,7 +38,7 @@ def write_facts(
         "metric": components.task.metric,
         **({"drawn_from": dict(data.drawn_from)} if data.drawn_from else {}),
     }
-    directory.write_json("environment.json", {**environment(facts), "start": start})
+    directory.write_json("environment.json", {**_environment(facts), "start": start})
     directory.write_json("task.json", {"task": components.task_spec, "fields": asdict(components.task)})  # type: ignore[call-overload]
     clients, labels = partition.num_clients, len(data.label_names)
     if not len(data.train_numbers) or data.schema.kind != "class" or clients * labels > 200_000:
@@ -46,3 +52,32 @@ def write_facts(
         np.add.at(table, (owner[known >= 0], known[known >= 0]), 1)
         counts[split] = table.tolist()
     directory.write_json("labels.json", {"labels": list(data.label_names), **counts})
+
+
+def _environment(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the versions of packages, facts on this machine, and the facts on the data."""
+    packages = ("fednlp", "torch", "transformers", "tokenizers", "numpy")
+    return {
+        **{name: _version(name) for name in packages},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cpu_count": os.cpu_count(),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "data": data,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

@@ -17,7 +17,7 @@ from fednlp.disk import atomic
 from fednlp.errors import RunError, TooFewClients
 from fednlp.federated.sums import DIVERGED
 from fednlp.formatting.units import is_share, metric_title, metric_value
-from fednlp.reports.describe import keeps_tensors
+from fednlp.reports.client_tensors import keeps_tensors
 from fednlp.reports.groups import algorithm_title
 from fednlp.reports.table import ColumnKind, Stat, Table, TableColumn, TableRow
 from fednlp.simulation.callback import Callback, default_callback

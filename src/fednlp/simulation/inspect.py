@@ -27,7 +27,7 @@ def inspect_model(
         FednlpError: The data set or the model cannot be loaded, or the selection does not suit the model.
     """
     settings = experiment.model
-    data = open_data(experiment)
+    data = open_data(experiment, log)
     source = model_source(experiment, data, log)
     task = make_task(experiment.task.name or data.task, data, load_tokenizer(source), experiment.task.given())
     model = pretrained_model(

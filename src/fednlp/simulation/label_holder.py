@@ -51,6 +51,9 @@ class LabelHolder(Protocol):
     def keep(self, request: Any, quota: LabelQuota, answer: Any) -> str | None:
         """Replace the pseudo labels of a client that has labelled; return why it failed, None if it did not."""
 
+    def truth(self) -> dict[str, Any]:
+        """Return how right the pseudo labels of this round are, for its line; nothing where no true label is known."""
+
 
 OpenLabels = Callable[[Any], LabelHolder]
 """Returns who holds the labels of a run, of its :class:`fednlp.simulation.context.RunContext`."""

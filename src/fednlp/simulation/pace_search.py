@@ -1,6 +1,6 @@
 """Search for the pace of pseudo-labelling by trials one after the other (FeS, Algorithm 1)."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +10,10 @@ from fednlp.errors import ConfigError
 from fednlp.fewshot.pacing import Pace
 from fednlp.fewshot.search import RoundOrder, ask, begin, tell
 from fednlp.fewshot.search_rules import PaceSearchRules, initial_list, laptop_list
+from fednlp.fewshot.search_state import PaceSearch as SearchState
 from fednlp.fewshot.search_state import from_json, to_json
 from fednlp.simulation.context import RunContext
+from fednlp.simulation.label_judge import LabelJudge
 from fednlp.simulation.resource_estimation import fleet_of
 
 _UNITS = 3.0, 1.0
@@ -87,27 +89,12 @@ def search_rules(context: RunContext, fewshot: Fewshot, candidates: float) -> Pa
     )
 
 
-class SearchedLabels(Protocol):
-    """The methods of the run's labels that a search calls."""
-
-    fewshot: Fewshot
-
-    def accuracy(self) -> float:
-        """Return the global model's accuracy on the labels that the server has for choosing a pace."""
-
-    def num_candidates(self, client: int) -> int:
-        """Return the number of texts of a client that may be given a pseudo label."""
-
-    def trust_all_but(self, flagged: list[int]) -> None:
-        """Use the gold labels of all clients except flagged ones."""
-
-
 class PaceSearch:
     """Evaluates paces, continues with the best, and evaluates the best ones again when gains decline.
 
     Args:
         context: The run.
-        labels: The run's labels.
+        judge: Compares models with the labels that are known.
 
     Attributes:
         order: The pace of the next round, and what to save or restore before it.
@@ -116,40 +103,44 @@ class PaceSearch:
         ConfigError: Clients have personal parameters.
     """
 
-    def __init__(self, context: RunContext, labels: SearchedLabels) -> None:
-        self.context, self.labels = context, labels
+    def __init__(self, context: RunContext, judge: LabelJudge) -> None:
+        assert context.experiment.fewshot is not None
+        self.context, self.judge, self.fewshot = context, judge, context.experiment.fewshot
         require_shared(context)
         self.costs = PaceCosts(context)
 
     def begin(self) -> None:
         """Begin the search, or continue the one of a resumed run."""
-        context, fewshot, memory = self.context, self.labels.fewshot, self.context.state.memory
-        if "search" not in memory:
-            candidates = float(
-                np.mean([self.labels.num_candidates(c) for c in range(context.partition.num_clients)])
-            )
+        context, fewshot, memory = self.context, self.fewshot, self.context.state.memory
+        if "search" in memory:
+            self._search = from_json(memory["search"])
+        else:
+            candidates = float(self.judge.holder.candidates.mean())
             rules = search_rules(context, fewshot, candidates)
             paces = listed_paces(fewshot, context.partition.num_clients)
-            memory["search"] = to_json(begin(paces, rules, self.labels.accuracy()))
-        self.order: RoundOrder = ask(from_json(memory["search"]))
+            self._keep(begin(paces, rules, self.judge.accuracy()))
+        self.order: RoundOrder = ask(self._search)
 
     def prepare(self) -> None:
         """Prepare the next round: set its pace, and save or restore what a trial changes."""
-        self.order = ask(from_json(self.context.state.memory["search"]))
+        self.order = ask(self._search)
         self._swap()
 
     def tell(self, line: dict[str, Any]) -> dict[str, Any]:
         """Report the round to the search; return the round's entries about it."""
-        memory = self.context.state.memory
-        search, reported = tell(from_json(memory["search"]), self.labels.accuracy(), *self._seconds(line))
-        memory["search"] = to_json(search)
+        search, reported = tell(self._search, self.judge.accuracy(), *self._seconds(line))
+        self._keep(search)
         return {"pacing": reported}
+
+    def _keep(self, search: SearchState) -> None:
+        self._search = search
+        self.context.state.memory["search"] = to_json(search)
 
     def _seconds(self, line: dict[str, Any]) -> tuple[float | None, float, float]:
         """Return the seconds of a client's labelling (None without any), of a training batch, and of the round."""
         training, inference = self.costs.units
-        texts = [self.labels.num_candidates(client) for client in line["labelling"]]
-        labelling = float(np.mean(texts)) * inference if texts else None
+        texts = self.judge.holder.candidates[line["labelling"]]
+        labelling = float(texts.mean()) * inference if len(texts) else None
         batch = self.context.worker.options.examples_per_step * training
         trained = line["examples"] * training / max(1, len(line["cohort"]))
         return labelling, batch, float(line.get("simulated_seconds", max(labelling or 0.0, trained)))
@@ -167,7 +158,7 @@ class PaceSearch:
             for name, tensor in own.items():
                 tensor.copy_(state.vectors[f"{_KEPT}.{order.restore}.{name}"])
             state.memory["flagged"] = flagged[order.restore]
-            self.labels.trust_all_but(state.memory["flagged"])
+            self.judge.holder.trust_all_but(state.memory["flagged"])
         for name in [n for n in state.vectors if n.startswith(_KEPT) and n.split(".")[2] not in order.keep]:
             del state.vectors[name]
         state.memory["flagged_before"] = {n: clients for n, clients in flagged.items() if n in order.keep}

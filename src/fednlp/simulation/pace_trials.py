@@ -1,14 +1,13 @@
 """Trials of paces at once: the cohort trains the run's model, and groups of idle clients label and train beside it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fednlp.config.sections import Fewshot
 from fednlp.errors import ConfigError
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.round import RoundReport
@@ -32,26 +31,14 @@ from fednlp.fewshot.trial_waves import (
 )
 from fednlp.seeds import generator
 from fednlp.simulation.context import RunContext
-from fednlp.simulation.label_holder import LabelHolder, Numbers
+from fednlp.simulation.label_holder import Numbers
+from fednlp.simulation.label_judge import LabelJudge
 from fednlp.simulation.pace_search import PaceCosts, listed_paces, require_shared, search_rules
 from fednlp.simulation.round_parts import RoundPart
 
 _TRIAL, _BEFORE = "fewshot.trial", "fewshot.trial.before"
 Drawn = Callable[[int, Numbers], list[int]]
 """(number of clients, candidates of each) -> the clients that label."""
-
-
-class JudgedLabels(Protocol):
-    """The methods of the run's labels that trials call."""
-
-    fewshot: Fewshot
-    holder: LabelHolder
-
-    def correct(self, params: Tensor, numbers: Numbers, labels: Numbers) -> Numbers:
-        """Return 1 for each text that a model gives its label, else 0."""
-
-    def count_validation(self, client: int, texts: int, models: int) -> None:
-        """Count texts of a client as run through models, beside the one that it trains in the round."""
 
 
 class PaceTrials:
@@ -62,7 +49,7 @@ class PaceTrials:
 
     Args:
         context: The run.
-        labels: The run's labels.
+        judge: Compares models with the labels that are known.
 
     Attributes:
         order: The pace of the next round, if no trial is made in it.
@@ -71,9 +58,10 @@ class PaceTrials:
         ConfigError: Clients have personal parameters.
     """
 
-    def __init__(self, context: RunContext, labels: JudgedLabels) -> None:
+    def __init__(self, context: RunContext, judge: LabelJudge) -> None:
+        assert context.experiment.fewshot is not None
         require_shared(context)
-        self.context, self.labels = context, labels
+        self.context, self.judge, self.fewshot = context, judge, context.experiment.fewshot
         self.costs = PaceCosts(context)
         # The runtime keeps what is published where the run's model lies, and the groups' models are published too.
         context.state.params = context.state.params.clone()
@@ -84,11 +72,13 @@ class PaceTrials:
         Raises:
             ConfigError: The run is too short for the search, or has too few gold labels to judge it.
         """
-        if "waves" in self.context.state.memory:
+        saved = self.context.state.memory.get("waves")
+        if saved is not None:
+            self._search: TrialWaves = waves_from_json(saved)
             return
-        context, holder, clients = self.context, self.labels.holder, self.context.partition.num_clients
-        rules = search_rules(context, self.labels.fewshot, float(holder.candidates.mean()))
-        search = new_search(listed_paces(self.labels.fewshot, clients), rules)
+        context, holder, clients = self.context, self.judge.holder, self.context.partition.num_clients
+        rules = search_rules(context, self.fewshot, float(holder.candidates.mean()))
+        search = new_search(listed_paces(self.fewshot, clients), rules)
         self._keep(search)
         if self._by_gold and not self._held.any():
             raise ConfigError(
@@ -120,26 +110,28 @@ class PaceTrials:
             left, idle = search.paces[len(search.tried) :], self._idle(sizes)
             wave = left[: wave_size(left, idle)]
             rng = generator(self.context.experiment.seed, "pace trials", state.round)
-            groups = deal_groups(wave, sizes, self.labels.holder.candidates, idle, rng)
+            groups = deal_groups(wave, sizes, self.judge.holder.candidates, idle, rng)
             self._keep(begin_wave(search, groups, self._score(state.params)))
             before = {name: vector.clone() for name, vector in state.vectors.items() if _is_label(name)}
             state.vectors.update({f"{_BEFORE}.{name}": vector for name, vector in before.items()})
             for number in range(1, len(groups)):
                 self._store(number, State(0, state.layout, *self._own(state)))
-            self._count(runs=1, models=0)  # it is the model of the round
+            for client, texts in self._judging():
+                self.judge.count(client, texts)
         elif search.age == search.rules.trial_rounds - 1:
-            self._count(runs=len(search.groups), models=len(search.groups))
+            for client, texts in self._judging():
+                self.judge.count_models(client, texts, len(search.groups))
 
     def train_sizes(self) -> Numbers:
         """Return the number of labelled examples that each client trains on in the next round, int64 (clients,)."""
-        holder = self.labels.holder
+        holder = self.judge.holder
         owners = holder.known.owners[self._held]
         held = np.bincount(owners, minlength=len(holder.gold)).astype(np.int64)
         return holder.gold + holder.pseudo - held
 
     def held_texts(self) -> frozenset[int]:
         """Return the texts whose gold labels judge the paces; those train nobody until the search ends."""
-        return frozenset(self.labels.holder.known.examples[self._held].tolist())
+        return frozenset(self.judge.holder.known.examples[self._held].tolist())
 
     def parts(self, sizes: Numbers, drawn: Drawn) -> list[RoundPart]:
         """Return the parts of a round of trials: the control's, which trains the run's model, then one for each pace.
@@ -148,7 +140,7 @@ class PaceTrials:
             sizes: int64 (clients,), labelled examples of each client.
             drawn: Draws the clients that label.
         """
-        search, candidates = self._search, self.labels.holder.candidates
+        search, candidates = self._search, self.judge.holder.candidates
         found = []
         for number, (group, pace) in enumerate(zip(search.groups, (None, *search.wave), strict=True)):
             part = RoundPart(self._state(number), _within(sizes, group), pace=pace)
@@ -185,7 +177,7 @@ class PaceTrials:
         told["groups"] = [list(group) for group in search.groups]
         if search.age == search.rules.trial_rounds:
             accuracies = [self._score(self._state(number).params) for number in range(len(search.groups))]
-            inference, training = self.costs.of(self.labels.holder.candidates)
+            inference, training = self.costs.of(self.judge.holder.candidates)
             search, decision = end_wave(search, accuracies, inference, training)
             told |= decision
             self._forget()
@@ -197,7 +189,7 @@ class PaceTrials:
     def _tell_run(self, search: TrialWaves, line: dict[str, Any]) -> dict[str, Any]:
         told: dict[str, Any] = {"phase": "run", "pace": list(search.paces[0].numbers)}
         if not self._by_gold:  # gold labels that all clients have trained on judge nothing
-            inference, training = self.costs.of(self.labels.holder.candidates)
+            inference, training = self.costs.of(self.judge.holder.candidates)
             left = self.context.experiment.num_rounds - line["round"]
             accuracy = self._score(self.context.state.params)
             search, decision = after_round(search, accuracy, inference, training, left)
@@ -207,19 +199,16 @@ class PaceTrials:
 
     @property
     def _by_gold(self) -> bool:
-        return not len(self.labels.holder.known.validation[0])
-
-    @property
-    def _search(self) -> TrialWaves:
-        return waves_from_json(self.context.state.memory["waves"])
+        return not len(self.judge.holder.known.validation[0])
 
     def _keep(self, search: TrialWaves) -> None:
+        self._search = search
         self.context.state.memory["waves"] = waves_to_json(search)
 
     @property
     def _held(self) -> NDArray[np.bool_]:
         """The gold labels that judge the paces, bool by gold label; none if the server has labels, or has no search."""
-        holder = self.labels.holder
+        holder = self.judge.holder
         known = holder.known
         if not self._by_gold or not self.trying:
             return np.zeros(len(known.owners), dtype=bool)
@@ -231,16 +220,16 @@ class PaceTrials:
 
     def _score(self, params: Tensor) -> float:
         """Return a model's accuracy on the labels that judge the paces, 0 to 1."""
-        known = self.labels.holder.known
+        known = self.judge.holder.known
         texts = known.validation
         if self._by_gold:
             texts = known.examples[self._held], known.labels[self._held]
-        return int(self.labels.correct(params, *texts).sum()) / max(1, len(texts[0]))
+        return int(self.judge.correct(params, *texts).sum()) / max(1, len(texts[0]))
 
-    def _count(self, runs: int, models: int) -> None:
-        owners, texts = np.unique(self.labels.holder.known.owners[self._held], return_counts=True)
-        for client, number in zip(owners.tolist(), texts.tolist(), strict=True):
-            self.labels.count_validation(client, runs * number, models)
+    def _judging(self) -> Iterable[tuple[int, int]]:
+        """Return the clients whose gold labels judge the paces, each with the number of these labels."""
+        owners, texts = np.unique(self.judge.holder.known.owners[self._held], return_counts=True)
+        return zip(owners.tolist(), texts.tolist(), strict=True)
 
     def _own(self, state: State) -> tuple[Tensor, dict[str, Tensor]]:
         """Return copies of what training changes: the model, and the vectors of the server's optimiser."""

@@ -40,7 +40,7 @@ def partition_source(
     from fednlp.partition import overview, save_plots, summary
 
     experiment = experiment.settled()
-    data = open_data(experiment)
+    data = open_data(experiment, log)
     for note in data.notes:
         log(note)
     partition = build_partition(experiment, data, log)

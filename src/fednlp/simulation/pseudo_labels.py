@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fednlp.errors import ConfigError
@@ -24,15 +23,13 @@ from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.cohort import Population
 from fednlp.federated.round import RoundReport, publish, run_round
-from fednlp.federated.runtime import MODEL
 from fednlp.federated.state import State
 from fednlp.federated.transforms import RngKey
-from fednlp.fewshot.noisy_labels import find_noisy_clients
 from fednlp.fewshot.pacing import FixedPacing, LabelQuota, Pace, is_labelling_round, label_quota
-from fednlp.runtime.messages import Probabilities, ProbabilitiesRequest
 from fednlp.seeds import generator
 from fednlp.simulation.context import RunContext
 from fednlp.simulation.label_holder import LabelHolder, Numbers
+from fednlp.simulation.label_judge import LabelJudge
 from fednlp.simulation.labelled_cohorts import with_pseudo_labels
 from fednlp.simulation.pace_search import PaceSearch
 from fednlp.simulation.pace_trials import PaceTrials, without
@@ -50,18 +47,18 @@ class PseudoLabels:
     Attributes:
         algorithm: The method, on the clients that have labels.
         sizes: int64 (clients,), number of labelled examples of each client.
-        texts_seen: Number of texts by client that it has run the model over in this round, training excluded.
-        validations: Number of models by client that it is sent in this round only to judge trials by its gold labels.
+        judge: Compares models with the labels that are known, and counts what clients compute besides training.
         total: The pool's aggregation.
     """
 
     def __init__(self, context: RunContext, algorithm: Algorithm, holder: LabelHolder) -> None:
         assert context.experiment.fewshot is not None
         self.context, self.fewshot, self.holder = context, context.experiment.fewshot, holder
+        self.judge = LabelJudge(context, holder)
         self.search: PaceSearch | PaceTrials | None = None
         if self.fewshot.pacing == "search":
             kind = PaceTrials if self.fewshot.trials == "parallel" else PaceSearch
-            self.search = kind(context, self)
+            self.search = kind(context, self.judge)
         self.algorithm = with_pseudo_labels(algorithm, self._stream)
         context.state.memory.setdefault("labellings", 0)
         context.labels = holder
@@ -71,10 +68,8 @@ class PseudoLabels:
                 "fewshot.detect_label_noise asks the server's model, whose personal layers (model.train) no client has "
                 "trained: share everything, or leave fewshot.detect_label_noise out"
             )
-        self.texts_seen: dict[int, int] = {}
-        self.trust_all_but(context.state.memory.setdefault("flagged", []))
+        holder.trust_all_but(context.state.memory.setdefault("flagged", []))
         self.sizes = holder.gold
-        self.validations: dict[int, int] = {}
         self._parts: list[RoundPart] = []
         self._part: RoundPart
         self._flagged: list[int] = []
@@ -90,10 +85,6 @@ class PseudoLabels:
         """The aggregation that updates are added to."""
         return self.context.pool.total
 
-    def num_candidates(self, client: int) -> int:
-        """Return the number of texts of a client that may be given a pseudo label."""
-        return int(self.holder.candidates[client])
-
     def prepare(self) -> int:
         """Draw the clients that label in the next round; return the number of clients that train or label.
 
@@ -101,7 +92,8 @@ class PseudoLabels:
             ConfigError: No client has a label, and none can label.
         """
         context, number = self.context, self.context.state.round + 1
-        self.texts_seen, self.validations, self._answers = {}, {}, []
+        self.judge.begin_round()
+        self._answers = []
         if self.search is not None:
             self.search.prepare()
         trials = self._trials
@@ -119,7 +111,7 @@ class PseudoLabels:
             )
         candidates = self.holder.candidates
         for client in self._labelling:
-            self._count_texts(client, int(candidates[client]))
+            self.judge.count(client, int(candidates[client]))
         most = context.experiment.clients_per_round
         training = sum(min(most, int(np.count_nonzero(part.sizes))) for part in self._parts)
         return training + len(self._labelling)
@@ -186,50 +178,12 @@ class PseudoLabels:
         if self._flagged:
             line["flagged"] = self._flagged
         line["labels"] = {"gold": int(self.holder.gold.sum()), "pseudo": int(self.holder.pseudo.sum())}
-        return line
+        truth = self.holder.truth()
+        return line | {"hidden_truth": truth} if truth else line
 
     def tell(self, line: dict[str, Any]) -> dict[str, Any]:
         """Report the round to the search for a pace, if any; return the round's entries about it."""
         return {} if self.search is None else self.search.tell(line)
-
-    def probabilities(self, numbers: Numbers) -> NDArray[np.float64]:
-        """Return the published model's probability of each label for the server's texts, float64 (texts, labels).
-
-        Batches depend only on the texts, so that the last bit does not depend on the number of workers.
-        """
-        context, size = self.context, self.context.worker.spec.evaluation_batch
-        order = np.argsort(-context.worker.train_features.lengths(numbers), kind="stable")
-        parts = [numbers[order[start : start + size]].tolist() for start in range(0, len(order), size)]
-        answers: list[Probabilities] = context.pool.do([ProbabilitiesRequest(part) for part in parts])
-        rows = [row for answer in answers for row in answer.rows]
-        found = np.empty((len(numbers), len(self.holder.known.label_names)))
-        found[order] = np.array(rows).reshape(found.shape)
-        return found
-
-    def accuracy(self) -> float:
-        """Return the global model's accuracy on the labels that the server has for choosing a pace."""
-        return float(self.correct(self.context.state.params, *self.holder.known.validation).mean())
-
-    def correct(self, params: Tensor, numbers: Numbers, labels: Numbers) -> Numbers:
-        """Return 1 for each of the server's texts that a model gives its label, else 0, int64 (texts,).
-
-        Args:
-            params: The model, flat.
-            numbers: int64 (texts,), the texts.
-            labels: int64 (texts,), their labels.
-        """
-        self.context.pool.publish(MODEL, params)
-        found: Numbers = (self.probabilities(numbers).argmax(axis=1) == labels).astype(np.int64)
-        return found
-
-    def count_validation(self, client: int, texts: int, models: int) -> None:
-        """Count texts of a client as run through models, beside the one that it trains in the round."""
-        self._count_texts(client, texts)
-        self.validations[client] = self.validations.get(client, 0) + models
-
-    def trust_all_but(self, flagged: list[int]) -> None:
-        """Use the gold labels of all clients except flagged ones."""
-        self.holder.trust_all_but(flagged)
 
     @property
     def pace(self) -> Pace | FixedPacing:
@@ -268,7 +222,9 @@ class PseudoLabels:
     def labelled_by(self) -> dict[int, int]:
         """Number of texts that each client has labelled in this round."""
         candidates = self.holder.candidates
-        return {client: int(candidates[client]) for client in self._labelling if client in self.texts_seen}
+        return {
+            client: int(candidates[client]) for client in self._labelling if client in self.judge.texts_seen
+        }
 
     @property
     def _labelling(self) -> list[int]:
@@ -299,20 +255,16 @@ class PseudoLabels:
             reason = self.holder.keep(request, quota, answer)
             if reason is not None:
                 failed[int(request.client)] = reason
-                del self.texts_seen[request.client]
+                self.judge.failed(request.client)
         return failed
 
     def _check(self) -> list[int]:
         """Find clients whose gold labels contradict the present model, and discard these labels."""
-        holder, known, memory = self.holder, self.holder.known, self.context.state.memory
-        asked = np.flatnonzero(holder.gold[known.owners] > 0)
+        memory = self.context.state.memory
         self._publish(self.context.state.round + 1, self.context.state)
-        predicted = self.probabilities(known.examples[asked])
-        found: list[int] = find_noisy_clients(known.owners[asked], known.labels[asked], predicted).tolist()
-        for client in np.flatnonzero(holder.gold).tolist():
-            self._count_texts(client, int(holder.gold[client]))
+        found = self.judge.noisy_clients()
         memory["flagged"] = sorted({*memory["flagged"], *found})
-        self.trust_all_but(memory["flagged"])
+        self.holder.trust_all_but(memory["flagged"])
         return found
 
     def _publish(self, number: int, state: State) -> None:
@@ -327,9 +279,6 @@ class PseudoLabels:
         clients = np.flatnonzero(candidates)
         drawn: list[int] = np.sort(rng.choice(clients, min(count, len(clients)), replace=False)).tolist()
         return drawn
-
-    def _count_texts(self, client: int, texts: int) -> None:
-        self.texts_seen[client] = self.texts_seen.get(client, 0) + texts
 
 
 def _after(before: int, on_progress: Callable[[int], None], done: int) -> None:

@@ -229,7 +229,7 @@ class PlanEstimator:
 
         self.experiment, self.profile = experiment, profile
         self.vectors = build_algorithm(experiment).held_vectors
-        settings, data = experiment.model, open_data(experiment)
+        settings, data = experiment.model, open_data(experiment, log)
         source = model_source(experiment, data, log)
         tokenizer = load_tokenizer(source)
         task = make_task(experiment.task.configured or data.task, data, tokenizer, experiment.task.given())

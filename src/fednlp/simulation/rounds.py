@@ -131,16 +131,18 @@ class FederatedTraining:
         if labels is None:
             return costs
         embedded, first = self.first.of_labelling(labels.labelled_by)
-        for client, labelled in labels.texts_seen.items():
+        judge = labels.judge
+        for client, labelled in judge.texts_seen.items():
             whole, tensors = self._length(0), len(layout.entries)
             got = ClientResult(client, 0.0, bytes_up=0, entries=[], bytes_down=whole, tensors_down=tensors)
+            message = spent(layout, self.algorithm, self._with_factors(got))
             more = replace(
-                spent(layout, self.algorithm, self._with_factors(got)),
+                message if client in judge.received else ClientCost(),
                 labelled=labelled,
                 first_labelled=first.get(client, 0),
                 embedded=embedded.get(client, 0),
             )
-            judged = labels.validations.get(client, 0) * more.bytes_down
+            judged = judge.models.get(client, 0) * message.bytes_down
             if client in costs:
                 both = merge(costs[client], more)
                 alone = judged

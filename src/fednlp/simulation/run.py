@@ -1,47 +1,33 @@
 """Run one experiment: prepare, round after round, save, and finish with a model and a summary."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from fednlp import config
-from fednlp.clock import DATA, IMPORTS, MODEL, OTHER, running, timed
+from fednlp.clock import DATA, MODEL, OTHER, running, timed
 from fednlp.config import Experiment
 from fednlp.config.sections import GIVEN
-from fednlp.errors import ConfigError, FednlpError, RunError
+from fednlp.errors import ConfigError, RunError
 from fednlp.federated.algorithm import Algorithm
 from fednlp.partition import Partition
-from fednlp.plugins import is_own, load, name_of, raised, require_typed
+from fednlp.plugins import name_of, require_typed
 from fednlp.reports.trackers import require_trackers
-from fednlp.runtime import ENGINES
-from fednlp.runtime.engine import Engine
-from fednlp.runtime.launch import rank_of
-from fednlp.runtime.placement import workers_by_gpu
 from fednlp.simulation.assignment import build_partition
 from fednlp.simulation.callback import Callback, default_callback
 from fednlp.simulation.components import RunComponents, as_tested, build_components
 from fednlp.simulation.data_profile import profile_run_data
+from fednlp.simulation.engines import open_engine
 from fednlp.simulation.facts import write_facts
+from fednlp.simulation.new_run_dir import create, refuse_taken
 from fednlp.simulation.precision import with_precision
 from fednlp.simulation.profile import profiled
-from fednlp.simulation.run_dir import (
-    RunDir,
-    create,
-    refuse_taken,
-    saving,
-    start_again,
-)
+from fednlp.simulation.run_dir import RunDir, saving, start_again
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
 from fednlp.simulation.train import open_run, train
 from fednlp.tasks import require_trusted
-from fednlp.training.worker_spec import pick_device
-
-_ENGINE_PARTS = ("start", "publish", "do", "close", "__len__", "__enter__", "__exit__")
-"""What is called of an engine."""
 
 
 def run(
@@ -78,7 +64,7 @@ def run(
     folder = None if out is None else Path(out)
     refuse_taken(folder)
     require_trackers(experiment.report.report_to)
-    with running() as clock, timed(OTHER), _engine(experiment) as pool:
+    with running() as clock, timed(OTHER), open_engine(experiment) as pool:
         components, partition = _shared_out(experiment, build_components(experiment, callback.log), callback)
         model, start = _start(experiment, components)
         directory = create(experiment, folder)
@@ -114,25 +100,14 @@ def resume(
             run directory names some code; or the checkpoint cannot be read.
     """
     directory, callback = RunDir(Path(folder)), callback or default_callback()
-    experiment = directory.experiment()
-    if expected is not None and (changed := config.differences(experiment, expected.resolved())):
-        raise RunError(
-            f"{folder} is a run of other settings ({'; '.join(changed[:5])}): resume it without them, or start again"
-        )
-    if expected is None:
-        _require_named_by_user(folder, experiment, task)
-    else:  # the engine is no part of the comparison above: the user's own is taken, not that of the run directory
-        experiment = _with_runtime(experiment, engine=expected.runtime.engine)
-    _require_given(folder, experiment, algorithm)
-    if algorithm is not None:
-        experiment.resolved(algorithm)  # the value may be another than at the start: it is checked again
+    experiment = _to_resume(folder, directory.experiment(), expected, algorithm, task)
     if workers is not None:
         experiment = _with_runtime(experiment, workers=workers)
     if directory.finished:
         callback.log(f"{folder} is finished already; nothing to do")
         return directory
     require_trackers(experiment.report.report_to)
-    with running() as clock, timed(OTHER), directory.alone(), _engine(experiment) as pool:
+    with running() as clock, timed(OTHER), directory.alone(), open_engine(experiment) as pool:
         begun = directory.state.is_file()
         if (
             not begun and len(directory.round_lines()) > 1
@@ -157,6 +132,28 @@ def resume(
             _write_start(directory, experiment, components, partition, callback, start)
         opened = open_run(directory, experiment, components, partition, model, pool, callback, algorithm)
         return profiled(train(opened), clock, pool)
+
+
+def _to_resume(
+    folder: str | Path,
+    experiment: Experiment,
+    expected: Experiment | None,
+    algorithm: Algorithm | None,
+    task: str | None,
+) -> Experiment:
+    """Return the experiment with which a run goes on, checked against what the user gives (see :func:`resume`)."""
+    if expected is not None and (changed := config.differences(experiment, expected.resolved())):
+        raise RunError(
+            f"{folder} is a run of other settings ({'; '.join(changed[:5])}): resume it without them, or start again"
+        )
+    if expected is None:
+        _require_named_by_user(folder, experiment, task)
+    else:  # the engine is no part of the comparison above: the user's own is taken, not that of the run directory
+        experiment = _with_runtime(experiment, engine=expected.runtime.engine)
+    _require_given(folder, experiment, algorithm)
+    if algorithm is not None:
+        experiment.resolved(algorithm)  # the value may be another than at the start: it is checked again
+    return experiment
 
 
 @timed(MODEL)
@@ -233,67 +230,6 @@ def _shared_out(
             f"(partition.method = {experiment.partition.method}): lower min_clients"
         )
     return as_tested(experiment, components, partition), partition
-
-
-@timed(IMPORTS)
-def _engine(experiment: Experiment) -> Engine:
-    """Start the workers, which import most dependencies of all models beforehand."""
-    name, address = experiment.runtime.engine, experiment.runtime.address
-    if name == "pool" and rank_of()[1] > 1:
-        name = "mpi"
-    build = load(ENGINES.get(name, name), "runtime.engine")
-    preload = ("fednlp.models.preloaded",)
-    workers = _workers(experiment, elsewhere=name in ("mpi", "ray"))
-    further = {} if address is None else {"address": address}
-    try:
-        made: Engine = build(
-            workers, "fednlp.simulation.workers:open_worker", experiment.runtime.threads, preload, **further
-        )
-    except Exception as error:
-        if isinstance(error, FednlpError) or not is_own(name):
-            raise
-        raise ConfigError(f'runtime.engine = "{name}": making it raised {raised(error)}') from error
-    lacking = [part for part in _ENGINE_PARTS if not hasattr(made, part)]
-    if lacking:
-        raise ConfigError(
-            f'runtime.engine = "{name}" is no engine: it has no {lacking[0]} (see fednlp.runtime.engine.Engine)'
-        )
-    return made
-
-
-def _workers(experiment: Experiment, elsewhere: bool) -> int:
-    """Return the number of workers: as configured, or one a GPU, or one a core up to the clients of a round.
-
-    Args:
-        experiment: Resolved.
-        elsewhere: Whether no worker, or not every one, is in this process.
-
-    Raises:
-        ConfigError: Several are configured, and some code exists only in this process.
-    """
-    configured = experiment.runtime.workers
-    own = [name for _, name in config.own_code(experiment)]
-    if experiment.algorithm.name == GIVEN or any(name.startswith("__main__:") for name in own):
-        if configured > 1 or elsewhere:
-            setting = f"runtime.workers = {configured}" if configured > 1 else "other processes are to work"
-            raise ConfigError(
-                f"{setting}: what a notebook or a script defines lies in its own process "
-                'alone: write it into a file and name it "module:function", or say runtime.workers = 1 with '
-                'runtime.engine = "pool"'
-            )
-        return 1
-    runtime = experiment.runtime
-    device = pick_device(runtime.device, runtime.workers_per_gpu, runtime.gpu_mapping)
-    if device.type == "cuda" and runtime.device in ("auto", "cuda"):
-        gpus = torch.cuda.device_count()
-        places = sum(workers_by_gpu(gpus, runtime.workers_per_gpu, runtime.gpu_mapping))
-        return configured or min(places, experiment.clients_per_round)
-    if device.type != "cpu":
-        return configured or runtime.workers_per_gpu
-    if experiment.algorithm.name == "centralised" and experiment.evaluation.every >= experiment.num_rounds:
-        return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return configured or max(1, min(cores // experiment.runtime.threads, experiment.clients_per_round))
 
 
 @timed(DATA)

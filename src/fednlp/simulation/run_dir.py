@@ -18,15 +18,11 @@ summary.json       written last
 """
 
 import errno
-import hashlib
 import json
 import os
-import platform
 import shutil
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +31,7 @@ from safetensors import SafetensorError
 from fednlp import config
 from fednlp.checked_json import SavedRound, damaged, parse_json, read_json, read_toml
 from fednlp.config import Experiment
-from fednlp.disk import atomic, cannot_write, locked, writing
+from fednlp.disk import atomic, locked, writing
 from fednlp.errors import RunError
 from fednlp.federated.params import Layout
 from fednlp.federated.state import State
@@ -245,63 +241,6 @@ class RunDir:
         return locked(self.folder / "checkpoint" / "lock", remedy(self.folder), taken)
 
 
-def settings_hash(experiment: Experiment) -> str:
-    """Return eight hex digits that identify the settings which affect the result.
-
-    >>> from fednlp.config import parse
-    >>> a = parse({"data": {"name": "20news"}, "runtime": {"workers": 1}})
-    >>> b = parse({"data": {"name": "20news"}, "runtime": {"workers": 2}})
-    >>> settings_hash(a) == settings_hash(b)
-    True
-    """
-    text = json.dumps(config.canonical(experiment), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def create(experiment: Experiment, out: Path | None) -> RunDir:
-    """Make a new run directory with its configuration.
-
-    Args:
-        experiment: Resolved.
-        out: The folder; by default ``runs/<name>-<hash>``, with a number appended if it exists.
-
-    Raises:
-        RunError: ``out`` is not empty, or cannot be written.
-    """
-    refuse_taken(out)
-    if out is None:
-        stem = Path("runs") / f"{experiment.name}-{settings_hash(experiment)}"
-        candidates = (stem if n == 1 else stem.with_name(f"{stem.name}-{n}") for n in range(1, 1_000_000))
-        out = next(path for path in candidates if not path.exists())
-    with writing(out, "choose another place with --out"):
-        with atomic(out / "resolved.toml", "choose another place with --out") as file:
-            file.write(config.dump(experiment).encode())
-        (out / "checkpoint").mkdir(exist_ok=True)
-    return RunDir(out)
-
-
-def refuse_taken(out: Path | None) -> None:
-    """Check that a folder is free for a run.
-
-    Raises:
-        RunError: The folder is not empty, is a file, or cannot be read.
-    """
-    try:
-        if out is None or not out.exists():
-            return
-        if not out.is_dir():
-            raise RunError(f"{out} is a file: give a folder to --out")
-        taken = any(out.iterdir())
-    except OSError as error:  # a name that is too long, a folder that may not be read
-        raise cannot_write(
-            Path(str(out)[:80]), error.strerror or str(error), "choose another --out"
-        ) from None
-    if taken:
-        unfinished = (out / "resolved.toml").is_file() and not (out / "summary.json").is_file()
-        hint = f"go on with: fednlp run --resume {out}" if unfinished else "choose another --out"
-        raise RunError(f"{out} holds a run already and is never overwritten: {hint}")
-
-
 def require_space(folder: Path, needed: int) -> None:
     """Check that a disk has so many bytes left.
 
@@ -314,32 +253,3 @@ def require_space(folder: Path, needed: int) -> None:
             f"{folder} needs {needed / 2**20:.0f} MB and its disk has {free / 2**20:.0f} MB left: free some, "
             "or choose another place with --out"
         )
-
-
-def environment(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the versions of packages, facts on this machine, and the facts on the data."""
-    packages = ("fednlp", "torch", "transformers", "tokenizers", "numpy")
-    return {
-        **{name: _version(name) for name in packages},
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "processor": _processor(),
-        "cpu_count": os.cpu_count(),
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "data": data,
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

@@ -130,19 +130,20 @@ def selection_text(planned: PlanSearchResult) -> str:
     import tomli_w
 
     from fednlp.formatting.safe_text import clean
+    from fednlp.formatting.units import plural
 
     if planned.chosen is None or planned.train is None:
         raise ConfigError("no plan was chosen: there is nothing to write")
-    chosen, found, limits = planned.chosen, planned.runs[planned.chosen], planned.limits
-    reached = (
-        f"{planned.metric} {found.accuracy:.3f} in {limits.rounds} rounds, target {limits.target:g} reached"
-    )
+    chosen, tried, limits = planned.chosen, planned.runs[planned.chosen], planned.limits
+    layers, below = plural(planned.layers, "layer"), plural(chosen.depth - chosen.capacity, "layer")
+    whole, rounds = plural(chosen.capacity, "layer"), plural(limits.rounds, "round")
+    seconds = tried.seconds_to_target or 0
     lines = [
-        f"A plan for {clean(planned.model)}, of {planned.layers} layers; it is not for another model.",
-        f"Depth {chosen.depth}: so many layers are trained, from the top. Capacity {chosen.capacity}: so many in full,",
-        "the others by their biases. A head is trained too; embeddings and the layers below are frozen.",
-        f"On {clean(planned.data)}: {reached} in {found.seconds_to_target or 0:.4g} simulated seconds on "
-        f"{clean(planned.device)}.",
+        f"Training plan for {clean(planned.model)}, which has {layers}. Another model needs another plan.",
+        f"Trained: the head, the top {whole} whole, and the biases of the {below} below.",
+        "Frozen: everything else, the embeddings included.",
+        f"Tried on {clean(planned.data)} for {rounds}: {planned.metric} {tried.accuracy:.3f}.",
+        f"Target {limits.target:g} reached after {seconds:.4g} simulated seconds on {clean(planned.device)}.",
     ]
     return "".join(f"# {line}\n" for line in lines) + tomli_w.dumps({"model": {"train": planned.train}})
 

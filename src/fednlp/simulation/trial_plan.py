@@ -15,7 +15,7 @@ from fednlp.errors import ConfigError
 from fednlp.formatting.units import plural
 from fednlp.seeds import generator
 from fednlp.simulation.halving import Stage, stages, total_rounds
-from fednlp.simulation.run_dir import settings_hash
+from fednlp.simulation.new_run_dir import settings_hash
 
 Settings = Mapping[str, Any]
 """Values by dotted keys, such as ``{"client.learning_rate": 1e-3}``."""
@@ -102,7 +102,7 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for text in texts:
         key, _, values = (part.strip() for part in text.partition("="))
-        if not key or not values:
+        if not all(key.split(":")) or not values:
             raise ConfigError(
                 f"--tune {text}: write key=value,value, for example --tune client.learning_rate=1e-4,1e-3"
             )
@@ -184,7 +184,7 @@ def _different(scoped: str, values: Sequence[Any]) -> list[Any]:
     key = scoped.rpartition(":")[2]
     if key.partition(".")[0] not in SECTIONS or "." not in key or key == "algorithm.name":
         raise ConfigError(
-            f"{key} cannot be tuned: give a setting of the method, such as client.learning_rate, "
+            f"{key or scoped} cannot be tuned: give a setting of the method, such as client.learning_rate, "
             f"server.learning_rate or algorithm.mu (sections {', '.join(SECTIONS)})"
         )
     found = [value for number, value in enumerate(values) if value not in values[:number]]

@@ -8,7 +8,7 @@ import numpy as np
 
 from fednlp.data.features import Features
 from fednlp.errors import ConfigError, DataError
-from fednlp.tasks import scorers
+from fednlp.tasks import moses, scorers
 from fednlp.tasks.base import Row
 from fednlp.tasks.inputs import ratio
 from fednlp.tasks.target_tokenizers import cached_tokenizer, decode_texts
@@ -23,6 +23,8 @@ class GenerationMetrics:
     max_target_length: int
     num_beams: int
     scorer: str
+    moses: str
+    languages: str
 
     @property
     def metric(self) -> str:
@@ -50,9 +52,17 @@ class GenerationMetrics:
         """Yield the tokens of examples' sources, without special ones and what is put around them."""
         raise NotImplementedError
 
+    def _prepared(self, rows: Sequence[Row]) -> tuple[list[str], list[str]]:
+        """Return the sources and the targets of rows, prepared by Moses if configured."""
+        prepare = moses.column_preparation(self.moses, self.languages)
+        sources, targets = (
+            prepare.get(name, list)([row[name] or "" for row in rows]) for name in ("source", "target")
+        )
+        return sources, targets
+
     def _readable(self, texts: list[str]) -> list[str]:
         """Return texts of tokens as they are scored and shown."""
-        return texts
+        return moses.restored(texts, self.moses, self.languages.rpartition("-")[2])
 
     def metrics(
         self, predictions: Sequence[Any], features: Features, indices: np.ndarray

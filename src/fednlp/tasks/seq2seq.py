@@ -112,10 +112,7 @@ class SequenceToSequence(GenerationMetrics):
         """
         rows = list(rows)
         cut: dict[str, Any] = {"truncation": True, "return_attention_mask": False}
-        prepare = moses.column_preparation(self.moses, self.languages)
-        sources, targets = (
-            prepare.get(name, list)([row[name] or "" for row in rows]) for name in ("source", "target")
-        )
+        sources, targets = self._prepared(rows)
         sources = [self.source_prefix + text for text in sources]
         source_ids = tokenizer(sources, max_length=max_length, **cut)["input_ids"]
         writes = self._writes(tokenizer)
@@ -128,9 +125,6 @@ class SequenceToSequence(GenerationMetrics):
             }
             for source, target, row in zip(source_ids, target_ids, rows, strict=True)
         ]
-
-    def _readable(self, texts: list[str]) -> list[str]:
-        return moses.restored(texts, self.moses, self.languages.rpartition("-")[2])
 
     def _writes(self, tokenizer: Any) -> Any:
         """Return the tokenizer of targets, given that of sources."""

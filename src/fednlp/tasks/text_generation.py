@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fednlp.data.features import Features
 from fednlp.errors import ConfigError, ModelError
+from fednlp.tasks import moses
 from fednlp.tasks.base import Batch, Predictions, Row
 from fednlp.tasks.blocks import logits_at, no_cache, split_batch, vocabulary_of
 from fednlp.tasks.cloze import frame, plain_ids
@@ -39,6 +40,9 @@ class TextGeneration(GenerationMetrics):
         num_beams: Beams of the search; 1 is greedy.
         label_smoothing_factor: Share of the target that is spread over the vocabulary in training, in [0, 1).
         scorer: ``"rouge"`` or ``"bleu"``: whether ROUGE-L or BLEU stands for the task.
+        moses: ``"none"``, ``"normalise"`` or ``"tokenise"``: how texts are prepared (:mod:`fednlp.tasks.moses`).
+        languages: Of source and target, such as ``"de-en"``, where texts are prepared.
+        moses_version: The version of the library that prepares them; empty where none does.
     """
 
     tokenizer: str
@@ -50,6 +54,9 @@ class TextGeneration(GenerationMetrics):
     num_beams: int = 1
     label_smoothing_factor: float = 0.0
     scorer: str = "rouge"
+    moses: str = "none"
+    languages: str = ""
+    moses_version: str = ""
     name: str = "text-generation"
     model_class: str = "AutoModelForCausalLM"
     uses_only_input_ids: bool = True
@@ -60,13 +67,17 @@ class TextGeneration(GenerationMetrics):
 
         Raises:
             ConfigError: An option has no such value.
+            MissingDependency: Texts are to be prepared by Moses, whose library is not installed.
         """
+        step = options.get("moses", "none")
+        moses.language_pair(step, options.get("languages", ""))
         ends = (tokenizer.eos_token_id, tokenizer.sep_token_id)
         task = cls(
             str(tokenizer.name_or_path),
             padding_of(tokenizer),
             next((number for number in ends if number is not None), None),
             vocabulary_of(tokenizer),
+            moses_version=moses.library_version(step),
             **options,
         ).checked()
         halves_of(task.template)
@@ -79,6 +90,7 @@ class TextGeneration(GenerationMetrics):
     def encode(self, rows: Iterable[Row], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
         """Return each row's ``input_ids``, how many of them are its ``prompt``, and ``references``, JSON.
 
+        Sources without their template and targets are prepared by Moses if configured; references stay as they are.
         Source and target are cut at their ends: the target with its end token to ``max_target_length``, the
         source to what the template and the longest target leave of ``max_length``.
 
@@ -93,10 +105,9 @@ class TextGeneration(GenerationMetrics):
                 f"task.template and task.max_target_length take {taken} tokens and model.max_length is "
                 f"{max_length}: shorten or lower the ones, or raise the other"
             )
-        texts = ([(row[name] or "").strip() for row in rows] for name in ("source", "target"))
         sources, targets = (
-            plain_ids(tokenizer, [lead + text if text else "" for text in column])
-            for lead, column in zip(leads, texts, strict=True)
+            plain_ids(tokenizer, [lead + text if text else "" for text in map(str.strip, column)])
+            for lead, column in zip(leads, self._prepared(rows), strict=True)
         )
         last = [] if self.end is None else [self.end]
         encoded = []
@@ -193,7 +204,8 @@ class TextGeneration(GenerationMetrics):
                     padding=self.padding,
                 )
             rows = chosen.nonzero().squeeze(1).tolist()
-            texts |= zip(rows, decode_texts(cached_tokenizer(self.tokenizer), made), strict=True)
+            written = self._readable(decode_texts(cached_tokenizer(self.tokenizer), made))
+            texts |= zip(rows, written, strict=True)
         return [texts[row] for row in range(len(prompts))]
 
     def _target_sizes(self, features: Features, examples: np.ndarray) -> np.ndarray:

@@ -152,32 +152,13 @@ def test_a_round_of_too_few_clients_is_not_begun_and_not_ended() -> None:
         aggregated(rule, (vectors,), range(6))
 
 
-class Number:
-    """A trainer of one number: it ends at the client's."""
-
-    def __init__(self) -> None:
-        self.params = {"w": torch.zeros(())}
-
-    def get_model_params(self) -> dict[str, torch.Tensor]:
-        return self.params
-
-    def set_model_params(self, params: dict[str, torch.Tensor]) -> None:
-        self.params = params
-
-    def train(self, data: list[float]) -> None:
-        self.params = {"w": torch.tensor(data[0])}
-
-    def test(self, data: Any) -> dict[str, float]:
-        return {}
-
-
-def test_an_own_trainer_is_moved_to_a_client_s_number() -> None:
+def test_an_own_trainer_is_moved_to_a_client_s_number(number_trainer: Callable[..., Any]) -> None:
     clients = [[1.0], [2.0], [3.0], [4.0], [900.0]]
     for rule, wanted in ((krum(1), 2.0), (krum(1, selected=4), 2.5)):
         algorithm = replace(fedavg(5), aggregator=rule)
-        assert float(federate(Number(), clients, algorithm, num_rounds=1).params["w"]) == wanted
+        assert float(federate(number_trainer(), clients, algorithm, num_rounds=1).params["w"]) == wanted
     with pytest.raises(TooFewClients, match="5 clients were drawn, and krum with byzantine = 2"):
-        federate(Number(), clients, replace(fedavg(5), aggregator=krum(2)), num_rounds=1)
+        federate(number_trainer(), clients, replace(fedavg(5), aggregator=krum(2)), num_rounds=1)
 
 
 def test_workers_change_nothing(experiment: Make, tmp_path: Path, outcome: Callable[..., Any]) -> None:

@@ -271,37 +271,20 @@ def test_a_private_file_has_no_name_and_is_closed_with_its_total(temporary: Path
     assert file.closed
 
 
-class Number:
-    """A trainer of one number and one statistic: both end at the client's data."""
-
-    buffer_names = ("seen",)
-
-    def __init__(self) -> None:
-        self.params = {"w": torch.zeros(()), "seen": torch.zeros(())}
-
-    def get_model_params(self) -> dict[str, torch.Tensor]:
-        return self.params
-
-    def set_model_params(self, params: dict[str, torch.Tensor]) -> None:
-        self.params = params
-
-    def train(self, data: list[float]) -> None:
-        self.params = {"w": torch.tensor(data[0]), "seen": torch.tensor(data[1])}
-
-    def test(self, data: Any) -> dict[str, float]:
-        return {}
-
-
-def test_an_own_trainer_is_moved_to_the_median() -> None:
+def test_an_own_trainer_is_moved_to_the_median(number_trainer: Callable[..., Any]) -> None:
     clients = [[1.0, 10.0], [2.0, 20.0], [900.0, 900.0]]
     plain = fedavg(3)
     for rule, wanted in (
         (median(), {"w": 2.0, "seen": 20.0}),
         (trimmed_mean(0.34), {"w": 2.0, "seen": 20.0}),
     ):
-        found = federate(Number(), clients, replace(plain, aggregator=rule), num_rounds=2).params
+        found = federate(
+            number_trainer("seen"), clients, replace(plain, aggregator=rule), num_rounds=2
+        ).params
         assert {name: float(value) for name, value in found.items()} == wanted
-    assert float(federate(Number(), clients, plain, num_rounds=1).params["w"]) == pytest.approx(301)
+    assert float(federate(number_trainer("seen"), clients, plain, num_rounds=1).params["w"]) == pytest.approx(
+        301
+    )
 
 
 RUN = {"num_rounds": 2, "algorithm.weighting": "uniform"}

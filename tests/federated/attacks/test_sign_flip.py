@@ -61,28 +61,9 @@ def test_every_vector_is_reversed_and_nothing_else() -> None:
     assert result.metrics == {"tau": 3.0}
 
 
-class Number:
-    """A trainer of one number, which ends at the client's data."""
-
-    def __init__(self) -> None:
-        self.params = {"w": torch.zeros(())}
-
-    def get_model_params(self) -> dict[str, torch.Tensor]:
-        return self.params
-
-    def set_model_params(self, params: dict[str, torch.Tensor]) -> None:
-        self.params = params
-
-    def train(self, data: list[float]) -> None:
-        self.params = {"w": torch.tensor(data[0])}
-
-    def test(self, data: Any) -> dict[str, float]:
-        return {}
-
-
-def test_attackers_alone_are_malicious() -> None:
+def test_attackers_alone_are_malicious(number_trainer: Callable[..., Any]) -> None:
     algorithm = with_attackers(fedavg(3, weight=equally), sign_flip(2.0), [1])
-    found = federate(Number(), [[3.0], [6.0], [12.0]], algorithm, num_rounds=1).params
+    found = federate(number_trainer(), [[3.0], [6.0], [12.0]], algorithm, num_rounds=1).params
     assert float(found["w"]) == pytest.approx((3 - 2 * 6 + 12) / 3)
 
 
@@ -126,7 +107,7 @@ def test_an_attack_goes_with_what_is_done_to_updates(experiment: Make, tmp_path:
         assert float((weights(honest) - weights(under)).norm()) > 1e-3
 
 
-def test_an_attack_that_breaks_is_a_client_that_is_dropped() -> None:
+def test_an_attack_that_breaks_is_a_client_that_is_dropped(number_trainer: Callable[..., Any]) -> None:
     def broken(honest: Any) -> Any:
         def client(*arguments: Any) -> Result:
             return Result({"model": torch.full((1,), np.nan)})
@@ -134,6 +115,6 @@ def test_an_attack_that_breaks_is_a_client_that_is_dropped() -> None:
         return client
 
     algorithm = replace(with_attackers(fedavg(2), broken, [0]), min_clients=1)
-    found = federate(Number(), [[3.0], [6.0]], algorithm, num_rounds=1)
+    found = federate(number_trainer(), [[3.0], [6.0]], algorithm, num_rounds=1)
     assert [result.client for result in found.rounds[0].dropped] == [0]
     assert float(found.params["w"]) == 6.0

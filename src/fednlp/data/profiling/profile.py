@@ -146,6 +146,8 @@ def _read_line(statistics: DataStatistics) -> str:
 
 def _sizes(statistics: DataStatistics) -> str:
     held = " (held out of the same file)" if statistics.held_out else ""
+    if statistics.own_tests:
+        held = " (split off each client's examples)"
     return f"{statistics.train:,} training and {statistics.test:,} test examples{held}"
 
 

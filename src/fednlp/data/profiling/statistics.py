@@ -56,7 +56,8 @@ class DataStatistics:
         others: The remaining columns.
         train: Number of training examples.
         test: Number of test examples.
-        held_out: Whether the test set was taken out of the one file; False for silos, whose notes say it.
+        held_out: Whether the test set was taken out of the one file; False for silos and for own tests.
+        own_tests: Whether the test examples are split off the examples of each client.
         dropped: How many rows were left out.
         num_labels: Number of labels or tags; None for a task without.
         labels: The most frequent of them, at most :data:`MOST_LABELS`.
@@ -77,6 +78,7 @@ class DataStatistics:
     train: int
     test: int
     held_out: bool
+    own_tests: bool
     dropped: int
     num_labels: int | None
     labels: tuple[LabelCount, ...]
@@ -105,7 +107,8 @@ def statistics_of(data: TextData, scanned: Scan, label_counts: Mapping[Split, Nu
         others=tuple(name for name in data.train.column_names if name not in data.columns.values()),
         train=len(data.train_numbers),
         test=len(data.test_numbers),
-        held_out=data.held_out and data.silo is None,
+        held_out=data.held_out and data.silo is None and not data.own_tests,
+        own_tests=data.own_tests,
         dropped=data.dropped,
         num_labels=len(data.label_names) if data.schema.kind in ("class", "tags") else None,
         labels=_most_frequent(data.label_names, label_counts),

@@ -118,7 +118,8 @@ def _pictures(run: Run, name: str) -> Iterator[Block]:
     labels = read_labels(run) if (run.folder / "partition.npz").is_file() else None
     if labels is None:
         return
-    from fednlp.partition.plots import figures, overview_of_counts
+    from fednlp.partition.plot_data import overview_of_counts
+    from fednlp.partition.plots import figures
 
     named = len(run.clients) == len(labels.train) and any(run.clients.names)
     try:

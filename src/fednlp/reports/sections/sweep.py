@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fednlp.config.tables import lookup
 from fednlp.formatting.units import capital, is_share, metric_title
 from fednlp.reports.document import Block, Picture
 from fednlp.reports.groups import Groups, differing, group_baseline, metric_of, settings, without_seeds
-from fednlp.reports.read import Run, lookup
+from fednlp.reports.read import Run
 from fednlp.reports.style import MUTED, SERIES, drawing, legend, new_axes
 from fednlp.reports.table import Stat, stat_of
 

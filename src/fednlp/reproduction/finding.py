@@ -1,0 +1,170 @@
+"""Finds the results of papers' tables and figures in what their jobs left."""
+
+import shlex
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fednlp.reports.read import Run
+from fednlp.reproduction.agreement import Values, judge, spearman
+from fednlp.reproduction.folder import Record
+from fednlp.reproduction.jobs import Job, Work, expected_minutes, needed_data
+from fednlp.reproduction.manifest import Column, Paper
+from fednlp.reproduction.measures import cells
+from fednlp.reproduction.outcomes import Outcomes
+from fednlp.reproduction.results import (
+    Finding,
+    FoundClaim,
+    FoundColumn,
+    FoundPicture,
+    FoundRow,
+    Machine,
+    PaperResults,
+    Results,
+    State,
+)
+
+_LIBRARIES = ("fednlp", "torch", "transformers", "numpy", "python")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of the jobs of a folder.
+
+    Attributes:
+        outcomes: What finished jobs left.
+        record: How long jobs took.
+        reasons: Why unfinished tables and figures are unfinished, by paper and id.
+        pictures: Pictures of tables and figures, by paper and id.
+    """
+
+    outcomes: Outcomes
+    record: Record
+    reasons: Mapping[tuple[str, str], str]
+    pictures: Mapping[tuple[str, str], Sequence[FoundPicture]]
+
+    def seconds(self, jobs: Iterable[Job]) -> float:
+        """Return what jobs took; a run that none of the recorded calls did is taken at its own word."""
+        total = 0.0
+        for job in jobs:
+            run = self.outcomes.runs.get(job.name)
+            total += self.record.seconds.get(job.name, run.total("seconds") if run else 0.0)
+        return round(total, 1)
+
+
+def find_results(papers: Mapping[str, Paper], works: Sequence[Work], evidence: Evidence) -> Results:
+    """Return what was found.
+
+    Args:
+        papers: Papers by their words on the command line.
+        works: Their tables and figures.
+        evidence: What is known of the jobs.
+    """
+    return Results(
+        seconds=evidence.seconds(_jobs(works)),
+        papers=[
+            _paper(word, paper, [work for work in works if work.paper.name == paper.name], evidence)
+            for word, paper in papers.items()
+        ],
+    )
+
+
+def _paper(word: str, paper: Paper, works: Sequence[Work], evidence: Evidence) -> PaperResults:
+    jobs = _jobs(works)
+    runs = [run for job in jobs if (run := evidence.outcomes.runs.get(job.name))]
+    data = [name for work in works for name in needed_data(paper, work.entry)]
+    return PaperResults(
+        number=paper.number,
+        name=paper.name,
+        title=paper.title,
+        source=paper.source,
+        command=_command(word, [], data),
+        seconds=evidence.seconds(jobs),
+        machines=_machines(runs),
+        libraries=_libraries(runs),
+        entries=[_finding(word, work, evidence) for work in works],
+    )
+
+
+def _jobs(works: Sequence[Work]) -> list[Job]:
+    """Return the jobs of tables and figures, each once."""
+    return list({job.name: job for work in works for job in work.every}.values())
+
+
+def _finding(word: str, work: Work, evidence: Evidence) -> Finding:
+    entry = work.entry
+    columns = [_column(work, column, cells(work, evidence.outcomes, column)) for column in entry.columns]
+    figures = {column.name: column.figures for column in columns}
+    first = columns[0].name if columns else ""
+    jobs = _jobs([work])
+    finished = sum(job in evidence.outcomes for job in jobs)
+    minutes, measured = expected_minutes(work.paper, entry)
+    return Finding(
+        id=entry.id,
+        title=entry.title,
+        shows=entry.shows,
+        here=entry.here,
+        command="" if entry.impossible else _command(word, [entry.id], needed_data(work.paper, entry)),
+        state=_state(work, len(jobs), finished),
+        reason=evidence.reasons.get(work.id, ""),
+        runs=len(jobs),
+        finished=finished,
+        seconds=evidence.seconds(jobs),
+        expected=60 * minutes,
+        measured=measured,
+        rows=[FoundRow(name=row.name, published=row.published) for row in entry.rows],
+        columns=columns,
+        claims=[
+            FoundClaim(says=claim.says, verdict=judge(claim, figures.get(claim.column or first, {})))
+            for claim in entry.claims
+        ],
+        pictures=list(evidence.pictures.get(work.id, [])),
+    )
+
+
+def _state(work: Work, jobs: int, finished: int) -> State:
+    if work.entry.impossible:
+        return "impossible"
+    return "not made" if not finished else "made" if finished == jobs else "in part"
+
+
+def _column(work: Work, column: Column, figures: Mapping[str, Values]) -> FoundColumn:
+    """Return a column with Spearman's correlation with what was published."""
+    pairs = []
+    for row in work.entry.rows:
+        known = [row.published[name] for name in column.against if name in row.published]
+        if known and row.name in figures:
+            pairs.append((statistics.fmean(figures[row.name].values()), statistics.fmean(known)))
+    rank = spearman([a for a, _ in pairs], [b for _, b in pairs])
+    return FoundColumn(
+        name=column.name,
+        measure=column.measure or work.entry.measure,
+        figures={name: dict(values) for name, values in figures.items()},
+        spearman=rank,
+        ranked=0 if rank is None else len(pairs),
+    )
+
+
+def _command(word: str, only: Sequence[str], data: Sequence[str]) -> str:
+    flags = [f" --only {one}" for one in only] + [f" --data {name}=DIR" for name in dict.fromkeys(data)]
+    return f"fednlp reproduce {shlex.quote(word)}{''.join(flags)}"
+
+
+def _machines(runs: Sequence[Run]) -> list[Machine]:
+    counts = Counter(
+        (str(run.environment.get("processor")), run.environment.get("cpu_count")) for run in runs
+    )
+    return [
+        Machine(processor=name, cores=cores if isinstance(cores, int) else 0, runs=count)
+        for (name, cores), count in counts.items()
+    ]
+
+
+def _libraries(runs: Sequence[Run]) -> list[str]:
+    """Return the versions of libraries, each set of them once."""
+    found = (
+        ", ".join(f"{name} {run.environment[name]}" for name in _LIBRARIES if run.environment.get(name))
+        for run in runs
+    )
+    return [text for text in dict.fromkeys(found) if text]

@@ -1,0 +1,101 @@
+"""What finished runs and partitions left in their folders, each read once."""
+
+import csv
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fednlp.checked_json import Number, Shape, damaged, parse_json
+from fednlp.disk import regular
+from fednlp.errors import FednlpError
+from fednlp.formatting.safe_text import text_of_csv
+from fednlp.partition import Partition
+from fednlp.partition.plot_data import Overview, overview_of_counts
+from fednlp.reports.read import Run, read_run
+from fednlp.reports.sections.cross_client import read_cross_client
+from fednlp.reproduction.jobs import FIGURES, Job, one_line
+
+_REMEDY = "remove the folder and run the command again"
+
+
+@dataclass(frozen=True)
+class Partitioning:
+    """A partition as it was found.
+
+    Attributes:
+        divergence: The clients' mean Jensen-Shannon divergence from the prior.
+        sizes: Training examples of each client.
+        view: What its pictures show.
+    """
+
+    divergence: float
+    sizes: NDArray[np.int64]
+    view: Overview
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Finished jobs by name.
+
+    Attributes:
+        runs: Their runs.
+        partitions: Their partitions.
+    """
+
+    runs: Mapping[str, Run]
+    partitions: Mapping[str, Partitioning]
+
+    def __contains__(self, job: Job) -> bool:
+        return job.name in self.runs or job.name in self.partitions
+
+
+class _Figures(Shape):
+    """``figures.json`` of a partition."""
+
+    mean_divergence: Number = 0.0
+
+
+def read_outcomes(jobs: Iterable[Job], failed: dict[str, str]) -> Outcomes:
+    """Read what finished jobs left.
+
+    Args:
+        jobs: Jobs; those that are not finished or have failed are left out.
+        failed: Messages by name; what turns out to be damaged is added.
+    """
+    runs: dict[str, Run] = {}
+    partitions: dict[str, Partitioning] = {}
+    for job in {job.name: job for job in jobs}.values():
+        if job.name in failed or not job.done:
+            continue
+        try:
+            if job.kind == "run":
+                run = read_run(job.folder)
+                read_cross_client(run)  # some measures read it again: damage has to be found here
+                runs[job.name] = run
+            else:
+                partitions[job.name] = _read_partition(job.folder)
+        except FednlpError as error:
+            failed[job.name] = one_line(error)
+    return Outcomes(runs, partitions)
+
+
+def _read_partition(folder: Path) -> Partitioning:
+    """Read a partition, its figures, and the table of its label map."""
+    path, table = folder / FIGURES, folder / "label_heatmap.csv"
+    try:
+        figures = _Figures.model_validate(parse_json(regular(path).read_bytes(), _Figures))
+    except (OSError, ValueError) as error:
+        raise damaged(path, error, _REMEDY) from error
+    try:
+        with table.open(encoding="utf-8", newline="") as file:
+            (_, *labels), *rows = csv.reader(file)
+        counts = np.array([[int(cell) for cell in row[1:]] for row in rows], dtype=np.int64)
+    except (OSError, ValueError, csv.Error) as error:
+        raise damaged(table, error, _REMEDY) from error
+    names = [text_of_csv(row[0]) for row in rows]
+    view = overview_of_counts(counts, [text_of_csv(label) for label in labels], names)
+    sizes = np.diff(Partition.load(folder / "partition.npz").train_offsets)
+    return Partitioning(float(figures.mean_divergence), sizes, view)

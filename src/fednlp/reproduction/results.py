@@ -1,0 +1,164 @@
+"""What was found of papers' tables and figures, as data: ``results.json``, of which the pages are made."""
+
+import re
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from fednlp.reproduction.agreement import Verdict
+from fednlp.reproduction.manifest import Measure
+
+State = Literal["made", "in part", "not made", "impossible"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class FoundColumn(_Part):
+    """A column of found figures.
+
+    Attributes:
+        name: Its heading.
+        measure: What its cells show.
+        figures: By row and seed.
+        spearman: Spearman's correlation with the published figures; None where there is none.
+        ranked: Number of rows that it is of.
+    """
+
+    name: str
+    measure: Measure
+    figures: dict[str, dict[int, float]]
+    spearman: float | None = None
+    ranked: int = 0
+
+
+class FoundRow(_Part):
+    """A row and the paper's figures in it, by the paper's columns."""
+
+    name: str
+    published: dict[str, float]
+
+
+class FoundClaim(_Part):
+    """A claim of the paper and what was found of it."""
+
+    says: str
+    verdict: Verdict
+
+
+class FoundPicture(_Part):
+    """A picture: the stem of its file, and what it shows."""
+
+    name: str
+    caption: str
+
+
+class Finding(_Part):
+    """A table or figure: what was published, and what was found.
+
+    Attributes:
+        id: As in the manifest.
+        title: As in the paper.
+        shows: What it shows.
+        here: How it is made here.
+        command: What makes it alone.
+        state: Whether all, some or none of its runs are finished, or there is nothing to make.
+        reason: Why it is not finished; empty where it is.
+        runs: Number of its runs, or partitions.
+        finished: How many are finished.
+        seconds: What these and the begun ones took, measured.
+        expected: Seconds that the manifest expects of all runs together.
+        measured: Whether those were measured; otherwise they are an estimate.
+        rows: Rows with the published figures.
+        columns: Columns with the figures found.
+        claims: The paper's claims.
+        pictures: Pictures of what was found.
+    """
+
+    id: str
+    title: str
+    shows: str
+    here: str
+    command: str
+    state: State
+    reason: str
+    runs: int
+    finished: int
+    seconds: float
+    expected: float
+    measured: bool
+    rows: list[FoundRow]
+    columns: list[FoundColumn]
+    claims: list[FoundClaim]
+    pictures: list[FoundPicture]
+
+    @property
+    def published(self) -> list[str]:
+        """The columns of the paper's table, in the order of their first figures."""
+        return list(dict.fromkeys(name for row in self.rows for name in row.published))
+
+    @property
+    def decided(self) -> list[FoundClaim]:
+        """The claims of which something was found."""
+        return [claim for claim in self.claims if claim.verdict.holds is not None]
+
+
+class Machine(_Part):
+    """A machine, and how many runs it did."""
+
+    processor: str
+    cores: int
+    runs: int
+
+
+class PaperResults(_Part):
+    """A paper and what was found of its tables and figures.
+
+    Attributes:
+        number: As on the command line; empty for a manifest of the user's.
+        name: A word for it.
+        title: The paper's title.
+        source: Authors, year and address.
+        command: What makes all of it.
+        seconds: What its runs took, each counted once.
+        machines: Where they ran.
+        libraries: Versions of libraries that they used.
+        entries: Tables and figures, in the paper's order.
+    """
+
+    number: str
+    name: str
+    title: str
+    source: str
+    command: str
+    seconds: float
+    machines: list[Machine]
+    libraries: list[str]
+    entries: list[Finding]
+
+    @property
+    def stem(self) -> str:
+        """The name of its page, without the ending."""
+        return f"{self.number or 'paper'}-{self.name}"
+
+
+class Results(_Part):
+    """``results.json``: all that the pages show but the drawn pictures.
+
+    Attributes:
+        seconds: What all runs took, each counted once.
+        papers: The papers.
+    """
+
+    seconds: float
+    papers: list[PaperResults]
+
+    def to_json(self) -> str:
+        """Return it as JSON: what holds no further list or table stands on a line."""
+        text = self.model_dump_json(indent=1)
+        return re.sub(r"([\[{])\n([^][{}]*)\n\s*([\]}])", _on_a_line, text) + "\n"
+
+
+def _on_a_line(found: re.Match[str]) -> str:
+    return found[1] + " ".join(line.strip() for line in found[2].splitlines()) + found[3]

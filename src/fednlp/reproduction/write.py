@@ -1,0 +1,85 @@
+"""Writes the pages of a reproduction, their figures and ``results.json``."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fednlp.checked_json import damaged
+from fednlp.disk import writing
+from fednlp.reports.document import Picture
+from fednlp.reports.html import to_html
+from fednlp.reports.markdown import to_markdown
+from fednlp.reports.style import save_png
+from fednlp.reproduction.page import OVERVIEW, pages
+from fednlp.reproduction.results import Results
+
+RESULTS, FIGURES = "results.json", "figures"
+_REMEDY = "choose another folder with --out"
+_DPI = 100
+
+
+def markdown_pages(results: Results) -> dict[str, str]:
+    """Return the pages as Markdown by the names of their files; they depend on nothing but the results."""
+    from matplotlib.figure import Figure
+
+    found = [picture for paper in results.papers for entry in paper.entries for picture in entry.pictures]
+    named = {one.name: Picture(one.name, one.caption, Figure()) for one in found}
+    return {f"{stem}.md": to_markdown(document) for stem, document in pages(results, named).items()}
+
+
+def write_pages(results: Results, drawn: Mapping[str, Picture], folder: Path) -> list[Path]:
+    """Write the pages as Markdown and HTML, with their figures, in place of those of earlier calls.
+
+    Args:
+        results: What was found.
+        drawn: Its pictures by name.
+        folder: Where they are written.
+
+    Returns:
+        The overview, as Markdown and as HTML, and ``results.json``.
+
+    Raises:
+        RunError: The folder cannot be written.
+    """
+    texts = {f"{stem}.html": to_html(document) for stem, document in pages(results, drawn).items()}
+    with writing(folder, _REMEDY):
+        _remove(folder)
+        _write_texts(folder, {RESULTS: results.to_json(), **markdown_pages(results), **texts})
+        for name, picture in drawn.items():
+            save_png(picture.figure, folder / FIGURES / f"{name}.png", _DPI)
+    return [folder / name for name in (f"{OVERVIEW}.md", f"{OVERVIEW}.html", RESULTS)]
+
+
+def copy_pages(source: Path, target: Path) -> None:
+    """Write the Markdown pages of a folder's ``results.json`` into another folder, or again into the same.
+
+    Args:
+        source: A folder with ``results.json`` and figures.
+        target: Where they go in place of what earlier calls left there; without HTML.
+
+    Raises:
+        RunError: The folder has no ``results.json`` that can be used, or the other cannot be written.
+    """
+    path = source / RESULTS
+    try:
+        text = path.read_text(encoding="utf-8")
+        texts = {RESULTS: text, **markdown_pages(Results.model_validate_json(text))}
+    except (OSError, ValueError) as error:
+        raise damaged(path, error, "write it again with fednlp reproduce --budget 0s") from error
+    with writing(target, "choose another folder"):
+        pictures = {path.name: path.read_bytes() for path in (source / FIGURES).glob("*.png")}
+        _remove(target)
+        _write_texts(target, texts)
+        for name, content in pictures.items():
+            (target / FIGURES / name).write_bytes(content)
+
+
+def _remove(folder: Path) -> None:
+    """Remove the pages and figures of earlier calls."""
+    for old in [*folder.glob("*.md"), *folder.glob("*.html"), *(folder / FIGURES).glob("*.png")]:
+        old.unlink()
+
+
+def _write_texts(folder: Path, texts: Mapping[str, str]) -> None:
+    (folder / FIGURES).mkdir(exist_ok=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")

@@ -1,0 +1,81 @@
+"""The engine of a run, and how many workers it has."""
+
+import os
+
+import torch
+
+from fednlp import config
+from fednlp.clock import IMPORTS, timed
+from fednlp.config import Experiment
+from fednlp.config.sections import GIVEN
+from fednlp.errors import ConfigError, FednlpError
+from fednlp.plugins import is_own, load, raised
+from fednlp.runtime import ENGINES
+from fednlp.runtime.engine import Engine
+from fednlp.runtime.launch import rank_of
+from fednlp.runtime.placement import workers_by_gpu
+from fednlp.training.worker_spec import pick_device
+
+_ENGINE_PARTS = ("start", "publish", "do", "close", "__len__", "__enter__", "__exit__")
+"""What is called of an engine."""
+
+
+@timed(IMPORTS)
+def open_engine(experiment: Experiment) -> Engine:
+    """Start the workers, which import most dependencies of all models beforehand."""
+    name, address = experiment.runtime.engine, experiment.runtime.address
+    if name == "pool" and rank_of()[1] > 1:
+        name = "mpi"
+    build = load(ENGINES.get(name, name), "runtime.engine")
+    preload = ("fednlp.models.preloaded",)
+    workers = _workers(experiment, elsewhere=name in ("mpi", "ray"))
+    further = {} if address is None else {"address": address}
+    try:
+        made: Engine = build(
+            workers, "fednlp.simulation.workers:open_worker", experiment.runtime.threads, preload, **further
+        )
+    except Exception as error:
+        if isinstance(error, FednlpError) or not is_own(name):
+            raise
+        raise ConfigError(f'runtime.engine = "{name}": making it raised {raised(error)}') from error
+    lacking = [part for part in _ENGINE_PARTS if not hasattr(made, part)]
+    if lacking:
+        raise ConfigError(
+            f'runtime.engine = "{name}" is no engine: it has no {lacking[0]} (see fednlp.runtime.engine.Engine)'
+        )
+    return made
+
+
+def _workers(experiment: Experiment, elsewhere: bool) -> int:
+    """Return the number of workers: as configured, or one a GPU, or one a core up to the clients of a round.
+
+    Args:
+        experiment: Resolved.
+        elsewhere: Whether no worker, or not every one, is in this process.
+
+    Raises:
+        ConfigError: Several are configured, and some code exists only in this process.
+    """
+    configured = experiment.runtime.workers
+    own = [name for _, name in config.own_code(experiment)]
+    if experiment.algorithm.name == GIVEN or any(name.startswith("__main__:") for name in own):
+        if configured > 1 or elsewhere:
+            setting = f"runtime.workers = {configured}" if configured > 1 else "other processes are to work"
+            raise ConfigError(
+                f"{setting}: what a notebook or a script defines lies in its own process "
+                'alone: write it into a file and name it "module:function", or say runtime.workers = 1 with '
+                'runtime.engine = "pool"'
+            )
+        return 1
+    runtime = experiment.runtime
+    device = pick_device(runtime.device, runtime.workers_per_gpu, runtime.gpu_mapping)
+    if device.type == "cuda" and runtime.device in ("auto", "cuda"):
+        gpus = torch.cuda.device_count()
+        places = sum(workers_by_gpu(gpus, runtime.workers_per_gpu, runtime.gpu_mapping))
+        return configured or min(places, experiment.clients_per_round)
+    if device.type != "cpu":
+        return configured or runtime.workers_per_gpu
+    if experiment.algorithm.name == "centralised" and experiment.evaluation.every >= experiment.num_rounds:
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return configured or max(1, min(cores // experiment.runtime.threads, experiment.clients_per_round))

@@ -1,0 +1,63 @@
+"""The pages in docs/results are what the code makes of their results.json, and have every table and figure."""
+
+from pathlib import Path
+
+import pytest
+
+from fednlp.reproduction.catalogue import shipped
+from fednlp.reproduction.manifest import Paper
+from fednlp.reproduction.results import Results
+from fednlp.reproduction.write import FIGURES, RESULTS, copy_pages, markdown_pages
+
+from .docs_blocks import ROOT, blocks, check_command
+
+FOLDER = ROOT / "docs/results"
+TEXT = (FOLDER / RESULTS).read_text(encoding="utf-8")
+FOUND = Results.model_validate_json(TEXT)
+
+
+def test_no_figure_was_typed() -> None:
+    written = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
+    assert written == markdown_pages(FOUND), (
+        "write them with: python -m fednlp.reproduction docs/results docs/results"
+    )
+    assert FOUND.to_json() == TEXT
+
+
+@pytest.mark.parametrize("paper", shipped(), ids=lambda paper: paper.name)
+def test_every_table_and_figure_is_there(paper: Paper) -> None:
+    """With the published figures and the claims of the manifest."""
+    (found,) = [one for one in FOUND.papers if one.name == paper.name]
+    assert [one.id for one in found.entries] == [entry.id for entry in paper.entries]
+    for one, entry in zip(found.entries, paper.entries, strict=True):
+        assert {row.name: row.published for row in one.rows} == {
+            row.name: row.published for row in entry.rows
+        }
+        assert [claim.says for claim in one.claims] == [claim.says for claim in entry.claims]
+        assert one.finished or one.reason
+    page = (FOLDER / f"{found.stem}.md").read_text(encoding="utf-8")
+    assert all(one.title.replace("|", "") in page.replace("\\", "") for one in found.entries)
+
+
+def test_every_picture_is_there() -> None:
+    """Their bytes depend on the version of matplotlib, so they are not compared."""
+    named = {one.name for paper in FOUND.papers for entry in paper.entries for one in entry.pictures}
+    assert {path.stem for path in (FOLDER / FIGURES).iterdir()} == named
+
+
+@pytest.mark.parametrize("page", sorted(FOLDER.glob("*.md")), ids=lambda page: page.stem)
+def test_commands_exist(page: Path) -> None:
+    for block in blocks(page):
+        for command in block.commands:
+            check_command(command)
+
+
+def test_pages_are_copied_with_their_figures_and_replace_older_ones(tmp_path: Path) -> None:
+    (tmp_path / FIGURES).mkdir()
+    (tmp_path / "old.md").write_text("x")
+    (tmp_path / FIGURES / "old.png").write_bytes(b"x")
+    copy_pages(FOLDER, tmp_path)
+    for path in (path for path in FOLDER.rglob("*") if path.is_file()):
+        assert (tmp_path / path.relative_to(FOLDER)).read_bytes() == path.read_bytes()
+    assert not (tmp_path / "old.md").exists()
+    assert not (tmp_path / FIGURES / "old.png").exists()
