@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fednlp.deployment.calls import StoredReply
-from fednlp.deployment.messages import Call, ObjectRef
+from fednlp.deployment.message_types import Call, ObjectRef
 from fednlp.deployment.objects import ref_of
 from fednlp.deployment.secure_agreed import Agreed
 from fednlp.deployment.secure_kept import KeptSessions, Session

@@ -29,8 +29,10 @@ from fednlp.deployment.links.mqtt import client as dialling
 from fednlp.deployment.links.mqtt import packets
 from fednlp.deployment.links.mqtt import server as listening
 from fednlp.deployment.links.mqtt.broker import Broker
+from fednlp.deployment.links.mqtt.gaps import Gaps
 from fednlp.deployment.links.mqtt.packets import Kind, Packet, join, new_id
-from fednlp.deployment.messages import Call, Get, from_server, pack
+from fednlp.deployment.message_types import Call, Get
+from fednlp.deployment.messages import from_server, pack
 from fednlp.deployment.serve import Listening, serve
 from fednlp.deployment.shards import split_out
 from fednlp.simulation.callback import NullCallback
@@ -419,7 +421,7 @@ def test_a_broker_that_acknowledges_nothing_is_given_up(
 def test_packets_that_wait_for_one_before_them_are_bounded_for_all_sites_together(
     broker: Mosquitto, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "_MOST_EARLY", 4 * packets.MOST_PAYLOAD)
+    monkeypatch.setattr(listening, "Gaps", partial(Gaps, 4 * packets.MOST_PAYLOAD))
     server = Server(tmp_path, authority, broker)
 
     async def admitted(site: str) -> Any:

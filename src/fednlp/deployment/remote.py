@@ -18,7 +18,7 @@ from fednlp.deployment.answers import require_own
 from fednlp.deployment.asked import SiteRequest
 from fednlp.deployment.calls import StoredReply
 from fednlp.deployment.hub import Hub
-from fednlp.deployment.messages import Call
+from fednlp.deployment.message_types import Call
 from fednlp.deployment.objects import mapped_privately
 from fednlp.deployment.publishing import Offer, Publisher
 from fednlp.deployment.rooms import rooms
