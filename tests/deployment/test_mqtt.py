@@ -565,7 +565,6 @@ def test_a_federation_by_way_of_a_broker_is_the_simulation(
 
 
 def test_what_does_not_go_by_a_broker_is_named(tmp_path: Path, experiment: Callable[..., Experiment]) -> None:
-    where = Listening(broker="mqtt://127.0.0.1", behind_proxy=True)
     made = split_out(
         experiment(
             {"partition.clients": 2, "clients_per_round": 2, "task.name": "text-classification"}
@@ -573,5 +572,10 @@ def test_what_does_not_go_by_a_broker_is_named(tmp_path: Path, experiment: Calla
         tmp_path / "shards",
         quiet,
     ).experiment
-    with pytest.raises(FednlpError, match="--broker goes with join tokens"):
-        serve(made, tmp_path / "server", [], where, NullCallback(), print)
+    for where, why in (
+        (Listening(broker="mqtt://127.0.0.1", behind_proxy=True), "--broker goes with join tokens"),
+        (Listening(broker="127.0.0.1:1883"), "127.0.0.1:1883 does not say how: type mqtts://host:port"),
+        (Listening(broker="mqtt://127.0.0.1", address="here:1"), "leave --address out"),
+    ):
+        with pytest.raises(FednlpError, match=why):
+            serve(made, tmp_path / "server", [], where, NullCallback(), print)

@@ -25,7 +25,7 @@ from fednlp.deployment.goodbye import let_go
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links import PeerIdentity, Running, Session, Wake
 from fednlp.deployment.links.grpc.server import serve as listen_with
-from fednlp.deployment.names import server_address
+from fednlp.deployment.names import broker_scheme, server_address
 from fednlp.deployment.organisation import Files, OrganisationAdmission
 from fednlp.deployment.proofs import Challenges
 from fednlp.deployment.run_directory import open_directory, run_name
@@ -176,8 +176,16 @@ def _require_fit(experiment: Experiment, where: Listening) -> None:
     """Refuse what a load balancer that ends TLS breaks, and what goes by no broker.
 
     Raises:
-        ConfigError: It breaks the experiment's secure aggregation, or an organisation's certificates.
+        ConfigError: It breaks the experiment's secure aggregation, or an organisation's certificates; or the broker's
+            address is none.
     """
+    if where.broker is not None and not broker_scheme(where.broker):
+        raise ConfigError(
+            f"--broker {where.broker} does not say how: type mqtts://host:port, or mqtt://host:port for a broker "
+            "without TLS of its own"
+        )
+    if where.broker is not None and where.address is not None:
+        raise ConfigError("--broker is the address that the sites are told: leave --address out")
     if where.broker is not None and (where.files is not None or where.behind_proxy):
         raise ConfigError(
             "--broker goes with join tokens: leave --ca, --cert and --key, or --behind-proxy, out"
