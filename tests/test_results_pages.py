@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fednlp.errors import RunError
 from fednlp.reproduction.catalogue import shipped
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.results import Results
@@ -55,9 +56,25 @@ def test_commands_exist(page: Path) -> None:
 def test_pages_are_copied_with_their_figures_and_replace_older_ones(tmp_path: Path) -> None:
     (tmp_path / FIGURES).mkdir()
     (tmp_path / "old.md").write_text("x")
+    (tmp_path / RESULTS).write_text("{}")
     (tmp_path / FIGURES / "old.png").write_bytes(b"x")
     copy_pages(FOLDER, tmp_path)
     for path in (path for path in FOLDER.rglob("*") if path.is_file()):
         assert (tmp_path / path.relative_to(FOLDER)).read_bytes() == path.read_bytes()
     assert not (tmp_path / "old.md").exists()
     assert not (tmp_path / FIGURES / "old.png").exists()
+
+
+def test_pages_are_never_copied_into_a_folder_of_other_files(tmp_path: Path) -> None:
+    """The pages that lie there are removed first, so they have to be pages of this command."""
+    notes = tmp_path / "notes.md"
+    notes.write_text("mine")
+    with pytest.raises(RunError, match=r"holds files but no results\.json: choose a new folder"):
+        copy_pages(FOLDER, tmp_path)
+    assert [*tmp_path.iterdir()] == [notes]
+    assert notes.read_text() == "mine"
+
+
+def test_published_figures_have_the_decimals_of_their_column() -> None:
+    page = (FOLDER / "003-platform.md").read_text(encoding="utf-8")
+    assert "| uniform | 61.0 | 60.9 | 69.1 | 86.9 |" in page

@@ -1,5 +1,6 @@
 """A paper's tables and figures as data: what makes each of them here, what was published, and what is claimed."""
 
+from itertools import chain
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -154,6 +155,14 @@ class Claim(_Table):
     at_most: float = float("inf")
     within: float = 0.0
 
+    @model_validator(mode="after")
+    def _rows_of_its_kind(self) -> Self:
+        if self.kind in ("ratio", "close") and len(self.rows) != 2:
+            raise ValueError(f"{self.kind} is of two rows")
+        if self.kind == "ratios fall" and (len(self.rows) < 4 or len(self.rows) % 2):
+            raise ValueError("ratios fall is of two pairs of rows, or more")
+        return self
+
 
 class Entry(_Table):
     """One table or figure.
@@ -213,6 +222,10 @@ class Entry(_Table):
         """The columns of the paper's table, in the order of their first figures."""
         return list(dict.fromkeys(name for row in self.rows for name in row.published))
 
+    def runs_of(self, row: Row, column: Column) -> str:
+        """Return the key of the runs of a cell; empty where neither its row nor its column says which of several."""
+        return row.run or column.run or (self.runs[0] if len(self.runs) == 1 else "")
+
 
 class Paper(_Table):
     """A paper: its tables and figures, and the runs that make them.
@@ -238,6 +251,9 @@ class Paper(_Table):
         ids = [entry.id for entry in self.entries]
         if len(set(ids)) < len(ids):
             raise ValueError("two entries have the same id")
+        titles = [entry.title for entry in self.entries]
+        if len(set(titles)) < len(titles):
+            raise ValueError("two entries have the same title")
         named = [runs.model_of for runs in self.runs.values() if runs.model_of]
         for entry in self.entries:
             used = {row.run for row in entry.rows} | {column.run for column in entry.columns}
@@ -248,6 +264,8 @@ class Paper(_Table):
         unknown = [key for key in named if key not in self.runs]
         if unknown:
             raise ValueError(f"there are no runs {unknown[0]}")
+        for entry in self.entries:
+            self._require_known_methods(entry)
         first = {runs.model_of for runs in self.runs.values()} - {""}
         chained = sorted(key for key in first if self.runs[key].model_of)
         if chained:
@@ -255,3 +273,22 @@ class Paper(_Table):
                 f"the runs {chained[0]} give the first model of others, and begin with one of others themselves"
             )
         return self
+
+    def _require_known_methods(self, entry: Entry) -> None:
+        """Check that the runs have the methods of rows and targets, whose cells would stay empty otherwise."""
+        known = {key: [*self.runs[key].methods, *self.runs[key].baselines] for key in entry.runs}
+        every = list(dict.fromkeys(chain.from_iterable(known.values())))
+        for column in entry.columns:
+            if isinstance(column.target, str) and column.target not in every:
+                raise ValueError(_unknown(f"the target of column {column.name}", entry, column.target, every))
+        for row in entry.rows if entry.columns and entry.runs else []:
+            wanted = [
+                (entry.runs_of(row, column), column.method.replace("{}", row.method) or row.method)
+                for column in entry.columns
+            ]
+            if row.method and not any(method in known.get(key, ()) for key, method in wanted):
+                raise ValueError(_unknown(f"row {row.name}", entry, row.method, every))
+
+
+def _unknown(what: str, entry: Entry, method: str, known: list[str]) -> str:
+    return f"{what} of {entry.id} is {method}, which its runs do not have: {', '.join(known)}"

@@ -50,8 +50,7 @@ def _run_cell(
     runs: Mapping[str, Mapping[str, list[Run]]], entry: Entry, column: Column, row: Row, measure: Measure
 ) -> dict[int, float]:
     part = "personal" if entry.measure == "personal" else "global"
-    key = row.run or column.run or (next(iter(runs)) if len(runs) == 1 else "")
-    group = runs.get(key, {})
+    group = runs.get(entry.runs_of(row, column), {})
     target = _target(column, group, part)
     method = column.method.replace("{}", row.method) if column.method else row.method
     values = {run.seed: _value(run, measure, column, row, part, target) for run in group.get(method, [])}

@@ -24,8 +24,8 @@ OVERVIEW = "index"
 _TITLE = "Tables and figures of papers"
 _LEAD = (
     "Tables and figures of papers at laptop size, beside the published figures. Models, data and rounds are smaller "
-    "than the papers', so the figures differ. What can agree is their direction. The command fednlp reproduce wrote "
-    "these pages from the run directories."
+    "than the papers', so the figures differ. What can agree is their direction. Each figure found here was read from "
+    "run directories, which the commands below make."
 )
 _READING = (
     ("figures", "(paper) is published, (here) was found; the mean over seeds ± half of its 95 % interval"),
@@ -83,7 +83,7 @@ def _overview(results: Results) -> Document:
     machines = dict.fromkeys(_named(machine) for paper in results.papers for machine in paper.machines)
     against = _against(results)
     sections = [
-        ReportSection("Papers", [_papers(results)]),
+        ReportSection("Papers", [_papers(results), Code(_commands(results), "sh")]),
         ReportSection("Claims that disagree", [against] if against.rows else []),
         ReportSection("Machines", [Text(f"{name}.") for name in machines]),
         ReportSection("How to read the pages", [KeyValues(_READING)]),
@@ -122,6 +122,10 @@ def _papers(results: Results) -> Grid:
     return Grid(heads, rows, notes, words=True, links=[paper.stem for paper in results.papers])
 
 
+def _commands(results: Results) -> str:
+    return "\n".join(paper.command for paper in results.papers)
+
+
 def _against(results: Results) -> Grid:
     found = [
         (paper, entry, claim)
@@ -153,10 +157,9 @@ def _paper_page(paper: PaperResults, drawn: Mapping[str, Picture]) -> Document:
     found = [entry for entry in paper.entries if entry.finished]
     missing = [entry for entry in paper.entries if entry.reason and entry.state != "impossible"]
     others = [[one.title, one.shows, one.reason] for one in paper.entries if one.state == "impossible"]
+    begun = _entries(found) if found else Text("Nothing of it has been made yet.")
     sections = [
-        ReportSection(
-            "Overview", [_entries(found), Text("All of it is made by:"), Code(paper.command, "sh")]
-        ),
+        ReportSection("Overview", [begun, Text("All of it is made by:"), Code(paper.command, "sh")]),
         *(ReportSection(one.title, list(_blocks(one, drawn)), heading_anchor(one.title)) for one in found),
         ReportSection("Not finished", [_unfinished(missing)] if missing else []),
         ReportSection(
@@ -233,15 +236,23 @@ def _table(entry: Finding, notes: Sequence[str]) -> Grid:
         *(f"{column.name} (here)" for column in entry.columns),
     ]
     mixed = len(_seed_counts(entry)) > 1
+    published = {name: _published(entry, name) for name in entry.published}
     rows = [
         [
             row.name,
-            *(f"{row.published[name]:,.10g}" if name in row.published else DASH for name in entry.published),
+            *(texts.get(row.name, DASH) for texts in published.values()),
             *(_cell(column, row.name, mixed) for column in entry.columns),
         ]
         for row in entry.rows
     ]
     return Grid(heads, rows, notes)
+
+
+def _published(entry: Finding, name: str) -> dict[str, str]:
+    """Return a published column by row, all of it with the same number of decimals."""
+    values = {row.name: row.published[name] for row in entry.rows if name in row.published}
+    decimals = max(len(f"{value:.10f}".rstrip("0").partition(".")[2]) for value in values.values())
+    return {row: f"{value:,.{decimals}f}" for row, value in values.items()}
 
 
 def _cell(column: FoundColumn, row: str, mixed: bool) -> str:

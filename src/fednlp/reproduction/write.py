@@ -5,6 +5,7 @@ from pathlib import Path
 
 from fednlp.checked_json import damaged
 from fednlp.disk import writing
+from fednlp.errors import RunError
 from fednlp.reports.document import Picture
 from fednlp.reports.html import to_html
 from fednlp.reports.markdown import to_markdown
@@ -57,7 +58,8 @@ def copy_pages(source: Path, target: Path) -> None:
         target: Where they go in place of what earlier calls left there; without HTML.
 
     Raises:
-        RunError: The folder has no ``results.json`` that can be used, or the other cannot be written.
+        RunError: The folder has no ``results.json`` that can be used, or the other holds files of something else or
+            cannot be written.
     """
     path = source / RESULTS
     try:
@@ -66,6 +68,10 @@ def copy_pages(source: Path, target: Path) -> None:
     except (OSError, ValueError) as error:
         raise damaged(path, error, "write it again with fednlp reproduce --budget 0s") from error
     with writing(target, "choose another folder"):
+        if any(target.iterdir()) and not (target / RESULTS).is_file():
+            raise RunError(
+                f"{target} holds files but no {RESULTS}: choose a new folder, or one of earlier pages"
+            )
         pictures = {path.name: path.read_bytes() for path in (source / FIGURES).glob("*.png")}
         _remove(target)
         _write_texts(target, texts)
