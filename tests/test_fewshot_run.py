@@ -13,11 +13,14 @@ from safetensors.numpy import load_file
 
 import fednlp
 from fednlp.config import Experiment
+from fednlp.config.identity import canonical, differences
 from fednlp.errors import ConfigError, ModelError
 from fednlp.federated.client import TrainRequest
 from fednlp.partition import Partition
+from fednlp.reports import write_report
 from fednlp.runtime.pool import Pool
 from fednlp.simulation.callback import Callback, NullCallback
+from fednlp.simulation.central_labels import READS_HIDDEN_LABELS
 from fednlp.simulation.components import open_data
 from fednlp.simulation.label_judge import LabelJudge
 from fednlp.simulation.run_dir import RunDir
@@ -548,6 +551,68 @@ def test_a_line_says_how_right_pseudo_labels_are(experiment: Make, tmp_path: Pat
         assert sum(line["hidden_truth"]["given"]) == line["labels"]["pseudo"]
         assert line["hidden_truth"]["candidates"][0] == line["labelled"]
         assert 0 < line["hidden_truth"]["new"][0] <= line["hidden_truth"]["candidates"][0]
+
+
+@pytest.mark.parametrize("pacing", ["static", "curriculum", "search"])
+def test_true_label_counts_are_those_of_the_clients_texts(
+    pacing: str, experiment: Make, outcome: Outcome, stopping: Stopping, tmp_path: Path
+) -> None:
+    """No class has more labels than its share, and the log, the summary and the report name the hidden labels."""
+    few = METHODS["search" if pacing == "search" else "static"]["fewshot"] | {
+        "pacing": pacing,
+        "label_counts": "truth",
+    }
+    made = experiment({"fewshot": few, "num_rounds": 16 if pacing == "search" else 4})
+    said: list[str] = []
+
+    class Listening(NullCallback):
+        def log(self, text: str) -> None:
+            said.append(text)
+
+    run = fednlp.run(made, tmp_path / "run", callback=Listening())
+    assert READS_HIDDEN_LABELS in said
+    assert run.read_json("summary.json")["note"] == READS_HIDDEN_LABELS
+    assert "reads hidden labels" in (run.folder / "model" / "README.md").read_text()
+    true, pseudo = open_data(run.experiment()).labels("train"), load_file(run.state)["vector.fewshot.pseudo"]
+    partition = Partition.load(run.partition)
+    for client in range(partition.num_clients):
+        own = partition.train(client)
+        given = pseudo[own][pseudo[own] >= 0]
+        assert (np.bincount(given, minlength=9) <= np.bincount(true[own], minlength=9)).all()
+    with stopping(rounds=2, pieces=1) as callback:
+        fednlp.run(made, tmp_path / "stopped", callback=callback)
+    assert outcome(fednlp.resume(tmp_path / "stopped")) == outcome(run)
+
+
+def test_true_label_counts_say_so_in_the_report(experiment: Make, tmp_path: Path) -> None:
+    few = FEW | {"pacing": "static", "per_client": 5, "label_counts": "truth"}
+    run = fednlp.run(experiment({"fewshot": few, "num_rounds": 1}), tmp_path / "run")
+    pages = write_report([run.folder], tmp_path / "report")
+    texts = [path.read_text(encoding="utf-8") for path in pages if path.suffix in (".md", ".html")]
+    assert len(texts) > 1
+    assert all("reads hidden labels: an upper bound" in text for text in texts)
+
+
+def test_without_pseudo_labels_no_hidden_label_is_read(experiment: Make, tmp_path: Path) -> None:
+    few = FEW | {"pacing": "none", "label_counts": "truth"}
+    run = fednlp.run(experiment({"fewshot": few, "num_rounds": 1}), tmp_path / "run")
+    assert run.read_json("summary.json")["note"] is None
+
+
+def test_label_counts_of_the_model_are_the_run_without_the_key(experiment: Make) -> None:
+    plain, said, true = (
+        experiment({"fewshot": FEW | more})
+        for more in ({}, *({"label_counts": o} for o in ("model", "truth")))
+    )
+    assert canonical(plain) == canonical(said)
+    assert "label_counts" not in canonical(plain)["fewshot"]
+    assert differences(plain, true) == ["fewshot.label_counts: None -> truth"]
+
+
+def test_true_label_counts_and_class_balance_contradict(experiment: Make) -> None:
+    few = FEW | {"label_counts": "truth", "class_balanced": True}
+    with pytest.raises(ConfigError, match="two rules for the number of pseudo labels"):
+        experiment({"fewshot": few}).resolved()
 
 
 @pytest.mark.parametrize("round_number", [1, 2])
