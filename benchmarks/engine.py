@@ -26,10 +26,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+from bare import VOCABULARY, as_batches, as_rows, bert_config, take_steps
 
-CLIENTS, LENGTH, BATCH, RATE, VOCABULARY = 50, 64, 8, 0.05, 30522
+CLIENTS, LENGTH, BATCH, RATE = 50, 64, 8, 0.05
 BOUNDS = {"10x4 workers=1": 1.05, "10x4 workers=2": 1.10, "30x1 workers=1": 1.20, "30x1 workers=2": 1.30}
 
 
@@ -57,44 +56,24 @@ def bare_round(model: Any, batches: list[list[tuple[Any, Any, Any]]]) -> float:
 
     start = time.perf_counter()
     for client in batches:
-        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-        for ids, mask, labels in client:
-            loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            loss.item()
+        take_steps(model, torch.optim.SGD(model.parameters(), lr=RATE), client)
     return time.perf_counter() - start
 
 
 def prepare(folder: Path, steps: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Write model configuration, features and partition; return a worker's specification and an experiment's."""
     import numpy as np
-    from transformers import BertConfig
 
     from fednlp.data.features import write_features
     from fednlp.partition import Partition
     from fednlp.training.local_training import LocalTraining
-    from fednlp.training.worker import WorkerSpec
+    from fednlp.training.worker_spec import WorkerSpec
 
-    config = BertConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=512,
-        num_labels=2,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        architectures=["BertForSequenceClassification"],
-    )
-    config.save_pretrained(folder)
+    bert_config("bert-tiny").save_pretrained(folder)
     rows = []
     for client in range(CLIENTS):
         ids, labels = client_texts(client, steps)
-        rows += [
-            {"input_ids": i, "label": label} for i, label in zip(ids.tolist(), labels.tolist(), strict=True)
-        ]
+        rows += as_rows(ids, labels)
     write_features(folder / "features", iter([rows]))
     each = steps * BATCH
     numbers, offsets = np.arange(CLIENTS * each), np.arange(CLIENTS + 1) * each
@@ -151,7 +130,8 @@ class Federation:
         from fednlp.simulation.rounds import FederatedTraining
         from fednlp.tasks import task_from
         from fednlp.training.model_layout import flat_weights
-        from fednlp.training.worker import ClientWorker, WorkerSpec
+        from fednlp.training.worker import ClientWorker
+        from fednlp.training.worker_spec import WorkerSpec
 
         spec, settings = prepared or prepare(folder, steps)
         settings = {
@@ -198,8 +178,7 @@ def measure_ratio(cohort: int, steps: int, workers: int, rounds: int) -> dict[st
         batches = {}
         for client in range(CLIENTS):
             ids, labels = client_texts(client, steps)
-            parts = zip(ids.split(BATCH), labels.split(BATCH), strict=True)
-            batches[client] = [(i, torch.ones_like(i), y) for i, y in parts]
+            batches[client] = as_batches(ids, labels, BATCH)
         ours, bare, ratios = [], [], []
         for number in range(rounds + 2):
             seconds, clients = federation.round()

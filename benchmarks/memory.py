@@ -15,43 +15,28 @@ Only Linux tells these figures.
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+from bare import as_batches, as_rows, bert_config, build, random_texts, take_steps
 
-LENGTH, BATCH, STEPS, CLIENTS, VOCABULARY = 128, 8, 2, 4, 30522
+LENGTH, BATCH, STEPS, CLIENTS = 128, 8, 2, 4
+TEXTS = CLIENTS * STEPS * BATCH
 PEAK_BOUND, SHARED_BOUND = 1.1, 0.6
-
-
-def texts() -> tuple[Any, Any]:
-    """Return token ids (CLIENTS * STEPS * BATCH, LENGTH) and labels."""
-    import torch
-
-    count = CLIENTS * STEPS * BATCH
-    ids = torch.randint(1000, VOCABULARY, (count, LENGTH), generator=torch.Generator().manual_seed(0))
-    return ids, torch.arange(count) % 2
 
 
 def measure_bare() -> dict[str, Any]:
     """Take the steps of the bare loop; return the peak."""
     import torch
     from big_data import memory
-    from precision import SIZES, build
 
     torch.set_num_threads(1)
-    model = build(*SIZES["distilbert"], 0.1).train()
-    ids, labels = texts()
+    model = build("distilbert", 0.1).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
-    for own, wanted in zip(ids.split(BATCH), labels.split(BATCH), strict=True):
-        model(input_ids=own, attention_mask=torch.ones_like(own), labels=wanted).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    take_steps(model, optimizer, as_batches(*random_texts(TEXTS, LENGTH), BATCH))
     return memory()
 
 
@@ -60,8 +45,6 @@ def measure_worker() -> dict[str, Any]:
     import engine
     import numpy as np
     import torch
-    from precision import SIZES
-    from transformers import BertConfig
 
     from fednlp.data.features import write_features
     from fednlp.partition import Partition
@@ -71,18 +54,8 @@ def measure_worker() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         spec, settings = engine.prepare(folder, 1)
-        layers, width, heads = SIZES["distilbert"]
-        BertConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=width,
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            intermediate_size=4 * width,
-            num_labels=2,
-            architectures=["BertForSequenceClassification"],
-        ).save_pretrained(folder)
-        ids, labels = texts()
-        rows = [{"input_ids": i, "label": y} for i, y in zip(ids.tolist(), labels.tolist(), strict=True)]
+        bert_config("distilbert", 0.1).save_pretrained(folder)
+        rows = as_rows(*random_texts(TEXTS, LENGTH))
         write_features(folder / "texts", iter([rows]))
         numbers, nobody = np.arange(len(rows)), np.zeros(CLIENTS + 1, dtype=np.int64)
         offsets = np.arange(CLIENTS + 1) * STEPS * BATCH
@@ -122,8 +95,7 @@ def measure_adapters() -> None:
     task, source = TextClassification(("0", "1")), str(named_model("minilm"))
     model = pretrained_model(source, task.model_class, task.settings(), {}, 0, {"method": "lora"})
     x, replica = flat_weights(model), Replica(model, torch.device("cpu"), True)
-    ids = torch.randint(1000, 30000, (BATCH, LENGTH), generator=torch.Generator().manual_seed(0)).tolist()
-    features = Features.in_memory([{"input_ids": row, "label": 0} for row in ids])
+    features = Features.in_memory(as_rows(*random_texts(BATCH, LENGTH)))
     options = LocalTraining(per_device_train_batch_size=BATCH, optimizer="adam")
     LocalTrainer(replica, task, features, np.arange(BATCH), options, x, 0, 1, 0).steps(x)
     frozen = sum(p.numel() for p in model.parameters() if not p.requires_grad)

@@ -11,32 +11,17 @@ ratios. The same is measured of evaluation, in batches of 64 that are sorted by 
 
 import argparse
 import json
-import os
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+from bare import build
 
 CLIENTS, TEXTS, TESTS, BOUND = 2, 32, 128, 0.8
 WORDS = {"sst-2": (9.0, 0.75, 1, 58), "trec": (10.0, 0.35, 3, 32)}
 """Median and spread of the log-normal numbers of tokens, the fewest and the most, before the two special ones."""
-MODELS = {
-    "bert-tiny": {
-        "hidden_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 512,
-    },
-    "minilm": {
-        "hidden_size": 384,
-        "num_hidden_layers": 6,
-        "num_attention_heads": 12,
-        "intermediate_size": 1536,
-    },
-}
+MODELS = ("bert-tiny", "minilm")
 
 
 def texts(name: str, count: int) -> Any:
@@ -57,22 +42,24 @@ class Side:
     """A model that trains and evaluates, with padding or without.
 
     Args:
-        sizes: Of the model.
+        size: Of the model.
         features: Of the texts.
         free: Whether it computes without padding.
+        onednn: Whether oneDNN computes its linear layers.
     """
 
-    def __init__(self, sizes: dict[str, int], features: Any, free: bool) -> None:
+    def __init__(self, size: str, features: Any, free: bool, onednn: bool) -> None:
         import torch
-        from transformers import BertConfig, BertForSequenceClassification
 
         from fednlp.training.local_training import LocalTraining
         from fednlp.training.model_layout import flat_weights
+        from fednlp.training.onednn import use_onednn
         from fednlp.training.padding_free import find_padding_free
         from fednlp.training.replica import Replica
 
-        torch.manual_seed(0)
-        model = BertForSequenceClassification(BertConfig(**sizes))
+        model = build(size, 0.1)
+        if onednn:
+            use_onednn(model)
         self.x, self.features = flat_weights(model), features
         found = find_padding_free(model) if free else None
         self.replica = Replica(model, torch.device("cpu"), True)
@@ -117,11 +104,11 @@ def _seconds(work: Callable[[], None]) -> float:
     return time.perf_counter() - start
 
 
-def measured(model: str, data: str, repeats: int) -> dict[str, Any]:
+def measured(model: str, data: str, repeats: int, onednn: bool) -> dict[str, Any]:
     """Return the ratios of a model on a data set's lengths."""
     features = texts(data, CLIENTS * TEXTS + TESTS)
-    padded, free = (Side(MODELS[model], features, on) for on in (False, True))
-    found: dict[str, Any] = {"model": model, "texts": data}
+    padded, free = (Side(model, features, on, onednn) for on in (False, True))
+    found: dict[str, Any] = {"model": model, "texts": data, "onednn": onednn}
     for what in ("train", "evaluate"):
         ratios, plain = [], []
         for repeat in range(repeats + 1):
@@ -141,13 +128,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
+    parser.add_argument("--onednn", action="store_true", help="both sides as with runtime.onednn")
     parser.add_argument("--repeats", type=int, default=9)
     options = parser.parse_args()
     import torch
 
     torch.set_num_threads(1)
-    rows = [measured(model, data, options.repeats) for model in options.models for data in WORDS]
+    rows = [
+        measured(model, data, options.repeats, options.onednn) for model in options.models for data in WORDS
+    ]
     print(json.dumps({"bound": BOUND, "measured": rows}, indent=1))
 
 

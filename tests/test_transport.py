@@ -113,3 +113,10 @@ def test_an_address_is_for_a_cluster_of_ray(experiment: Make) -> None:
         fednlp.FednlpError, match=r'address is that of a cluster of Ray: say runtime.engine = "ray"'
     ):
         experiment({"runtime.address": "head:6379"}).resolved()
+
+
+def test_ray_lays_its_actors_over_the_gpus_by_itself(experiment: Make) -> None:
+    mapped = {"runtime.gpu_mapping": "gpus.toml"}
+    with pytest.raises(fednlp.FednlpError, match=r"runtime\.gpu_mapping: Ray lays its actors"):
+        experiment(mapped | {"runtime.engine": "ray"}).resolved()
+    assert experiment(mapped).resolved().runtime.gpu_mapping == "gpus.toml"

@@ -28,7 +28,7 @@ from fednlp.simulation.components import build_components, open_data
 from fednlp.simulation.configured_algorithm import build_algorithm
 from fednlp.simulation.run_dir import RunDir
 from fednlp.simulation.workers import worker_spec
-from fednlp.training.client import ClientInit
+from fednlp.training.client_record import ClientInit
 from fednlp.training.model_layout import flat_weights
 from fednlp.training.worker import ClientWorker
 from fednlp.training.worker_spec import personal_names

@@ -40,7 +40,7 @@ def test_the_lines_are_those_of_an_experiment_file() -> None:
     assert tomllib.loads(lines) == {"runtime": {"workers": 4, "threads": 2}, "client": {"max_steps": 3}}
 
 
-def test_bfloat16_is_tried_last_with_the_fastest_of_the_others(
+def test_onednn_and_bfloat16_are_tried_last_with_the_fastest_of_the_others(
     experiment: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def trial(_: Experiment, changes: dict[str, Any]) -> Trial:
@@ -48,8 +48,12 @@ def test_bfloat16_is_tried_last_with_the_fastest_of_the_others(
 
     monkeypatch.setattr(tuning, "_trial", trial)
     trials = [*tuning.tried(experiment({}), 60)]
-    assert trials[-1].changes == {**fastest(trials[:-1]).changes, "client.bf16": True}
-    assert all("client.bf16" not in one.changes for one in trials[:-1])
+    usual = trials[:-2]
+    assert trials[-2].changes == {**fastest(usual).changes, "runtime.onednn": True}
+    assert trials[-1].changes == {**fastest(usual).changes, "client.bf16": True}
+    assert all({*one.changes} == {"runtime.workers", "runtime.threads"} for one in usual)
+    again = [*tuning.tried(experiment({"runtime.onednn": True}), 60)]
+    assert [one.changes for one in again] == [one.changes for one in (*usual, trials[-1])]
     low = [*tuning.tried(experiment({"client.bf16": True}), 60)]
     assert all("client.bf16" not in one.changes for one in low)
 

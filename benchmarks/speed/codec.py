@@ -20,7 +20,8 @@ def codec(megabytes: float, repeats: int) -> dict[str, Any]:
     import torch
 
     from fednlp.deployment.links.system import keep_freed_memory
-    from fednlp.deployment.messages import UploadChunk, from_client
+    from fednlp.deployment.message_types import UploadChunk
+    from fednlp.deployment.messages import from_client
     from fednlp.deployment.messages import pack as frame
     from fednlp.federated.message import pack
     from fednlp.federated.params import Layout

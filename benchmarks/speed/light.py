@@ -46,9 +46,10 @@ def serve(
     from made_up import experiment as small
 
     import fednlp
-    from fednlp.deployment.federation import FOLDER, Federation, open_directory, run_name
+    from fednlp.deployment.federation import FOLDER, Federation
     from fednlp.deployment.hub import Hub
     from fednlp.deployment.links.grpc import server as link
+    from fednlp.deployment.run_directory import open_directory, run_name
     from fednlp.simulation.callback import NullCallback
     from tests.deployment.throwaway import name_of
 
@@ -88,7 +89,7 @@ class LightClient:
 
     def __init__(self, folder: Path, number: int) -> None:
         from fednlp.deployment.client_session import ClientSession
-        from fednlp.deployment.objects import ObjectCache
+        from fednlp.deployment.object_cache import ObjectCache
         from fednlp.deployment.outbox import Outbox
 
         self.folder, self.number = folder, number
@@ -100,7 +101,7 @@ class LightClient:
     def _work(self, call: Any) -> None:
         from fednlp.deployment.setup import Ready, is_setup, read_setup
         from fednlp.federated.client import ClientResult, TrainRequest
-        from fednlp.runtime.messages import from_json, to_json
+        from fednlp.runtime.message_json import from_json, to_json
 
         if is_setup(call.id):
             clients = read_setup(call.request).clients

@@ -160,7 +160,7 @@ def receive_by_broker(port: Any, results: Any, folder: Path, size: int, repeats:
 def receive_upload(port: Any, results: Any, folder: Path, size: int, repeats: int, tls: Any) -> None:
     """Receive files as the server of a run: ask for each upload, and take it from the inbox."""
     from fednlp.deployment.hub import Hub
-    from fednlp.deployment.messages import Call
+    from fednlp.deployment.message_types import Call
 
     arrivals = Arrivals(results)
     os.fsync = arrivals.fsync  # type: ignore[assignment]
@@ -264,7 +264,7 @@ class Upload(Runner):
 
     def __init__(self, folder: Path, size: int, repeats: int, authority: Any) -> None:
         from fednlp.deployment.client_session import ClientSession
-        from fednlp.deployment.objects import ObjectCache
+        from fednlp.deployment.object_cache import ObjectCache
         from fednlp.deployment.outbox import Outbox
 
         super().__init__(receive_upload, folder, size, repeats, tls_of(authority))

@@ -91,7 +91,7 @@ def _serve(port: Any, results: Any, folder: Path, pair: Any, root: bytes) -> Non
     """Be the server of a crowd: ask one client for an upload, and say when it is there."""
     from fednlp.deployment.hub import Hub
     from fednlp.deployment.links.grpc import server as link
-    from fednlp.deployment.messages import Call
+    from fednlp.deployment.message_types import Call
 
     hub = Hub(folder / "hub", "crowd")
     credentials = link.grpc.ssl_server_credentials([pair], root, True)
@@ -159,7 +159,7 @@ class _Honest:
     def __init__(self, folder: Path, address: str, credentials: Any) -> None:
         from fednlp.deployment.client_session import ClientSession
         from fednlp.deployment.links.grpc import client as link
-        from fednlp.deployment.objects import ObjectCache
+        from fednlp.deployment.object_cache import ObjectCache
         from fednlp.deployment.outbox import Outbox
 
         self.folder, self.data = folder, os.urandom(_UPLOAD)

@@ -32,7 +32,7 @@ def command(
         arguments: Of the command line.
         home: What a site keeps.
         log: Where it prints to.
-        fatal: (a call, whether its answer is on the disk): the process kills itself there, once.
+        fatal: (a call, whether its answer is in the outbox): the process kills itself there, once.
         hook: Called with ``home`` before the command begins.
     """
     from fednlp.cli import main
@@ -58,16 +58,16 @@ def _watch(home: Path, fatal: Sequence[tuple[str, bool]]) -> None:
     from fednlp.deployment.outbox import RunOutbox
     from fednlp.training.local import LocalTrainer
 
-    put, steps = RunOutbox.put, LocalTrainer.steps
+    hold, steps = RunOutbox.hold, LocalTrainer.steps
 
     def note(line: str) -> None:
         with (home / "worked.txt").open("a") as file:
             file.write(f"{line}\n")
 
-    def noted_put(self: RunOutbox, reply: Any, body: Path | None) -> None:
+    def noted_hold(self: RunOutbox, reply: Any, body: Path | None) -> None:
         for stored in (False, True):
             if stored:
-                put(self, reply, body)
+                hold(self, reply, body)
                 note(f"stored {reply.id}")
             death = home / f"killed.{reply.id}.{stored}"
             if (reply.id, stored) in fatal and not death.exists():
@@ -78,7 +78,7 @@ def _watch(home: Path, fatal: Sequence[tuple[str, bool]]) -> None:
         note(f"trains {self.round} {self.client}")
         return steps(self, *given, **options)
 
-    RunOutbox.put = noted_put  # type: ignore[method-assign]
+    RunOutbox.hold = noted_hold  # type: ignore[method-assign]
     LocalTrainer.steps = noted_steps  # type: ignore[method-assign]
 
 
@@ -87,9 +87,9 @@ class Work:
     """What sites have done.
 
     Attributes:
-        begun: How often each (round, client) was begun to be trained: again where a kill came before the answer was on
-            the disk, and twice at once by a method that trains two models.
-        twice: Calls that were answered twice, and trainings that were begun after their answer was on the disk.
+        begun: How often each (round, client) was begun to be trained: again where a kill came before the answer was in
+            the outbox, and twice at once by a method that trains two models.
+        twice: Calls that were answered twice, and trainings that were begun after their answer was in the outbox.
     """
 
     begun: Counter[tuple[int, int]] = field(default_factory=Counter)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import fednlp
 from fednlp import Algorithm
-from fednlp.costs import LayerSizes, TrainingDepth, layer_sizes, peak_memory
+from fednlp.costs import LayerSizes, ModelSizes, TrainingDepth, client_memory, layer_sizes, peak_memory
 from fednlp.errors import ConfigError
 
 PROCESS = Path(__file__).with_name("training_process.py")
@@ -60,10 +60,11 @@ def _assert_near(cases: list[dict[str, Any]], runs: int = 1) -> None:
     wrong = []
     for case, *took in zip(cases, *(_peaks(cases) for _ in range(runs)), strict=True):
         peak = statistics.median(each["peak"] for each in took)
+        shape = LayerSizes(case["hidden"], case["heads"], case["intermediate"])
         said = peak_memory(
             took[0]["parameters"],
             took[0]["trained"],
-            LayerSizes(case["hidden"], case["heads"], case["intermediate"]),
+            shape,
             _plan(case),
             batch=case["batch"],
             length=case["length"],
@@ -74,9 +75,23 @@ def _assert_near(cases: list[dict[str, Any]], runs: int = 1) -> None:
             checkpointing=case.get("checkpointing", False),
             exact=case["exact"],
         )
+        if case.get("max_tokens"):
+            sizes_of = ModelSizes(took[0]["parameters"], shape, case["length"])
+            step = {"batch": case["batch"], "max_tokens": case["max_tokens"]}
+            said = client_memory(sizes_of, _plan(case), took[0]["trained"], **step)
         name = " ".join(
             str(case.get(key))
-            for key in ("hidden", "plan", "batch", "length", "exact", "prompt", "method", "checkpointing")
+            for key in (
+                "hidden",
+                "plan",
+                "batch",
+                "length",
+                "exact",
+                "prompt",
+                "method",
+                "checkpointing",
+                "max_tokens",
+            )
         )
         text = f"{name}: {said / 1e6:.0f} for {peak / 1e6:.0f} MB, {said / peak:.2f}"
         print(text)
@@ -120,6 +135,13 @@ def test_checkpointing_takes_what_is_predicted_within_a_fifth() -> None:
         case for shape in ((8, 128), (32, 128)) for case in _cases(MINILM, ("full", "top-2", "bias"), *shape)
     ]
     _assert_near([{**case, "checkpointing": on} for case in cases for on in (False, True)])
+
+
+@needs_glibc
+@pytest.mark.slow
+def test_passes_of_so_many_tokens_take_what_is_predicted_within_a_fifth() -> None:
+    cases = _cases(MINILM, ("full", "top-2", "bias"), 32, 128)
+    _assert_near([{**case, "max_tokens": 1024} for case in cases])
 
 
 @needs_glibc

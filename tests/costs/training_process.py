@@ -5,7 +5,8 @@ It reads a JSON list of cases from its arguments, and forks for each: what a cas
 and have trained a tiny model, so they are not counted; weights, gradients, optimiser, activations, and what the
 allocator holds beside, are. The plan "label" trains nothing, and a "prompt" is learned by the model's own head, which
 gives logits at one place of a row. A "method" is the client of a method of federated learning, by its name and options,
-whose local steps are the same loop. In an "exact" case the allocator gives every freed block of 64 kB or more back at
+whose local steps are the same loop. With "max_tokens" a step of texts of several lengths is made in passes of so many
+tokens. In an "exact" case the allocator gives every freed block of 64 kB or more back at
 once.
 """
 
@@ -17,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification
@@ -24,6 +26,7 @@ from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassificat
 import fednlp
 from fednlp.models.checkpointing import checkpoint_layers
 from fednlp.tasks.blocks import logits_at
+from fednlp.training.batches import passes
 
 _MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of glibc's malloc.h
 
@@ -59,6 +62,16 @@ def _texts(case: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     mask = torch.ones_like(ids)
     mask[0, -3:] = 0
     return ids, mask
+
+
+def _passes(case: dict[str, Any]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the texts of each pass of a step: one pass, or as many as texts of several lengths need."""
+    if not case.get("max_tokens"):
+        yield _texts(case)
+        return
+    lengths = np.random.default_rng(0).integers(8, case["length"] + 1, case["batch"])
+    for rows in passes(np.arange(case["batch"]), lengths.take, 1, case["max_tokens"]):
+        yield _texts({**case, "batch": len(rows), "length": int(lengths[rows].max())})
 
 
 def _logits(
@@ -129,9 +142,11 @@ class _Local:
         optimizer = self._optimizer()
         self.model.train()
         for _ in range(self.num_steps):
-            loss = self._loss()
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            for number, texts in enumerate(_passes(self.case)):
+                loss = self._loss(*texts)
+                if number == 0:
+                    optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
             change()
             optimizer.step()
         optimizer.zero_grad()
@@ -154,7 +169,7 @@ class _Local:
     def gradient(self, at: Tensor) -> Tensor:
         self.model.train(False)
         for _ in range(self.num_steps):
-            self._loss().backward()  # type: ignore[no-untyped-call]
+            self._loss(*_texts(self.case)).backward()  # type: ignore[no-untyped-call]
         found = torch.cat([parameter.grad.flatten() for parameter in self.trained])  # type: ignore[union-attr]
         self.model.zero_grad()
         return found
@@ -170,8 +185,8 @@ class _Local:
             return torch.optim.SGD(self.trained, lr=1e-4)
         return torch.optim.AdamW(self.trained, lr=1e-4, fused=True)
 
-    def _loss(self) -> Tensor:
-        logits = _logits(self.model, *_texts(self.case), self.case)
+    def _loss(self, ids: Tensor, mask: Tensor) -> Tensor:
+        logits = _logits(self.model, ids, mask, self.case)
         return torch.nn.functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long))
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from fednlp.deployment.client_session import ClientSession, ReadyCall
 from fednlp.deployment.hub import Hub
-from fednlp.deployment.messages import Call
-from fednlp.deployment.objects import ObjectCache
+from fednlp.deployment.message_types import Call
+from fednlp.deployment.object_cache import ObjectCache
 from fednlp.deployment.outbox import Outbox
 from fednlp.errors import FednlpError, RunError
 

@@ -3,7 +3,8 @@
 from typing import Any
 
 from fednlp.deployment.client_session import ClientSession
-from fednlp.deployment.messages import VERSION, Hello, Welcome, from_client, from_server, pack
+from fednlp.deployment.message_types import Hello, Welcome
+from fednlp.deployment.messages import VERSION, from_client, from_server, pack
 from fednlp.deployment.server_session import ServerSession
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from fednlp.deployment.client_session import ClientSession
 from fednlp.deployment.hub import Hub
-from fednlp.deployment.messages import (
+from fednlp.deployment.message_types import (
     Bye,
     Call,
     Finished,
@@ -26,9 +26,9 @@ from fednlp.deployment.messages import (
     UploadChunk,
     Welcome,
     Withdrawn,
-    pack,
 )
-from fednlp.deployment.objects import ObjectCache
+from fednlp.deployment.messages import pack
+from fednlp.deployment.object_cache import ObjectCache
 from fednlp.deployment.outbox import Outbox
 from fednlp.errors import ProtocolError
 

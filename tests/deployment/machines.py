@@ -10,11 +10,12 @@ from unittest.mock import patch
 
 from fednlp.deployment import federation
 from fednlp.deployment.calls import StoredReply
-from fednlp.deployment.federation import FOLDER, Federation, open_directory, run_name
+from fednlp.deployment.federation import FOLDER, Federation
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links import Session, Wake
 from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.participate import Participant
+from fednlp.deployment.run_directory import open_directory, run_name
 from fednlp.deployment.shards import Shards
 from fednlp.errors import RunError
 from fednlp.simulation.callback import NullCallback

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fednlp.deployment.calls import StoredReply
-from fednlp.deployment.messages import Call, ObjectRef
+from fednlp.deployment.message_types import Call, ObjectRef
 from fednlp.deployment.objects import ref_of
 from fednlp.deployment.secure_agreed import Agreed
 from fednlp.deployment.secure_kept import KeptSessions, Session
@@ -26,7 +26,7 @@ from fednlp.federated.params import Layout
 from fednlp.federated.sums import ExactSum
 from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import Trained, Upload
-from fednlp.runtime.messages import from_json, to_json
+from fednlp.runtime.message_json import from_json, to_json
 from fednlp.secure.aggregator import SecureMean
 from fednlp.secure.masks import MaskSeeds
 from fednlp.secure.params import SecAggParams, make_params

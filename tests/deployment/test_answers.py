@@ -14,7 +14,8 @@ from fednlp.deployment.setup import MOST_EXAMPLES, read_ready
 from fednlp.errors import RunError
 from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.round import mean_over_examples
-from fednlp.runtime.messages import ClientModelResult, LabelsKept, from_json, to_json
+from fednlp.runtime.message_json import from_json, to_json
+from fednlp.runtime.messages import ClientModelResult, LabelsKept
 
 ASKED = TrainRequest(2, 1, 1.0)
 GOOD = ClientResult(2, 1.0, examples=7, steps=3, loss=1.5, facts={"update_norms": [1.0]})

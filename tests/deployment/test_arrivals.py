@@ -24,10 +24,11 @@ from fednlp.config import Experiment
 from fednlp.deployment import arrivals
 from fednlp.deployment.arrivals import Arrivals, Events
 from fednlp.deployment.calls import StoredReply
-from fednlp.deployment.federation import FOLDER, Federation, open_directory, run_name
+from fednlp.deployment.federation import FOLDER, Federation
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.participate import Participant
+from fednlp.deployment.run_directory import open_directory, run_name
 from fednlp.deployment.servable import require_servable
 from fednlp.deployment.shards import Shards, split_out
 from fednlp.deployment.site_requests import call_id

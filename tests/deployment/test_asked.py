@@ -14,13 +14,8 @@ from fednlp.deployment.asked import asked_of
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.partition import OneClient
-from fednlp.runtime.messages import (
-    ClientModelRequest,
-    ClientSumsRequest,
-    LabelRequest,
-    LocalOnlyRequest,
-    to_json,
-)
+from fednlp.runtime.message_json import to_json
+from fednlp.runtime.messages import ClientModelRequest, ClientSumsRequest, LabelRequest, LocalOnlyRequest
 
 Make = Callable[..., Experiment]
 

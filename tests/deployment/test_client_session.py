@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fednlp.deployment.client_session import ClientSession, ReadyCall
-from fednlp.deployment.messages import (
+from fednlp.deployment.message_types import (
     Bye,
     Call,
     Finished,
@@ -21,9 +21,10 @@ from fednlp.deployment.messages import (
     UploadChunk,
     Welcome,
     Withdrawn,
-    pack,
 )
-from fednlp.deployment.objects import ObjectCache, ref_of
+from fednlp.deployment.messages import pack
+from fednlp.deployment.object_cache import ObjectCache
+from fednlp.deployment.objects import ref_of
 from fednlp.deployment.outbox import Outbox
 from fednlp.errors import ProtocolError, RunError
 

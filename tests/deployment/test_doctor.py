@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fednlp.cli import main
 from fednlp.deployment import dial as steps
-from fednlp.deployment.certificates import new_key, new_root
+from fednlp.deployment.certificates import new_key
 from fednlp.deployment.credentials import server_credentials
 from fednlp.deployment.dial import connect, dial, resolve
 from fednlp.deployment.doctor import examine, target_of
@@ -33,6 +33,7 @@ from fednlp.deployment.findings import (
     versions,
 )
 from fednlp.deployment.identity import SiteIdentity
+from fednlp.deployment.issuing import new_root
 from fednlp.deployment.links.proxy import proxy_for
 from fednlp.deployment.tokens import JoinToken
 from fednlp.errors import IdentityError, RunError

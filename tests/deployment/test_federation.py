@@ -14,11 +14,12 @@ import pytest
 import fednlp
 from fednlp.config import Experiment
 from fednlp.deployment import rooms as server_rooms
-from fednlp.deployment.federation import FOLDER, Federation, noise_secret, open_directory, run_name
+from fednlp.deployment.federation import FOLDER, Federation
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.participate import Participant
 from fednlp.deployment.policy import SitePolicy, parse_policy
+from fednlp.deployment.run_directory import noise_secret, open_directory, run_name
 from fednlp.deployment.shards import Shards, split_out
 from fednlp.deployment.site import Site
 from fednlp.simulation.callback import NullCallback

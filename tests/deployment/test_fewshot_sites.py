@@ -21,7 +21,8 @@ from fednlp.data.labels import with_labels
 from fednlp.deployment.asked import asked_of
 from fednlp.deployment.components import server_components
 from fednlp.deployment.disclosure import told_kept, told_labels
-from fednlp.deployment.messages import Reply, from_client
+from fednlp.deployment.message_types import Reply
+from fednlp.deployment.messages import from_client
 from fednlp.deployment.policy import Allow, parse_policy
 from fednlp.deployment.refusals import check_settings
 from fednlp.deployment.remote_labels import PSEUDO as REMOTE_PSEUDO
@@ -35,7 +36,8 @@ from fednlp.errors import ConfigError, RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.fewshot.pacing import LabelQuota
 from fednlp.partition import OneClient
-from fednlp.runtime.messages import ClientModelRequest, KeepLabelsRequest, Labels, LabelsKept, to_json
+from fednlp.runtime.message_json import to_json
+from fednlp.runtime.messages import ClientModelRequest, KeepLabelsRequest, Labels, LabelsKept
 from fednlp.simulation.central_labels import PSEUDO
 
 from .machines import Machines

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.deployment.frames import CHUNK, MOST_FRAME, MOST_HEADER, join, split
-from fednlp.deployment.messages import (
+from fednlp.deployment.message_types import (
     Bye,
     Call,
     Get,
@@ -16,8 +16,10 @@ from fednlp.deployment.messages import (
     ObjectRef,
     Reply,
     UploadChunk,
-    VersionMismatch,
     Welcome,
+)
+from fednlp.deployment.messages import (
+    VersionMismatch,
     from_client,
     from_server,
     header,

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from fednlp.deployment import gathering
 from fednlp.deployment.gathering import Gathering
 from fednlp.deployment.hub import Hub
-from fednlp.deployment.messages import Call, Reply, pack
+from fednlp.deployment.message_types import Call, Reply
+from fednlp.deployment.messages import pack
 from fednlp.deployment.setup import Setup
 from fednlp.partition import Partition
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from fednlp.deployment.goodbye import PATIENCE, let_go
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.streams import LONGEST_WAIT
-from fednlp.deployment.messages import Finished
+from fednlp.deployment.message_types import Finished
 
 from .ends import drain, greeting
 from .test_federation import Member

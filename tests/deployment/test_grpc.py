@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import pytest
 
 from fednlp.deployment.links import streams
-from fednlp.deployment.links.limited_log import MOST
-from fednlp.deployment.messages import Call, Stored, pack
+from fednlp.deployment.links.limited_log import MOST_OF_ONE
+from fednlp.deployment.message_types import Call, Stored
+from fednlp.deployment.messages import pack
 from fednlp.deployment.proofs import Challenges
 from fednlp.errors import RunError
 
@@ -179,11 +180,12 @@ def test_enrolment_is_one_call(server: Server, authority: Authority) -> None:
         enrol(b"x" * 20_000)
 
 
-def test_strangers_fill_no_log(server: Server, authority: Authority) -> None:
-    for _ in range(2 * MOST):
+def test_nobody_fills_the_log(server: Server, authority: Authority) -> None:
+    site = authority.site("0")
+    for _ in range(2 * MOST_OF_ONE):
         with pytest.raises(RunError, match="this token was used"):
-            dialling.enrol(server.address, authority.site("0"), b"no", server_name=SERVER)
-    assert len(server.lines) == MOST
+            dialling.enrol(server.address, site, b"no", server_name=SERVER)
+    assert len(server.lines) == MOST_OF_ONE
 
 
 def test_strangers_who_keep_enrolments_open_do_not_keep_a_site_out(

@@ -11,7 +11,7 @@ import pytest
 from fednlp.deployment.client_session import ClientSession
 from fednlp.deployment.frames import join
 from fednlp.deployment.hub import Hub
-from fednlp.deployment.messages import (
+from fednlp.deployment.message_types import (
     Call,
     Get,
     Hello,
@@ -23,8 +23,8 @@ from fednlp.deployment.messages import (
     UploadChunk,
     Welcome,
     Withdrawn,
-    pack,
 )
+from fednlp.deployment.messages import pack
 from fednlp.errors import ProtocolError
 
 from .driven import session_in

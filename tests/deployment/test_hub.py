@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fednlp.deployment.hub import Hub
-from fednlp.deployment.messages import (
+from fednlp.deployment.message_types import (
     Bye,
     Call,
     Finished,
@@ -19,9 +19,9 @@ from fednlp.deployment.messages import (
     UploadChunk,
     Welcome,
     Withdrawn,
-    pack,
 )
-from fednlp.deployment.objects import ref_of
+from fednlp.deployment.messages import pack
+from fednlp.deployment.objects import Partial, ref_of
 from fednlp.deployment.server_session import ServerSession
 from fednlp.errors import ProtocolError, RunError
 
@@ -306,3 +306,67 @@ def test_a_client_that_was_removed_may_be_let_in_again(tmp_path: Path) -> None:
         assert isinstance(drain(session)[0], expected)
         session.close()
         hub.readmit(0)
+
+
+def test_the_round_has_an_update_before_it_is_on_the_disk_and_the_client_hears_nothing_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update, later = tmp_path / "update", []
+    update.write_bytes(b"update")
+    ref = ref_of(update)
+    hub = Hub(tmp_path / "hub", "run", later.append)
+    hub.ask(0, Call("1.0.train", {}), ref.size)
+    session = joined(hub)
+    session.receive(pack(Reply("1.0.train", {"loss": 0.5}, ref.digest, ref.size)))
+    drain(session)
+    session.receive(pack(UploadChunk("1.0.train", 0), b"update"))
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        later.pop()()
+    reply = hub.take(0)
+    assert reply is not None
+    assert reply.path is not None
+    assert (reply.answer, reply.path.read_bytes()) == ({"loss": 0.5}, b"update")
+    with pytest.raises(RunError, match="no space left"):
+        session.next_frame()
+    session.close()
+    assert Hub(tmp_path / "hub", "run").stored() == []
+    session = joined(hub)
+    session.receive(pack(Reply("1.0.train", {"loss": 0.5}, ref.digest, ref.size)))
+    assert drain(session) == []
+    later.pop()()
+    assert drain(session) == [Stored("1.0.train")]
+    assert hub.take(0) is None, "the round has it already"
+    assert Hub(tmp_path / "hub", "run").stored() == ["1.0.train"]
+
+
+def test_an_update_that_was_used_and_is_not_on_the_disk_is_forgotten_with_its_round(tmp_path: Path) -> None:
+    update, later = tmp_path / "update", []
+    update.write_bytes(b"update")
+    ref = ref_of(update)
+    hub = Hub(tmp_path / "hub", "run", later.append)
+    hub.add_object(update)  # the site sends the model back
+    hub.ask(0, Call("1.0.train", {}, {"model": ref}), ref.size)
+    session = joined(hub)
+    session.receive(pack(Reply("1.0.train", {}, ref.digest, ref.size)))
+    drain(session)
+    session.receive(pack(UploadChunk("1.0.train", 0), b"update"))
+    (store,) = later
+    partial_sync = Partial.sync
+
+    def forgotten(partial: Partial) -> None:
+        assert hub.take(0) is not None
+        hub.drop_object(ref.digest)
+        hub.forget(1)
+        partial_sync(partial)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Partial, "sync", forgotten)
+        store()
+    later.pop()()
+    assert drain(session) == [Withdrawn("1.0.train")]
+    assert list((tmp_path / "hub" / "inbox").iterdir()) == []

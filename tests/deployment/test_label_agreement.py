@@ -16,13 +16,14 @@ from fednlp import config
 from fednlp.config import Experiment
 from fednlp.data.textdata import in_order
 from fednlp.deployment import label_agreement
-from fednlp.deployment.federation import FOLDER, open_directory
+from fednlp.deployment.federation import FOLDER
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.inbox import client_of
 from fednlp.deployment.label_agreement import agree
 from fednlp.deployment.label_telling import LONGEST_LABEL, MOST_LABELS, examine_labels, tell_labels
-from fednlp.deployment.messages import Call
+from fednlp.deployment.message_types import Call
 from fednlp.deployment.policy import parse_policy
+from fednlp.deployment.run_directory import open_directory
 from fednlp.deployment.shards import Shards, split_out
 from fednlp.deployment.site_data import UnfitSiteData, open_site_data
 from fednlp.errors import RunError

@@ -29,8 +29,10 @@ from fednlp.deployment.links.mqtt import client as dialling
 from fednlp.deployment.links.mqtt import packets
 from fednlp.deployment.links.mqtt import server as listening
 from fednlp.deployment.links.mqtt.broker import Broker
+from fednlp.deployment.links.mqtt.gaps import Gaps
 from fednlp.deployment.links.mqtt.packets import Kind, Packet, join, new_id
-from fednlp.deployment.messages import Call, Get, from_server, pack
+from fednlp.deployment.message_types import Call, Get
+from fednlp.deployment.messages import from_server, pack
 from fednlp.deployment.serve import Listening, serve
 from fednlp.deployment.shards import split_out
 from fednlp.simulation.callback import NullCallback
@@ -419,7 +421,7 @@ def test_a_broker_that_acknowledges_nothing_is_given_up(
 def test_packets_that_wait_for_one_before_them_are_bounded_for_all_sites_together(
     broker: Mosquitto, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "_MOST_EARLY", 4 * packets.MOST_PAYLOAD)
+    monkeypatch.setattr(listening, "Gaps", partial(Gaps, 4 * packets.MOST_PAYLOAD))
     server = Server(tmp_path, authority, broker)
 
     async def admitted(site: str) -> Any:
@@ -563,7 +565,6 @@ def test_a_federation_by_way_of_a_broker_is_the_simulation(
 
 
 def test_what_does_not_go_by_a_broker_is_named(tmp_path: Path, experiment: Callable[..., Experiment]) -> None:
-    where = Listening(broker="mqtt://127.0.0.1", behind_proxy=True)
     made = split_out(
         experiment(
             {"partition.clients": 2, "clients_per_round": 2, "task.name": "text-classification"}
@@ -571,5 +572,10 @@ def test_what_does_not_go_by_a_broker_is_named(tmp_path: Path, experiment: Calla
         tmp_path / "shards",
         quiet,
     ).experiment
-    with pytest.raises(FednlpError, match="--broker goes with join tokens"):
-        serve(made, tmp_path / "server", [], where, NullCallback(), print)
+    for where, why in (
+        (Listening(broker="mqtt://127.0.0.1", behind_proxy=True), "--broker goes with join tokens"),
+        (Listening(broker="127.0.0.1:1883"), "127.0.0.1:1883 does not say how: type mqtts://host:port"),
+        (Listening(broker="mqtt://127.0.0.1", address="here:1"), "leave --address out"),
+    ):
+        with pytest.raises(FednlpError, match=why):
+            serve(made, tmp_path / "server", [], where, NullCallback(), print)

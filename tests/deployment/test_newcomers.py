@@ -15,9 +15,10 @@ import pytest
 import fednlp
 from fednlp.config import Experiment
 from fednlp.deployment import federation
-from fednlp.deployment.federation import FOLDER, Federation, open_directory
+from fednlp.deployment.federation import FOLDER, Federation
 from fednlp.deployment.gathering import sites_partition
 from fednlp.deployment.newcomers import Newcomers, PopulationChanged, fixed_population
+from fednlp.deployment.run_directory import open_directory
 from fednlp.deployment.setup import Ready
 from fednlp.deployment.shards import split_out
 from fednlp.errors import RunError

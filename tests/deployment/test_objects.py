@@ -4,9 +4,12 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from fednlp.deployment.messages import ObjectRef
-from fednlp.deployment.objects import ObjectCache
+from fednlp.deployment.message_types import ObjectRef
+from fednlp.deployment.object_cache import ObjectCache
+from fednlp.deployment.objects import ref_of, write_object
 
 DATA = b"weights" * 1000
 REF = ObjectRef(hashlib.sha256(DATA).hexdigest(), len(DATA))
@@ -45,3 +48,14 @@ def test_wrong_bytes_are_not_kept(tmp_path: Path) -> None:
     assert not cache.keep(partial)
     assert cache.find(REF) is None
     assert partial.length == 0
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from([0, 1, 7, 1 << 16, (1 << 16) + 1, 1 << 18]), max_size=8))
+def test_a_file_that_is_written_piece_by_piece_has_the_digest_of_its_bytes(
+    tmp_path: Path, sizes: list[int]
+) -> None:
+    pieces = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
+    path, ref = write_object(tmp_path / "object", pieces)
+    assert path.read_bytes() == b"".join(pieces)
+    assert ref == ref_of(path)

@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fednlp.config.sections import Section
-from fednlp.deployment.policy import Device, SitePolicy, load_policy, parse_policy
+from fednlp.deployment.policy import SitePolicy, load_policy, parse_policy
+from fednlp.deployment.site_device import Device
 from fednlp.deployment.site_template import write_template
 from fednlp.errors import ConfigError, RunError
 

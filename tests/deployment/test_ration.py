@@ -1,4 +1,4 @@
-"""Few fast uploads at the same time, whatever the cohort; a slow one keeps nobody waiting."""
+"""Few fast transfers at the same time, whatever the cohort; a slow one keeps nobody waiting."""
 
 import os
 from pathlib import Path
@@ -6,8 +6,19 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fednlp.deployment.frames import CHUNK
 from fednlp.deployment.hub import Hub
-from fednlp.deployment.messages import Call, ObjectRef, Reply, Resume, Stored, UploadChunk, Withdrawn, pack
+from fednlp.deployment.message_types import (
+    Call,
+    Get,
+    ObjectRef,
+    Reply,
+    Resume,
+    Stored,
+    UploadChunk,
+    Withdrawn,
+)
+from fednlp.deployment.messages import from_server, pack
 from fednlp.deployment.objects import ref_of
 from fednlp.deployment.ration import PACE, PLACES, SPAN, Ration
 from fednlp.deployment.server_session import ServerSession
@@ -41,7 +52,7 @@ def test_a_slow_upload_loses_its_place_and_a_fast_one_keeps_it() -> None:
     for name in ("fast", "slow", "third", "fourth"):
         ration.ask(name, lambda name=name: begun.append(name))
     assert begun == ["fast", "slow"]
-    ration.brought("fast", PACE)
+    ration.moved("fast", PACE)
     now[0] = SPAN
     ration.look()
     assert begun == ["fast", "slow", "third"]
@@ -63,7 +74,7 @@ def replied(hub: Hub, client: int, ref: ObjectRef) -> ServerSession:
 
 def test_a_cohort_uploads_a_few_at_a_time_and_all_of_it_is_stored(tmp_path: Path) -> None:
     hub, data = Hub(tmp_path / "hub", "run"), os.urandom(1000)
-    hub.ration = Ration(now=lambda: 0.0)
+    hub.uploads = Ration(now=lambda: 0.0)
     (tmp_path / "update").write_bytes(data)
     sessions = {client: replied(hub, client, ref_of(tmp_path / "update")) for client in range(COHORT)}
     stored = set[int]()
@@ -81,7 +92,7 @@ def test_a_cohort_uploads_a_few_at_a_time_and_all_of_it_is_stored(tmp_path: Path
 
 def test_whoever_leaves_or_is_withdrawn_makes_room(tmp_path: Path) -> None:
     hub = Hub(tmp_path / "hub", "run")
-    hub.ration = Ration(1, lambda: 0.0)
+    hub.uploads = Ration(1, lambda: 0.0)
     (tmp_path / "update").write_bytes(b"update")
     ref = ref_of(tmp_path / "update")
     first, second, third, fourth = (replied(hub, client, ref) for client in range(4))
@@ -92,3 +103,57 @@ def test_whoever_leaves_or_is_withdrawn_makes_room(tmp_path: Path) -> None:
     hub.withdraw("1.1.train")
     assert drain(third) == [Withdrawn("1.2.train")]
     assert drain(fourth) == [Resume("1.3.train", 0)]
+
+
+def test_a_transfer_that_has_waited_for_long_begins_without_a_place() -> None:
+    now, begun = [0.0], list[str]()
+    ration = Ration(1, lambda: now[0], patience=SPAN)
+    for name in ("first", "second", "third"):
+        ration.ask(name, lambda name=name: begun.append(name))
+        now[0] += SPAN / 4
+    ration.moved("first", PACE)
+    now[0] = 1.25 * SPAN
+    ration.look()
+    assert begun == ["first", "second"]
+    assert "first" in ration
+    assert "second" not in ration
+    now[0] = 1.5 * SPAN
+    ration.look()
+    assert begun == ["first", "second", "third"]
+
+
+def fetching(hub: Hub, client: int, ref: ObjectRef) -> ServerSession:
+    """Return the session of a client that has asked for an object."""
+    hub.ask(client, Call(f"1.{client}.train", {}, {"model": ref}))
+    session = hub.session(client, lambda: None, lambda: 0.0)
+    session.receive(greeting())
+    drain(session)
+    session.receive(pack(Get(ref.digest, 0)))
+    return session
+
+
+def test_few_clients_fetch_by_large_chunks_at_one_time_and_slow_ones_by_small_ones(tmp_path: Path) -> None:
+    """So the buffers of a cohort that fetches a model at the same moment do not add up."""
+    now, hub = [0.0], Hub(tmp_path / "hub", "run")
+    hub.downloads = Ration(1, lambda: now[0], patience=SPAN)
+    data = os.urandom(3 * CHUNK)
+    (tmp_path / "model").write_bytes(data)
+    ref = hub.add_object(tmp_path / "model")
+    first, second, third = (fetching(hub, client, ref) for client in range(3))
+
+    def chunk(session: ServerSession) -> int:
+        frame = session.next_frame()
+        return 0 if frame is None else len(from_server(frame)[1])
+
+    assert [chunk(first), chunk(second), chunk(third)] == [CHUNK, 0, 0]
+    now[0] = SPAN
+    hub.downloads.look()
+    assert 0 < chunk(second) < CHUNK / 8, "it has waited, and begins"
+    assert chunk(first) == CHUNK, "it was fast, and keeps its place"
+    assert chunk(first) == CHUNK
+    third.close()
+    found = b""
+    while frame := second.next_frame():
+        found += from_server(frame)[1]
+    assert len(found) > 2 * CHUNK
+    assert data.endswith(found)

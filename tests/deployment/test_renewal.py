@@ -15,7 +15,7 @@ from fednlp.deployment.client_session import ReadyCall
 from fednlp.deployment.credentials import channel_credentials, server_credentials
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links import streams
-from fednlp.deployment.messages import Call
+from fednlp.deployment.message_types import Call
 from fednlp.deployment.renewal import EVERY, keep_renewed, renew_if_due
 from fednlp.errors import IdentityError, RunError
 

@@ -11,7 +11,7 @@ from fednlp.deployment import objects
 from fednlp.deployment.client_session import ClientSession, ReadyCall
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.memory import MemoryLink
-from fednlp.deployment.messages import (
+from fednlp.deployment.message_types import (
     Call,
     ObjectChunk,
     ObjectRef,
@@ -20,11 +20,9 @@ from fednlp.deployment.messages import (
     Stored,
     UploadChunk,
     Welcome,
-    from_client,
-    from_server,
-    pack,
 )
-from fednlp.deployment.objects import ObjectCache
+from fednlp.deployment.messages import from_client, from_server, pack
+from fednlp.deployment.object_cache import ObjectCache
 from fednlp.deployment.outbox import Outbox
 
 from .ends import drain, greeting

@@ -12,7 +12,7 @@ from fednlp.config import Experiment
 from fednlp.deployment.bound_run import BoundRun
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.lost_state import ANEW, require_same_data
-from fednlp.deployment.messages import Call
+from fednlp.deployment.message_types import Call
 from fednlp.deployment.participate import Participant
 from fednlp.deployment.setup import Again, Ready
 from fednlp.deployment.shards import split_out

@@ -18,14 +18,15 @@ import fednlp
 from fednlp.config import Experiment
 from fednlp.deployment import remote, waiting
 from fednlp.deployment.calls import StoredReply
-from fednlp.deployment.federation import FOLDER, Federation, run_name
+from fednlp.deployment.federation import FOLDER, Federation
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.memory import MemoryLink
-from fednlp.deployment.messages import Call, Reply
+from fednlp.deployment.message_types import Call, Reply
 from fednlp.deployment.participate import Participant
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.remote import Sites
 from fednlp.deployment.round_log import RoundLog
+from fednlp.deployment.run_directory import run_name
 from fednlp.deployment.shards import Shards, split_out
 from fednlp.deployment.waiting import Patience
 from fednlp.errors import RunError, TooFewClients

@@ -200,7 +200,8 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from fednlp.deployment.federation import FOLDER, Federation, run_name
+from fednlp.deployment.federation import FOLDER, Federation
+from fednlp.deployment.run_directory import run_name
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.secure_server import SecureSiteSession
 from fednlp.simulation.callback import NullCallback

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fednlp.config import Experiment
-from fednlp.deployment.messages import Call
+from fednlp.deployment.message_types import Call
 from fednlp.deployment.secure_agreed import agreed
 from fednlp.deployment.secure_messages import steps_of, to_json
 from fednlp.deployment.secure_server import Asking, SecureSessions

@@ -23,7 +23,7 @@ from fednlp.deployment import status_writer
 from fednlp.deployment.calls import Presence
 from fednlp.deployment.enrolment import FOLDER
 from fednlp.deployment.hub import Hub
-from fednlp.deployment.messages import Call
+from fednlp.deployment.message_types import Call
 from fednlp.deployment.overview import Overview
 from fednlp.deployment.status import STALE, Status, read_status, write_status
 from fednlp.deployment.status_writer import StatusWriter

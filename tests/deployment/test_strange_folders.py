@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fednlp.deployment.enrolment import kind_of
-from fednlp.deployment.federation import run_name
 from fednlp.deployment.policy import load_policy
 from fednlp.deployment.register_file import RegisterFile
+from fednlp.deployment.run_directory import run_name
 from fednlp.errors import FednlpError
 
 READERS: list[tuple[str, Callable[[Path], Any]]] = [

@@ -24,8 +24,8 @@ from fednlp.runtime.messages import ClientSums, ClientSumsRequest
 from fednlp.simulation.federated_evaluation import evaluate_by_sums, sums_params
 from fednlp.tasks.text_classification import TextClassification
 from fednlp.training.client import ClientTrainer
+from fednlp.training.prediction_requests import PredictionRequests
 from fednlp.training.scores import num_sums
-from fednlp.training.worker import ClientWorker
 
 from . import test_federation
 from .machines import Machines
@@ -52,16 +52,16 @@ def test_plain_sums_are_those_of_the_simulation(
 ) -> None:
     """The server sees each site's numbers, which the search of the next test finds."""
     planted: list[bytes] = []
-    sums_of = ClientWorker.client_sums
+    sums_of = PredictionRequests.client_sums
 
-    def kept(self: ClientWorker, *arguments: Any) -> ClientSums:
+    def kept(self: PredictionRequests, *arguments: Any) -> ClientSums:
         found = sums_of(self, *arguments)
         planted.append(written(found.sums))
         return found
 
     made = experiment(FEDERATED)
     simulated = fednlp.run(made, tmp_path / "simulated")
-    monkeypatch.setattr(ClientWorker, "client_sums", kept)
+    monkeypatch.setattr(PredictionRequests, "client_sums", kept)
     machines = Machines(shards_of(made, tmp_path / "shards"), tmp_path)
     deployed = machines.run()
     heard = b"".join(machines.frames)

@@ -10,8 +10,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.deployment.certificates import EARLY, FIRST, LAST, new_key, new_root
+from fednlp.deployment.certificates import new_key
 from fednlp.deployment.invitations import invitation_certificate, invitation_key, invitation_root
+from fednlp.deployment.issuing import EARLY, FIRST, LAST, new_root
 from fednlp.deployment.names import server_address, site_name
 from fednlp.deployment.tokens import SKEW, JoinToken
 from fednlp.errors import IdentityError

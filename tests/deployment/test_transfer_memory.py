@@ -10,8 +10,9 @@ from fednlp.deployment.client_session import ClientSession, ReadyCall
 from fednlp.deployment.frames import CHUNK
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.memory import MemoryLink
-from fednlp.deployment.messages import Call
-from fednlp.deployment.objects import ObjectCache, ref_of
+from fednlp.deployment.message_types import Call
+from fednlp.deployment.object_cache import ObjectCache
+from fednlp.deployment.objects import ref_of
 from fednlp.deployment.outbox import Outbox
 
 SIZE = 64 << 20

@@ -9,8 +9,8 @@ from random import Random
 from fednlp.deployment.client_session import ClientSession, ReadyCall
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.memory import MemoryLink
-from fednlp.deployment.messages import Call
-from fednlp.deployment.objects import ObjectCache
+from fednlp.deployment.message_types import Call
+from fednlp.deployment.object_cache import ObjectCache
 from fednlp.deployment.outbox import Outbox
 from fednlp.deployment.server_session import ServerSession
 

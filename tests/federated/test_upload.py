@@ -1,6 +1,5 @@
 """What a client sends, as bytes: of the length that is counted, and nothing else is taken for it."""
 
-import io
 import math
 from dataclasses import replace
 from typing import Any
@@ -15,7 +14,6 @@ from fednlp.errors import RunError
 from fednlp.federated.algorithms.fedavg import fedavg
 from fednlp.federated.client import ClientResult, Update
 from fednlp.federated.communication import Uplink, encode_update
-from fednlp.federated.message import pack, write_message
 from fednlp.federated.params import Layout
 from fednlp.federated.pulling import Pull
 from fednlp.federated.sent import Sent
@@ -128,14 +126,6 @@ def test_entries_that_the_model_does_not_have_are_refused(entries: list[int]) ->
     algorithm = replace(PLAIN, uplink=Uplink(make_chain(parse_chain(["int8"], "up")), pull=Pull("low")))
     with pytest.raises(RunError, match="not numbers of this model's tensors"):
         unpack_upload(b"", algorithm, LAYOUT, result(entries), masked=False)
-
-
-@given(vectors)
-def test_a_message_that_is_written_is_the_one_that_is_packed(values: torch.Tensor) -> None:
-    tensors = LAYOUT.views(values) | {"half": values.to(torch.bfloat16), "codes": values.to(torch.int8)}
-    file = io.BytesIO()
-    write_message(file, tensors)
-    assert file.getvalue() == pack(tensors)
 
 
 def test_tensors_are_chosen_by_clients_only_where_the_method_says_so() -> None:

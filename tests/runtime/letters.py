@@ -14,7 +14,8 @@ from fednlp.federated.client import TrainRequest
 from fednlp.federated.message import pack, unpack
 from fednlp.federated.upload import Trained, pack_upload, unpack_upload
 from fednlp.runtime.engine import Worker, vectors_in
-from fednlp.runtime.messages import LabelRequest, from_json, to_json
+from fednlp.runtime.message_json import from_json, to_json
+from fednlp.runtime.messages import LabelRequest
 from fednlp.runtime.shared import PrivateRoom
 
 

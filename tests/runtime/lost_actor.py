@@ -1,4 +1,4 @@
-"""Count with Ray while one of its actors is killed, and print what came of it as JSON."""
+"""Count with Ray on three cores and two GPUs that are made up; print as JSON what came of it where an actor is lost."""
 
 import json
 import os
@@ -12,12 +12,21 @@ from fednlp.runtime.messages import ProbabilitiesRequest
 from fednlp.runtime.ray import Ray
 
 if __name__ == "__main__":
-    with Ray(2, "counting:build") as engine:
+    ray.init(
+        "local",
+        num_cpus=3,
+        num_gpus=2,
+        _node_ip_address="127.0.0.1",
+        log_to_driver=False,
+        include_dashboard=False,
+    )
+    with Ray(3, "counting:build") as engine:
         engine.start(Counting(os.getpid()), {"here": os.getpid()})
         killed: list[int] = []
 
         def kill_once(done: int) -> None:
             if done >= 10 and not killed:
+                ray.get([actor.__ray_ready__.remote() for actor in engine.actors], timeout=60)
                 killed.append(done)
                 ray.kill(engine.actors[0])
 
@@ -28,6 +37,7 @@ if __name__ == "__main__":
             "processes": len({answer.facts["process"] for answer in answers}),
             "failed": "",
             "unbuilt": "",
+            "refused": "",
         }
         try:
             engine.do([ProbabilitiesRequest([1])])
@@ -39,4 +49,9 @@ if __name__ == "__main__":
             engine.do([TrainRequest(1, 1, 0.5)])
         except RunError as error:
             found["unbuilt"] = str(error)
+    try:
+        Ray(4, "counting:build")
+    except RunError as error:
+        found["refused"] = str(error)
+    ray.shutdown()
     print(json.dumps(found))

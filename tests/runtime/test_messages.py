@@ -11,16 +11,8 @@ from hypothesis import strategies as st
 
 from fednlp.errors import RunError
 from fednlp.federated.client import ClientResult, TrainRequest
-from fednlp.runtime.messages import (
-    VERSION,
-    Answer,
-    EvaluateRequest,
-    LabelRequest,
-    Request,
-    UnmaskRequest,
-    from_json,
-    to_json,
-)
+from fednlp.runtime.message_json import VERSION, from_json, to_json
+from fednlp.runtime.messages import Answer, EvaluateRequest, LabelRequest, Request, UnmaskRequest
 
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(-(2**70), 2**70),

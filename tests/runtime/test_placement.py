@@ -9,16 +9,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.errors import ConfigError
-from fednlp.runtime.placement import gpu_of, workers_by_gpu
+from fednlp.runtime.placement import gpu_of, gpu_share, worker_number, workers_by_gpu
 from fednlp.training.worker_spec import pick_device
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8).filter(sum))
 def test_each_gpu_has_the_workers_that_it_is_given(counts: list[int]) -> None:
     found = [gpu_of(worker, counts) for worker in range(sum(counts))]
-    assert found == sorted(found)
     assert [Counter(found)[gpu] for gpu in range(len(counts))] == counts
     assert [gpu_of(worker + sum(counts), counts) for worker in range(sum(counts))] == found
+
+
+@given(st.integers(1, 8), st.integers(1, 4), st.integers(1, 40))
+def test_no_gpu_has_two_workers_more_than_another_whatever_their_number(
+    gpus: int, each: int, workers: int
+) -> None:
+    held = Counter(gpu_of(worker, [each] * gpus) for worker in range(workers))
+    assert max(held.values()) - min(held[gpu] for gpu in range(gpus)) <= 1
+
+
+@given(st.integers(1, 500), st.integers(0, 64))
+def test_each_worker_of_a_cluster_finds_a_share_of_one_gpu(workers: int, gpus: int) -> None:
+    units = round(10_000 * gpu_share(workers, gpus))
+    assert units / 10_000 == gpu_share(workers, gpus)
+    assert 0 <= units <= 10_000
+    assert (units > 0) == (gpus > 0)
+    if gpus:
+        assert gpus * (10_000 // units) >= workers
+
+
+@pytest.mark.parametrize(
+    ("environment", "number"),
+    [
+        ({"SLURM_LOCALID": "3", "PMI_RANK": "11"}, 3),
+        ({"SLURM_LOCALID": "0", "MPI_LOCALRANKID": "2"}, 2),
+        ({"FEDNLP_WORKER": "1", "SLURM_LOCALID": "0"}, 1),
+    ],
+)
+def test_a_rank_knows_its_number_on_its_machine(environment: dict[str, str], number: int) -> None:
+    """``srun`` says it in a variable of its own; in a job of Slurm ``mpirun`` and the pool know better."""
+    assert worker_number(environment) == number
 
 
 def mapping(folder: Path, text: str) -> str:
@@ -45,7 +75,10 @@ def test_a_file_says_it_by_machine(tmp_path: Path) -> None:
         ("here = [0, 0]", "at least one worker"),
         ("here = [1, -1]", "is no mapping of workers to GPUs"),
         ("here = 2", "is no mapping of workers to GPUs"),
-        ("here = [", "is no mapping of workers to GPUs"),
+        ("node1.example.org = [1]", "its name, in quotes, and a number for each GPU"),
+        ("here = [1, 1]\nhere = [2, 2]", "not valid TOML: Cannot overwrite a value"),
+        ("here = [", "is not valid TOML"),
+        ("", r"names the machines \(none\), and this one is here: add a line such as \"here\" = \[1, 1\]"),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused(text: str, message: str, tmp_path: Path) -> None:
@@ -66,9 +99,25 @@ def test_each_worker_has_the_gpu_of_its_number(name: str, monkeypatch: pytest.Mo
     for number in range(5):
         monkeypatch.setenv("FEDNLP_WORKER", str(number))
         found.append(str(pick_device(name, 2)))
-    assert found == ["cuda:0", "cuda:0", "cuda:1", "cuda:1", "cuda:0"]
+    assert found == ["cuda:0", "cuda:1", "cuda:0", "cuda:1", "cuda:0"]
 
 
 def test_without_a_gpu_the_cpu_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert pick_device("auto", 2) == torch.device("cpu")
+
+
+@pytest.mark.parametrize(("counts", "refused"), [("[]", False), ("[2, 2]", True), ("[0]", True)])
+def test_a_mapping_is_not_forgotten_where_no_gpu_is_seen(
+    counts: str, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with ``CUDA_VISIBLE_DEVICES=""``, or a driver that does not start."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("socket.gethostname", lambda: "here")
+    path = mapping(tmp_path, f"here = {counts}")
+    if refused:
+        with pytest.raises(ConfigError, match=r"it has 0 GPUs \(CUDA_VISIBLE_DEVICES may hide some\)"):
+            pick_device("auto", 1, path)
+    else:
+        assert pick_device("auto", 1, path) == torch.device("cpu")
+    assert pick_device("cpu", 1, path) == torch.device("cpu")

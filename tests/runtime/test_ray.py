@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 import fednlp
 from fednlp.config import Experiment
+from fednlp.errors import RunError
 
 pytest.importorskip("ray", reason="this engine needs Ray: pip install 'fednlp[ray]'")
 
@@ -48,13 +50,24 @@ def test_actors_end_in_the_weights_of_one_process(experiment: Make, tmp_path: Pa
         assert there == (here.folder / "model" / "model.safetensors").read_bytes(), name
 
 
-def test_what_a_lost_actor_had_answered_is_done_again(tmp_path: Path) -> None:
+def test_what_a_lost_actor_had_answered_is_done_again_and_each_actor_finds_a_gpu(tmp_path: Path) -> None:
     done = python("lost_actor.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["clients"] == list(range(40))
     assert found["total"] == sum(range(40))
     assert found["processes"] > 1
+    assert "has 3 cores, and runtime.workers = 4 with runtime.threads = 1 needs 4" in found["refused"]
     assert "out of cheese" in found["failed"]
     assert "has no attribute 'missing'" in found["unbuilt"]
     assert "Traceback" not in found["failed"]
+
+
+def test_an_address_where_nobody_listens_is_named_at_once() -> None:
+    from fednlp.runtime.ray import Ray
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(RunError, match=rf"Ray is not reached at {address} \(Connection refused\)"):
+            Ray(2, "counting:build", address=address)

@@ -15,7 +15,8 @@ from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.upload import Trained
 from fednlp.models.pretrained import pretrained_model
 from fednlp.partition import Partition
-from fednlp.runtime.messages import TrainTogetherRequest, to_json
+from fednlp.runtime.message_json import to_json
+from fednlp.runtime.messages import TrainTogetherRequest
 from fednlp.simulation.components import build_components
 from fednlp.simulation.configured_algorithm import build_algorithm
 from fednlp.simulation.workers import worker_spec

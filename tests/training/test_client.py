@@ -19,9 +19,11 @@ from fednlp.federated.pulling import Pull, distances
 from fednlp.federated.transform_spec import parse_chain
 from fednlp.federated.transforms import make_chain
 from fednlp.runtime.shared import PrivateRoom
-from fednlp.training.client import ClientTrainer, init_of, model_of, record_fields
+from fednlp.training.client import ClientTrainer
+from fednlp.training.client_record import init_of, model_of, record_fields
 from fednlp.training.local_training import LocalTraining
 from fednlp.training.model_layout import flat_weights
+from fednlp.training.prediction_requests import PredictionRequests
 from fednlp.training.replica import Replica
 from fednlp.training.worker import ClientWorker
 
@@ -57,6 +59,8 @@ class Worker(ClientWorker):
         task: Any = Classes()
         records = None if folder is None else folder / "records"
         self.trainer = ClientTrainer(self.replica, task, FEATURES, options, algorithm, records, 3)
+        evaluator: Any = None
+        self.predictions = PredictionRequests(self.trainer, evaluator, self.partition)
 
     def take_part(
         self,

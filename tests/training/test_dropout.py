@@ -143,6 +143,28 @@ def test_attention_drops_its_weights() -> None:
     torch.testing.assert_close(found[found != 0], weights[found != 0] / 0.75)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_has_the_gradients_of_its_plain_products(dtype: torch.dtype) -> None:
+    """Bit for bit, though the weights after dropout are not kept for them."""
+
+    def passed(plain: bool) -> list[Tensor | None]:
+        torch.manual_seed(0)
+        laid = [torch.randn(2, 9, 3, 8).to(dtype).requires_grad_() for _ in range(3)]
+        query, key, value = (one.transpose(1, 2) for one in laid)
+        if plain:
+            scores = (query * 8**-0.5) @ key.transpose(-2, -1)
+            found = dropout(scores.float().softmax(-1).to(dtype), 0.3) @ value
+        else:
+            found = attention(query, key, value, dropout_p=0.3)
+        found.float().square().sum().backward()
+        return [found, *(one.grad for one in laid)]
+
+    for one, other in zip(passed(True), passed(False), strict=True):
+        assert one is not None
+        assert other is not None
+        assert torch.equal(one, other)
+
+
 def test_attention_is_trained_in_bf16_with_a_softmax_in_float32() -> None:
     torch.manual_seed(0)
     tensors = [torch.randn(2, 2, 9, 16) for _ in range(3)]

@@ -76,7 +76,7 @@ def test_examples_of_a_batch_are_predicted(worker: ClientWorker) -> None:
     x = torch.zeros(worker.layout.numel)
     batches = worker.evaluator.test_batches()
     for number in (0, len(batches) - 1):
-        found = worker.evaluate(EvaluateRequest(number, 1), {"model": x})
+        found = worker.predictions.evaluate(EvaluateRequest(number, 1), {"model": x})
         assert found.indices == batches[number].tolist()
 
 
@@ -85,7 +85,7 @@ def test_a_model_is_loaded_once_for_a_key(worker: ClientWorker) -> None:
     x = 0.1 * torch.randn(worker.layout.numel, generator=torch.Generator().manual_seed(0))
 
     def loss(key: int, vector: torch.Tensor) -> float:
-        return worker.evaluate(EvaluateRequest(0, key), {"model": vector}).loss
+        return worker.predictions.evaluate(EvaluateRequest(0, key), {"model": vector}).loss
 
     first = loss(5, x)
     assert loss(5, 3.0 * x) == first

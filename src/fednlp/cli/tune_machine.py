@@ -15,7 +15,7 @@ def tune_machine(
 ) -> None:
     """Try workers, threads and precision on this machine, and show which are the fastest for an experiment."""
     from fednlp import config
-    from fednlp.simulation.tuning import BF16, as_text, as_toml, fastest, tried
+    from fednlp.simulation.tuning import BF16, ONEDNN, as_text, as_toml, fastest, tried
 
     found = []
     for trial in tried(config.load(experiment, changes or []), seconds):
@@ -26,3 +26,7 @@ def tune_machine(
     print(f"\nThe fastest of these, as lines of the experiment file:\n\n{as_toml(best.changes)}")
     if BF16 in best.changes:
         print("\nLow precision changes the weights: leave client.bf16 out to compare with float32 runs.")
+    if ONEDNN in best.changes:
+        print(
+            "\nWith oneDNN the weights differ by rounding: leave runtime.onednn out to compare with runs without it."
+        )

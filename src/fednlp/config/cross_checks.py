@@ -128,6 +128,8 @@ def _runtime_problems(experiment: ExperimentFields) -> list[str]:
     runtime = experiment.runtime
     if runtime.address is not None and runtime.engine in ENGINES and runtime.engine != "ray":
         return ['runtime.address is that of a cluster of Ray: say runtime.engine = "ray", or leave it out']
+    if runtime.gpu_mapping is not None and runtime.engine == "ray":
+        return ["runtime.gpu_mapping: Ray lays its actors over the GPUs by itself: leave it out"]
     return []
 
 

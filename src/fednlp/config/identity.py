@@ -14,6 +14,7 @@ _LATER = (
     ("pull", "norm", "l2"),
     ("pull", "embeddings", "chosen"),
     ("runtime", "clients_at_once", 1),
+    ("runtime", "onednn", False),
     ("secure", "sum_reports", False),
 )
 """Keys that came later, and their defaults: runs from before there was the key go by the same name."""

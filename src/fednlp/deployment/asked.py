@@ -8,7 +8,8 @@ from fednlp.deployment.secure_messages import TESTS
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.partition import OneClient
-from fednlp.runtime.messages import ClientModelRequest, ClientSumsRequest, KeepLabelsRequest, from_json
+from fednlp.runtime.message_json import from_json
+from fednlp.runtime.messages import ClientModelRequest, ClientSumsRequest, KeepLabelsRequest
 
 DERIVED = "derived"
 """The object with the tensors that the server computes, beside a model whose other tensors are transformed."""

@@ -18,9 +18,6 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from fednlp.deployment.certificates import (
-    CLIENT,
-    EARLY,
-    SERVER,
     certificate_pem,
     is_issued_by,
     key_id,
@@ -28,10 +25,9 @@ from fednlp.deployment.certificates import (
     load_certificate,
     load_key,
     new_key,
-    new_leaf,
-    new_root,
     public_key,
 )
+from fednlp.deployment.issuing import CLIENT, EARLY, SERVER, new_leaf, new_root
 from fednlp.disk import locked, private_folder, regular, write_private
 from fednlp.errors import IdentityError, RunError
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fednlp.deployment.messages import Call
+from fednlp.deployment.message_types import Call
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class OpenCall:
         most_bytes: Bytes of the reply's object at most.
         damaged: How many times the object arrived with wrong bytes.
         sealing: Whether a reply is on its way to the disk.
+        handed_over: Whether the round may take its reply.
     """
 
     call: Call
@@ -68,3 +69,4 @@ class OpenCall:
     most_bytes: int
     damaged: int = 0
     sealing: bool = False
+    handed_over: bool = False

@@ -10,8 +10,7 @@ from typing import Any, Self
 from fednlp.deployment.call_names import in_words
 from fednlp.deployment.inbox import client_of
 from fednlp.deployment.links import Wake
-from fednlp.deployment.messages import (
-    VERSION,
+from fednlp.deployment.message_types import (
     Bye,
     Call,
     Finished,
@@ -24,11 +23,10 @@ from fednlp.deployment.messages import (
     Stored,
     Welcome,
     Withdrawn,
-    from_server,
-    pack,
-    printable,
 )
-from fednlp.deployment.objects import ObjectCache, ref_of
+from fednlp.deployment.messages import VERSION, from_server, pack, printable
+from fednlp.deployment.object_cache import ObjectCache
+from fednlp.deployment.objects import Written, ref_of
 from fednlp.deployment.outbox import Outbox, RunOutbox
 from fednlp.deployment.transfers import DamagedObject, Fetching, Uploading
 from fednlp.errors import ProtocolError
@@ -83,6 +81,7 @@ class ClientSession:
         on_state: Takes a line for people.
         bound: Whether it takes part in no other run than ``run``.
         set_up: Returns whether it is set up for the run: where it is not, the server does that.
+        grace: Seconds that the server has to store an answer's object before this end puts it on the disk itself.
 
     Attributes:
         run: The run that it takes part in, once it is known.
@@ -105,9 +104,10 @@ class ClientSession:
         on_state: Callable[[str], None] = lambda line: None,
         bound: bool = True,
         set_up: Callable[[], bool] = lambda: True,
+        grace: float = 0.0,
     ) -> None:
         self.run, self.client = run, -1
-        self._bound, self._set_up = bound, set_up
+        self._bound, self._set_up, self._grace = bound, set_up, grace
         self.reason: str | None = None
         self.refused = self.over = self.leaves = False
         self._software, self._objects, self._outbox = software, objects, outbox
@@ -198,9 +198,13 @@ class ClientSession:
                 self._wake()
 
     def answer(
-        self, call_id: str, answer: dict[str, Any] | None, body: Path | None, error: str | None = None
+        self,
+        call_id: str,
+        answer: dict[str, Any] | None,
+        body: Path | Written | None,
+        error: str | None = None,
     ) -> None:
-        """Answer a call; when this returns, the answer is on the disk and will reach the server.
+        """Answer a call: it is offered at once, and when this returns, it is on this disk or on the server's.
 
         Nothing happens if the call is no longer wanted.
 
@@ -214,24 +218,24 @@ class ClientSession:
             RunError: The disk is full, or cannot be written.
             ProtocolError: The answer is too long.
         """
-        ref = None if body is None else ref_of(body)
+        if isinstance(body, Path):
+            body = Written(body, ref_of(body))
+        path, ref = (None, None) if body is None else body
         clean = None if error is None else printable(error)
         reply = Reply(call_id, answer, ref.digest if ref else None, ref.size if ref else 0, clean)
         pack(reply)
         with self._lock:
-            wanted, box = call_id in self._asked, self._box
-        if wanted and box is not None:
-            box.put(reply, body)  # takes its time: the connection goes on meanwhile
-        elif body is not None:
-            body.unlink(missing_ok=True)
-        with self._lock:
-            if not wanted or box is None:
+            box = self._box
+            if box is None or self._asked.pop(call_id, None) is None:
+                if path is not None:
+                    path.unlink(missing_ok=True)
                 return
-            if self._asked.pop(call_id, None) is None:
-                box.remove(call_id)
-                return
+            box.hold(reply, path)
             self._offers.append(call_id)
             self._wake()
+        if path is not None:
+            box.settled_within(self._grace)
+        box.keep(call_id)
 
     def owes(self, call_id: str) -> bool:
         """Return whether an answer lies in the outbox that the server has not stored yet."""

@@ -1,7 +1,6 @@
 """The server of a deployment: it sets its sites up, runs the rounds with them, and goes on where it was stopped."""
 
 import json
-import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -10,27 +9,23 @@ from typing import Any
 
 from torch import nn
 
-from fednlp import config
-from fednlp.checked_json import damaged
-from fednlp.config import Experiment
 from fednlp.deployment.arrivals import by_arrivals
 from fednlp.deployment.components import server_components
 from fednlp.deployment.enrolment import FOLDER
 from fednlp.deployment.gathering import Gathering, Members
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.label_agreement import FILE as AGREED
-from fednlp.deployment.label_agreement import agree, lacks_labels, with_agreed
+from fednlp.deployment.label_agreement import agree, lacks_labels
 from fednlp.deployment.newcomers import Newcomers, PopulationChanged, fixed_population
 from fednlp.deployment.remote import Sites
 from fednlp.deployment.remote_labels import RemoteLabels, save_counts
 from fednlp.deployment.returning import Returning, said_before
+from fednlp.deployment.run_directory import noise_secret
 from fednlp.deployment.secure_messages import OF_TESTS
 from fednlp.deployment.secure_server import Asking, SecureSessions
-from fednlp.deployment.servable import require_servable
 from fednlp.deployment.setup import ENCODER_FILES, Again, Setup, model_files
 from fednlp.deployment.waiting import Patience
-from fednlp.disk import atomic, regular, write_private
-from fednlp.errors import RunError, TooFewClients
+from fednlp.errors import TooFewClients
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
 from fednlp.models.resolve import resolve_model
 from fednlp.partition.embed import ENCODER
@@ -38,69 +33,12 @@ from fednlp.simulation.callback import Callback
 from fednlp.simulation.components import RunComponents
 from fednlp.simulation.configured_algorithm import build_algorithm
 from fednlp.simulation.facts import write_facts
-from fednlp.simulation.new_run_dir import create
-from fednlp.simulation.precision import with_precision
 from fednlp.simulation.rounds import FederatedTraining
 from fednlp.simulation.run_dir import RunDir, saving
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
 from fednlp.simulation.train import OpenRun, open_run, train
 
 _ENDED = "the federation's last round is done"
-
-
-def open_directory(experiment: Experiment, out: Path) -> RunDir:
-    """Make the run directory of a federation, or open that of one that was stopped.
-
-    Args:
-        experiment: Resolved.
-        out: The run directory.
-
-    Raises:
-        ConfigError: A server without training examples cannot run the experiment.
-        RunError: The folder holds something else, or a run of other settings.
-    """
-    require_servable(experiment)
-    directory = RunDir(out)
-    if not (out / "resolved.toml").is_file():
-        for path in out.glob(".resolved.toml.*"):  # of a start that was killed
-            path.unlink()
-        directory = create(with_precision(experiment), out)
-    changed = config.differences(
-        *(with_agreed(one, out / FOLDER) for one in (directory.experiment(), experiment))
-    )
-    if changed:
-        raise RunError(
-            f"{out} is a federation of other settings ({'; '.join(changed[:5])}): start it with these, or choose "
-            "another --out"
-        )
-    if not (out / FOLDER).is_dir() and directory.state.is_file():
-        raise RunError(f"{out} is a run of a simulation: choose another --out")
-    with saving(out):
-        (out / FOLDER).mkdir(mode=0o700, exist_ok=True)
-    return directory
-
-
-def run_name(directory: RunDir) -> str:
-    """Return the name that a federation's messages carry, drawn once."""
-    path = directory.folder / FOLDER / "run.json"
-    if not path.exists():
-        with atomic(path, "then start it again") as file:
-            file.write(json.dumps({"run": secrets.token_hex(16)}).encode())
-    try:
-        run = json.loads(regular(path).read_text())["run"]
-        if not isinstance(run, str):
-            raise ValueError("it names no run")
-    except (ValueError, LookupError, TypeError, OSError, RecursionError) as error:
-        raise damaged(path, error, "restore it from a backup") from None
-    return run
-
-
-def noise_secret(folder: Path) -> int:
-    """Return the number that a federation's noise is drawn by: from the operating system, once."""
-    path = folder / "noise.key"
-    if not path.is_file():
-        write_private(path, secrets.token_hex(32).encode(), "choose another --out")
-    return int(path.read_text(), 16)
 
 
 class Federation:

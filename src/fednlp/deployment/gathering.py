@@ -9,7 +9,7 @@ import numpy as np
 
 from fednlp.deployment.calls import StoredReply
 from fednlp.deployment.hub import Hub
-from fednlp.deployment.messages import Call, ObjectRef
+from fednlp.deployment.message_types import Call, ObjectRef
 from fednlp.deployment.round_log import attempt_name
 from fednlp.deployment.setup import Again, Ready, Setup, read_ready, setup_attempt
 from fednlp.deployment.waiting import LOOK, TOLD

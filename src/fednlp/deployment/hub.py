@@ -13,7 +13,8 @@ from time import monotonic
 from fednlp.deployment.calls import OpenCall, Presence, StoredReply
 from fednlp.deployment.inbox import Inbox, client_of, round_of
 from fednlp.deployment.links import Wake
-from fednlp.deployment.messages import Call, ObjectRef, Reply, pack, printable
+from fednlp.deployment.message_types import Call, ObjectRef, Reply
+from fednlp.deployment.messages import pack, printable
 from fednlp.deployment.objects import ObjectFile, Offers, Partial, ref_of
 from fednlp.deployment.ration import SPAN, Ration
 from fednlp.deployment.server_session import ServerSession
@@ -43,10 +44,16 @@ class Hub:
     Replies are durable: a hub that is opened again after a crash has all that were acknowledged, and asks for none of
     them again. Calls and objects are not: ask and add them again.
 
+    A client hears that its reply is stored when it is on the disk. The round may have it a moment before, when it was
+    checked: if the power is lost in between, the client offers it again.
+
     Args:
         folder: For what has to survive a crash; made if missing.
         run: A name of the run that no other run has.
-        background: Has the sessions' slow work on the disk done; at once, in the driver's thread, if left out.
+        background: Has slow work on the disk done; at once, in the thread that comes to it, if left out.
+
+    Attributes:
+        eager: Whether the round may have a reply before it is on the disk.
 
     Raises:
         RunError: The folder cannot be written.
@@ -58,13 +65,15 @@ class Hub:
         self.run = run
         self.inbox = Inbox(folder / "inbox")
         self.lock = threading.RLock()
-        self.ration = Ration()
+        self.uploads, self.downloads = Ration(), Ration(patience=SPAN)
         self.ended: str | None = None
+        self.eager = True
         self._news = threading.Condition(self.lock)
         self._background = background
         self._clients: dict[int, _Client] = {}
         self._objects = Offers()
         self._ready: deque[str] = deque()
+        self._arrived: dict[str, Reply] = {}
         self._forgotten = -1
 
     # The round's side.
@@ -93,7 +102,8 @@ class Hub:
             if self._objects.is_last(digest):
                 for client in self._clients.values():
                     for one in client.calls.values():
-                        if any(ref.digest == digest for ref in one.call.objects.values()):
+                        needed = any(ref.digest == digest for ref in one.call.objects.values())
+                        if needed and not one.handed_over:
                             raise RunError(
                                 f"the open call {one.call.id} needs the object {digest}: withdraw it first"
                             )
@@ -120,7 +130,7 @@ class Hub:
             for name, ref in call.objects.items():
                 if ref.digest not in self._objects:
                     raise RunError(f"the call {call.id} needs the object {name!r}, which was not added")
-            if call.id in self.inbox:
+            if call.id in self.inbox or call.id in self._arrived:
                 self._take_later(call.id)
                 return
             known = self._client(client)
@@ -134,6 +144,7 @@ class Hub:
             known = self._client(client_of(call_id))
             known.calls.pop(call_id, None)
             known.withdrawn.add(call_id)
+            self._arrived.pop(call_id, None)
             self.inbox.remove(call_id)
             if call_id in self._ready:
                 self._ready.remove(call_id)
@@ -153,7 +164,7 @@ class Hub:
         """
         with self.lock:
             known = self._client(client_of(call_id))
-            if known.calls.pop(call_id, None) is None:
+            if call_id in self._arrived or known.calls.pop(call_id, None) is None:
                 return
             self.inbox.remove(call_id)
             if known.session:
@@ -163,9 +174,9 @@ class Hub:
             self._wake(known)
 
     def stored(self) -> list[str]:
-        """Return the numbers of the calls whose replies are stored."""
+        """Return the numbers of the calls whose replies are there."""
         with self.lock:
-            return list(self.inbox)
+            return sorted({*self.inbox, *self._arrived})
 
     def take(self, timeout: float | None = None) -> StoredReply | None:
         """Return the next reply that is stored, of any client, or None if none came in time.
@@ -179,17 +190,18 @@ class Hub:
                 left = None if until is None else until - monotonic()
                 if left is not None and left <= 0:
                     return None
-                self.ration.look()
+                self.uploads.look()
+                self.downloads.look()
                 self._news.wait(SPAN if left is None else min(left, SPAN))
             return self._stored(self._ready.popleft())
 
     def reply(self, call_id: str) -> StoredReply | None:
         """Return the reply to a call, whether it was taken or not; None if it is not stored."""
         with self.lock:
-            return self._stored(call_id) if call_id in self.inbox else None
+            return self._stored(call_id) if call_id in self.inbox or call_id in self._arrived else None
 
     def _stored(self, call_id: str) -> StoredReply:
-        reply = self.inbox.read(call_id)
+        reply = self._arrived.get(call_id) or self.inbox.read(call_id)
         path = None if reply.digest is None else self.inbox.body(reply.id, reply.digest)
         return StoredReply(reply.id, client_of(reply.id), reply.answer, path, reply.size, reply.error)
 
@@ -206,6 +218,7 @@ class Hub:
                     known.session.wake()
             self._ready = deque(one for one in self._ready if round_of(one) > round_number)
             self.inbox.forget(round_number)
+        self._background(lambda: self.inbox.clear(round_number))
 
     def connected(self) -> dict[int, Presence]:
         """Return who is connected, by number."""
@@ -315,26 +328,25 @@ class Hub:
         self._background(lambda: self._store(open_call, reply, partial))
 
     def _store(self, open_call: OpenCall, reply: Reply, partial: Partial | None) -> None:
+        """Check a reply, hand it to the round, put it on the disk, and tell the client, in this order."""
         known = self._client(open_call.client)
         try:
-            right = partial is None or partial.seal()
+            checked = self._checked(open_call, reply, partial)
+            if checked is None:
+                return
+            if partial is not None and checked is reply:
+                partial.sync()
+            self.inbox.write(checked)
             with self.lock:
-                if known.calls.get(reply.id) is not open_call:
+                if known.calls.get(reply.id) is not open_call:  # it was withdrawn meanwhile
+                    self.inbox.remove(reply.id)
                     return
-                if not right:
-                    open_call.damaged += 1
-                    if open_call.damaged >= _MOST_DAMAGED:
-                        right, reply = (
-                            True,
-                            Reply(reply.id, None, error="its upload arrived damaged each time"),
-                        )
-                        self.inbox.keep_body(reply.id, None)
-                if right:
-                    self.inbox.commit(reply)
-                    del known.calls[reply.id]
-                    self._take_later(reply.id)
+                self.inbox.add(reply.id)
+                self._arrived.pop(reply.id, None)
+                del known.calls[reply.id]
+                self._hand_over(open_call)
                 if known.session:
-                    known.session.tell(reply.id, stored=right)
+                    known.session.tell(reply.id, stored=True)
         except RunError as error:
             with self.lock:
                 if known.session:
@@ -345,6 +357,35 @@ class Hub:
                 if partial is not None:
                     partial.close()
                 self._wake(known)
+
+    def _checked(self, open_call: OpenCall, reply: Reply, partial: Partial | None) -> Reply | None:
+        """Return the reply to be stored, which the round may have from now on; None where there is none.
+
+        An object that arrived damaged is asked for again, and after some times an error takes the reply's place.
+        """
+        right = partial is None or partial.check()
+        with self.lock:
+            known = self._client(open_call.client)
+            if known.calls.get(reply.id) is not open_call:
+                return None
+            if not right:
+                open_call.damaged += 1
+                if open_call.damaged >= _MOST_DAMAGED:
+                    self.inbox.keep_body(reply.id, None)
+                    return Reply(reply.id, None, error="its upload arrived damaged each time")
+                if known.session:
+                    known.session.tell(reply.id, stored=False)
+                return None
+            if partial is not None and self.eager:
+                self._arrived[reply.id] = reply
+                self._hand_over(open_call)
+            return reply
+
+    def _hand_over(self, open_call: OpenCall) -> None:
+        """Let the round take a reply, once."""
+        if not open_call.handed_over:
+            open_call.handed_over = True
+            self._take_later(open_call.call.id)
 
     def _take_later(self, call_id: str) -> None:
         if call_id not in self._ready:

@@ -8,7 +8,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fednlp.deployment.messages import ObjectRef, Reply, header, reply_of
+from fednlp.deployment.message_types import ObjectRef, Reply
+from fednlp.deployment.messages import header, reply_of
 from fednlp.deployment.objects import Partial, make_folder
 from fednlp.disk import atomic, sync_folder, writing
 from fednlp.errors import ProtocolError, RunError
@@ -40,7 +41,8 @@ class Replies:
         self.folder = folder
         make_folder(folder, _REMEDY)
         with writing(folder, _REMEDY):
-            self._ids = {path.name.removesuffix(".json") for path in folder.glob("[0-9]*.json")}
+            names = (path.name.removesuffix(".json") for path in folder.glob("[0-9]*.json"))
+            self._ids = {name for name in names if name.count(".") == 2}
             for path in folder.glob(".*.json.*"):  # of a crash while it was written
                 path.unlink()
 
@@ -74,11 +76,23 @@ class Replies:
         Raises:
             RunError: The disk is full, or cannot be written.
         """
+        self.write(reply)
+        self.add(reply.id)
+
+    def write(self, reply: Reply) -> None:
+        """Put a reply on the disk that is not one of these before :meth:`add`; from any thread.
+
+        Raises:
+            RunError: The disk is full, or cannot be written.
+        """
         with atomic(self.folder / f"{reply.id}.json", _REMEDY) as file:
             file.write(header(reply))
         with writing(self.folder, _REMEDY):
             sync_folder(self.folder)
-        self._ids.add(reply.id)
+
+    def add(self, call_id: str) -> None:
+        """Take note of a reply that was written."""
+        self._ids.add(call_id)
 
     def remove(self, call_id: str) -> None:
         """Remove a reply and what has arrived of its object, if there is any."""
@@ -104,9 +118,12 @@ class Inbox(Replies):
         return Partial(self.body(call_id, ref.digest), ref)
 
     def forget(self, round_number: int) -> None:
-        """Remove all that belongs to the rounds up to this one."""
+        """Have no reply of the rounds up to this one; their files stay until :meth:`clear`."""
+        self._ids = {call_id for call_id in self._ids if round_of(call_id) > round_number}
+
+    def clear(self, round_number: int) -> None:
+        """Remove the files of the rounds up to this one."""
         with writing(self.folder, _REMEDY):
             for name in os.listdir(self.folder):
                 if name[:1].isdigit() and round_of(name) <= round_number:
-                    (self.folder / name).unlink()
-            self._ids = {call_id for call_id in self._ids if round_of(call_id) > round_number}
+                    (self.folder / name).unlink(missing_ok=True)

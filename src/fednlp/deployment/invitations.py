@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fednlp.deployment.certificates import CLIENT, FIRST, LAST, common_name, key_id, new_leaf, new_root
+from fednlp.deployment.certificates import common_name, key_id
+from fednlp.deployment.issuing import CLIENT, FIRST, LAST, new_leaf, new_root
 
 SECRET_BYTES = 32
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551

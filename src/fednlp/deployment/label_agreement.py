@@ -15,7 +15,7 @@ from fednlp.data.textdata import in_order
 from fednlp.deployment.gathering import Member, Members
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.label_telling import LABELS, MOST_LABELS, AskedLabels, ToldLabels
-from fednlp.deployment.messages import Call
+from fednlp.deployment.message_types import Call
 from fednlp.disk import atomic
 from fednlp.errors import RunError
 from fednlp.formatting.safe_text import clean

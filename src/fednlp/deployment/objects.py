@@ -1,17 +1,18 @@
-"""Large things that travel in chunks: files that grow until their SHA-256 can be checked, and a cache of whole ones."""
+"""Large things that travel in chunks: files that grow until their SHA-256 can be checked, and files that are sent."""
 
 import hashlib
 import mmap
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from fednlp.deployment.frames import CHUNK
-from fednlp.deployment.messages import ObjectRef
+from fednlp.deployment.message_types import ObjectRef
 from fednlp.disk import sync_folder, writing
 from fednlp.errors import ProtocolError
 
@@ -34,6 +35,31 @@ def ref_of(path: Path) -> ObjectRef:
     """Return the digest and size of a file's bytes."""
     with path.open("rb") as file:
         return ObjectRef(hashlib.file_digest(file, "sha256").hexdigest(), os.fstat(file.fileno()).st_size)
+
+
+class Written(NamedTuple):
+    """A file whose digest is known."""
+
+    path: Path
+    ref: ObjectRef
+
+
+def write_object(path: Path, pieces: Iterable[bytes | memoryview]) -> Written:
+    """Write a file piece by piece; each is hashed in another thread while it is written.
+
+    Args:
+        path: The file, which is replaced if it is there.
+        pieces: Its bytes.
+    """
+    digest, size = _Hash(), 0
+    with path.open("wb", buffering=0) as file:
+        for piece in pieces:
+            view = memoryview(piece)
+            digest.update(view)
+            size += len(view)
+            while len(view):
+                view = view[file.write(view) :]
+    return Written(path, ObjectRef(digest.hexdigest(), size))
 
 
 @contextmanager
@@ -116,7 +142,7 @@ class Partial:
 
     @property
     def whole(self) -> bool:
-        """Whether all bytes are there; :meth:`seal` says whether they are the right ones."""
+        """Whether all bytes are there; :meth:`check` says whether they are the right ones."""
         return self.length == self.ref.size
 
     def append(self, offset: int, data: memoryview) -> None:
@@ -155,17 +181,14 @@ class Partial:
         self.discard()
         return False
 
-    def seal(self) -> bool:
-        """Put the whole file on the disk and return True, or discard it and return False if its bytes are wrong.
+    def sync(self) -> None:
+        """Put the bytes of the whole file on the disk.
 
         Raises:
             RunError: The disk is full, or cannot be written.
         """
-        if not self.check():
-            return False
         with writing(self.path.parent, REMEDY):
             os.fsync(self._handle)
-        return True
 
     def discard(self) -> None:
         """Remove all bytes: the object begins at 0 again."""
@@ -187,9 +210,14 @@ class ObjectFile:
         self.ref = ref
         self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
-    def chunk(self, offset: int) -> bytes:
-        """Return the chunk at an offset."""
-        return os.pread(self._handle, min(CHUNK, self.ref.size - offset), offset)
+    def chunk(self, offset: int, most: int | None = None) -> bytes:
+        """Return the chunk at an offset.
+
+        Args:
+            offset: From the file's beginning, in bytes.
+            most: Its bytes at most; :data:`~fednlp.deployment.frames.CHUNK` if left out.
+        """
+        return os.pread(self._handle, min(most or CHUNK, self.ref.size - offset), offset)
 
     def close(self) -> None:
         """Let go of the file, which stays."""
@@ -233,54 +261,3 @@ class Offers:
         while self._files:
             self._files.popitem()[1].close()
         self._times.clear()
-
-
-class ObjectCache:
-    """A folder of objects that a client has fetched, whole or in part, named by their digests.
-
-    A server has them too, so they are not put on the disk at once. Those of an earlier process are checked before they
-    are used: a machine that lost its power may have lost some of their bytes.
-
-    Args:
-        folder: Made if missing.
-        most_bytes: Size of the largest object that is fetched.
-    """
-
-    def __init__(self, folder: Path, most_bytes: int = 1 << 36) -> None:
-        self.folder, self.most_bytes = folder, most_bytes
-        self._checked: set[str] = set()
-        make_folder(folder, REMEDY)
-
-    def find(self, ref: ObjectRef) -> Path | None:
-        """Return the file of an object, or None if it is not there as a whole."""
-        path = self.folder / ref.digest
-        if not path.is_file():
-            return None
-        if ref.digest not in self._checked:
-            if ref_of(path) != ref:
-                path.unlink()
-                return None
-            self._checked.add(ref.digest)
-        return path
-
-    def begin(self, ref: ObjectRef) -> Partial:
-        """Return the part of an object that is there."""
-        return Partial(self.folder / f"{ref.digest}.part", ref)
-
-    def keep(self, partial: Partial) -> bool:
-        """Give a whole object its name and return True, or discard it and return False if its bytes are wrong."""
-        if not partial.check():
-            return False
-        partial.close()
-        os.replace(partial.path, self.folder / partial.ref.digest)
-        self._checked.add(partial.ref.digest)
-        return True
-
-    def drop(self, digest: str) -> None:
-        """Remove an object, whole or in part."""
-        for name in (digest, f"{digest}.part"):
-            (self.folder / name).unlink(missing_ok=True)
-
-    def digests(self) -> list[str]:
-        """Return the objects that are there, whole or in part."""
-        return sorted({path.name.removesuffix(".part") for path in self.folder.iterdir()})

@@ -11,7 +11,7 @@ from fednlp.deployment.client_session import ClientSession, ReadyCall
 from fednlp.deployment.disclosure import told_error
 from fednlp.deployment.label_telling import asks_labels
 from fednlp.deployment.messages import software
-from fednlp.deployment.objects import ObjectCache
+from fednlp.deployment.object_cache import ObjectCache
 from fednlp.deployment.outbox import Outbox
 from fednlp.deployment.setup import is_setup
 from fednlp.deployment.site import Site
@@ -23,6 +23,8 @@ from fednlp.simulation.components import Log
 _LOOK = 0.2
 _PATIENCE = 10.0
 """Seconds that a refusal gets to reach the server; it is offered again by the next start."""
+_GRACE = 0.5
+"""Seconds that the server has to store an update before the site puts it on its own disk: most are there by then."""
 _KEPT = 8
 """Objects that a site keeps of those that it has fetched: the next call may need them again."""
 
@@ -53,6 +55,7 @@ class Participant:
             on_state=log,
             bound=run is not None,
             set_up=lambda: site.run is not None,
+            grace=_GRACE,
         )
         self._early: list[ReadyCall] = []
         self._calls: queue.Queue[ReadyCall] = queue.Queue()

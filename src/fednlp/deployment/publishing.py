@@ -8,9 +8,10 @@ from torch import Tensor
 
 from fednlp.deployment.asked import DERIVED
 from fednlp.deployment.hub import Hub
-from fednlp.deployment.messages import ObjectRef
+from fednlp.deployment.message_types import ObjectRef
+from fednlp.deployment.objects import write_object
 from fednlp.federated.communication import derived_entries
-from fednlp.federated.message import write_message
+from fednlp.federated.message import message_pieces
 from fednlp.federated.params import Layout
 
 
@@ -64,12 +65,8 @@ class Publisher:
             self.hub.drop_object(ref.digest)
 
     def _object(self, name: str, content: Mapping[str, Tensor] | bytes) -> ObjectRef:
-        path = self.folder / f"{name}.new"
-        with path.open("wb") as file:
-            if isinstance(content, bytes):
-                file.write(content)
-            else:
-                write_message(file, content)
-        ref = self.hub.add_object(path)
+        pieces = [content] if isinstance(content, bytes) else message_pieces(content)
+        path, ref = write_object(self.folder / f"{name}.new", pieces)
+        self.hub.add_object(path, ref.digest)
         path.unlink()  # the hub has it open: its bytes go once it is no longer offered
         return ref

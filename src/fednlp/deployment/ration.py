@@ -1,4 +1,4 @@
-"""Which uploads send at the same time: few of those that are fast, so that a cohort's buffers do not add up."""
+"""Which objects travel at the same time: few of those that are fast, so that the buffers of a cohort do not add up."""
 
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -6,30 +6,31 @@ from dataclasses import dataclass
 from time import monotonic
 
 PLACES = 8
-"""Uploads that may fill buffers at the same time."""
+"""Objects that may fill buffers at the same time."""
 PACE = 1 << 20
-"""Bytes that an upload has to bring in each :data:`SPAN` to keep its place; a slower one fills no buffer."""
+"""Bytes that a transfer has to move in each :data:`SPAN` to keep its place; a slower one fills no buffer."""
 SPAN = 1.0
 """Seconds."""
 
 
 @dataclass
 class _Place:
-    """Of an upload that was begun: since when its bytes are counted."""
+    """Of a transfer that was begun: since when its bytes are counted."""
 
     since: float
-    brought: int = 0
+    moved: int = 0
 
 
 class Ration:
-    """Lets uploads begin, in the order of asking.
+    """Lets transfers begin, in the order of asking.
 
-    An upload has a place until it ends. One that is slow, or that stands still, loses its place to the next one and
+    A transfer has a place until it ends. One that is slow, or that stands still, loses its place to the next one and
     goes on without: so no client keeps others waiting.
 
     Args:
-        places: How many uploads have one.
+        places: How many transfers have one.
         now: Returns the time in seconds.
+        patience: Seconds after which one that waits begins without a place; None for never.
 
     >>> begun = []
     >>> ration = Ration(places=1)
@@ -42,31 +43,37 @@ class Ration:
     ['a', 'b']
     """
 
-    def __init__(self, places: int = PLACES, now: Callable[[], float] = monotonic) -> None:
-        self._places, self._now = places, now
+    def __init__(
+        self, places: int = PLACES, now: Callable[[], float] = monotonic, patience: float | None = None
+    ) -> None:
+        self._places, self._now, self._patience = places, now, patience
         self._begun: dict[Hashable, _Place] = {}
-        self._waiting: deque[tuple[Hashable, Callable[[], None]]] = deque()
+        self._waiting: deque[tuple[Hashable, Callable[[], None], float]] = deque()
 
-    def ask(self, upload: Hashable, begin: Callable[[], None]) -> None:
-        """Have an upload begin, now or when there is a place.
+    def __contains__(self, transfer: Hashable) -> bool:
+        return transfer in self._begun
+
+    def ask(self, transfer: Hashable, begin: Callable[[], None]) -> None:
+        """Have a transfer begin, now or when there is a place.
 
         Args:
-            upload: Names it.
+            transfer: Names it.
             begin: Called then, once.
         """
-        self._waiting.append((upload, begin))
+        self._waiting.append((transfer, begin, self._now()))
         self.look()
 
-    def brought(self, upload: Hashable, count: int) -> None:
-        """Take note of bytes of an upload that have arrived."""
-        if upload in self._begun:
-            self._begun[upload].brought += count
+    def moved(self, transfer: Hashable, count: int) -> None:
+        """Take note of bytes of a transfer that have arrived, or are on their way."""
+        if transfer in self._begun:
+            self._begun[transfer].moved += count
         self.look()
 
-    def end(self, upload: Hashable) -> None:
-        """Take note that an upload is whole, or gone."""
-        self._begun.pop(upload, None)
-        self._waiting = deque(one for one in self._waiting if one[0] != upload)
+    def end(self, transfer: Hashable) -> None:
+        """Take note that a transfer is over, or gone."""
+        self._begun.pop(transfer, None)
+        if any(one[0] == transfer for one in self._waiting):
+            self._waiting = deque(one for one in self._waiting if one[0] != transfer)
         self.look()
 
     def look(self) -> None:
@@ -74,13 +81,15 @@ class Ration:
         if not self._waiting:
             return
         now = self._now()
-        for upload, place in list(self._begun.items()):
+        for transfer, place in list(self._begun.items()):
             if now - place.since >= SPAN:
-                if place.brought < PACE:
-                    del self._begun[upload]
+                if place.moved < PACE:
+                    del self._begun[transfer]
                 else:
-                    self._begun[upload] = _Place(now)
+                    self._begun[transfer] = _Place(now)
         while self._waiting and len(self._begun) < self._places:
-            upload, begin = self._waiting.popleft()
-            self._begun[upload] = _Place(now)
+            transfer, begin, _ = self._waiting.popleft()
+            self._begun[transfer] = _Place(now)
             begin()
+        while self._waiting and self._patience is not None and now - self._waiting[0][2] >= self._patience:
+            self._waiting.popleft()[1]()

@@ -18,7 +18,7 @@ from fednlp.deployment.answers import require_own
 from fednlp.deployment.asked import SiteRequest
 from fednlp.deployment.calls import StoredReply
 from fednlp.deployment.hub import Hub
-from fednlp.deployment.messages import Call
+from fednlp.deployment.message_types import Call
 from fednlp.deployment.objects import mapped_privately
 from fednlp.deployment.publishing import Offer, Publisher
 from fednlp.deployment.rooms import rooms
@@ -32,10 +32,7 @@ from fednlp.federated.pages import set_aside
 from fednlp.federated.round import late
 from fednlp.federated.upload import Trained, unpack_upload, upload_bytes
 from fednlp.runtime.engine import answered, vectors_in
-from fednlp.runtime.messages import (
-    from_json,
-    to_json,
-)
+from fednlp.runtime.message_json import from_json, to_json
 
 
 class Sites:

@@ -23,7 +23,7 @@ import numpy as np
 from fednlp.deployment.calls import StoredReply
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.inbox import client_of
-from fednlp.deployment.messages import Call, ObjectRef
+from fednlp.deployment.message_types import Call, ObjectRef
 from fednlp.deployment.secure_messages import BODY, Step, steps_of, to_json
 from fednlp.deployment.secure_terms import RoundSpec, spec_of, terms_of
 from fednlp.deployment.waiting import Patience

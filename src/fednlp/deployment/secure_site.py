@@ -39,7 +39,7 @@ from fednlp.errors import SecureAbort
 from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.upload import Trained, masked_tail, pack_masked
 from fednlp.privacy.noise import os_generator
-from fednlp.runtime import messages
+from fednlp.runtime import message_json
 from fednlp.runtime.messages import ClientSums, ClientSumsRequest
 from fednlp.secure.lightsecagg import LightSecAggClient
 from fednlp.secure.lightsecagg_messages import parts
@@ -242,6 +242,6 @@ def _digest(request: Mapping[str, Any], objects: Mapping[str, Path]) -> str:
 
 
 def _json(result: ClientResult | ClientSums) -> dict[str, Any]:
-    found = messages.to_json(result)
+    found = message_json.to_json(result)
     assert found is not None
     return found

@@ -4,6 +4,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,19 +20,22 @@ from fednlp.deployment.enrolment import (
     store_address,
     typed_by,
 )
-from fednlp.deployment.federation import Federation, open_directory, run_name
+from fednlp.deployment.federation import Federation
 from fednlp.deployment.goodbye import let_go
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links import PeerIdentity, Running, Session, Wake
 from fednlp.deployment.links.grpc.server import serve as listen_with
-from fednlp.deployment.names import server_address
+from fednlp.deployment.names import broker_scheme, server_address
 from fednlp.deployment.organisation import Files, OrganisationAdmission
 from fednlp.deployment.proofs import Challenges
+from fednlp.deployment.run_directory import open_directory, run_name
 from fednlp.deployment.sites import Register
 from fednlp.deployment.status_writer import StatusWriter
 from fednlp.errors import ConfigError
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.run_dir import RunDir
+
+_DISK_THREADS = 2
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,8 @@ def serve(
         require_same_kind(folder, where.kind)
         with directory.alone(), _shown(page, out, callback.log):
             admission = _admission(folder, where, callback.log)
-            hub = Hub(folder, run_name(directory))
+            disk = ThreadPoolExecutor(_DISK_THREADS, "fednlp-disk")
+            hub = Hub(folder, run_name(directory), lambda job: _loudly(disk.submit(job)))
             running, address = _listen(where, admission, hub, callback)
             try:
                 store_address(folder, address, where.kind)
@@ -116,7 +121,13 @@ def serve(
                         let_go(hub, admission.register.sites, callback.log)
                 finally:
                     running.stop()
+                    disk.shutdown()
                     hub.close()
+
+
+def _loudly(job: "Future[None]") -> None:
+    """Have an error of a job that nobody waits for written to the log."""
+    job.add_done_callback(Future.result)
 
 
 def _invite(
@@ -165,8 +176,16 @@ def _require_fit(experiment: Experiment, where: Listening) -> None:
     """Refuse what a load balancer that ends TLS breaks, and what goes by no broker.
 
     Raises:
-        ConfigError: It breaks the experiment's secure aggregation, or an organisation's certificates.
+        ConfigError: It breaks the experiment's secure aggregation, or an organisation's certificates; or the broker's
+            address is none.
     """
+    if where.broker is not None and not broker_scheme(where.broker):
+        raise ConfigError(
+            f"--broker {where.broker} does not say how: type mqtts://host:port, or mqtt://host:port for a broker "
+            "without TLS of its own"
+        )
+    if where.broker is not None and where.address is not None:
+        raise ConfigError("--broker is the address that the sites are told: leave --address out")
     if where.broker is not None and (where.files is not None or where.behind_proxy):
         raise ConfigError(
             "--broker goes with join tokens: leave --ca, --cert and --key, or --behind-proxy, out"

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fednlp.deployment.call_names import all_in_words, in_words
 from fednlp.deployment.inbox import client_of, round_of
-from fednlp.deployment.messages import (
-    VERSION,
+from fednlp.deployment.message_types import (
     Bye,
     Call,
     Finished,
@@ -23,9 +22,12 @@ from fednlp.deployment.messages import (
     Resume,
     Stored,
     UploadChunk,
-    VersionMismatch,
     Welcome,
     Withdrawn,
+)
+from fednlp.deployment.messages import (
+    VERSION,
+    VersionMismatch,
     from_client,
     pack,
     printable,
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from fednlp.deployment.links import Wake
     from fednlp.deployment.objects import Partial
 
+_SHORT_CHUNK = 1 << 15
+"""Bytes of a chunk to a client that has no place among those that fetch: its link is slow, and there may be many."""
 _MOST_WAITING = 1024
 """Messages that wait to be sent at most: a client that asks and never listens is cut off."""
 
@@ -75,6 +79,7 @@ class ServerSession:
         self._sent: dict[str, Call] = {}
         self._held: set[str] = set()  # what the client has open from earlier connections
         self._gets: dict[str, int] = {}
+        self._sends = False
         self._uploads: dict[str, _Upload] = {}
         self._let_begin: deque[_Upload] = deque()
         self._stale: set[str] = (
@@ -158,6 +163,7 @@ class ServerSession:
             self._closing = True
             self._said.clear()
             self._drop_uploads()
+            self._hub.downloads.end(self)
             self._hub.leave(self)
 
     # What the hub tells it; the hub holds the lock and wakes the driver.
@@ -230,7 +236,13 @@ class ServerSession:
             raise ProtocolError(f"a Get of the object {get.digest}, which no call has")
         if get.offset >= found.ref.size:
             raise ProtocolError(f"a Get at {get.offset} of an object of {found.ref.size} bytes")
+        if not self._gets and not self._sends:
+            self._hub.downloads.ask(self, self._may_send)
         self._gets[get.digest] = get.offset
+
+    def _may_send(self) -> None:
+        self._sends = True
+        self.wake()
 
     def _reply(self, reply: Reply) -> None:
         self._check_own(reply.id)
@@ -262,7 +274,7 @@ class ServerSession:
         reply = upload.reply
         if reply.digest is None:
             return self._hub.store(reply, None)
-        return self._hub.ration.ask(upload, lambda: self._may_begin(upload))
+        return self._hub.uploads.ask(upload, lambda: self._may_begin(upload))
 
     def _may_begin(self, upload: _Upload) -> None:
         self._let_begin.append(upload)
@@ -287,13 +299,13 @@ class ServerSession:
         if upload is None or upload.partial is None:
             raise ProtocolError(f"a chunk for {chunk.id}, which was not asked for")
         upload.partial.append(chunk.offset, payload)
-        self._hub.ration.brought(upload, len(payload))
+        self._hub.uploads.moved(upload, len(payload))
         if upload.partial.whole:
             self._seal(upload)
 
     def _seal(self, upload: _Upload) -> None:
         partial, upload.partial = upload.partial, None
-        self._hub.ration.end(upload)
+        self._hub.uploads.end(upload)
         self._hub.store(upload.reply, partial)
 
     def _next_call(self) -> bytes | None:
@@ -304,21 +316,25 @@ class ServerSession:
         return None
 
     def _next_chunk(self) -> bytes | None:
-        while self._gets:
+        while self._gets and self._sends:
             digest, offset = next(iter(self._gets.items()))
             found = self._hub.object_for(self.client, digest, self._sent)
             if found is None:
                 del self._gets[digest]
                 continue
-            data = found.chunk(offset)
+            data = found.chunk(offset, None if self in self._hub.downloads else _SHORT_CHUNK)
             if not data:
                 raise RunError(
                     f"the file of the object {digest} was changed while it was sent: start the server again"
                 )
             self._gets[digest] += len(data)
+            self._hub.downloads.moved(self, len(data))
             if self._gets[digest] >= found.ref.size:
                 del self._gets[digest]
             return pack(ObjectChunk(digest, offset), data)
+        if self._sends and not self._gets:  # the driver asks again once the last chunk is on its way
+            self._sends = False
+            self._hub.downloads.end(self)
         return None
 
     def _check_own(self, call_id: str) -> None:
@@ -342,7 +358,7 @@ class ServerSession:
             self._drop(self._uploads.popitem()[1])
 
     def _drop(self, upload: _Upload) -> None:
-        self._hub.ration.end(upload)
+        self._hub.uploads.end(upload)
         if upload.partial is not None:
             upload.partial.close()
             upload.partial = None

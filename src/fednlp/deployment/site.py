@@ -22,6 +22,7 @@ from fednlp.deployment.disclosure import (
 )
 from fednlp.deployment.label_telling import asks_labels, tell_labels
 from fednlp.deployment.lost_state import ANEW, has_lost, require_same_data
+from fednlp.deployment.objects import Written, write_object
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.published import Published
 from fednlp.deployment.repeated import LastAsked
@@ -40,9 +41,10 @@ from fednlp.deployment.site_worker import LABELS, SiteWork
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.runtime import MODEL
-from fednlp.federated.upload import Trained, pack_upload
+from fednlp.federated.upload import Trained, upload_pieces
 from fednlp.fewshot.pacing import LabelQuota
 from fednlp.partition import OneClient
+from fednlp.runtime.message_json import to_json
 from fednlp.runtime.messages import (
     ClientModelRequest,
     ClientModelResult,
@@ -50,7 +52,6 @@ from fednlp.runtime.messages import (
     KeepLabelsRequest,
     LabelRequest,
     LabelsKept,
-    to_json,
 )
 from fednlp.simulation.components import Log
 from fednlp.training.worker import ClientWorker
@@ -80,7 +81,7 @@ class Site:
 
     def answer(
         self, name: str, request: Mapping[str, Any], objects: Mapping[str, Path]
-    ) -> tuple[dict[str, Any], Path | None]:
+    ) -> tuple[dict[str, Any], Path | Written | None]:
         """Do what the server asks.
 
         Args:
@@ -207,7 +208,7 @@ class Site:
 
     def _work(
         self, name: str, request: Mapping[str, Any], objects: Mapping[str, Path]
-    ) -> tuple[dict[str, Any], Path | None]:
+    ) -> tuple[dict[str, Any], Path | Written | None]:
         worker = self.worker
         own = worker.partition
         assert isinstance(own, OneClient)
@@ -225,10 +226,8 @@ class Site:
         answer = do(wanted)
         if not isinstance(answer, Trained):
             return _json(to_json(answer)), None
-        path = self.folder / "upload.bin"
-        with path.open("wb") as file:
-            file.write(pack_upload(answer.upload, worker.layout))
-        return _json(to_json(answer.result)), path
+        body = write_object(self.folder / "upload.bin", upload_pieces(answer.upload, worker.layout))
+        return _json(to_json(answer.result)), body
 
     def _do(
         self,
@@ -265,7 +264,7 @@ class Site:
         labels = self.opened.labels
         assert labels is not None
         texts = labels.candidates.tolist()
-        found = self.worker.label(LabelRequest(wanted.client, wanted.round, texts), vectors)
+        found = self.worker.predictions.label(LabelRequest(wanted.client, wanted.round, texts), vectors)
         kept = labels.keep(wanted.round, found, LabelQuota(wanted.percentage, wanted.most))
         return told_kept(self.policy.allow, LabelsKept(wanted.client, kept))
 

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from fednlp.deployment.messages import Get, ObjectChunk, ObjectRef, UploadChunk, pack
-from fednlp.deployment.objects import ObjectCache, ObjectFile, Partial
+from fednlp.deployment.message_types import Get, ObjectChunk, ObjectRef, UploadChunk
+from fednlp.deployment.messages import pack
+from fednlp.deployment.object_cache import ObjectCache
+from fednlp.deployment.objects import ObjectFile, Partial
 from fednlp.errors import ProtocolError, RunError
 
 _MOST_DAMAGED = 3

@@ -97,6 +97,14 @@ class Update:
                 layout.rows(flat)[self.rows] = self.table
         return flat
 
+    def views(self, layout: Layout) -> dict[str, Tensor]:
+        """Return its named tensors; where it holds all rows, they are views of it."""
+        if self.rows is not None:
+            return layout.views(self.flat(layout))
+        entries = layout.entries if self.table is None else layout.entries[:-1]
+        found = {e.name: self.dense[e.start : e.stop].view(e.shape) for e in entries}
+        return found if self.table is None else found | {layout.entries[-1].name: self.table}
+
     def check_finite(self) -> None:
         """Check its numbers.
 

@@ -7,7 +7,7 @@ of its header is ever used. Format: https://huggingface.co/docs/safetensors, *Fo
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -57,7 +57,7 @@ def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = Non
         metadata: Short texts by name, if any, read again by :func:`read_metadata`.
     """
     if not metadata:
-        return b"".join(_pieces(tensors))
+        return b"".join(message_pieces(tensors))
     from safetensors.torch import save
 
     # One entry, because safetensors writes several in no order.
@@ -65,14 +65,8 @@ def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = Non
     return save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, extra)
 
 
-def write_message(file: BinaryIO, tensors: Mapping[str, Tensor]) -> None:
-    """Write named tensors as :func:`pack` returns them, tensor by tensor: no second copy is made of all of them."""
-    for piece in _pieces(tensors):
-        file.write(piece)
-
-
-def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """Yield the header of a message, and the bytes of its tensors, where they lie."""
+def message_pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """Yield named tensors as :func:`pack` returns them: the header, and the bytes of each tensor where they lie."""
     header, _ = _header(shapes_of(tensors))
     text = _text(header)
     length = -(-len(text) // 8) * 8

@@ -22,7 +22,7 @@ from fednlp.federated.client import AnyUpdate, ClientResult, Update
 from fednlp.federated.communication import EncodedUpdate, decode_update, entry_shapes, sent_shapes
 from fednlp.federated.links import Uplink
 from fednlp.federated.lora import lora_products
-from fednlp.federated.message import message_bytes, pack, raw_tensors
+from fednlp.federated.message import message_bytes, message_pieces, raw_tensors
 from fednlp.federated.pages import give_back
 from fednlp.federated.params import Layout
 from fednlp.federated.sent import Sent, require_sent
@@ -155,20 +155,29 @@ def received(
 
 
 def pack_upload(upload: Upload, layout: Layout) -> bytes:
-    """Return an upload as it travels: the model's message, then one for each other vector in their order.
+    """Return an upload as it travels; see :func:`upload_pieces`."""
+    return b"".join(upload_pieces(upload, layout))
+
+
+def upload_pieces(upload: Upload, layout: Layout) -> Iterator[bytes | memoryview]:
+    """Yield an upload as it travels: the model's message, then one for each other vector in their order.
 
     Args:
         upload: Of a client.
         layout: Of the vectors.
     """
     if upload.masked is not None:
-        return pack_masked(upload.masked)
+        yield pack_masked(upload.masked)
+        return
     if upload.encoded is not None:
-        model = upload.encoded.message
+        yield upload.encoded.message
     else:
         assert upload.model is not None
-        model = pack(layout.views(upload.model.flat(layout)))
-    return b"".join([model, *(pack(layout.views(vector)) for vector in upload.others.values())])
+        model = upload.model
+        views = model.views(layout) if isinstance(model, Update) else layout.views(model.flat(layout))
+        yield from message_pieces(views)
+    for vector in upload.others.values():
+        yield from message_pieces(layout.views(vector))
 
 
 def pack_masked(masked: Residues) -> bytes:

@@ -21,7 +21,7 @@ from fednlp.federated.pulling import Pull
 from fednlp.federated.store import ClientStore
 from fednlp.partition import Partition
 from fednlp.simulation.run_dir import RunDir
-from fednlp.training.client import init_of, model_of, record_fields
+from fednlp.training.client_record import init_of, model_of, record_fields
 from fednlp.training.replica import Replica
 from fednlp.training.worker_spec import exact_adapters, model_fields, personal_names
 

@@ -1,21 +1,16 @@
-"""What the server asks of clients and workers, and what they answer: typed, versioned, and plain JSON on the way.
+"""What the server asks of clients and workers, and what they answer: typed, and plain JSON on the way.
 
-Tensors are not in these messages. In one machine they lie in memory that all workers share; a transport sends them as
-:mod:`fednlp.federated.message` packs them.
+:mod:`fednlp.runtime.message_json` writes and checks the JSON. Tensors are not in these messages. In one machine they
+lie in memory that all workers share; a transport sends them as :mod:`fednlp.federated.message` packs them.
 """
 
-from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import Any, NamedTuple, get_type_hints
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from fednlp.errors import RunError
 from fednlp.federated.client import ClientResult, TrainRequest
-
-VERSION = 1
-"""Of all messages. A peer of another version is refused."""
 
 Seeds = list[list[Any]]
 """Masks: a seed in hexadecimal digits and a sign each."""
@@ -259,7 +254,7 @@ class TrainTogetherRequest:
     """Have several clients of a round train at once.
 
     Attributes:
-        clients: Their requests, as :func:`to_json` gives them.
+        clients: Their requests, as :func:`fednlp.runtime.message_json.to_json` gives them.
     """
 
     clients: list[Any]
@@ -270,7 +265,7 @@ class TrainedTogether:
     """What several clients report.
 
     Attributes:
-        clients: Their results in the order of the requests, as :func:`to_json` gives them.
+        clients: Their results in the order of the requests, as :func:`fednlp.runtime.message_json.to_json` gives them.
     """
 
     clients: list[Any]
@@ -300,68 +295,3 @@ Answer = (
     | LocalOnlyResult
     | None
 )
-
-
-class _Kind(NamedTuple):
-    """A type of message, and the model that its fields are checked by."""
-
-    message: Any
-    fields: type[BaseModel]
-
-
-def _kind(message: Any) -> _Kind:
-    hints = get_type_hints(message)
-    checked: dict[str, Any] = {
-        one.name: (
-            hints[one.name],
-            ... if one.default is MISSING and one.default_factory is MISSING else None,
-        )
-        for one in fields(message)
-    }
-    strict = ConfigDict(extra="forbid", strict=True)
-    return _Kind(message, create_model(message.__name__, __config__=strict, **checked))
-
-
-_KINDS = {
-    message.__name__: _kind(message)
-    for union in (Request, Answer)
-    for message in union.__args__
-    if message is not type(None)
-}
-
-
-def to_json(message: Request | Answer) -> dict[str, Any] | None:
-    """Return a message as a JSON value.
-
-    >>> to_json(EvaluateRequest(batch=3, key=1))
-    {'version': 1, 'kind': 'EvaluateRequest', 'batch': 3, 'key': 1}
-    """
-    if message is None:
-        return None
-    return {"version": VERSION, "kind": type(message).__name__, **asdict(message)}
-
-
-def from_json(value: Any) -> Any:
-    """Return the message that a JSON value holds.
-
-    Raises:
-        RunError: It is of another version, or no message of a known kind.
-
-    >>> from_json({"version": 1, "kind": "EvaluateRequest", "batch": 3, "key": 1})
-    EvaluateRequest(batch=3, key=1)
-    """
-    if value is None:
-        return None
-    if not isinstance(value, dict) or value.get("version") != VERSION:
-        raise RunError(f"a message of another version than {VERSION}: install the same fednlp on both sides")
-    kind = _KINDS.get(str(value.get("kind")))
-    if kind is None:
-        raise RunError(f"a message of an unknown kind: {str(value.get('kind'))[:40]!r}")
-    given = {k: v for k, v in value.items() if k not in ("version", "kind")}
-    try:
-        checked = kind.fields.model_validate(given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(repr(str(part)[:40])[1:-1] for part in first["loc"])
-        raise RunError(f"a {value['kind']} that does not fit: {place}: {first['msg']}") from None
-    return kind.message(**{name: getattr(checked, name) for name in given})

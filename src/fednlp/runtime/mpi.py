@@ -22,7 +22,8 @@ from fednlp.errors import RunError
 from fednlp.plugins import raised
 from fednlp.runtime.engine import Worker, answered, vectors_in
 from fednlp.runtime.launch import rank_of
-from fednlp.runtime.messages import Request, from_json, to_json
+from fednlp.runtime.message_json import from_json, to_json
+from fednlp.runtime.messages import Request
 from fednlp.runtime.mpi_messages import (
     ANSWERS,
     BUILT,

@@ -1,7 +1,8 @@
 """Which GPU each worker of a machine has.
 
-Workers are laid over the GPUs one after the other: with two workers on each of two GPUs, workers 0 and 1 have the
-first, and 2 and 3 the second. ``CUDA_VISIBLE_DEVICES`` is honoured, since the GPUs are counted as torch sees them.
+Workers are laid over the GPUs in turn: with two workers on each of two GPUs, workers 0 and 2 have the first, and 1 and
+3 the second. So no GPU has two workers while another one that has room for one stands idle. ``CUDA_VISIBLE_DEVICES`` is
+honoured, since the GPUs are counted as torch sees them.
 """
 
 import os
@@ -16,7 +17,8 @@ from fednlp.errors import ConfigError
 
 WORKER = "FEDNLP_WORKER"
 """The variable in which a worker process is told its number on its machine."""
-_LOCAL_RANKS = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK")
+_LOCAL_RANKS = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+"""What launchers tell a process; ``mpirun`` within a job of Slurm comes before Slurm's own."""
 _MAPPING = TypeAdapter(dict[str, list[NonNegativeInt]])
 
 
@@ -37,10 +39,28 @@ def gpu_of(worker: int, workers_by_gpu: Sequence[int]) -> int:
         workers_by_gpu: How many workers each GPU has.
 
     >>> [gpu_of(worker, [2, 0, 1]) for worker in range(5)]
-    [0, 0, 2, 0, 0]
+    [0, 2, 0, 0, 2]
     """
-    places = [gpu for gpu, workers in enumerate(workers_by_gpu) for _ in range(workers)]
-    return places[worker % len(places)]
+    places = sorted((turn, gpu) for gpu, workers in enumerate(workers_by_gpu) for turn in range(workers))
+    return places[worker % len(places)][1]
+
+
+def gpu_share(workers: int, gpus: int) -> float:
+    """Return how much of a GPU each worker of a cluster asks for, so that all of them find a place.
+
+    A share is of one GPU and no sum of rests of several; it is a multiple of 0.0001, as Ray counts.
+
+    Args:
+        workers: Of the whole cluster.
+        gpus: Of the whole cluster.
+
+    >>> gpu_share(2, 4), gpu_share(6, 4), gpu_share(3, 1), gpu_share(2, 0)
+    (1.0, 0.5, 0.3333, 0.0)
+    """
+    if not gpus:
+        return 0.0
+    most_on_one = -(-workers // gpus)
+    return 10_000 // most_on_one / 10_000
 
 
 def workers_by_gpu(gpus: int, each: int, mapping: str | None, host: str | None = None) -> list[int]:
@@ -49,7 +69,7 @@ def workers_by_gpu(gpus: int, each: int, mapping: str | None, host: str | None =
     Args:
         gpus: How many GPUs there are.
         each: Workers of each, where no file says otherwise.
-        mapping: A TOML file that says so by host: ``node1 = [2, 2]``.
+        mapping: A TOML file that says so by host: ``node1 = [2, 2]``, or ``node2 = []`` for one without a GPU.
         host: The name of this machine, if it is not the system's.
 
     Raises:
@@ -62,13 +82,13 @@ def workers_by_gpu(gpus: int, each: int, mapping: str | None, host: str | None =
     counts = found.get(name, found.get(name.partition(".")[0]))
     if counts is None:
         raise ConfigError(
-            f"{mapping} names the machines {', '.join(found)}, and this one is {name}: add a line such as "
-            f'"{name}" = [{", ".join(["1"] * max(1, gpus))}]'
+            f"{mapping} names the machines {', '.join(found) or '(none)'}, and this one is {name}: add a line such as "
+            f'"{name}" = {[1] * gpus}'
         )
-    if len(counts) != gpus or not sum(counts):
+    if len(counts) != gpus or (gpus and not sum(counts)):
         raise ConfigError(
-            f"{mapping} gives {name} the workers {counts}, and it has {gpus} GPUs (CUDA_VISIBLE_DEVICES may hide "
-            "some): say one number for each GPU, and at least one worker"
+            f"{mapping} gives {name} the workers {counts}, and it has {gpus} GPU{'s' * (gpus != 1)} "
+            "(CUDA_VISIBLE_DEVICES may hide some): say one number for each GPU, and at least one worker"
         )
     return counts
 
@@ -78,8 +98,10 @@ def _read(path: Path) -> dict[str, list[int]]:
         return _MAPPING.validate_python(tomllib.loads(path.read_text(encoding="utf-8")), strict=True)
     except FileNotFoundError:
         raise ConfigError(f"runtime.gpu_mapping: there is no file {path}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError):
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}; each machine has one line") from None
+    except (OSError, UnicodeDecodeError, ValidationError):
         raise ConfigError(
-            f"{path} is no mapping of workers to GPUs: say for each machine its name and a number for each "
+            f"{path} is no mapping of workers to GPUs: say for each machine its name, in quotes, and a number for each "
             'GPU, such as "node1" = [2, 2]'
         ) from None

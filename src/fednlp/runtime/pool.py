@@ -26,8 +26,10 @@ from torch import Tensor
 
 from fednlp.clock import IDLE, MESSAGES, timed
 from fednlp.errors import RunError
+from fednlp.runtime.allocator import release_freed_memory
 from fednlp.runtime.engine import Worker, vectors_in
-from fednlp.runtime.messages import Request, from_json, to_json
+from fednlp.runtime.message_json import from_json, to_json
+from fednlp.runtime.messages import Request
 from fednlp.runtime.placement import WORKER
 from fednlp.runtime.schedule import scheduled
 from fednlp.runtime.shared import Counter, PrivateRoom, SharedRoom, remove_scratch, scratch_folder
@@ -159,6 +161,7 @@ class Pool:
             remove_scratch(self._scratch)
             self._scratch = None
         self._totals, self.total = [], None
+        release_freed_memory()
 
     def __enter__(self) -> Self:
         return self

@@ -7,6 +7,7 @@ others. Totals are exact sums, so that neither the number of actors nor a loss l
 
 import json
 import os
+import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -20,7 +21,9 @@ from fednlp.clock import IDLE, timed
 from fednlp.errors import MissingDependency, RunError
 from fednlp.plugins import raised
 from fednlp.runtime.engine import Worker, vectors_in
-from fednlp.runtime.messages import Request, from_json, to_json
+from fednlp.runtime.message_json import from_json, to_json
+from fednlp.runtime.messages import Request
+from fednlp.runtime.placement import gpu_share
 from fednlp.runtime.schedule import scheduled
 from fednlp.runtime.shared import PrivateRoom
 from fednlp.runtime.travelling import Arriving, Piece, RemoteWorker, import_all
@@ -35,6 +38,8 @@ _AT_ONCE = 2
 """Requests that an actor has before it: the next one lies there when it is done with one."""
 _MOST_LOST = 5
 """Actors that may be lost in one round."""
+_PATIENCE = 10.0
+"""Seconds for a connection to a cluster's address."""
 
 
 class Ray:
@@ -48,7 +53,7 @@ class Ray:
         address: Of a cluster, as ``ray.init`` takes it; by default what ``RAY_ADDRESS`` names, or this machine.
 
     Raises:
-        RunError: The cluster is not reached.
+        RunError: The cluster is not reached, or is too small.
     """
 
     def __init__(
@@ -62,11 +67,14 @@ class Ray:
         self._begun = not ray.is_initialized()
         if self._begun:
             _begin(workers * threads, address)
+        try:
+            gpus = _gpus_each(workers, threads)  # Ray hides the others from an actor
+        except RunError:
+            if self._begun:
+                ray.shutdown()
+            raise
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(threads)
-        gpus = min(
-            1.0, ray.cluster_resources().get("GPU", 0.0) / workers
-        )  # Ray hides the others from an actor
         remote = ray.remote(num_cpus=threads, num_gpus=gpus, max_restarts=0, max_concurrency=1)(_Actor)
         self._new: Callable[[], Any] = lambda: remote.remote(factory, threads, list(preload))
         self._actors = [self._new() for _ in range(workers)]
@@ -272,6 +280,22 @@ class _Actor:
             yield piece.name, piece.blocks, piece.values
 
 
+def _gpus_each(workers: int, threads: int) -> float:
+    """Return how much of a GPU each actor asks for.
+
+    Raises:
+        RunError: The cluster has too few cores: Ray would have some actors wait for ever.
+    """
+    there = ray.cluster_resources()
+    cores = int(there.get("CPU", 0))
+    if workers * threads > cores:
+        raise RunError(
+            f"the cluster of Ray has {cores} cores, and runtime.workers = {workers} with runtime.threads = {threads} "
+            f"needs {workers * threads}: lower runtime.workers, or add machines to the cluster"
+        )
+    return gpu_share(workers, int(there.get("GPU", 0)))
+
+
 def _begin(cores: int, address: str | None) -> None:
     """Connect to a cluster, or begin one on this machine, which is reached from this machine alone.
 
@@ -282,13 +306,25 @@ def _begin(cores: int, address: str | None) -> None:
     address = address or os.environ.get("RAY_ADDRESS")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
+        _look_at(address or "")
         if address is None:
             ray.init("local", num_cpus=cores, _node_ip_address="127.0.0.1", **settings)
         else:
             ray.init(address, log_to_driver=False, logging_level="error")
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-        last = str(error).strip().splitlines()[:1]
+        last = (getattr(error, "strerror", None) or str(error)).strip().splitlines()[:1]
         raise RunError(
             f"Ray is not reached at {address or 'this machine'} ({''.join(last)}): compare runtime.address with what "
             "ray start printed, and set RAY_AUTH_MODE=token if it says that token authentication is enabled"
         ) from None
+
+
+def _look_at(address: str) -> None:
+    """Look whether somebody listens at an address, if it is ``host:port``: Ray itself tries for minutes.
+
+    Raises:
+        OSError: Nobody does.
+    """
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "://" not in address:
+        socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()

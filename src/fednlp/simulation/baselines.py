@@ -22,7 +22,7 @@ from fednlp.seeds import generator
 from fednlp.simulation.context import RunContext, require_finite
 from fednlp.simulation.evaluate import drawn_clients, evaluated, personal_scores
 from fednlp.training.batches import epoch_batches
-from fednlp.training.client import ClientInit
+from fednlp.training.client_record import ClientInit
 from fednlp.training.local import LocalTrainer
 from fednlp.training.scores import mean_scores
 

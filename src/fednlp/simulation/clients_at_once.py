@@ -7,7 +7,8 @@ from torch import Tensor
 
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.runtime import Runtime
-from fednlp.runtime.messages import TrainTogetherRequest, from_json, to_json
+from fednlp.runtime.message_json import from_json, to_json
+from fednlp.runtime.messages import TrainTogetherRequest
 
 
 class ClientsAtOnce:

@@ -16,8 +16,8 @@ from fednlp.errors import RunError
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.run import run
 
-BF16 = "client.bf16"
-"""The setting that is tried last, with the fastest of the others: unlike these it changes the weights."""
+ONEDNN, BF16 = "runtime.onednn", "client.bf16"
+"""Settings that are tried last, each with the fastest of the others: unlike these they change the weights."""
 _MEASURED = 2
 """The round of a trial that is measured: the first warms up."""
 
@@ -53,7 +53,7 @@ def choices(cores: int, clients: int) -> list[Changes]:
 
 
 def tried(experiment: Experiment, seconds: float) -> Iterator[Trial]:
-    """Yield a trial of each choice, then of the fastest with bfloat16; none is begun once the time is over.
+    """Yield a trial of each choice, then of the fastest with oneDNN and with bfloat16; none is begun once time is over.
 
     Args:
         experiment: Its rounds are run as they are, without evaluation, trackers or a report.
@@ -67,9 +67,15 @@ def tried(experiment: Experiment, seconds: float) -> Iterator[Trial]:
             return
         trials.append(_trial(experiment, changes))
         yield trials[-1]
-    in_float32 = experiment.client.bf16 is False and not experiment.client.fp16
-    if in_float32 and time.monotonic() - begun <= seconds and any(one.seconds for one in trials):
-        yield _trial(experiment, {**fastest(trials).changes, BF16: True})
+    if (
+        experiment.client.bf16 is not False
+        or experiment.client.fp16
+        or not any(one.seconds for one in trials)
+    ):
+        return
+    for key in (ONEDNN, BF16) if not experiment.runtime.onednn else (BF16,):
+        if time.monotonic() - begun <= seconds:
+            yield _trial(experiment, {**fastest(trials).changes, key: True})
 
 
 def as_text(changes: Changes) -> str:

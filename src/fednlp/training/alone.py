@@ -9,7 +9,8 @@ from torch import Tensor
 
 from fednlp.federated.store import ClientStore
 from fednlp.federated.sums import DIVERGED, NonFiniteUpdate, count_nonfinite
-from fednlp.training.client import ClientInit, ClientTrainer
+from fednlp.training.client import ClientTrainer
+from fednlp.training.client_record import ClientInit
 from fednlp.training.local import LocalTrainer
 from fednlp.training.local_training import LocalTraining
 from fednlp.training.replica import Replica

@@ -9,14 +9,19 @@ function of the state of PyTorch's generator alone. So it follows the client's s
 :func:`cheap_dropout` puts both functions in the place of PyTorch's in ``torch.nn.functional``, where ``nn.Dropout`` and
 the models of transformers and peft look them up. Dropout that is not looked up there, such as that between the layers
 of an ``nn.LSTM``, is PyTorch's own.
+
+For the backward pass one byte an element is kept of a mask, and of attention the weights before dropout alone.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from fednlp.seeds import random_words
 
@@ -44,8 +49,10 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     """
     if not training or not 0 < p < 1 or input.device.type != "cpu":
         return _DROPOUT(input, p, training, inplace)
-    noise = _noise(input, p)
-    return input.mul_(noise) if inplace else input * noise
+    if inplace:
+        return input.mul_(_noise(_kept(input, p), input.dtype, p))
+    found: Tensor = _Dropped.apply(input, p)  # type: ignore[no-untyped-call]
+    return found
 
 
 def attention(
@@ -75,7 +82,10 @@ def attention(
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     scores = (query * factor) @ key.transpose(-2, -1)
     weights = _softmax(scores.float(), attn_mask).to(value.dtype)
-    return dropout(weights, dropout_p) @ value
+    if not dropout_p or weights.shape[:-2] != value.shape[:-2]:
+        return dropout(weights, dropout_p) @ value
+    found: Tensor = _DroppedProduct.apply(weights, value, dropout_p)  # type: ignore[no-untyped-call]
+    return found
 
 
 def _softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
@@ -90,10 +100,54 @@ def _softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     return weights if bool(seen.all()) else weights.masked_fill(~seen, 0)
 
 
-def _noise(like: Tensor, p: float) -> Tensor:
-    """Return what dropout multiplies a tensor by: 0 with probability ``p``, else what keeps the expectation."""
-    dropped = min(round(p * _WORDS), _WORDS - 1)
-    words = torch.from_numpy(random_words(like.numel())).view(like.shape)
-    noise = torch.empty(like.shape, dtype=like.dtype)
-    torch.ge(words, dropped - _WORDS // 2, out=noise)
-    return noise.mul_(_WORDS / (_WORDS - dropped))
+class _Dropped(torch.autograd.Function):
+    """Elements times their noise."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, p: float) -> Tensor:
+        kept, ctx.p = _kept(input, p), p
+        ctx.save_for_backward(kept)
+        return input * _noise(kept, input.dtype, p)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (kept,) = ctx.saved_tensors
+        return gradient * _noise(kept, gradient.dtype, ctx.p), None
+
+
+class _DroppedProduct(torch.autograd.Function):
+    """``dropout(weights) @ value``."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, value: Tensor, p: float) -> Tensor:
+        kept, ctx.p = _kept(weights, p), p
+        value = value.contiguous()  # products copy it otherwise, each by itself
+        ctx.save_for_backward(weights, value, kept)
+        return _noise(kept, weights.dtype, p).mul_(weights) @ value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        weights, value, kept = ctx.saved_tensors
+        noise, gradient = _noise(kept, weights.dtype, ctx.p), gradient.contiguous()
+        of_value = (weights * noise).transpose(-2, -1) @ gradient
+        return (gradient @ value.transpose(-2, -1)).mul_(noise), of_value, None
+
+
+def _dropped(p: float) -> int:
+    """Return how many of the 16-bit numbers drop an element."""
+    return min(round(p * _WORDS), _WORDS - 1)
+
+
+def _kept(like: Tensor, p: float) -> Tensor:
+    """Draw which elements of a tensor are kept: False with probability ``p``."""
+    words = random_words(like.numel())
+    return torch.from_numpy(np.greater_equal(words, np.int16(_dropped(p) - _WORDS // 2))).view(like.shape)
+
+
+def _noise(kept: Tensor, dtype: torch.dtype, p: float) -> Tensor:
+    """Return what dropout multiplies by: 0 for what is dropped, else what keeps the expectation."""
+    noise = torch.empty(kept.shape, dtype=dtype)
+    torch.ge(kept.view(torch.int8), 1, out=noise)
+    return noise.mul_(_WORDS / (_WORDS - _dropped(p)))

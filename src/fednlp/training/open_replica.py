@@ -9,6 +9,7 @@ from fednlp.models.checkpointing import checkpoint_layers
 from fednlp.tasks.base import Task
 from fednlp.training.activation_cache import ActivationCache, activation_cache_folder
 from fednlp.training.local_training import LocalTraining
+from fednlp.training.onednn import use_onednn
 from fednlp.training.replica import Replica
 from fednlp.training.worker_spec import WorkerSpec, personal_names, pick_device
 
@@ -26,6 +27,7 @@ def open_replica(
         derived: Names of frozen parameters that the server sets.
 
     Raises:
+        ConfigError: PyTorch was built without oneDNN, and it is asked for.
         ModelError: The architecture does not allow gradient checkpointing, or batches without padding.
         RunError: There is no such device.
     """
@@ -33,6 +35,8 @@ def open_replica(
     personal = personal_names(model, spec.train, spec.federated)
     if options.gradient_checkpointing:
         checkpoint_layers(model)
+    if spec.onednn:
+        use_onednn(model)
     padding_free = None
     if options.padding_free:
         from fednlp.training.padding_free import find_padding_free
@@ -42,8 +46,8 @@ def open_replica(
     replica = Replica(model, device, by_rows, personal, derived, options.weight_decay > 0)
     if padding_free is not None:
         padding_free.install(len(replica.frozen_prefix.blocks) if replica.frozen_prefix else 0)
-    in_float32 = not (options.bf16 is True or options.fp16 or spec.evaluation_bf16)
-    steady = in_float32 and not getattr(task, "draws_inputs", False)
+    usual = not (options.bf16 is True or options.fp16 or spec.evaluation_bf16 or spec.onednn)
+    steady = usual and not getattr(task, "draws_inputs", False)
     if replica.frozen_prefix is not None and steady:
         prefix = replica.frozen_prefix
         folder = activation_cache_folder(prefix, cache_dir()) if spec.cache_activations else None

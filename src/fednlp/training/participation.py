@@ -7,7 +7,8 @@ import numpy as np
 from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.runtime import MODEL
 from fednlp.runtime.engine import Vectors
-from fednlp.training.client import ClientInit, ClientTrainer, Record, init_of
+from fednlp.training.client import ClientTrainer
+from fednlp.training.client_record import ClientInit, Record, init_of
 from fednlp.training.local import LocalTrainer
 
 

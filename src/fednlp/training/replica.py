@@ -10,11 +10,7 @@ the model was built with them, and so do the buffers of frozen parts.
 Personal tensors lie behind the shared ones in the same buffer, in a layout of their own: they are trained
 alike, come from the client's own record, and go back into it. The global model has no part in them.
 
-The word embedding is most of a small model, and a client uses few of its rows. When rows that are not
-used cannot change (no weight decay, an optimiser that does nothing on a zero gradient, an embedding
-that is not tied to the output), the embedding holds those rows alone. Token ids keep their numbers
-everywhere in the model; they are translated where the embedding looks them up. The result is the same
-as with the whole table; see tests/training/test_replica.py.
+The word embedding is not in the buffer: a client may use few of its rows (:mod:`fednlp.training.word_rows`).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -28,6 +24,7 @@ from fednlp.federated.client import Gradient, Update
 from fednlp.federated.gradients import changed_gradient
 from fednlp.federated.pages import lazy_zeros
 from fednlp.federated.sums import count_nonfinite
+from fednlp.runtime.allocator import keep_freed_memory
 from fednlp.training.activation_cache import ActivationCache
 from fednlp.training.frozen_prefix import find_frozen_prefix
 from fednlp.training.model_layout import (
@@ -39,6 +36,7 @@ from fednlp.training.model_layout import (
     special_words,
     word_embedding,
 )
+from fednlp.training.word_rows import WordRows
 
 
 @dataclass(frozen=True)
@@ -98,25 +96,17 @@ class Replica:
         self._still = [tensors[name] for name in buffer_names(self.model)[1]]
         self._still_start = [tensor.clone() for tensor in self._still]
         words = word_embedding(model, personal)
-        self._embedding = words[1] if words else None
-        self._padding = self._embedding.padding_idx if self._embedding else None
-        self._special = special_words(model, self.layout.table_shape[0])
-        self._numbers = torch.zeros(self.layout.table_shape[0], dtype=torch.int64, device=device)
-        if self._embedding is not None:
-            self._embedding.register_forward_pre_hook(self._translate)
-        self._rows: Tensor | None = None
+        special = special_words(model, self.layout.table_shape[0])
+        self._words = WordRows(words[1], self.layout, special, device) if words else None
         live = self.layout.dense + self.personal.numel
         self._live, self._gradient = _zeros(live, device), _zeros(live, device)
         self._shared, self._own = self._live[: self.layout.dense], self._live[self.layout.dense :]
         self._start = self._shared
-        self._table_start: Tensor | None = None
         self._reached: set[int] = set()
         self._watched: list[Tensor] = []
         self._pulled: set[int] = set()
         self.first_own = self._adopt(decaying)
         """The personal tensors of a client that has none yet: as the model was built with them, flat."""
-        if self._embedding is not None:  # a view of the file of all weights would keep all of them in memory
-            self._embedding.weight.data = self._embedding.weight.detach().clone()
 
     def _adopt(self, decaying: bool) -> Tensor:
         """Make every tensor of the model a view of the flat buffers; return the personal ones as they were."""
@@ -165,9 +155,9 @@ class Replica:
     @property
     def groups(self) -> list[Group]:
         """What the optimiser is to train; valid until the next :meth:`load`."""
-        if self._embedding is None:
+        if self._words is None:
             return self._groups
-        return [*self._groups, Group(self._embedding.weight, True)]
+        return [*self._groups, Group(self._words.weight, True)]
 
     def load(
         self,
@@ -188,63 +178,33 @@ class Replica:
         self._shared.copy_(self._start if begin is None else begin[: self.layout.dense])
         self._own.copy_(self.first_own if own is None else own)
         self._put_back()
-        if self._embedding is None:
-            return
-        table = self.layout.rows(x)
-        if words is None or not self.by_rows:
-            self._rows = None
-            self._table_start = table.to(self.device, copy=True)
-        else:
-            self._rows = self._number(torch.as_tensor(words))
-            self._table_start = table[self._rows].to(self.device)
-        first = self._table_start if begin is None else self.layout.rows(begin).to(self.device)
-        self._embed(first.clone())
+        if self._words is not None:
+            self._words.load(x, words if self.by_rows else None, begin)
 
     def load_for_evaluation(self, x: Tensor, own: Tensor | None = None) -> None:
         """Take over the global model to look at it only: the word embedding is not copied."""
         self._shared.copy_(x[: self.layout.dense])
         self._own.copy_(self.first_own if own is None else own)
         self._put_back()
-        if self._embedding is not None:
-            self._rows = None
-            self._embed(self.layout.rows(x).to(self.device))
+        if self._words is not None:
+            self._words.load_for_evaluation(x)
 
     def _put_back(self) -> None:
         """Undo what training did to the buffers of frozen parts: no client sees another's."""
         for tensor, start in zip(self._still, self._still_start, strict=True):
             tensor.copy_(start)
 
-    def _number(self, words: Tensor) -> Tensor:
-        """Give the words (and padding) new numbers from 0; return the words in that order."""
-        used = torch.zeros(self.layout.table_shape[0], dtype=torch.bool)
-        used[words.long()] = True
-        if self._padding is not None:
-            used[self._padding] = True
-        used[self._special] = True
-        rows = used.nonzero().squeeze(1)
-        self._numbers.zero_()  # no number of an earlier client may point past this one's rows
-        self._numbers[rows] = torch.arange(len(rows), device=self.device)
-        return rows
-
-    def _translate(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Translate token ids to the rows that are loaded."""
-        return inputs if self._rows is None else (self._numbers[inputs[0]], *inputs[1:])
-
-    def _embed(self, weight: Tensor) -> None:
-        assert self._embedding is not None
-        self._embedding.weight = nn.Parameter(weight)
-        self._embedding.num_embeddings = len(weight)
-        if self._padding is not None:
-            renumbered = self._rows is not None
-            self._embedding.padding_idx = int(self._numbers[self._padding]) if renumbered else self._padding
-
     def train(self, training: bool) -> None:
         """Switch dropout and the like on or off, but never in a frozen prefix: its activations never change.
+
+        A process that trains keeps freed memory for the next step.
 
         Walking a model's modules takes long, so only at a change.
         """
         if self.model.training is not training:
             self.model.train(training)
+            if training and self.device.type == "cpu":
+                keep_freed_memory()
             if self.frozen_prefix is not None:
                 self.frozen_prefix.eval_mode()
 
@@ -271,8 +231,8 @@ class Replica:
         """Forget the gradients, in place."""
         self._reached.clear()
         self._gradient.zero_()
-        if self._embedding is not None:
-            self._embedding.weight.grad = None
+        if self._words is not None:
+            self._words.weight.grad = None
 
     @torch.no_grad()
     def change_gradient(
@@ -294,9 +254,9 @@ class Replica:
         if found.data_ptr() != self._gradient.data_ptr():
             self._gradient[trained].copy_(found)
         self._reached |= self._pulled
-        if self._embedding is None:
+        if self._words is None:
             return
-        weight = self._embedding.weight
+        weight = self._words.weight
         if weight.grad is None and sparse:
             return
         gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad
@@ -306,34 +266,28 @@ class Replica:
         """Return flat vectors of the layout, cut to the trained parameters and to the rows that are loaded."""
         trained = slice(0, self.layout.buffers.start or self.layout.dense)
         dense = [vector[trained].to(self.device) for vector in vectors]
-        if self._embedding is None:
-            return dense, []
-        tables = [self.layout.rows(vector) for vector in vectors]
-        if self._rows is not None:
-            tables = [table[self._rows] for table in tables]
-        return dense, [table.to(self.device) for table in tables]
+        return dense, [] if self._words is None else [self._words.cut(vector) for vector in vectors]
 
     def count_nonfinite(self) -> int:
         """Return how many of the weights as they stand are no numbers, or huge ones."""
-        words = 0 if self._embedding is None else count_nonfinite(self._embedding.weight.detach())
+        words = 0 if self._words is None else count_nonfinite(self._words.weight.detach())
         return count_nonfinite(self._live) + words
 
     @torch.no_grad()
     def take_update(self) -> Update:
         """Return what was trained less what was loaded, in place; the replica must be loaded anew after."""
         dense = self._shared.sub_(self._start).cpu()
-        if self._embedding is None:
+        if self._words is None:
             return Update(dense)
-        assert self._table_start is not None
-        return Update(dense, self._rows, self._embedding.weight.sub(self._table_start).cpu())
+        return Update(dense, self._words.rows, self._words.change())
 
     @torch.no_grad()
     def gradient(self) -> Tensor:
         """Return the gradient of the shared tensors, flat; zero for buffers."""
         flat = torch.zeros(self.layout.numel)
         flat[: self.layout.dense] = self._gradient[: self.layout.dense]
-        if self._embedding is not None and self._embedding.weight.grad is not None:
-            self.layout.rows(flat).copy_(self._embedding.weight.grad)
+        if self._words is not None and self._words.weight.grad is not None:
+            self._words.put(flat, self._words.weight.grad)
         return flat
 
     @torch.no_grad()
@@ -341,13 +295,8 @@ class Replica:
         """Return what was trained less what was loaded, flat, with zeros in the rows that were not loaded."""
         flat = torch.zeros(self.layout.numel)
         flat[: self.layout.dense] = self._shared - self._start
-        if self._embedding is not None:
-            assert self._table_start is not None
-            table = (self._embedding.weight - self._table_start).cpu()
-            if self._rows is None:
-                self.layout.rows(flat).copy_(table)
-            else:
-                self.layout.rows(flat)[self._rows] = table
+        if self._words is not None:
+            self._words.put(flat, self._words.change())
         return flat
 
     def own(self) -> Tensor:
@@ -359,16 +308,15 @@ class Replica:
         """Return the shared weights as they stand, flat, copied; those of ``x`` in the rows that are not loaded."""
         flat = x.clone()
         flat[: self.layout.dense] = self._shared
-        if self._embedding is not None:
-            rows = slice(None) if self._rows is None else self._rows
-            self.layout.rows(flat)[rows] = self._embedding.weight.detach().cpu()
+        if self._words is not None:
+            self._words.put(flat, self._words.weight.detach())
         return flat
 
     def store(self, x: Tensor) -> None:
         """Write the shared weights as they stand into a flat tensor of the layout (all words must be loaded)."""
         x[: self.layout.dense].copy_(self._shared)
-        if self._embedding is not None:
-            self.layout.rows(x).copy_(self._embedding.weight.detach())
+        if self._words is not None:
+            self._words.put(x, self._words.weight.detach())
 
 
 def _zeros(numel: int, device: torch.device) -> Tensor:

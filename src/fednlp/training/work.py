@@ -7,6 +7,7 @@ import numpy as np
 from fednlp.data.features import Features
 from fednlp.federated.client import TrainRequest
 from fednlp.partition import OneClient, Partition
+from fednlp.runtime.message_json import from_json
 from fednlp.runtime.messages import (
     ClientModelRequest,
     ClientSumsRequest,
@@ -15,7 +16,6 @@ from fednlp.runtime.messages import (
     LocalOnlyRequest,
     ProbabilitiesRequest,
     TrainTogetherRequest,
-    from_json,
 )
 from fednlp.training.evaluator import Evaluator
 from fednlp.training.local_training import LocalTraining

@@ -52,6 +52,7 @@ class WorkerSpec:
         longest: Tokens that the model reads of a text at most; 0 where it is not known.
         workers_per_gpu: Workers of each GPU.
         gpu_mapping: A file that says so by machine; None for the same everywhere.
+        onednn: Whether oneDNN computes the linear layers.
     """
 
     source: str
@@ -76,6 +77,7 @@ class WorkerSpec:
     evaluation_bf16: bool = False
     workers_per_gpu: int = 1
     gpu_mapping: str | None = None
+    onednn: bool = False
 
 
 def pick_device(name: str, workers_per_gpu: int = 1, gpu_mapping: str | None = None) -> torch.device:
@@ -90,11 +92,10 @@ def pick_device(name: str, workers_per_gpu: int = 1, gpu_mapping: str | None = N
         ConfigError: The file does not fit this machine.
         RunError: There is no such device.
     """
-    if name == "auto" and not torch.cuda.is_available():
-        return torch.device("cpu")
-    if name in ("auto", "cuda") and torch.cuda.is_available():
-        laid = workers_by_gpu(torch.cuda.device_count(), workers_per_gpu, gpu_mapping)
-        return torch.device("cuda", gpu_of(worker_number(), laid))
+    if name == "auto" or (name == "cuda" and torch.cuda.is_available()):
+        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        laid = workers_by_gpu(gpus, workers_per_gpu, gpu_mapping)
+        return torch.device("cuda", gpu_of(worker_number(), laid)) if gpus else torch.device("cpu")
     try:
         device = torch.device(name)
         torch.empty(1, device=device)

@@ -137,7 +137,10 @@ def serve(
 
 
 def _handlers(
-    new_session: NewSession, enrol: Enrol, log: Callable[[str], None], challenges: Challenges | None
+    new_session: NewSession,
+    enrol: Enrol,
+    log: Callable[[PeerIdentity, object], None],
+    challenges: Challenges | None,
 ) -> Any:
     enrolling = deque[asyncio.Timeout]()  # who came first is the first
 
@@ -161,7 +164,7 @@ def _handlers(
             await context.send_initial_metadata(())
             await drive(session, context.read, context.write, grpc.aio.EOF, event)
         except _LOST:
-            log(f"{peer.address}: the connection was lost")
+            log(peer, "the connection was lost")
         except ProtocolError as error:
             await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, error, peer, log)
         except RunError as error:
@@ -207,9 +210,9 @@ def _handlers(
 
 
 async def _abort(
-    context: Any, code: Any, error: Exception, peer: PeerIdentity, log: Callable[[str], None]
+    context: Any, code: Any, error: Exception, peer: PeerIdentity, log: Callable[[PeerIdentity, object], None]
 ) -> None:
-    log(f"{peer.address}: {error}")
+    log(peer, error)
     await context.abort(code, str(error)[:MOST_DETAILS])
 
 

@@ -78,12 +78,13 @@ class Ordered:
 
     Attributes:
         early: Bytes that have arrived while a packet before them is missing.
+        next: The number of the packet that comes next.
     """
 
     def __init__(self, connection: bytes) -> None:
         self.connection = connection
         self._sent = self._acknowledged = 0
-        self._arrived = self._taken = self._told = 0
+        self.next = self._taken = self._told = 0
         self.early = 0
         self._early: dict[int, bytes | memoryview] = {}
         self._ready: deque[bytes | memoryview] = deque()
@@ -128,14 +129,14 @@ class Ordered:
             return
         if number >= self._taken + WINDOW:
             raise ProtocolError("a packet is beyond the window")
-        if number >= self._arrived and number not in self._early:
+        if number >= self.next and number not in self._early:
             self._early[number] = packet.payload
             self.early += len(packet.payload)
-        while self._arrived in self._early:
-            payload = self._early.pop(self._arrived)
+        while self.next in self._early:
+            payload = self._early.pop(self.next)
             self.early -= len(payload)
             self._ready.append(payload)
-            self._arrived += 1
+            self.next += 1
 
     def take(self) -> Iterator[bytes | memoryview]:
         """Yield the payloads that are there, in order."""

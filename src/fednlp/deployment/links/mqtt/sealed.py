@@ -76,9 +76,9 @@ class SealedStream:
         self._writing = asyncio.Lock()
 
     @property
-    def early(self) -> int:
-        """Bytes that have arrived while a packet before them is missing."""
-        return self._ordered.early
+    def gap(self) -> tuple[int, int]:
+        """The number of the packet that comes next, and the bytes that have arrived and wait for it."""
+        return self._ordered.next, self._ordered.early
 
     def arrived(self, packet: Packet) -> None:
         """Take a packet, in the thread of the event loop; those of a connection that is broken off are dropped."""

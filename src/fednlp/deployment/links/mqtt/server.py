@@ -19,6 +19,7 @@ from fednlp.deployment.links.mqtt import (
     channel_of,
 )
 from fednlp.deployment.links.mqtt.broker import Broker
+from fednlp.deployment.links.mqtt.gaps import Gaps
 from fednlp.deployment.links.mqtt.packets import WINDOW, Kind, Ordered, Packet, new_id, split
 from fednlp.deployment.links.mqtt.sealed import Lost, SealedStream, context
 from fednlp.deployment.links.streams import GOODBYE, drive, pause, waker
@@ -27,8 +28,6 @@ from fednlp.errors import FednlpError, IdentityError, ProtocolError, RunError
 _TELL_AGAIN = 1.0
 """Seconds after which the server says again that it is there, where something else was said."""
 _MOST_CONNECTIONS, _MOST_HALF_OPEN = 1 << 14, 1 << 8
-_MOST_EARLY = 64 << 20
-"""Bytes of packets that wait for one before them, of all connections."""
 _MOST_ENDED = 1 << 12
 """Connections that are remembered as ended: late packets do not begin them again."""
 
@@ -108,7 +107,7 @@ class _Server:
         self._new_session, self._enrol = new_session, enrol
         self._log, self._log_of_peers = log, limited(log)
         self._instance, self._telling = new_id(), False
-        self._early = 0
+        self._gaps = Gaps()
         self._streams: dict[bytes, SealedStream] = {}
         self._half_open: OrderedDict[bytes, None] = OrderedDict()
         self._admitted: dict[bytes | None, SealedStream] = {}
@@ -176,11 +175,10 @@ class _Server:
             return
         stream = self._streams.get(name) or self._begun(packet)
         if stream is not None:
-            before = stream.early
             stream.arrived(packet)
-            self._early += stream.early - before
-            if stream.early > before and self._early > _MOST_EARLY:
-                stream.break_off(Lost("too many packets wait for one that is missing"))
+            waits = self._gaps.looked_at(name, *stream.gap)
+            if waits is not None:
+                self._streams[waits].break_off(Lost("too many packets wait for one that is missing"))
 
     def _tell(self) -> None:
         """Say again that the server is there: the will of one that was before it, or somebody else, said otherwise."""
@@ -204,7 +202,7 @@ class _Server:
             OSError,
             FednlpError,
         ) as error:  # a full disk, a file of an organisation that is being replaced
-            self._log_of_peers(f"no connection can be begun: {error}")
+            self._log_of_peers(_peer(name), f"it cannot be begun: {error}")
             return None
         stream = SealedStream(Ordered(name), made, lambda data: self._broker.send(down, data))
         self._streams[name] = stream
@@ -215,21 +213,21 @@ class _Server:
         return stream
 
     async def _talk(self, name: bytes, stream: SealedStream) -> None:
-        who = f"connection {name.hex()[:8]} of the broker"
+        peer = _peer(name)
         try:
             async with asyncio.timeout(mqtt.HANDSHAKE):
-                certificate = await stream.handshake()
+                peer = _peer(name, await stream.handshake())
                 purpose = await stream.read(len(SESSION))
-            await self._do(name, PeerIdentity(who, certificate), stream, purpose)
+            await self._do(name, peer, stream, purpose)
         except TimeoutError:
-            self._log_of_peers(f"{who}: it did not finish its handshake")
+            self._log_of_peers(peer, "it did not finish its handshake")
         except Lost:
             pass  # it comes back
         except FednlpError as error:
-            self._log_of_peers(f"{who}: {error}")
+            self._log_of_peers(peer, error)
         finally:
             stream.end()
-            self._early -= stream.early
+            self._gaps.end(name)
             self._half_open.pop(name, None)
             del self._streams[name]
             self._ended[name] = None
@@ -280,3 +278,7 @@ class _Server:
             asyncio.get_running_loop().call_later(GOODBYE, before.break_off, ended)
         self._admitted[peer.certificate] = stream
         stream.admit()
+
+
+def _peer(name: bytes, certificate: bytes | None = None) -> PeerIdentity:
+    return PeerIdentity(f"connection {name.hex()[:8]} of the broker", certificate)

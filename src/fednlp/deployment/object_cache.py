@@ -1,0 +1,58 @@
+"""The objects that a client has fetched, whole or in part."""
+
+import os
+from pathlib import Path
+
+from fednlp.deployment.message_types import ObjectRef
+from fednlp.deployment.objects import REMEDY, Partial, make_folder, ref_of
+
+
+class ObjectCache:
+    """A folder of objects that a client has fetched, whole or in part, named by their digests.
+
+    A server has them too, so they are not put on the disk at once. Those of an earlier process are checked before they
+    are used: a machine that lost its power may have lost some of their bytes.
+
+    Args:
+        folder: Made if missing.
+        most_bytes: Size of the largest object that is fetched.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int = 1 << 36) -> None:
+        self.folder, self.most_bytes = folder, most_bytes
+        self._checked: set[str] = set()
+        make_folder(folder, REMEDY)
+
+    def find(self, ref: ObjectRef) -> Path | None:
+        """Return the file of an object, or None if it is not there as a whole."""
+        path = self.folder / ref.digest
+        if not path.is_file():
+            return None
+        if ref.digest not in self._checked:
+            if ref_of(path) != ref:
+                path.unlink()
+                return None
+            self._checked.add(ref.digest)
+        return path
+
+    def begin(self, ref: ObjectRef) -> Partial:
+        """Return the part of an object that is there."""
+        return Partial(self.folder / f"{ref.digest}.part", ref)
+
+    def keep(self, partial: Partial) -> bool:
+        """Give a whole object its name and return True, or discard it and return False if its bytes are wrong."""
+        if not partial.check():
+            return False
+        partial.close()
+        os.replace(partial.path, self.folder / partial.ref.digest)
+        self._checked.add(partial.ref.digest)
+        return True
+
+    def drop(self, digest: str) -> None:
+        """Remove an object, whole or in part."""
+        for name in (digest, f"{digest}.part"):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def digests(self) -> list[str]:
+        """Return the objects that are there, whole or in part."""
+        return sorted({path.name.removesuffix(".part") for path in self.folder.iterdir()})

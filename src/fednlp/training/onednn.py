@@ -1,0 +1,71 @@
+"""Linear layers whose float32 products are oneDNN's, which PyTorch has on board beside MKL.
+
+MKL takes its AVX2 kernels on a processor that is not of Intel. oneDNN takes what the processor has, such as AVX-512.
+Both compute in float32; sums are added in another order, so that results differ by rounding.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from fednlp.errors import ConfigError
+
+
+def use_onednn(model: nn.Module) -> None:
+    """Let oneDNN compute the linear layers of a model, forwards and backwards; changed in place.
+
+    Args:
+        model: Its weights may change later.
+
+    Raises:
+        ConfigError: PyTorch was built without oneDNN.
+    """
+    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        raise ConfigError("runtime.onednn = true: this PyTorch was built without oneDNN; leave onednn out")
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = OneDnnLinear
+
+
+class OneDnnLinear(nn.Linear):
+    """``nn.Linear`` by oneDNN, where rows and weights are float32 on a CPU."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the rows, projected."""
+        in_float32 = input.dtype is self.weight.dtype is torch.float32 and not torch.is_autocast_enabled(
+            "cpu"
+        )
+        if not in_float32 or input.device.type != "cpu" or not input.numel():
+            return F.linear(input, self.weight, self.bias)
+        rows = input.reshape(-1, input.shape[-1])
+        found: Tensor = _Linear.apply(rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return found.view(*input.shape[:-1], -1)
+
+
+class _Linear(torch.autograd.Function):
+    """``rows @ weight.T + bias`` and its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(rows, weight)
+        return _product(rows, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        rows, weight = ctx.saved_tensors
+        of_rows, of_weight, of_bias = ctx.needs_input_grad
+        return (
+            _product(gradient, weight.t()) if of_rows else None,
+            _product(gradient.t(), rows.t()) if of_weight else None,
+            gradient.sum(0) if of_bias else None,
+        )
+
+
+def _product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return ``rows @ weight.T + bias``."""
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
+    return found

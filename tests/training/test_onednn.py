@@ -1,0 +1,91 @@
+"""Linear layers by oneDNN: outputs and gradients but for rounding, and PyTorch's own where they are not float32."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fednlp.errors import ConfigError
+from fednlp.training.onednn import OneDnnLinear, use_onednn
+
+SIZES = st.integers(1, 70)
+
+
+def both(inputs: int, outputs: int, bias: bool) -> tuple[nn.Linear, nn.Linear]:
+    """Return a layer of PyTorch and one of oneDNN with the same weights."""
+    torch.manual_seed(inputs)
+    plain, fast = nn.Linear(inputs, outputs, bias), nn.Linear(inputs, outputs, bias)
+    fast.load_state_dict(plain.state_dict())
+    use_onednn(fast)
+    assert type(fast) is OneDnnLinear
+    return plain, fast
+
+
+def passed(layer: nn.Linear, rows: Tensor) -> list[Tensor]:
+    """Return a layer's output and the gradients of the rows and of its weights."""
+    own = rows.clone().requires_grad_()
+    found = layer(own)
+    (found * torch.linspace(-1, 1, found.numel()).view_as(found)).sum().backward()
+    return [found, own.grad, *(parameter.grad for parameter in layer.parameters())]  # type: ignore[list-item]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    shape=st.lists(st.integers(1, 9), min_size=1, max_size=3), inputs=SIZES, outputs=SIZES, bias=st.booleans()
+)
+def test_outputs_and_gradients_are_those_of_pytorch(
+    shape: list[int], inputs: int, outputs: int, bias: bool
+) -> None:
+    plain, fast = both(inputs, outputs, bias)
+    rows = torch.randn(*shape, inputs)
+    for one, other in zip(passed(plain, rows), passed(fast, rows), strict=True):
+        torch.testing.assert_close(other, one, rtol=0, atol=3e-6 * (1 + float(one.detach().abs().max())))
+
+
+def test_rows_may_lie_in_any_order_in_memory() -> None:
+    plain, fast = both(24, 40, True)
+    rows = torch.randn(24, 7, 5).permute(2, 1, 0)
+    torch.testing.assert_close(fast(rows), plain(rows), rtol=1e-5, atol=1e-5)
+    with torch.inference_mode():
+        torch.testing.assert_close(fast(rows[:0]), plain(rows[:0]))
+
+
+def test_frozen_weights_get_no_gradient() -> None:
+    _, fast = both(8, 8, True)
+    fast.weight.requires_grad_(False)
+    passed_on = fast(torch.randn(3, 8, requires_grad=True))
+    passed_on.sum().backward()
+    assert fast.weight.grad is None
+    assert fast.bias.grad is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_precisions_are_pytorch_s_own(dtype: torch.dtype) -> None:
+    plain, fast = both(16, 16, True)
+    rows = torch.randn(4, 16)
+    assert torch.equal(fast.to(dtype)(rows.to(dtype)), plain.to(dtype)(rows.to(dtype)))
+
+
+def test_autocast_has_its_way() -> None:
+    plain, fast = both(16, 16, True)
+    rows = torch.randn(4, 16)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = fast(rows)
+        assert torch.equal(found, plain(rows))
+    assert found.dtype is torch.bfloat16
+
+
+def test_a_layer_of_another_class_is_left_alone() -> None:
+    class Own(nn.Linear):
+        pass
+
+    model = nn.Sequential(nn.Linear(2, 2), Own(2, 2), nn.LayerNorm(2))
+    use_onednn(model)
+    assert [type(one) for one in model] == [OneDnnLinear, Own, nn.LayerNorm]
+
+
+def test_a_pytorch_without_onednn_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.ops, "mkldnn", object())
+    with pytest.raises(ConfigError, match="built without oneDNN"):
+        use_onednn(nn.Linear(2, 2))
