@@ -314,6 +314,23 @@ def test_a_damaged_run_is_named_and_the_others_are_made(manifest: Path, here: Pa
     assert found["figure1"]["state"] == "made"
 
 
+def test_a_finished_run_without_all_of_its_rounds_is_damaged(manifest: Path, here: Path) -> None:
+    """Its bytes and times would be too small, and nothing would say so."""
+    out = here / "out"
+    reproduce(Request([str(manifest)], ["table1"], most_seeds=1), 3600, out)
+    rounds = out / "runs/quick/fedavg-seed0/rounds.jsonl"
+    first = rounds.read_text().splitlines()[0]
+    for left, kept in ((f"{first}\n", 1), (None, 0)):
+        if left is None:
+            rounds.unlink()
+        else:
+            rounds.write_text(left)
+        reproduce(Request([str(manifest)]), 0, out)
+        found = findings(out)["table1"]
+        assert found["reason"].startswith(f"failed: {rounds} is damaged ({kept} of 2 rounds)")
+        assert "A" not in figures(found)["bytes"]
+
+
 def test_the_pages_are_those_of_their_data(manifest: Path, here: Path) -> None:
     """Markdown follows from ``results.json`` alone, and pictures are the same bytes each time."""
     out = here / "out"

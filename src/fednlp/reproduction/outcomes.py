@@ -72,14 +72,23 @@ def read_outcomes(jobs: Iterable[Job], failed: dict[str, str]) -> Outcomes:
             continue
         try:
             if job.kind == "run":
-                run = read_run(job.folder)
-                read_cross_client(run)  # some measures read it again: damage has to be found here
-                runs[job.name] = run
+                runs[job.name] = _read_run(job.folder)
             else:
                 partitions[job.name] = _read_partition(job.folder)
         except FednlpError as error:
             failed[job.name] = one_line(error)
     return Outcomes(runs, partitions)
+
+
+def _read_run(folder: Path) -> Run:
+    """Read a run with all that its measures need, so that damage is found here."""
+    run = read_run(folder)
+    read_cross_client(run)
+    told = (run.summary or {}).get("rounds", 0)
+    if len(run.rounds) < told:
+        missing = ValueError(f"{len(run.rounds)} of {told} rounds")
+        raise damaged(folder / "rounds.jsonl", missing, _REMEDY)
+    return run
 
 
 def _read_partition(folder: Path) -> Partitioning:
