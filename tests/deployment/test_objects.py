@@ -65,6 +65,6 @@ def test_a_file_that_is_written_piece_by_piece_has_the_digest_of_its_bytes(
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 def test_a_full_disk_is_said_where_an_object_is_made() -> None:
     with pytest.raises(
-        RunError, match="no space left on the disk that holds /dev: .*type the same command again"
+        RunError, match=r"no space left on the disk that holds /dev: .*type the same command again"
     ):
         write_object(Path("/dev/full"), [bytes(1 << 20)])
