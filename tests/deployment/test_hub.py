@@ -1,6 +1,8 @@
 """What a hub does for the round, and what it tells clients."""
 
+import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +27,7 @@ from fednlp.deployment.objects import Partial, ref_of
 from fednlp.deployment.server_session import ServerSession
 from fednlp.errors import ProtocolError, RunError
 
+from .disks import FailingDisk
 from .ends import drain, greeting
 
 
@@ -370,3 +373,36 @@ def test_an_update_that_was_used_and_is_not_on_the_disk_is_forgotten_with_its_ro
     later.pop()()
     assert drain(session) == [Withdrawn("1.0.train")]
     assert list((tmp_path / "hub" / "inbox").iterdir()) == []
+
+
+def arriving(hub: Hub, folder: Path, data: bytes = b"update") -> ServerSession:
+    """Return the session of a client whose update has arrived, and is to be put on the disk next."""
+    update = folder / "update"
+    update.write_bytes(data)
+    ref = ref_of(update)
+    hub.ask(0, Call("1.0.train", {}), ref.size)
+    session = joined(hub)
+    session.receive(pack(Reply("1.0.train", {}, ref.digest, ref.size)))
+    drain(session)
+    session.receive(pack(UploadChunk("1.0.train", 0), data))
+    return session
+
+
+def test_bytes_that_a_disk_failed_to_write_are_written_once_more_before_they_are_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, later = FailingDisk(monkeypatch), list[Any]()
+    hub, data = Hub(tmp_path / "hub", "run", later.append), bytes(range(256)) * 3000
+    session = arriving(hub, tmp_path, data)
+    disk.fails = True
+    later.pop()()
+    session.close()
+    disk.fails = False
+    (body,) = (path for path in (tmp_path / "hub" / "inbox").iterdir() if path.suffix != ".json")
+    assert bytes(disk.durable.get(body.stat().st_ino, b"")) == b""
+    session = joined(hub)
+    session.receive(pack(Reply("1.0.train", {}, body.suffix[1:], len(data))))
+    assert drain(session) == []
+    later.pop()()
+    assert drain(session) == [Stored("1.0.train")]
+    assert bytes(disk.durable[body.stat().st_ino]) == data
