@@ -13,12 +13,17 @@ from safetensors.numpy import load_file
 
 import fednlp
 from fednlp.config import Experiment
+from fednlp.config.identity import canonical, differences
 from fednlp.errors import ConfigError, ModelError
 from fednlp.federated.client import TrainRequest
+from fednlp.fewshot.label_counts import largest_remainder
 from fednlp.partition import Partition
+from fednlp.reports import write_report
 from fednlp.runtime.pool import Pool
 from fednlp.simulation.callback import Callback, NullCallback
+from fednlp.simulation.central_labels import READS_HIDDEN_LABELS
 from fednlp.simulation.components import open_data
+from fednlp.simulation.gold_labels import gold_labels_of
 from fednlp.simulation.label_judge import LabelJudge
 from fednlp.simulation.run_dir import RunDir
 
@@ -119,8 +124,6 @@ def test_hidden_labels_change_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """To the bit: whatever the labels are that nobody has, the run is the same, but for how right it says they are."""
-    from fednlp.simulation.gold_labels import gold_labels_of
-
     seen: set[int] = set()
 
     def spied(course: Any) -> Any:
@@ -548,6 +551,90 @@ def test_a_line_says_how_right_pseudo_labels_are(experiment: Make, tmp_path: Pat
         assert sum(line["hidden_truth"]["given"]) == line["labels"]["pseudo"]
         assert line["hidden_truth"]["candidates"][0] == line["labelled"]
         assert 0 < line["hidden_truth"]["new"][0] <= line["hidden_truth"]["candidates"][0]
+
+
+@pytest.mark.parametrize("pacing", ["static", "curriculum", "search"])
+def test_who_reads_hidden_labels_says_so_and_goes_on_where_it_stopped(
+    pacing: str, experiment: Make, outcome: Outcome, stopping: Stopping, tmp_path: Path
+) -> None:
+    few = METHODS["search" if pacing == "search" else "static"]["fewshot"] | {
+        "pacing": pacing,
+        "label_counts": "truth",
+    }
+    made = experiment({"fewshot": few, "num_rounds": 16 if pacing == "search" else 4})
+    said: list[str] = []
+
+    class Listening(NullCallback):
+        def log(self, text: str) -> None:
+            said.append(text)
+
+    run = fednlp.run(made, tmp_path / "run", callback=Listening())
+    assert READS_HIDDEN_LABELS in said
+    assert run.read_json("summary.json")["note"] == READS_HIDDEN_LABELS
+    assert "reads hidden labels" in (run.folder / "model" / "README.md").read_text()
+    with stopping(rounds=2, pieces=1) as callback:
+        fednlp.run(made, tmp_path / "stopped", callback=callback)
+    assert outcome(fednlp.resume(tmp_path / "stopped")) == outcome(run)
+
+
+@pytest.mark.parametrize("pacing", ["static", "curriculum"])
+def test_no_client_gives_a_class_more_than_its_share(
+    pacing: str, experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All clients label once; the shares are those of the true labels of the texts that they label."""
+    usable: list[Any] = []
+
+    def spied(course: Any) -> Any:
+        found = gold_labels_of(course)
+        usable.append(found.usable)
+        return found
+
+    monkeypatch.setattr("fednlp.simulation.central_labels.gold_labels_of", spied)
+    few = FEW | {"pacing": pacing, "per_client": 6, "n": 1000, "k": 50.0, "label_counts": "truth"}
+    run = fednlp.run(experiment({"fewshot": few, "num_rounds": 1}), tmp_path / "run")
+    data, pseudo = open_data(run.experiment()), load_file(run.state)["vector.fewshot.pseudo"]
+    true, classes, partition = data.labels("train"), len(data.label_names), Partition.load(run.partition)
+    given = np.zeros(classes, dtype=np.int64)
+    for client in range(partition.num_clients):
+        own = partition.train(client)
+        own = own[usable[0][own]]
+        count = min(6, len(own)) if pacing == "static" else -(-len(own) // 2)
+        shares = largest_remainder(count, np.bincount(true[own], minlength=classes))
+        found = np.bincount(pseudo[own][pseudo[own] >= 0], minlength=classes)
+        assert (found <= shares).all()
+        given += found
+    assert given.any()
+
+
+def test_true_label_counts_say_so_in_the_report(experiment: Make, tmp_path: Path) -> None:
+    few = FEW | {"pacing": "static", "per_client": 5, "label_counts": "truth"}
+    run = fednlp.run(experiment({"fewshot": few, "num_rounds": 1}), tmp_path / "run")
+    pages = write_report([run.folder], tmp_path / "report")
+    texts = [path.read_text(encoding="utf-8") for path in pages if path.suffix in (".md", ".html")]
+    assert len(texts) > 1
+    assert all("reads hidden labels: an upper bound" in text for text in texts)
+
+
+def test_without_pseudo_labels_no_hidden_label_is_read(experiment: Make, tmp_path: Path) -> None:
+    few = FEW | {"pacing": "none", "label_counts": "truth"}
+    run = fednlp.run(experiment({"fewshot": few, "num_rounds": 1}), tmp_path / "run")
+    assert run.read_json("summary.json")["note"] is None
+
+
+def test_label_counts_of_the_model_are_the_run_without_the_key(experiment: Make) -> None:
+    plain, said, true = (
+        experiment({"fewshot": FEW | more})
+        for more in ({}, *({"label_counts": o} for o in ("model", "truth")))
+    )
+    assert canonical(plain) == canonical(said)
+    assert "label_counts" not in canonical(plain)["fewshot"]
+    assert differences(plain, true) == ["fewshot.label_counts: None -> truth"]
+
+
+def test_true_label_counts_and_class_balance_contradict(experiment: Make) -> None:
+    few = FEW | {"label_counts": "truth", "class_balanced": True}
+    with pytest.raises(ConfigError, match="two rules for the number of pseudo labels"):
+        experiment({"fewshot": few}).resolved()
 
 
 @pytest.mark.parametrize("round_number", [1, 2])

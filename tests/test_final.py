@@ -5,6 +5,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from fednlp.inference.score import evaluate_run
 from fednlp.simulation import final
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.run_dir import RunDir
+from fednlp.training.labelled_examples import labelled_examples
 from fednlp.training.local import LocalTrainer
 from fednlp.training.worker import ClientWorker
 
@@ -127,15 +129,17 @@ def test_hidden_labels_do_not_reach_finetune_steps(
     )
     gold: set[int] = set()
 
-    def note(worker: ClientWorker, client: int, examples: list[int] | None, labels: list[int] | None) -> Any:
+    def note(
+        features: Any, partition: Any, client: int, examples: list[int] | None, labels: list[int] | None
+    ) -> AbstractContextManager[Any]:
         assert examples is not None
         assert labels is not None
         gold.update(examples)
-        return original(worker, client, examples, labels)
+        return labelled_examples(features, partition, client, examples, labels)
 
-    original = ClientWorker._labelled
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ClientWorker, "_labelled", note)
+        for module in ("worker", "prediction_requests"):
+            patch.setattr(f"fednlp.training.{module}.labelled_examples", note)
         one = fednlp.run(settings, tmp_path / "one")
     assert 0 < len(gold) <= 12
     hidden = [n for n in range(160) if n not in gold]

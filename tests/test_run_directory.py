@@ -221,3 +221,10 @@ def test_names_of_clients_are_no_formulas(tmp_path: Path) -> None:
     save_plots(tmp_path, overview(partition, np.array([0, 1, 1]), ("-label", "b")))
     head, first, _ = (tmp_path / "label_heatmap.csv").read_text().splitlines()
     assert (head, first) == ("client,'-label,b", "'=HYPERLINK(1),1,1")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+def test_a_full_disk_is_said_where_a_round_is_noted(tmp_path: Path) -> None:
+    (tmp_path / "rounds.jsonl").symlink_to("/dev/full")
+    with pytest.raises(RunError, match="no space left on the disk"):
+        RunDir(tmp_path).append_round({"round": 1})

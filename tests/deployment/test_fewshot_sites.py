@@ -27,7 +27,7 @@ from fednlp.deployment.policy import Allow, parse_policy
 from fednlp.deployment.refusals import check_settings
 from fednlp.deployment.remote_labels import PSEUDO as REMOTE_PSEUDO
 from fednlp.deployment.servable import require_servable
-from fednlp.deployment.setup import ENCODER_FILES, Ready, Setup, model_files
+from fednlp.deployment.setup import ENCODER_FILES, Ready, Setup, model_files, read_experiment
 from fednlp.deployment.shards import TRAIN, split_out
 from fednlp.deployment.site import Site
 from fednlp.deployment.site_labels import SiteLabels
@@ -290,6 +290,7 @@ def test_a_site_may_forbid_pseudo_labels(experiment: Make) -> None:
         ({"gold": 12}, "fewshot.gold is for simulations"),
         ({"gamma": 9.0}, "fewshot.gamma is for simulations"),
         ({"detect_label_noise": True}, "fewshot.detect_label_noise compares"),
+        ({"label_counts": "truth"}, 'fewshot.label_counts = "truth" is for simulations: it reads the labels'),
         ({"pacing": "search"}, "say data.validation_path"),
         ({"filter_ratio": 0.2, "filter": "random"}, "is a baseline of simulations"),
     ],
@@ -302,6 +303,21 @@ def test_what_a_server_without_labels_cannot_do_is_refused(
     require_servable(experiment(made).resolved())
     with pytest.raises(ConfigError, match=message):
         require_servable(experiment(made | {"fewshot": few}).resolved())
+
+
+def test_true_label_counts_are_not_split_out_or_rehearsed(experiment: Make, tmp_path: Path) -> None:
+    made = experiment({"fewshot": FEW | {"label_counts": "truth"}}).resolved()
+    with pytest.raises(ConfigError, match="which a real federation does not have: leave it out"):
+        split_out(made, tmp_path / "shards", quiet)
+
+
+def test_a_site_refuses_an_experiment_with_true_label_counts(experiment: Make) -> None:
+    data = {"name": "sites", "labels": ["a", "b"]}
+    made = experiment({"data": data, "partition": None, "task.name": "text-classification", "fewshot": {}})
+    sections = made.model_dump(exclude_none=True)
+    read_experiment(sections)
+    with pytest.raises(RunError, match=r"fewshot\.label_counts = .truth. is for simulations"):
+        read_experiment(sections | {"fewshot": {"label_counts": "truth"}})
 
 
 def test_secure_sums_do_not_go_with_labels_at_sites(experiment: Make, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fednlp.deployment.message_types import ObjectRef
 from fednlp.deployment.object_cache import ObjectCache
 from fednlp.deployment.objects import ref_of, write_object
+from fednlp.errors import RunError
 
 DATA = b"weights" * 1000
 REF = ObjectRef(hashlib.sha256(DATA).hexdigest(), len(DATA))
@@ -59,3 +60,11 @@ def test_a_file_that_is_written_piece_by_piece_has_the_digest_of_its_bytes(
     path, ref = write_object(tmp_path / "object", pieces)
     assert path.read_bytes() == b"".join(pieces)
     assert ref == ref_of(path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+def test_a_full_disk_is_said_where_an_object_is_made() -> None:
+    with pytest.raises(
+        RunError, match=r"no space left on the disk that holds /dev: .*type the same command again"
+    ):
+        write_object(Path("/dev/full"), [bytes(1 << 20)])

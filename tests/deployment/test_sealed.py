@@ -84,7 +84,7 @@ def test_a_certificate_alone_brings_no_memory(authority: Authority) -> None:
     async def run() -> None:
         client, server = pair(authority)
         await asyncio.gather(client.handshake(), server.handshake())
-        missing = server._ordered._arrived
+        missing = server._ordered.next
         for number in range(missing + 1, missing + WINDOW):
             server.arrived(Packet(new_id(), Kind.DATA, number, bytes(MOST_PAYLOAD)))
         assert server._ordered.held <= MOST_STRANGE

@@ -10,7 +10,7 @@ from fednlp.errors import ConfigError
 from fednlp.reproduction.catalogue import find_papers, read_paper, shipped
 from fednlp.reproduction.jobs import expected_minutes, needed_data
 from fednlp.reproduction.manifest import Paper
-from fednlp.simulation.run_dir import settings_hash
+from fednlp.simulation.new_run_dir import settings_hash
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 PAPERS = shipped()

@@ -23,6 +23,11 @@ def fewshot_problems(experiment: ExperimentFields) -> list[str]:
             "fewshot.gold = 0: without any label there is nothing to begin from but what a model says to a prompt: say "
             "gold = 64, or give task.prompt and a fewshot.pacing"
         )
+    if fewshot.label_counts == "truth" and fewshot.class_balanced:
+        found.append(
+            'fewshot.label_counts = "truth" and fewshot.class_balanced are two rules for the number of pseudo labels '
+            "of each class: leave out one of the two"
+        )
     if experiment.privacy is not None:
         found.append(
             "[privacy] counts on cohorts drawn among all clients, and [fewshot] draws among those with labels: leave "

@@ -9,6 +9,7 @@ _LATER = (
     ("evaluation", "federated", False),
     ("evaluation", "server_model", False),
     ("exchange", "send", "updates"),
+    ("fewshot", "label_counts", "model"),
     ("partition", "test_sets", "assigned"),
     ("pull", "norm", "l2"),
     ("pull", "embeddings", "chosen"),
@@ -30,7 +31,7 @@ def canonical(experiment: Experiment) -> dict[str, Any]:
         document["runtime"].pop(key, None)
     document["evaluation"].pop("keep_client_models")
     for section, key, usual in _LATER:
-        if document[section][key] == usual:
+        if document.get(section, {}).get(key) == usual:
             document[section].pop(key)
     return document
 

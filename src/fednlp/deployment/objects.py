@@ -50,9 +50,12 @@ def write_object(path: Path, pieces: Iterable[bytes | memoryview]) -> Written:
     Args:
         path: The file, which is replaced if it is there.
         pieces: Its bytes.
+
+    Raises:
+        RunError: The disk is full, or cannot be written.
     """
     digest, size = _Hash(), 0
-    with path.open("wb", buffering=0) as file:
+    with writing(path.parent, "then type the same command again"), path.open("wb", buffering=0) as file:
         for piece in pieces:
             view = memoryview(piece)
             digest.update(view)

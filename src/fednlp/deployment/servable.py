@@ -10,6 +10,10 @@ from fednlp.models.registry import FROM_SCRATCH_NAMES
 
 DRAWN = ("gold", "gamma", "noisy_client_fraction", "validation")
 """Keys of ``[fewshot]`` that say which labels a simulation hides: at a site its files do."""
+TRUTH_IS_HIDDEN = (
+    'fewshot.label_counts = "truth" is for simulations: it reads the labels of unlabelled texts, which a real '
+    "federation does not have"
+)
 
 
 def require_servable(experiment: Experiment) -> None:
@@ -91,6 +95,8 @@ def _fewshot(experiment: Experiment) -> Iterator[str]:
     fewshot = experiment.fewshot
     if fewshot is None:
         return
+    if fewshot.label_counts == "truth":
+        yield f"{TRUTH_IS_HIDDEN}: leave it out"
     if fewshot.detect_label_noise:
         yield (
             "fewshot.detect_label_noise compares the gold labels of all clients with the model's predictions, and the "

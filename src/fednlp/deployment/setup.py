@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from fednlp.config import Experiment
+from fednlp.deployment.servable import TRUTH_IS_HIDDEN
 from fednlp.disk import sha256_of
 from fednlp.errors import ConfigError, RunError
 
@@ -136,12 +137,15 @@ def read_experiment(sections: Mapping[str, Any]) -> Experiment:
     """Return an experiment that a server sent, as :func:`experiment_of`.
 
     Raises:
-        RunError: It is no experiment of this version.
+        RunError: It is no experiment of this version, or reads labels that no site has.
     """
     try:
-        return Experiment(**sections)
+        experiment = Experiment(**sections)
     except ConfigError as error:
         raise RunError(f"the server's experiment does not fit this version of fednlp: {error}") from None
+    if experiment.fewshot is not None and experiment.fewshot.label_counts == "truth":
+        raise RunError(f"the server's experiment is not one of sites: {TRUTH_IS_HIDDEN}")
+    return experiment
 
 
 def model_files(folder: Path, prefix: str = MODEL_FILES) -> dict[str, Path]:

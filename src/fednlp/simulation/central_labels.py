@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from fednlp.fewshot.gold import GoldLabels
+from fednlp.fewshot.label_counts import largest_remainder, most_confident_of_each
 from fednlp.fewshot.pacing import LabelQuota, most_confident
 from fednlp.runtime.messages import LabelRequest, Labels
 from fednlp.simulation.context import RunContext
@@ -19,12 +20,17 @@ from fednlp.training.worker_spec import opened_features
 
 PSEUDO = "fewshot.pseudo"
 """Name of the state's vector of pseudo labels: int32 (training examples,), -1 for none."""
+READS_HIDDEN_LABELS = (
+    'fewshot.label_counts = "truth" reads hidden labels: an upper bound, and the rule of the authors\' code; no real '
+    "federation has these labels"
+)
 
 
 class CentralLabels:
     """The labels of all clients, in one place.
 
-    Of the true labels, the gold ones are used. The others only say how right pseudo labels are, in the lines of a run.
+    Of the true labels, the gold ones are used. The others only say how right pseudo labels are, in the lines of a run,
+    and with ``fewshot.label_counts = "truth"`` how many of a client's pseudo labels are of each class.
 
     Args:
         context: The run.
@@ -44,6 +50,9 @@ class CentralLabels:
         labels = opened_features(context.worker.spec.train_features).values("label")
         self._truth = LabelTruth(labels, len(self.known.label_names))
         self.trust_all_but([])
+        if self._counts_are_true:
+            context.note = READS_HIDDEN_LABELS
+            context.log(READS_HIDDEN_LABELS)
 
     @property
     def pseudo(self) -> Numbers:
@@ -82,10 +91,13 @@ class CentralLabels:
     def keep(self, request: LabelRequest, quota: LabelQuota, answer: Labels) -> None:
         """Replace the pseudo labels of a client that has labelled by those of its most confident texts."""
         texts, pseudo = np.array(request.texts, dtype=np.int64), self._labels
-        labels = np.array(answer.labels, dtype=np.int32)
-        among = labels if self.fewshot.class_balanced else None
+        labels, confidences = np.array(answer.labels, dtype=np.int32), np.array(answer.confidences)
         count = quota.beyond(int((pseudo[texts] >= 0).sum())).of(len(texts))
-        best = most_confident(np.array(answer.confidences), count, among)
+        if self._counts_are_true:
+            counts = largest_remainder(count, self._truth.counts(texts))
+            best = most_confident_of_each(confidences, labels, counts)
+        else:
+            best = most_confident(confidences, count, labels if self.fewshot.class_balanced else None)
         pseudo[texts] = -1
         pseudo[texts[best]] = labels[best]
         self._truth.note(texts, labels, best)
@@ -93,6 +105,11 @@ class CentralLabels:
     def truth(self) -> dict[str, Any]:
         """Return how right the pseudo labels of this round are; nothing where none are given."""
         return {} if self.fewshot.pacing == "none" else self._truth.line(self._labels)
+
+    @property
+    def _counts_are_true(self) -> bool:
+        """Return whether clients give as many pseudo labels of each class as the hidden labels say."""
+        return self.fewshot.pacing != "none" and self.fewshot.label_counts == "truth"
 
     @property
     def _labels(self) -> NDArray[np.int32]:

@@ -9,7 +9,9 @@ from fednlp.simulation.label_holder import Numbers
 
 
 class LabelTruth:
-    """Compares pseudo labels with the true labels, for the lines of a run; nothing that a run does depends on it.
+    """Compares pseudo labels with the true labels, for the lines of a run, and counts the true labels.
+
+    Nothing that a run does depends on it, except with ``fewshot.label_counts = "truth"``.
 
     Args:
         labels: int (examples,), true label of each training example.
@@ -22,6 +24,14 @@ class LabelTruth:
 
     def _begin(self) -> None:
         self._new, self._candidates = [0, 0], [0, 0]
+
+    def counts(self, texts: Numbers) -> Numbers:
+        """Return the number of texts of each class, int64 (labels,).
+
+        Args:
+            texts: int64, by example number.
+        """
+        return np.bincount(self._labels[texts], minlength=self._num_labels)
 
     def note(self, texts: Numbers, predicted: NDArray[np.integer[Any]], chosen: Numbers) -> None:
         """Note what a client has labelled in a round.

@@ -163,8 +163,13 @@ class RunDir:
         return read_json(self.folder / name, start_again(self.folder))
 
     def append_round(self, line: dict[str, Any]) -> None:
-        """Add one line to rounds.jsonl and flush it to the disk."""
-        with (self.folder / "rounds.jsonl").open("ab") as file:
+        """Add one line to rounds.jsonl and flush it to the disk.
+
+        Raises:
+            RunError: The disk is full, or cannot be written.
+        """
+        path = self.folder / "rounds.jsonl"
+        with writing(self.folder, remedy(self.folder)), path.open("ab") as file:
             file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())

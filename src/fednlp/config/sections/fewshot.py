@@ -15,7 +15,9 @@ class Fewshot(Section):
     texts pseudo labels: a fixed number of them (``static``), ever more of them (``curriculum``), or at a pace that
     is searched for while the run goes on (``search``). ``f``, ``n`` and ``k`` are the pace: every f rounds n
     clients label, and k percent more of their texts each time; the surest of all, or of each label with
-    ``class_balanced``. A search tries the paces of ``pace_grid``, and is repeated ``max_searches`` times at most.
+    ``class_balanced``. With ``label_counts = "truth"``, a client gives as many of each label as its texts truly
+    have, as the authors' code does; this reads hidden labels, and is for simulations. A search tries the paces of
+    ``pace_grid``, and is repeated ``max_searches`` times at most.
     Its ``trials`` are at once on groups of idle clients, or one after the other. They are judged by ``validation``
     labelled texts that the server has, or with 0 by half of the gold labels, which are held out.
     ``filter_ratio`` is the share of each client's texts that a ``filter`` leaves to be labelled.
@@ -31,6 +33,7 @@ class Fewshot(Section):
     k: Annotated[float, Field(gt=0, le=100)] = 1.0
     per_client: PositiveInt = 100
     class_balanced: bool = False
+    label_counts: Literal["model", "truth"] = "model"
     pace_grid: Literal["laptop", "paper"] = "laptop"
     validation: Count = 0
     trials: Literal["parallel", "sequential"] = "parallel"
