@@ -14,6 +14,7 @@ from typing import BinaryIO
 from fednlp.errors import RunError
 
 ELSEWHERE = "set FEDNLP_CACHE to a folder elsewhere"
+_PIECE = 1 << 20
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -125,6 +126,21 @@ def atomic(path: Path, remedy: str = ELSEWHERE, mode: int = 0o666) -> Iterator[B
 def sync_file(path: Path) -> None:
     """Put the bytes of a file on the disk."""
     _sync(path, os.O_RDONLY)
+
+
+def sync_again(handle: int) -> None:
+    """Put the bytes of a file on the disk where an earlier attempt may have failed.
+
+    After an attempt that failed, Linux takes the bytes for written, and another attempt alone does nothing: see
+    fsync(2), and Rebello et al., "Can Applications Recover from fsync Failures?" (USENIX ATC 2020). So they are written
+    once more.
+
+    Args:
+        handle: Of the file, open for reading and writing.
+    """
+    for at in range(0, os.fstat(handle).st_size, _PIECE):
+        os.pwrite(handle, os.pread(handle, _PIECE, at), at)
+    os.fsync(handle)
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """A disk that forgets: what was written and never synced may be there after a crash, or not, or in part."""
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -72,3 +73,33 @@ class Disk:
         later = now[len(synced) :]
         cut = random.randrange(len(later) + 1)
         return synced + random.choice([later, later[:cut], bytes(cut), b""])
+
+
+class FailingDisk:
+    """Fails to write bytes when it is told to, and takes them for written from then on, as Linux does.
+
+    Attributes:
+        fails: Whether ``os.fsync`` fails.
+        durable: What is on the disk of each file that was written by ``os.pwrite``, by its number.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fails, self.durable = False, dict[int, bytearray]()
+        self._dirty: dict[int, dict[int, bytes]] = {}
+        self._pwrite = os.pwrite
+        monkeypatch.setattr(os, "pwrite", self._write)
+        monkeypatch.setattr(os, "fsync", self._fsync)
+
+    def _write(self, handle: int, data: bytes, offset: int) -> int:
+        self._dirty.setdefault(os.fstat(handle).st_ino, {})[offset] = bytes(data)
+        return self._pwrite(handle, data, offset)
+
+    def _fsync(self, handle: int) -> None:
+        number = os.fstat(handle).st_ino
+        dirty = self._dirty.pop(number, {})
+        if self.fails:
+            raise OSError(errno.EIO, "Input/output error")
+        there = self.durable.setdefault(number, bytearray())
+        for offset, data in sorted(dirty.items()):
+            there.extend(bytes(max(0, offset + len(data) - len(there))))
+            there[offset : offset + len(data)] = data

@@ -1,6 +1,8 @@
 """What a hub does for the round, and what it tells clients."""
 
+import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +27,7 @@ from fednlp.deployment.objects import Partial, ref_of
 from fednlp.deployment.server_session import ServerSession
 from fednlp.errors import ProtocolError, RunError
 
+from .disks import FailingDisk
 from .ends import drain, greeting
 
 
@@ -370,3 +373,120 @@ def test_an_update_that_was_used_and_is_not_on_the_disk_is_forgotten_with_its_ro
     later.pop()()
     assert drain(session) == [Withdrawn("1.0.train")]
     assert list((tmp_path / "hub" / "inbox").iterdir()) == []
+
+
+def arriving(hub: Hub, folder: Path, data: bytes = b"update") -> ServerSession:
+    """Return the session of a client whose update has arrived, and is to be put on the disk next."""
+    update = folder / "update"
+    update.write_bytes(data)
+    ref = ref_of(update)
+    hub.ask(0, Call("1.0.train", {}), ref.size)
+    session = joined(hub)
+    session.receive(pack(Reply("1.0.train", {}, ref.digest, ref.size)))
+    drain(session)
+    session.receive(pack(UploadChunk("1.0.train", 0), data))
+    return session
+
+
+def test_a_reply_that_is_on_its_way_to_the_disk_is_not_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With FedBuff a site's time may be over while its update is synced."""
+    later: list[Any] = []
+    hub = Hub(tmp_path / "hub", "run", later.append)
+    hub.eager = False
+    session = arriving(hub, tmp_path)
+    partial_sync = Partial.sync
+
+    def over(partial: Partial) -> None:
+        partial_sync(partial)
+        hub.give_up("1.0.train", "no answer in time")
+
+    monkeypatch.setattr(Partial, "sync", over)
+    later.pop()()
+    assert drain(session) == [Stored("1.0.train")]
+    reply = hub.take(0)
+    assert reply is not None
+    assert reply.path is not None
+    assert (reply.error, reply.path.read_bytes()) == (None, b"update")
+
+
+@pytest.mark.parametrize("size", [3, 6, 9])
+def test_what_the_round_uses_is_not_touched_by_another_reply_to_the_same_call(
+    size: int, tmp_path: Path
+) -> None:
+    """The disk was full, and the client comes with other bytes than before; the round may have the file open."""
+    later: list[Any] = []
+    hub = Hub(tmp_path / "hub", "run", later.append)
+    session = arriving(hub, tmp_path)
+    with pytest.MonkeyPatch.context() as patched:
+        FailingDisk(patched).fails = True
+        later.pop()()
+    session.close()
+    used = hub.take(0)
+    assert used is not None
+    assert used.path is not None
+    for digest in (used.path.name.rpartition(".")[2], "a" * 64):
+        if (digest, size) != (used.path.name.rpartition(".")[2], used.size):
+            session = joined(hub)
+            session.receive(pack(Reply("1.0.train", {}, digest, size)))
+            assert drain(session) == []
+            assert used.path.read_bytes() == b"update"
+    hub.forget(1)
+    assert Withdrawn("1.0.train") in drain(session)
+
+
+def test_bytes_that_a_disk_failed_to_write_are_written_once_more_before_they_are_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, later = FailingDisk(monkeypatch), list[Any]()
+    hub, data = Hub(tmp_path / "hub", "run", later.append), bytes(range(256)) * 3000
+    session = arriving(hub, tmp_path, data)
+    disk.fails = True
+    later.pop()()
+    session.close()
+    disk.fails = False
+    (body,) = (path for path in (tmp_path / "hub" / "inbox").iterdir() if path.suffix != ".json")
+    assert bytes(disk.durable.get(body.stat().st_ino, b"")) == b""
+    session = joined(hub)
+    session.receive(pack(Reply("1.0.train", {}, body.suffix[1:], len(data))))
+    assert drain(session) == []
+    later.pop()()
+    assert drain(session) == [Stored("1.0.train")]
+    assert bytes(disk.durable[body.stat().st_ino]) == data
+
+
+def test_an_error_of_the_removal_in_the_background_reaches_the_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later: list[Any] = []
+    hub = Hub(tmp_path / "hub", "run", later.append)
+    arriving(hub, tmp_path)
+    later.pop()()
+
+    def broken(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    hub.forget(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", broken)
+        later.pop()()
+    with pytest.raises(RunError, match="Input/output error"):
+        hub.forget(2)
+
+
+def test_what_the_background_has_removed_already_is_no_error(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.ask(0, Call("1.0.train", {}), 9)
+    place = hub.inbox.folder / f"1.0.train.{'a' * 64}"
+    place.write_bytes(b"half")
+    unlink = Path.unlink
+
+    def late(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok=True)
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", late)
+    hub.withdraw("1.0.train")
+    assert not place.exists()

@@ -8,8 +8,9 @@ import pytest
 from fednlp.deployment.message_types import Reply
 from fednlp.deployment.objects import ref_of
 from fednlp.deployment.outbox import Outbox
+from fednlp.errors import RunError
 
-from .disks import Disk
+from .disks import Disk, FailingDisk
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -100,3 +101,19 @@ def test_a_process_that_is_killed_before_its_reply_is_on_the_disk_finds_it_again
     assert names == (set() if damage else {"1.0.a.json", f"1.0.a.{reply.digest}"})
     if not damage:
         assert again.read("1.0.a") == reply
+
+
+def test_a_body_that_the_disk_failed_to_write_is_written_once_more_by_the_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box, body = Outbox(tmp_path).of("run"), tmp_path / "body"
+    body.write_bytes(b"update")
+    ref = ref_of(body)
+    disk = FailingDisk(monkeypatch)
+    disk.fails = True
+    box.hold(Reply("1.0.a", {}, ref.digest, ref.size), body)
+    with pytest.raises(RunError, match="Input/output error"):
+        box.keep("1.0.a")
+    disk.fails = False
+    again = Outbox(tmp_path).of("run")
+    assert bytes(disk.durable[again.body("1.0.a", ref.digest).stat().st_ino]) == b"update"

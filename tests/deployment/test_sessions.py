@@ -9,15 +9,16 @@ from fednlp.deployment import objects
 from fednlp.errors import ProtocolError
 
 from .disks import Disk
+from .slow_disks import make_slow
 from .world import World
 
 FAULTY, MOST_STEPS = 400, 20_000
 
 
-def live_through(folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def live_through(folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch, slow: bool = False) -> None:
     """Run a federation through faults for a while, and then without any to its end."""
     disk = Disk(monkeypatch)
-    world = World(folder, seed, disk)
+    world = World(folder, seed, disk, slow=slow)
     for step in range(MOST_STEPS):
         if world.over:
             break
@@ -27,7 +28,9 @@ def live_through(folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> No
     )
     for site in world.sites:
         again = {call_id for call_id, times in site.done.items() if times > 1}
-        assert again <= world.withdrawn, f"seed {seed}: work that was finished was done again: {again}"
+        assert again <= world.withdrawn | world.lost, (
+            f"seed {seed}: work that was finished was done again: {again}"
+        )
         for error in site.link.errors:
             assert isinstance(error, ProtocolError), error
     world.close()
@@ -40,6 +43,18 @@ def test_each_call_is_answered_once_whatever_fails(
     monkeypatch.setattr(objects, "CHUNK", 100)
     for seed in range(block * 25, (block + 1) * 25):
         live_through(tmp_path / str(seed), seed, monkeypatch)
+        rmtree(tmp_path / str(seed))
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_a_round_that_goes_on_while_the_disks_are_slow_is_as_safe(
+    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An update is used before it is on the server's disk, and sent before it is on the site's."""
+    monkeypatch.setattr(objects, "CHUNK", 100)
+    make_slow(monkeypatch)
+    for seed in range(block * 25, (block + 1) * 25):
+        live_through(tmp_path / str(seed), seed, monkeypatch, slow=True)
         rmtree(tmp_path / str(seed))
 
 

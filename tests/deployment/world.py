@@ -15,6 +15,7 @@ from fednlp.deployment.outbox import Outbox
 from fednlp.deployment.server_session import ServerSession
 
 from .disks import Disk
+from .slow_disks import Job
 
 MOST = 1000
 
@@ -33,11 +34,15 @@ class Site:
         self.folder = world.folder / f"site-{number}"
         self.begun: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
+        self.held = set[
+            str
+        ]()  # calls that a process has answered which ended before the answer was on the disk
         self.start()
 
     def start(self) -> None:
         """Start the process."""
         self.todo: list[ReadyCall] = []
+        self.jobs: list[Job] = []
         self.session = ClientSession(
             Outbox(self.folder / "outbox"),
             ObjectCache(self.folder / "objects"),
@@ -64,13 +69,25 @@ class Site:
             assert path.read_bytes() == bytes_of(call.request[name])
         body = self.folder / "body"
         body.write_bytes(bytes_of(call.id))
-        self.session.answer(call.id, {"of": call.id}, None if call.id.endswith("keys") else body)
+        if call.id.endswith("keys"):
+            body.unlink()
         self.done[call.id] += 1
+        self._answer(call.id, body if body.exists() else None)
+
+    def _answer(self, call_id: str, body: Path | None) -> None:
+        if not self.world.slow:
+            self.session.answer(call_id, {"of": call_id}, body)
+            return
+        job = Job(lambda: self.session.answer(call_id, {"of": call_id}, body), call_id)
+        job.step()  # until it would be put on the disk
+        self.jobs.append(job)
 
     def kill(self) -> None:
         """End the process without a word."""
         self.link.cut()
         self.session.close()
+        for job in self.jobs:
+            job.kill()
 
 
 class World:
@@ -84,9 +101,18 @@ class World:
         disk: The disk, if power may be lost.
         clients: How many.
         rounds: How many.
+        slow: Whether what is done in the background takes its time, so that much may happen meanwhile; see
+            :func:`tests.deployment.slow_disks.make_slow`.
+
+    Attributes:
+        lost: The calls whose answers may have been lost with a site's power, before they were on a disk.
     """
 
-    def __init__(self, folder: Path, seed: int, disk: Disk, clients: int = 2, rounds: int = 2) -> None:
+    def __init__(
+        self, folder: Path, seed: int, disk: Disk, clients: int = 2, rounds: int = 2, slow: bool = False
+    ) -> None:
+        self.slow, self.lost = slow, set[str]()
+        self.jobs: list[Job] = []
         self.folder, self.random, self.disk = folder, Random(seed), disk
         self.rounds, self.saved = rounds, 0
         self.withdrawn: set[str] = set()
@@ -104,9 +130,12 @@ class World:
 
     def start(self) -> None:
         """Start the server from what is on its disk, and the round that is not saved."""
-        self.hub = Hub(self.server, "run")
+        self.hub = Hub(self.server, "run", self._later if self.slow else lambda job: job())
         self.hub.forget(self.saved)
         self.begin()
+
+    def _later(self, job: Callable[[], None]) -> None:
+        self.jobs.append(Job(job))
 
     def begin(self) -> None:
         """Begin the round after the last one that is saved."""
@@ -168,6 +197,8 @@ class World:
         for site in self.sites:
             site.link.cut()
         self.hub.close()
+        while self.jobs:
+            self.jobs.pop().kill()
         if power:
             self.generation += 1
             left = self.folder / f"server-{self.generation}"
@@ -177,6 +208,9 @@ class World:
 
     def kill_site(self, site: Site, power: bool = False) -> None:
         """End a client's process without a word, or take away its power, and start it again."""
+        site.held |= {job.name for job in site.jobs}
+        if power:
+            self.lost |= site.held
         site.kill()
         if power:
             self.generation += 1
@@ -207,14 +241,25 @@ class World:
         elif draw < 0.2:
             site.link.haunt()
         elif draw < 0.3:
+            self.work_in_background(site.jobs if random.random() < 0.5 else self.jobs)
             site.work()
         elif draw < 0.4:
             self.take()
         else:
             site.link.step(random)
 
+    def work_in_background(self, jobs: list[Job]) -> None:
+        """Let one of some jobs go on."""
+        if jobs:
+            job = self.random.choice(jobs)
+            job.step()
+            if job.done:
+                jobs.remove(job)
+
     def close(self) -> None:
         """End everything."""
+        while self.jobs:
+            self.jobs.pop().kill()
         for site in self.sites:
             site.kill()
             site.link.haunt()

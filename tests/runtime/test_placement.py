@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.errors import ConfigError
-from fednlp.runtime.placement import gpu_of, gpu_share, worker_number, workers_by_gpu
+from fednlp.runtime.placement import gpu_of, gpu_share, most_workers, worker_number, workers_by_gpu
 from fednlp.training.worker_spec import pick_device
 
 
@@ -36,6 +36,26 @@ def test_each_worker_of_a_cluster_finds_a_share_of_one_gpu(workers: int, gpus: i
     assert (units > 0) == (gpus > 0)
     if gpus:
         assert gpus * (10_000 // units) >= workers
+
+
+MACHINES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 4)), min_size=1, max_size=4)
+
+
+@given(MACHINES, st.integers(1, 4), st.integers(1, 12))
+def test_workers_that_find_a_place_are_those_that_can_be_placed_one_by_one(
+    machines: list[tuple[int, int]], threads: int, workers: int
+) -> None:
+    share = gpu_share(workers, sum(gpus for _, gpus in machines))
+    units, placed = round(10_000 * share), 0
+    for cores, gpus in machines:
+        free = [10_000] * gpus
+        while cores >= threads and (not units or any(one >= units for one in free)):
+            cores -= threads
+            if units:
+                place = next(gpu for gpu, one in enumerate(free) if one >= units)
+                free[place] -= units
+            placed += 1
+    assert most_workers(machines, threads, share) == placed
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,7 @@ class Hub:
         self._ready: deque[str] = deque()
         self._arrived: dict[str, Reply] = {}
         self._forgotten = -1
+        self._not_removed: RunError | None = None
 
     # The round's side.
 
@@ -155,6 +156,8 @@ class Hub:
     def give_up(self, call_id: str, error: str) -> None:
         """Store an error in place of a reply that did not come; :meth:`take` returns it as it would the reply.
 
+        Nothing happens while the whole reply is on its way to the disk.
+
         Args:
             call_id: Of an open call.
             error: Why it is waited for no longer.
@@ -164,8 +167,10 @@ class Hub:
         """
         with self.lock:
             known = self._client(client_of(call_id))
-            if call_id in self._arrived or known.calls.pop(call_id, None) is None:
+            open_call = known.calls.get(call_id)
+            if open_call is None or open_call.sealing or call_id in self._arrived:
                 return
+            del known.calls[call_id]
             self.inbox.remove(call_id)
             if known.session:
                 known.session.withdraw(call_id)
@@ -206,8 +211,14 @@ class Hub:
         return StoredReply(reply.id, client_of(reply.id), reply.answer, path, reply.size, reply.error)
 
     def forget(self, round_number: int) -> None:
-        """Remove the replies of the rounds up to this one, and withdraw their calls: the round is saved."""
+        """Remove the replies of the rounds up to this one, and withdraw their calls: the round is saved.
+
+        Raises:
+            RunError: The files of an earlier round could not be removed.
+        """
         with self.lock:
+            if self._not_removed is not None:
+                raise self._not_removed
             self._forgotten = max(self._forgotten, round_number)
             for known in self._clients.values():
                 for call_id in [one for one in known.calls if round_of(one) <= round_number]:
@@ -218,7 +229,13 @@ class Hub:
                     known.session.wake()
             self._ready = deque(one for one in self._ready if round_of(one) > round_number)
             self.inbox.forget(round_number)
-        self._background(lambda: self.inbox.clear(round_number))
+        self._background(lambda: self._clear(round_number))
+
+    def _clear(self, round_number: int) -> None:
+        try:
+            self.inbox.clear(round_number)
+        except RunError as error:
+            self._not_removed = error
 
     def connected(self) -> dict[int, Presence]:
         """Return who is connected, by number."""
@@ -309,6 +326,11 @@ class Hub:
         """Return whether the reply to a call will not be asked for again."""
         return round_of(call_id) <= self._forgotten or call_id in self._client(client_of(call_id)).withdrawn
 
+    def uses_another(self, reply: Reply) -> bool:
+        """Return whether the round has a reply to this call that is not on the disk yet, and it is another one."""
+        used = self._arrived.get(reply.id)
+        return used is not None and used != reply
+
     def object_for(self, client: int, digest: str, calls: Container[str]) -> ObjectFile | None:
         """Return an object if one of these calls that is open for this client needs it."""
         for one in self._client(client).calls.values():
@@ -371,7 +393,7 @@ class Hub:
             if not right:
                 open_call.damaged += 1
                 if open_call.damaged >= _MOST_DAMAGED:
-                    self.inbox.keep_body(reply.id, None)
+                    self.inbox.remove(reply.id)
                     return Reply(reply.id, None, error="its upload arrived damaged each time")
                 if known.session:
                     known.session.tell(reply.id, stored=False)

@@ -105,7 +105,7 @@ class Replies:
         """Remove the objects of a call but one."""
         for path in self.folder.glob(f"{call_id}.*"):
             if path.suffix != ".json" and path.suffix != f".{digest}":
-                path.unlink()
+                path.unlink(missing_ok=True)
 
 
 class Inbox(Replies):

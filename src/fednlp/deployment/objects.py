@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from fednlp.deployment.frames import CHUNK
 from fednlp.deployment.message_types import ObjectRef
-from fednlp.disk import sync_folder, writing
+from fednlp.disk import sync_again, sync_folder, writing
 from fednlp.errors import ProtocolError
 
 REMEDY = "then the transfer goes on from where it stands"
@@ -191,7 +191,10 @@ class Partial:
             RunError: The disk is full, or cannot be written.
         """
         with writing(self.path.parent, REMEDY):
-            os.fsync(self._handle)
+            if self._hash is None:  # these bytes, or some of them, may be of an attempt that failed
+                sync_again(self._handle)
+            else:
+                os.fsync(self._handle)
 
     def discard(self) -> None:
         """Remove all bytes: the object begins at 0 again."""

@@ -10,7 +10,7 @@ from fednlp.deployment.inbox import Replies
 from fednlp.deployment.message_types import ObjectRef, Reply
 from fednlp.deployment.messages import header, reply_of
 from fednlp.deployment.objects import make_folder, ref_of
-from fednlp.disk import sync_file, sync_folder, writing
+from fednlp.disk import sync_again, sync_folder, writing
 from fednlp.errors import ProtocolError
 
 _REMEDY = "then run fednlp join again; no work is lost"
@@ -159,7 +159,8 @@ class RunOutbox(Replies):
                 whole = False
             if whole and reply.id == call_id and call_id not in self.done:
                 if body is not None:
-                    sync_file(body)
+                    with body.open("r+b") as file:
+                        sync_again(file.fileno())
                 self.commit(reply)
             path.unlink()
 

@@ -11,6 +11,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -43,8 +44,11 @@ def world() -> Any:
 def end_all(comm: Any) -> None:
     """Stop all ranks at once; what went wrong has been said, and MPI adds nothing to it."""
     for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
-        stream.flush()
-        _wait_for_reader(number)
+        with suppress(
+            OSError, ValueError
+        ):  # it is closed, or its disk is full: the ranks are stopped all the same
+            stream.flush()
+            _wait_for_reader(number)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     comm.Abort(1)
 

@@ -63,6 +63,23 @@ def gpu_share(workers: int, gpus: int) -> float:
     return 10_000 // most_on_one / 10_000
 
 
+def most_workers(machines: Sequence[tuple[int, int]], threads: int, share: float) -> int:
+    """Return how many workers find a place in a cluster: each has its cores and its share of a GPU on one machine.
+
+    Args:
+        machines: Cores and GPUs of each.
+        threads: Cores of a worker.
+        share: Of a GPU; 0 where a worker needs none.
+
+    >>> most_workers([(6, 0), (6, 0)], 4, 0.0), most_workers([(2, 4), (16, 0)], 1, 1.0)
+    (2, 2)
+    """
+    return sum(
+        min(cores // threads, gpus * int(1 / share)) if share else cores // threads
+        for cores, gpus in machines
+    )
+
+
 def workers_by_gpu(gpus: int, each: int, mapping: str | None, host: str | None = None) -> list[int]:
     """Return how many workers each GPU of this machine has.
 

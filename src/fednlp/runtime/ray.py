@@ -23,7 +23,7 @@ from fednlp.plugins import raised
 from fednlp.runtime.engine import Worker, vectors_in
 from fednlp.runtime.message_json import from_json, to_json
 from fednlp.runtime.messages import Request
-from fednlp.runtime.placement import gpu_share
+from fednlp.runtime.placement import gpu_share, most_workers
 from fednlp.runtime.schedule import scheduled
 from fednlp.runtime.shared import PrivateRoom
 from fednlp.runtime.travelling import Arriving, Piece, RemoteWorker, import_all
@@ -284,16 +284,25 @@ def _gpus_each(workers: int, threads: int) -> float:
     """Return how much of a GPU each actor asks for.
 
     Raises:
-        RunError: The cluster has too few cores: Ray would have some actors wait for ever.
+        RunError: The cluster has too few cores, or they are not where the GPUs are: some actors would wait for ever.
     """
-    there = ray.cluster_resources()
-    cores = int(there.get("CPU", 0))
+    found = [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
+    machines = [(int(one.get("CPU", 0)), int(one.get("GPU", 0))) for one in found]
+    cores, gpus = sum(one for one, _ in machines), sum(one for _, one in machines)
     if workers * threads > cores:
         raise RunError(
             f"the cluster of Ray has {cores} cores, and runtime.workers = {workers} with runtime.threads = {threads} "
             f"needs {workers * threads}: lower runtime.workers, or add machines to the cluster"
         )
-    return gpu_share(workers, int(there.get("GPU", 0)))
+    share = gpu_share(workers, gpus)
+    most = most_workers(machines, threads, share)
+    if workers > most:
+        gpu = f" and {share:g} of a GPU" if share else ""
+        raise RunError(
+            f"{most} workers find a place in the cluster of Ray, and runtime.workers = {workers}: each needs "
+            f"runtime.threads = {threads} cores{gpu} on one machine; lower one of these, or add machines to the cluster"
+        )
+    return share
 
 
 def _begin(cores: int, address: str | None) -> None:
