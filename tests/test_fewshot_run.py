@@ -16,8 +16,8 @@ from fednlp.config import Experiment
 from fednlp.config.identity import canonical, differences
 from fednlp.errors import ConfigError, ModelError
 from fednlp.federated.client import TrainRequest
-from fednlp.fewshot.label_counts import largest_remainder
 from fednlp.partition import Partition
+from fednlp.partition.draws import largest_remainder
 from fednlp.reports import write_report
 from fednlp.runtime.pool import Pool
 from fednlp.simulation.callback import Callback, NullCallback
@@ -599,7 +599,7 @@ def test_no_client_gives_a_class_more_than_its_share(
         own = partition.train(client)
         own = own[usable[0][own]]
         count = min(6, len(own)) if pacing == "static" else -(-len(own) // 2)
-        shares = largest_remainder(count, np.bincount(true[own], minlength=classes))
+        shares = largest_remainder(np.bincount(true[own], minlength=classes), count)
         found = np.bincount(pseudo[own][pseudo[own] >= 0], minlength=classes)
         assert (found <= shares).all()
         given += found

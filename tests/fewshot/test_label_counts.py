@@ -1,44 +1,10 @@
 """Laws of the numbers of pseudo labels of each class."""
 
-from fractions import Fraction
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.fewshot.label_counts import largest_remainder, most_confident_of_each
-
-weights = st.lists(st.integers(0, 1000), min_size=1, max_size=8)
-
-
-@given(st.integers(0, 5000), weights)
-def test_shares_sum_to_the_number_and_are_rounded(total: int, given_weights: list[int]) -> None:
-    shares = largest_remainder(total, np.array(given_weights)).tolist()
-    whole = sum(given_weights)
-    assert sum(shares) == (total if whole else 0)
-    for share, weight in zip(shares, given_weights, strict=True):
-        assert not whole or -1 < share - Fraction(total * weight, whole) < 1
-        assert weight or not share
-
-
-@given(st.integers(0, 5000), weights.filter(any))
-def test_the_largest_remainders_are_rounded_up_of_equal_ones_the_lower_class(
-    total: int, given_weights: list[int]
-) -> None:
-    exact = [Fraction(total * weight, sum(given_weights)) for weight in given_weights]
-    down = [int(one) for one in exact]
-    order = sorted(range(len(exact)), key=lambda label: (down[label] - exact[label], label))
-    for label in order[: total - sum(down)]:
-        down[label] += 1
-    assert largest_remainder(total, np.array(given_weights)).tolist() == down
-
-
-@given(weights.filter(any), st.data())
-def test_no_class_gets_more_than_it_has(given_weights: list[int], data: st.DataObject) -> None:
-    total = data.draw(st.integers(0, sum(given_weights)))
-    shares = largest_remainder(total, np.array(given_weights))
-    assert (shares <= np.array(given_weights)).all()
-
+from fednlp.fewshot.label_counts import most_confident_of_each
 
 texts = st.lists(
     st.tuples(st.one_of(st.sampled_from([0.5, 0.9, float("nan")]), st.floats(0, 1)), st.integers(0, 3)),

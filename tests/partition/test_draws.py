@@ -1,5 +1,7 @@
 """Dirichlet shares at any concentration, sizes that add up, an order that favours nobody."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -118,3 +120,39 @@ def test_every_stretch_holds_early_and_late_places_alike(seed, count):
 def test_every_place_is_as_likely_for_every_number():
     places = np.array([np.argsort(low_discrepancy_order(rng(seed), 10)) for seed in range(2000)])
     np.testing.assert_allclose(places.mean(axis=0), 4.5, atol=0.2)
+
+
+WHOLE_SHARES = st.lists(st.integers(0, 1000), min_size=1, max_size=8)
+
+
+@given(st.integers(0, 5000), WHOLE_SHARES)
+def test_parts_of_whole_shares_sum_to_the_number_and_are_rounded(
+    total: int, given_weights: list[int]
+) -> None:
+    shares = largest_remainder(np.array(given_weights), total).tolist()
+    whole = sum(given_weights)
+    assert sum(shares) == (total if whole else 0)
+    for share, weight in zip(shares, given_weights, strict=True):
+        assert not whole or -1 < share - Fraction(total * weight, whole) < 1
+        assert weight or not share
+
+
+@given(st.integers(0, 5000), WHOLE_SHARES.filter(any))
+def test_the_largest_remainders_are_rounded_up_of_equal_ones_the_first(
+    total: int, given_weights: list[int]
+) -> None:
+    exact = [Fraction(total * weight, sum(given_weights)) for weight in given_weights]
+    down = [int(one) for one in exact]
+    order = sorted(range(len(exact)), key=lambda label: (down[label] - exact[label], label))
+    for label in order[: total - sum(down)]:
+        down[label] += 1
+    assert largest_remainder(np.array(given_weights), total).tolist() == down
+
+
+@given(WHOLE_SHARES.filter(any), st.data())
+def test_no_whole_share_is_exceeded_by_a_part_of_their_sum(
+    given_weights: list[int], data: st.DataObject
+) -> None:
+    total = data.draw(st.integers(0, sum(given_weights)))
+    shares = largest_remainder(np.array(given_weights), total)
+    assert (shares <= np.array(given_weights)).all()

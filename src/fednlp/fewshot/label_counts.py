@@ -1,4 +1,4 @@
-"""How many pseudo labels of each class a client gives: in proportion to counts, by largest remainder.
+"""Pseudo labels of which each class has a number of its own.
 
 The code of the FeS authors takes the counts from the labels on the texts (``generate_fedipet_train_sets`` in the module
 ``pet.ipet``). These are hidden labels, so the rule is for simulations.
@@ -10,29 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fednlp.fewshot.pacing import most_confident
-
-
-def largest_remainder(total: int, weights: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """Divide a number into whole shares in proportion to weights: the largest remainders are rounded up.
-
-    Args:
-        total: The sum of the shares, 0 or more.
-        weights: (classes,), whole numbers from 0.
-
-    Returns:
-        int64 (classes,); of equal remainders that of the lower class is rounded up first. All 0 if all weights are.
-
-    >>> largest_remainder(5, np.array([2, 1, 1, 0])).tolist()
-    [3, 1, 1, 0]
-    """
-    weights = weights.astype(np.int64)
-    whole = int(weights.sum())
-    if not whole:
-        return np.zeros_like(weights)
-    shares, remainders = np.divmod(total * weights, whole)
-    missing = total - int(shares.sum())
-    shares[np.argsort(-remainders, kind="stable")[:missing]] += 1
-    return shares
 
 
 def most_confident_of_each(

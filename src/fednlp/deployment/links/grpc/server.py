@@ -20,6 +20,7 @@ from fednlp.deployment.links import MOST_ENROLMENT, Enrol, NewSession, PeerIdent
 from fednlp.deployment.links.grpc import (
     ENROL,
     KEEPALIVE,
+    KEPT,
     LOOKAHEAD,
     LOOKAHEAD_OF_STRANGERS,
     MOST_DETAILS,
@@ -31,9 +32,10 @@ from fednlp.deployment.links.grpc import (
 from fednlp.deployment.links.limited_log import limited
 from fednlp.deployment.links.proving import CHALLENGE, proven_certificate
 from fednlp.deployment.links.streams import drive, waker
-from fednlp.deployment.links.system import allow_many_files, keep_freed_memory, why_not_listening
+from fednlp.deployment.links.system import allow_many_files, why_not_listening
 from fednlp.deployment.proofs import Challenges
 from fednlp.errors import FednlpError, ProtocolError, RunError
+from fednlp.runtime.allocator import keep_freed_memory
 
 _LOST = (grpc.aio.AioRpcError, grpc.aio.InternalError, grpc.aio.UsageError, asyncio.InvalidStateError)
 """What reading and writing raise when the client is gone."""
@@ -93,7 +95,7 @@ def serve(
         RunError: The address cannot be listened at.
     """
     allow_many_files()
-    keep_freed_memory()
+    keep_freed_memory(KEPT)
     loop = asyncio.new_event_loop()
     started: list[Any] = []
 
