@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -460,6 +461,21 @@ def test_partition_refuses(
     options: list[object], message: str, refused: Callable[..., str], here: Path, texts: Path
 ) -> None:
     assert message in refused("partition", texts, *options)
+
+
+@pytest.mark.parametrize(("given", "cohort"), [([], 4), (["--set", "clients_per_round=3"], 3)])
+def test_a_split_has_the_cohort_of_its_experiment_at_most_all_clients(
+    given: list[str], cohort: int, fednlp: Type, here: Path, texts: Path
+) -> None:
+    fednlp("partition", texts, "--method", "uniform", "--clients", 4, "--split-out", "shards", *given)
+    assert config.load("shards/federation.toml").clients_per_round == cohort
+    split = config.load("shards/simulation.toml").resolved()
+    assert (split.clients_per_round, split.partition.clients) == (cohort, 4)
+    Path("silos").mkdir()
+    for number in range(2):
+        shutil.copyfile(f"shards/client-{number}/train.parquet", f"silos/{number}.parquet")
+    fednlp("partition", "silos", "--split-out", "own", *given)
+    assert config.load("own/federation.toml").clients_per_round == 2
 
 
 # ------------------------------------------------------------------------------------------- report

@@ -208,7 +208,6 @@ def partition(
     }
     document: dict[str, Any] = {
         "seed": seed,
-        "clients_per_round": 1,
         "data": _data(
             sources, path, text, label, columns, test_path, test_fraction, delimiter, on_invalid_row
         ),

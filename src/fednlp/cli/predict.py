@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _RUN = typer.Argument(help="A run directory.")
 _CLIENT = typer.Option(help="Whose model, by number or name, where clients have models of their own.")
+_DEVICE = typer.Option(
+    help="Where the model computes: cpu, cuda, cuda:1 or auto; the run's device if left out."
+)
 
 
 def evaluate(
@@ -31,6 +34,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
     client: Annotated[str | None, _CLIENT] = None,
     task: Annotated[str | None, TASK] = None,
+    device: Annotated[str | None, _DEVICE] = None,
 ) -> None:
     """Evaluate the model of a run, as a whole and by label, and write its predictions."""
     from fednlp.cli.tables import label_tables, score_table, show
@@ -38,7 +42,7 @@ def evaluate(
 
     with _console(as_json) as console:
         console.begin()
-        scores = evaluate_run(run, data, out, console.log, console.on_progress, client, task)
+        scores = evaluate_run(run, data, out, console.log, console.on_progress, client, task, device)
         console.close()
         if as_json:
             print(json.dumps(scores.as_json(), indent=1, ensure_ascii=False))
@@ -88,6 +92,7 @@ def predict(
     ] = None,
     client: Annotated[str | None, _CLIENT] = None,
     task: Annotated[str | None, TASK] = None,
+    device: Annotated[str | None, _DEVICE] = None,
 ) -> None:
     """Predict with the model of a run: for typed or piped texts, or the rows of a file."""
     if table is not None and texts:
@@ -103,7 +108,7 @@ def predict(
     from fednlp.inference.predict import predictions, write_predictions
 
     with _console(True) as console:
-        trained = open_trained(run, client, task)
+        trained = open_trained(run, client, task, device)
         if table is None:
             inputs = rows_of_texts(trained, _typed(texts or ["-"]), further)
         else:

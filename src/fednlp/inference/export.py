@@ -49,7 +49,7 @@ def export(
     """
     directory, folder = RunDir(Path(run)), Path(out).resolve()
     _refuse_taken(folder)
-    trained = open_trained(run, client, task)
+    trained = open_trained(run, client, task, "cpu")
     with _made_whole(folder) as made:
         if client is None:
             shutil.copytree(directory.model, made, dirs_exist_ok=True)

@@ -64,6 +64,7 @@ def evaluate_run(
     on_progress: OnProgress = lambda done, of, what: None,
     client: str | None = None,
     task: str | None = None,
+    device: str | None = None,
 ) -> Scores:
     """Score the model of a run on a file, or on the run's own test set.
 
@@ -76,13 +77,14 @@ def evaluate_run(
         on_progress: Called with batches (or lines) done, of how many, and their name.
         client: Name or number of the client whose model to use, where clients have models of their own.
         task: The run's task, as in :func:`fednlp.inference.model.open_trained`.
+        device: Where the model computes, as for :func:`fednlp.inference.model.device_for`.
 
     Raises:
         FednlpError: The data or the model cannot be loaded, or the file cannot be written; the message says why.
     """
     if out is not None:
         check_table(out)
-    trained = open_trained(folder, client, task)
+    trained = open_trained(folder, client, task, device)
     if path is None and trained.experiment.data.at_sites:
         path = _server_tests(trained.experiment)
     data, numbers, table = _examples(trained.experiment, trained.task_spec, path)

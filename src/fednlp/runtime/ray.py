@@ -51,6 +51,7 @@ class Ray:
         threads: torch threads, and cores, of each actor.
         preload: Modules that the factory will need.
         address: Of a cluster, as ``ray.init`` takes it; by default what ``RAY_ADDRESS`` names, or this machine.
+        gpus: Whether actors ask for the cluster's GPUs, if it has any.
 
     Raises:
         RunError: The cluster is not reached, or is too small.
@@ -63,19 +64,20 @@ class Ray:
         threads: int = 1,
         preload: Sequence[str] = (),
         address: str | None = None,
+        gpus: bool = True,
     ) -> None:
         self._begun = not ray.is_initialized()
         if self._begun:
             _begin(workers * threads, address)
         try:
-            gpus = _gpus_each(workers, threads)  # Ray hides the others from an actor
+            share = _gpus_each(workers, threads, gpus)  # Ray hides the others from an actor
         except RunError:
             if self._begun:
                 ray.shutdown()
             raise
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(threads)
-        remote = ray.remote(num_cpus=threads, num_gpus=gpus, max_restarts=0, max_concurrency=1)(_Actor)
+        remote = ray.remote(num_cpus=threads, num_gpus=share, max_restarts=0, max_concurrency=1)(_Actor)
         self._new: Callable[[], Any] = lambda: remote.remote(factory, threads, list(preload))
         self._actors = [self._new() for _ in range(workers)]
         self._arguments = ""
@@ -280,7 +282,7 @@ class _Actor:
             yield piece.name, piece.blocks, piece.values
 
 
-def _gpus_each(workers: int, threads: int) -> float:
+def _gpus_each(workers: int, threads: int, asked: bool) -> float:
     """Return how much of a GPU each actor asks for.
 
     Raises:
@@ -294,7 +296,7 @@ def _gpus_each(workers: int, threads: int) -> float:
             f"the cluster of Ray has {cores} cores, and runtime.workers = {workers} with runtime.threads = {threads} "
             f"needs {workers * threads}: lower runtime.workers, or add machines to the cluster"
         )
-    share = gpu_share(workers, gpus)
+    share = gpu_share(workers, gpus if asked else 0)
     most = most_workers(machines, threads, share)
     if workers > most:
         gpu = f" and {share:g} of a GPU" if share else ""
