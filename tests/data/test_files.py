@@ -182,12 +182,12 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "latin 1": (
         "a.csv",
         "text,label\na,x\nné,y\n".encode("latin-1"),
-        ":3: byte 0xe9 at position 2 is not UTF-8: convert the file, e.g. iconv -f LATIN1 -t UTF-8",
+        ":3: byte 0xe9 at position 2 is not UTF-8: convert the file, such as with: iconv -f WINDOWS-1252 -t UTF-8 ",
     ),
     "utf 16": (
         "a.csv",
         "text,label\na,x\n".encode("utf-16"),
-        ":1: the file is UTF-16, not UTF-8: convert it, e.g. iconv -f UTF-16 -t UTF-8",
+        ":1: the file is UTF-16, not UTF-8: convert the file, such as with: iconv -f UTF-16 -t UTF-8 ",
     ),
     "nul": (
         "a.jsonl",
