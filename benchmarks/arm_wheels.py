@@ -16,6 +16,8 @@ from typing import Any
 CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"
 _OLDEST, _NEWEST = 17, 36
 """glibc 2.x of the oldest system that wheels are for, and of a system of today (Debian 12)."""
+_AT_ONCE = 10
+"""Versions that pip is asked for together: those beside one that has no wheel are asked for again."""
 _LACKING = re.compile(r"No matching distribution found for (\S+?)==")
 
 
@@ -41,20 +43,24 @@ def resolved(requirements: list[str], python: str) -> tuple[list[str], list[str]
         requirements: Such as ``"numpy==2.3.0"``.
         python: Version of Python, such as ``"3.11"``.
     """
-    wanted, lacking = list(requirements), list[str]()
-    while wanted:
+    wheels, lacking = list[str](), list[str]()
+    waiting = [requirements[start : start + _AT_ONCE] for start in range(0, len(requirements), _AT_ONCE)]
+    while waiting:
+        wanted = waiting.pop(0)
         report, said = _dry_run(wanted, python)
         if report is not None:
-            return [_file_name(one) for one in report["install"]], lacking
+            wheels += [_file_name(one) for one in report["install"]]
+            continue
         found = _LACKING.search(said)
         without = [one for one in wanted if found and name_of(one) == name_of(found[1])]
         if not without:
             raise SystemExit(
                 f"pip failed: {said.strip().splitlines()[-1] if said.strip() else 'it said nothing'}"
             )
-        wanted = [one for one in wanted if one not in without]
         lacking += without
-    return [], lacking
+        if rest := [one for one in wanted if one not in without]:
+            waiting.insert(0, rest)
+    return wheels, lacking
 
 
 def _dry_run(requirements: list[str], python: str) -> tuple[dict[str, Any] | None, str]:

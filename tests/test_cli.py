@@ -455,6 +455,10 @@ def test_the_partition_of_a_run_is_that_of_the_command(fednlp: Type, toml: Path,
         (["--clients", 3, "--test-fraction", 1.5], "test_fraction"),
         (["--method", "proportions", "--proportions", "none.csv"], "none.csv"),
         (["--clients", 3, "--out", "/dev/null/part.npz"], "/dev/null"),
+        (
+            ["--clients", 3, "--out", "part.csv"],
+            "--out part.csv: name it .npz, or .h5 as the original FedNLP has it",
+        ),
     ],
 )
 def test_partition_refuses(

@@ -11,7 +11,7 @@ from fednlp.errors import ConfigError
 Sources = Annotated[
     list[str],
     typer.Argument(
-        metavar="SOURCE...",
+        metavar="SOURCE",
         help="A known data set, a hub name, a file or a folder; several files or folders are a client each.",
     ),
 ]
@@ -51,12 +51,7 @@ def data_section(
     on_invalid_row: str,
 ) -> dict[str, Any]:
     """Return the settings of ``[data]``."""
-    own = {}
-    for column in columns or []:
-        name, equals, value = column.partition("=")
-        if not equals:
-            raise ConfigError(f"--column {column}: write name=own, for example --column source=dialogue")
-        own[name.strip()] = value.strip()
+    own = own_columns(columns or [])
     return given(
         {
             **_origin(sources, path, own),
@@ -69,6 +64,24 @@ def data_section(
             "on_invalid_row": on_invalid_row,
         }
     )
+
+
+def own_columns(columns: list[str]) -> dict[str, str]:
+    """Return the user's own names of columns, by the canonical ones, from what ``--column`` was given.
+
+    Raises:
+        ConfigError: One of them has no equals sign.
+
+    >>> own_columns(["source=dialogue", "target = summary"])
+    {'source': 'dialogue', 'target': 'summary'}
+    """
+    own = {}
+    for column in columns:
+        name, equals, value = column.partition("=")
+        if not equals:
+            raise ConfigError(f"--column {column}: write name=own, for example --column source=dialogue")
+        own[name.strip()] = value.strip()
+    return own
 
 
 def _origin(sources: list[str], path: str | None, columns: dict[str, str]) -> dict[str, Any]:
