@@ -556,6 +556,13 @@ def test_run_refuses(options: list[str], message: str, refused: Callable[..., st
     assert message in refused("run", toml, *options)
 
 
+def test_an_experiment_file_that_is_not_there(refused: Callable[..., str], toml: Path) -> None:
+    assert "did you mean tiny.toml?" in refused("run", "tinny.toml")
+    assert "its folder has tiny.toml, and fednlp comes with quickstart, small and " in refused(
+        "run", "absent.toml"
+    )
+
+
 def test_unknown_data_set(refused: Callable[..., str], here: Path) -> None:
     Path("e.toml").write_text("[data]\nname = '20new'\n")
     assert "20news" in refused("run", "e.toml")
@@ -862,6 +869,25 @@ def test_evaluate(fednlp: Type, refused: Callable[..., str], here: Path, trained
     assert ".csv, .tsv or .jsonl" in refused("evaluate", trained, "--out", "predictions.xlsx")
     again = refused("evaluate", trained, "--data", "predictions.csv", "--out", "more.csv")
     assert "the data have one of that name" in again
+
+
+def test_evaluate_a_file_with_other_columns(
+    fednlp: Type, refused: Callable[..., str], here: Path, trained: Path, texts: Path
+) -> None:
+    Path("own.csv").write_text(texts.read_text().replace("text,label,", "note,team,", 1))
+    said = refused("evaluate", trained, "--data", "own.csv")
+    assert "no column 'text'" in said
+    assert "name the file's own with --text, --label or --column" in said
+    same = fednlp("evaluate", trained, "--data", texts, "--json").out
+    assert (
+        fednlp("evaluate", trained, "--data", "own.csv", "--text", "note", "--label", "team", "--json").out
+        == same
+    )
+    columns = ("--column", "text=note", "--column", "label=team")
+    assert fednlp("evaluate", trained, "--data", "own.csv", *columns, "--json").out == same
+    assert "give the file with --data" in refused("evaluate", trained, "--label", "team")
+    assert "say --device cpu" in refused("evaluate", trained, "--device", "quantum")
+    assert fednlp("evaluate", trained, "--data", texts, "--device", "cpu", "--json").out == same
 
 
 def test_evaluate_shows_labels(fednlp: Type, trained: Path) -> None:

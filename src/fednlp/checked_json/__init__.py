@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from fednlp.checked_json.shapes import SHAPES, Shape
 from fednlp.disk import regular
-from fednlp.errors import DamagedError
+from fednlp.errors import DamagedError, RunError
 
 _DEEPEST = 32
 _LARGEST = 2**63
@@ -80,6 +80,16 @@ def damaged(path: Path, error: Exception, remedy: str = "run the experiment agai
         remedy: Advice for the end of the message.
     """
     return DamagedError(f"{path} is damaged ({error}): {remedy}")
+
+
+def no_run_directory(folder: Path) -> RunError:
+    """Return the error for a folder that is no run directory: it names one that lies in it, if there is any."""
+    what = "it has no resolved.toml" if folder.is_dir() else "it does not exist"
+    inside = min((path.parent for path in folder.glob("*/resolved.toml")), default=None)
+    instead = (
+        "the folder that fednlp run --out made" if inside is None else f"one that it holds, such as {inside}"
+    )
+    return RunError(f"{folder} is no run directory ({what}): give {instead}")
 
 
 def _first(error: ValidationError) -> str:

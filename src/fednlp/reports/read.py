@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.checked_json import damaged, parse_json, read_json, read_toml
+from fednlp.checked_json import damaged, no_run_directory, parse_json, read_json, read_toml
 from fednlp.checked_json.shapes import Round
 from fednlp.config.sections import BASELINES
 from fednlp.config.tables import lookup
@@ -139,10 +139,7 @@ def read_run(folder: str | Path) -> Run:
     """
     folder = Path(folder)
     if not (folder / "resolved.toml").is_file():
-        what = "has no resolved.toml" if folder.is_dir() else "does not exist"
-        raise RunError(
-            f"{folder} is not a run directory ({what}); give the folder that fednlp run --out made"
-        )
+        raise no_run_directory(folder)
     return Run(
         folder=folder,
         config=_read_config(folder / "resolved.toml"),

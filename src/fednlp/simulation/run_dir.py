@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 
 from fednlp import config
-from fednlp.checked_json import damaged, parse_json, read_json, read_toml
+from fednlp.checked_json import damaged, no_run_directory, parse_json, read_json, read_toml
 from fednlp.checked_json.shapes import SavedRound
 from fednlp.config import Experiment
 from fednlp.disk import atomic, locked, writing
@@ -145,7 +145,7 @@ class RunDir:
         """
         path = self.folder / "resolved.toml"
         if not path.is_file():
-            raise RunError(f"{self.folder} is no run directory: it has no resolved.toml")
+            raise no_run_directory(self.folder)
         try:
             return config.parse(read_toml(path), str(path))
         except (OSError, ValueError) as error:
