@@ -40,7 +40,7 @@ def describe_partition(config: Mapping[str, Any]) -> str:
     if part.get("field") is not None:
         words.append(f"by the field {clean(part['field'])}")
     if part.get("clients") is not None:
-        words.append(f"over {part['clients']} clients")
+        words.append(f"over {with_noun(part['clients'], 'client')}")
     return ", ".join(words)
 
 
