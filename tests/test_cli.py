@@ -535,7 +535,7 @@ def test_a_file_that_is_unfit(kind: str, refused: Callable[..., str], toml: Path
     [
         (["--set", "num_round=3"], "did you mean num_rounds?"),
         (["--set", "partition.alpha=0"], "partition.alpha = 0"),
-        (["--set", "partition.clients=1000"], "1000"),
+        (["--set", "partition.clients=1000"], "1,000"),
         (["--set", "partition.method=quantity"], "beta"),
         (["--set", "data.path=none.csv"], "none.csv"),
         (["--set", "data.text=texte"], "text"),
