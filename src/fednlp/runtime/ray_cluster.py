@@ -20,6 +20,11 @@ _PATIENCE = 10.0
 def gpus_each(workers: int, threads: int, asked: bool) -> float:
     """Return how much of a GPU each actor asks for.
 
+    Args:
+        workers: How many actors.
+        threads: Cores of each.
+        asked: Whether they ask for GPUs at all.
+
     Raises:
         RunError: The cluster has too few cores, or they are not where the GPUs are: some actors would wait for ever.
     """
@@ -44,6 +49,10 @@ def gpus_each(workers: int, threads: int, asked: bool) -> float:
 
 def begin(cores: int, address: str | None) -> None:
     """Connect to a cluster, or begin one on this machine, which is reached from this machine alone.
+
+    Args:
+        cores: Of the one that is begun here.
+        address: Of a cluster; None for what ``RAY_ADDRESS`` names, or this machine.
 
     Raises:
         RunError: The cluster is not reached.
