@@ -21,7 +21,7 @@ from fednlp.fewshot.depth_capacity import TrainingPlan
 from fednlp.formatting.units import human_bytes
 from fednlp.models.selection import apply_selection, parse_selection
 from fednlp.models.trainable_depth import trainable_depth
-from fednlp.simulation.resource_estimation import PlanEstimator, plan_selection
+from fednlp.simulation.plan_estimation import PlanEstimator, plan_selection
 
 Document = Callable[..., dict[str, Any]]
 Type = Callable[..., Result]

@@ -20,6 +20,7 @@ from fednlp.errors import ConfigError
 from fednlp.fewshot.pacing import Pace, aug_e, candidate_percentage, cost, is_labelling_round, num_labellings
 from fednlp.fewshot.search_rules import LONGEST, PaceSearchRules
 from fednlp.fewshot.search_state import PaceTrial, restored
+from fednlp.formatting.units import plural
 
 Groups = tuple[tuple[int, ...], ...]
 """The clients of each group of a wave, disjoint: the control's first, then those of each pace."""
@@ -262,6 +263,7 @@ def require_time(search: TrialWaves, idle: int) -> None:
     needed, rounds = waves * search.rules.trial_rounds, search.rules.rounds or math.inf
     if needed >= rounds:
         raise ConfigError(
-            f"{len(search.paces)} paces for {search.rules.trial_rounds} rounds each, in {waves} waves on {idle} idle "
-            f"clients, take {needed} rounds, and the run has {rounds:g}: give it more, or lower fewshot.trial_rounds"
+            f"{plural(len(search.paces), 'pace')} for {plural(search.rules.trial_rounds, 'round')} each, in "
+            f"{plural(waves, 'wave')} on {plural(idle, 'idle client')}, take {plural(needed, 'round')}, and the run "
+            f"has {rounds:g}: give it more, or lower fewshot.trial_rounds"
         )

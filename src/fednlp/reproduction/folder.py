@@ -13,7 +13,8 @@ from pathlib import Path
 
 from pydantic import Field
 
-from fednlp.checked_json import Number, Shape, damaged, parse_json
+from fednlp.checked_json import damaged, parse_json
+from fednlp.checked_json.shapes import Number, Shape
 from fednlp.disk import atomic, locked, regular, writing
 from fednlp.errors import RunError
 

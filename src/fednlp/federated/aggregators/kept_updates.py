@@ -39,9 +39,9 @@ from fednlp.formatting.units import human_bytes
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fednlp.federated.client import Update
     from fednlp.federated.cohort import RoundPlan
     from fednlp.federated.params import Layout
+    from fednlp.federated.update import Update
 
 Values = NDArray[np.float32]
 VALUES_AT_ONCE = 1 << 20
