@@ -35,7 +35,8 @@ class TrialWaves:
         paces: The paces of this search; between searches the candidates, the best first.
         tried: Results of the trials of the waves before this one.
         groups: The clients of the present wave; empty between searches.
-        started: Accuracy of the model before the wave, on the labels that judge the paces.
+        started: Accuracy of the run's model before the wave, on the labels that judge the paces; between two waves of
+            a search, before the next one.
         searching: True while there are paces left to try.
         age: Number of rounds of the wave, or with the present pace.
         reached: Percentage of the candidates that the paces before had reached.
@@ -171,7 +172,7 @@ def end_wave(
     }
     tried = (*search.tried, *found)
     if len(tried) < len(search.paces):
-        return replace(search, tried=tried, groups=()), decision
+        return replace(search, tried=tried, groups=(), started=accuracies[0]), decision
     ranks = sorted(range(len(tried)), key=lambda number: _rank(tried[number]))
     kept = tuple(search.paces[number] for number in ranks[: rules.candidates])
     decision |= {"chosen": list(kept[0].numbers), "candidates": [list(pace.numbers) for pace in kept]}
