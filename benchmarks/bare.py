@@ -109,6 +109,7 @@ def local_training(
     from fednlp.training.local_training import LocalTraining
     from fednlp.training.model_layout import flat_weights
     from fednlp.training.onednn import use_onednn
+    from fednlp.training.padding_free import find_padding_free
     from fednlp.training.replica import Replica
 
     if onednn:
@@ -120,6 +121,8 @@ def local_training(
     )
     replica = Replica(model, torch.device("cpu"), True)
     chosen = LocalTraining(group_by_length=False, **options)
+    if chosen.padding_free:
+        find_padding_free(model).install()
 
     def trainer(examples: Sequence[int], client: int = 0) -> Any:
         return LocalTrainer(replica, task, features, np.asarray(examples), chosen, x, 0, 1, client)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fednlp.errors import RunError
 from fednlp.federated.message import pack
-from fednlp.federated.pages import DiskRoom, LeanRoom, give_back, lazy_zeros, set_aside
+from fednlp.federated.pages import DiskRoom, LeanRoom, give_back, huge_zeros, lazy_zeros, set_aside
 from fednlp.federated.params import Layout
 from fednlp.federated.sums import ExactSum, NonFiniteUpdate
 from fednlp.federated.upload import StoredUpdate, flat_of
@@ -38,6 +38,13 @@ def stored(update: Tensor, folder: Path) -> StoredUpdate:
     path.write_bytes(pack(LAYOUT.views(update)))
     with path.open("rb") as file:
         return StoredUpdate(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)), LAYOUT)
+
+
+def test_huge_zeros_are_in_memory_at_once() -> None:
+    zeros = huge_zeros(8 << 20)
+    assert zeros.dtype is torch.float32
+    assert not zeros.any()
+    assert resident(zeros) >= 32 << 20
 
 
 def test_zeros_take_memory_where_they_are_written_and_until_they_are_given_back() -> None:
