@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -111,15 +111,22 @@ def test_a_lean_sum_is_the_sum(seeds: list[int], factor: float) -> None:
         assert not sums[1].storage.any()
 
 
-def test_a_stored_update_is_added_as_the_one_in_memory(tmp_path: Path) -> None:
-    flat = torch.randn(LAYOUT.numel, generator=torch.Generator().manual_seed(0))
+@given(changed=st.floats(0, 1), seed=st.integers(0, 1000))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_stored_update_is_added_as_the_one_in_memory(tmp_path: Path, changed: float, seed: int) -> None:
+    """Rows that are zero are passed over."""
+    rng = torch.Generator().manual_seed(seed)
+    flat = torch.randn(LAYOUT.numel, generator=rng)
+    rows = torch.rand(LAYOUT.table_shape[0], generator=rng) < changed
+    LAYOUT.rows(flat)[~rows] = 0.0
     sums = ExactSum(LAYOUT), ExactSum(LAYOUT)
     sums[0].add(0.3, flat[: LAYOUT.dense], None, LAYOUT.rows(flat))
     update = stored(flat, tmp_path)
     update.check_finite()
     update.add_to(sums[1], 0.3)
     assert torch.equal(sums[0].storage, sums[1].storage)
-    assert torch.equal(sums[0].touched_rows, sums[1].touched_rows)
+    assert torch.equal(sums[1].touched_rows, rows)
+    assert torch.equal(sums[0].mean(0.3)[0], sums[1].mean(0.3)[0])
     assert torch.equal(update.flat(LAYOUT), flat)
     assert torch.equal(flat_of(pack(LAYOUT.views(flat)), LAYOUT), flat)
 

@@ -12,6 +12,7 @@ from fednlp.federated.communication import decode_broadcast, derived_entries, en
 from fednlp.federated.message import unpack
 from fednlp.federated.params import Entry
 from fednlp.federated.transforms import RngKey
+from fednlp.federated.upload import flat_of
 from fednlp.training.worker import ClientWorker
 
 
@@ -47,7 +48,8 @@ class Published:
 def _flat(worker: ClientWorker, path: Path, derived: Path | None, encoded_in: int | None) -> Tensor:
     layout = worker.layout
     if encoded_in is None:
-        return layout.flatten(_unpacked(path, layout.entries))
+        with mapped(path) as data:
+            return flat_of(data, layout)
     with mapped(path) as data:
         key = RngKey(worker.spec.seed, encoded_in, -1)
         tensors = decode_broadcast(worker.algorithm.downlink, layout, data, key)

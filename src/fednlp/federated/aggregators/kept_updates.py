@@ -227,6 +227,8 @@ def _nonzero_rows(delta: Tensor, layout: Layout) -> Tensor:
     """Return the numbers of the table's rows that are not all zero, int64."""
     import torch
 
+    from fednlp.federated.sums import nonzero_rows
+
     if layout.table is None:
         return torch.zeros(0, dtype=torch.int64)
-    return layout.rows(delta).any(1).nonzero().squeeze(1)
+    return nonzero_rows(layout.rows(delta))
