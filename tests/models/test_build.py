@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from fednlp.errors import ModelError
+from fednlp.models.loading import without_memory
 from fednlp.models.pretrained import has_weights, load_tokenizer, longest_text, new_model, pretrained_model
 from fednlp.models.resolve import resolve_model
+from fednlp.training.model_layout import layout_of
 
 Make = Callable[..., Path]
 LABELS = {"num_labels": 3, "pad_token_id": 1}
@@ -75,6 +77,23 @@ def test_new_models_have_the_same_tensors(random_model: Make) -> None:
         one, two = pretrained_model(source, head, LABELS, {}, 0), new_model(source, head, LABELS, {})
         shapes = [{n: p.shape for n, p in model.named_parameters()} for model in (one, two)]
         assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "t5"])
+def test_a_model_whose_weights_are_not_drawn_has_all_else(kind: str, random_model: Make) -> None:
+    """Its tensors, its buffers and PyTorch's generator are those of a model that is drawn."""
+    source, head = str(random_model(kind)), "AutoModelForSequenceClassification"
+    before = torch.get_rng_state()
+    drawn, other = (new_model(source, head, LABELS, {}, drawn=one) for one in (True, False))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert layout_of(other) == layout_of(drawn)
+    buffers = dict(drawn.named_buffers())
+    assert all(torch.equal(buffer, buffers[name]) for name, buffer in other.named_buffers())
+    assert all(parameter.requires_grad for parameter in other.parameters())
+    with without_memory():
+        shapes = new_model(source, head, LABELS, {})
+    assert all(tensor.is_meta for tensor in (*shapes.parameters(), *shapes.buffers()))
+    assert layout_of(shapes) == layout_of(drawn)
 
 
 def test_a_checkpoint_in_half_precision_is_trained_in_float32(tmp_path: Path, random_model: Make) -> None:

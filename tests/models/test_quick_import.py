@@ -12,16 +12,15 @@ import tomli_w
 import fednlp
 from fednlp.models.quick_import import SWITCH, quick_imports
 
-HEAVY = ", ".join(
-    repr(name)
-    for name in (
-        "torch._dynamo.utils",
-        "torch._inductor",
-        "torch.distributed.tensor",
-        "scipy.optimize",
-        "sklearn",
-        "matplotlib",
-    )
+HEAVY = (
+    "torch._dynamo.utils",
+    "torch._inductor",
+    "torch.distributed.tensor",
+    "scipy.optimize",
+    "sklearn",
+    "matplotlib",
+    "sympy",
+    "pandas",
 )
 
 
@@ -33,7 +32,7 @@ def run(program: str, *words: str, switch: str | None = "1") -> subprocess.Compl
 
 
 def test_first_round_needs_no_heavy_library(document: Any, tmp_path: Path) -> None:
-    """Neither the compiler nor sharded tensors, scipy or scikit-learn are loaded when a round has been trained."""
+    """Neither the compiler nor sharded tensors, scipy, sympy, pandas or scikit-learn are loaded after a round."""
     file = tmp_path / "tiny.toml"
     file.write_text(tomli_w.dumps(document({"evaluation.every": 4})), encoding="utf-8")
     done = run(
@@ -42,7 +41,7 @@ def test_first_round_needs_no_heavy_library(document: Any, tmp_path: Path) -> No
         "from fednlp.simulation.run import run\n"
         "class AfterRound(Callback):\n"
         "    def on_round(self, *args, **options):\n"
-        f"        print(sorted({{{HEAVY}}} & set(sys.modules)), flush=True)\n"
+        f"        print(sorted(set({HEAVY}) & set(sys.modules)), flush=True)\n"
         "        os._exit(7)\n"
         "run(sys.argv[1], sys.argv[2], callback=AfterRound())\n",
         str(file),
@@ -56,13 +55,45 @@ def test_what_is_left_out_is_loaded_when_it_is_used() -> None:
         "import sys, torch\n"
         "from fednlp.models.quick_import import import_modelling\n"
         "import_modelling()\n"
-        f"assert not {{'sympy', {HEAVY}}} & set(sys.modules)\n"
+        f"assert not set({HEAVY}) & set(sys.modules)\n"
         "assert torch.distributed.is_available()\n"
         "from transformers.loss.loss_for_object_detection import linear_sum_assignment\n"
         "assert linear_sum_assignment([[1, 0], [0, 1]])[1].tolist() == [1, 0]\n"
         "double = torch.compile(lambda x: 2 * x, backend='eager')\n"
         "assert double(torch.ones(2)).tolist() == [2, 2]\n"
         "assert 'torch._dynamo.utils' in sys.modules\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_arrow_does_without_pandas_until_it_is_to_make_a_frame() -> None:
+    pytest.importorskip("pandas")
+    done = run(
+        "import sys\n"
+        "from fednlp.data.quick_arrow import import_arrow\n"
+        "import_arrow()\n"
+        "import numpy, pyarrow\n"
+        "table = pyarrow.table({'text': pyarrow.array(['a', 'b'])})\n"
+        "assert table.take(numpy.array([1])).to_pylist() == [{'text': 'b'}]\n"
+        "assert 'pandas' not in sys.modules\n"
+        "assert table.to_pandas()['text'].tolist() == ['a', 'b']\n"
+        "import pandas\n"
+        "assert pyarrow.Table.from_pandas(pandas.DataFrame({'text': ['c']})).to_pylist() == [{'text': 'c'}]\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("switch", ["0", None])
+def test_other_processes_let_arrow_find_pandas(switch: str | None) -> None:
+    pytest.importorskip("pandas")
+    done = run(
+        "import sys\n"
+        "from fednlp.data.quick_arrow import import_arrow\n"
+        "import_arrow()\n"
+        "import pyarrow\n"
+        "pyarrow.array(['a'])\n"
+        "sys.exit('pandas' not in sys.modules)\n",
+        switch=switch,
     )
     assert done.returncode == 0, done.stderr
 

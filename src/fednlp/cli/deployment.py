@@ -114,6 +114,9 @@ def join(
     behind_proxy: _PROXY = False,
 ) -> None:
     """Join a federation with your own data, which never leave this machine."""
+    from fednlp.runtime.allocator import share_freed_memory
+
+    share_freed_memory()
     from fednlp.deployment.access import Balancer
     from fednlp.deployment.join import enrolled_folder, examine, site_file
     from fednlp.deployment.join import join as join_federation

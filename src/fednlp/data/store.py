@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fednlp.data.quick_arrow import import_arrow
 from fednlp.disk import ELSEWHERE, atomic, sha256_of
 from fednlp.errors import DataError, RunError
 from fednlp.hubs.cache import cache_dir
@@ -139,6 +140,7 @@ def _place(rows: Rows, view: View) -> Path:
 
 def _load(path: Path, note: Path, identity: str) -> Stored | None:
     """Return a table of the cache, or None where it is absent, out of date, cut short or altered."""
+    import_arrow()
     import pyarrow as pa
 
     try:

@@ -10,6 +10,7 @@ from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.refusals import Refusal
 from fednlp.deployment.setup import Setup
 from fednlp.formatting.units import human_bytes
+from fednlp.models.loading import without_memory
 from fednlp.models.pretrained import new_model
 from fednlp.models.selection import apply_selection
 from fednlp.models.selection_spec import parse_selection
@@ -41,7 +42,7 @@ def predicted_memory(setup: Setup, experiment: Experiment, source: Path) -> int:
     """
     settings = experiment.model
     task = task_from(setup.task, setup.task_fields)
-    with torch.device("meta"):
+    with without_memory():
         model = new_model(str(source), task.model_class, task.settings(), settings.config)
     apply_selection(model, parse_selection(settings.train))
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)

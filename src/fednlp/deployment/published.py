@@ -1,6 +1,6 @@
 """What a server has published, as a site unpacks it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from torch import Tensor
@@ -10,7 +10,6 @@ from fednlp.deployment.objects import mapped
 from fednlp.errors import RunError
 from fednlp.federated.communication import decode_broadcast, derived_entries, entry_shapes
 from fednlp.federated.message import unpack
-from fednlp.federated.params import Entry
 from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import flat_of
 from fednlp.training.worker import ClientWorker
@@ -47,19 +46,14 @@ class Published:
 
 def _flat(worker: ClientWorker, path: Path, derived: Path | None, encoded_in: int | None) -> Tensor:
     layout = worker.layout
-    if encoded_in is None:
-        with mapped(path) as data:
-            return flat_of(data, layout)
     with mapped(path) as data:
+        if encoded_in is None:
+            return flat_of(data, layout)
         key = RngKey(worker.spec.seed, encoded_in, -1)
         tensors = decode_broadcast(worker.algorithm.downlink, layout, data, key)
     if layout.derived:
         if derived is None:
             raise RunError(f"the server did not send {DERIVED}")
-        tensors |= _unpacked(derived, derived_entries(layout))
+        with mapped(derived) as data:
+            tensors |= unpack(data, entry_shapes(derived_entries(layout)))
     return layout.flatten(tensors)
-
-
-def _unpacked(path: Path, entries: Sequence[Entry]) -> dict[str, Tensor]:
-    with mapped(path) as data:
-        return unpack(data, entry_shapes(entries))

@@ -15,6 +15,18 @@ from typing import Any
 from fednlp.errors import FednlpError, ModelError
 from fednlp.models.registry import ALL_NAMES, LSTM
 
+_DRAWING = (
+    "uniform_",
+    "normal_",
+    "trunc_normal_",
+    "xavier_uniform_",
+    "xavier_normal_",
+    "kaiming_uniform_",
+    "kaiming_normal_",
+    "orthogonal_",
+)
+"""Functions of ``torch.nn.init``."""
+
 
 def load_pretrained(auto: Any, source: str, **options: Any) -> Any:
     """Load a configuration, a tokenizer or a model by an auto class; standard input is never asked for consent.
@@ -40,6 +52,45 @@ def empty_model(auto: Any, config: Any, **options: Any) -> Any:
         ValueError: The model needs code of its own, as for :func:`load_pretrained`.
     """
     return auto.from_config(config, trust_remote_code=False, **options)
+
+
+@contextmanager
+def without_draws() -> Iterator[None]:
+    """Build models inside the ``with`` block without drawing weights: for weights that the caller sets.
+
+    Memory that is not written takes no room.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    drawing = {getattr(torch.Tensor, name) for name in ("normal_", "uniform_", "bernoulli_", "exponential_")}
+    drawing |= {getattr(torch.nn.init, name) for name in _DRAWING}
+
+    class Undrawn(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            if func in drawing:
+                return args[0] if args else kwargs["tensor"]
+            if func is torch.arange and kwargs.get("device") == torch.device("meta"):
+                return func(*args, **kwargs | {"device": "cpu"}).to("meta")
+            return func(*args, **kwargs)
+
+    with Undrawn():
+        yield
+
+
+@contextmanager
+def without_memory() -> Iterator[None]:
+    """Build models inside the ``with`` block as shapes alone, on PyTorch's meta device.
+
+    Nothing is drawn, and ranges are counted on the CPU: PyTorch imports sympy to do this on the meta device.
+    """
+    import torch
+
+    with without_draws(), torch.device("meta"):
+        yield
 
 
 def _needs_own_code(source: str) -> ModelError:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,14 @@ from torch import nn
 from fednlp.clock import IMPORTS, timed
 from fednlp.errors import ModelError
 from fednlp.models.adapters import is_adapted, save_adapted, with_adapter
-from fednlp.models.loading import empty_model, explain_load_errors, load_pretrained, silence_transformers
+from fednlp.models.loading import (
+    empty_model,
+    explain_load_errors,
+    load_pretrained,
+    silence_transformers,
+    without_draws,
+    without_memory,
+)
 from fednlp.models.quick_import import import_modelling
 from fednlp.models.settings import apply_overrides, load_config, position_limit
 from fednlp.seeds import torch_stream
@@ -136,7 +144,7 @@ def pretrained_model(
         _refuse_resized(model, model_class, [key for key, *_ in report["mismatched_keys"]])
         if require_head:
             _refuse_headless(model, source, report["missing_keys"])
-        with torch.device("meta"):
+        with without_memory():
             plan = empty_model(auto, config)
         for name, parameter in plan.named_parameters():
             if not parameter.requires_grad:  # fixed by the architecture, which loading forgets
@@ -173,11 +181,14 @@ def new_model(
     overrides: Mapping[str, Any],
     seed: int = 0,
     peft: Mapping[str, Any] | None = None,
+    *,
+    drawn: bool = True,
 ) -> nn.Module:
     """Build the same model as :func:`pretrained_model`, with trainable weights to be filled in by the caller.
 
-    The checkpoint is read only where some weights are frozen, since the caller does not fill these in: adapters, and
-    architectures with a fixed table of positions.
+    With ``drawn = False`` they hold whatever lies in memory, and take none until they are written. The checkpoint is
+    read only where some weights are frozen, since the caller does not fill these in: adapters, and architectures with a
+    fixed table of positions.
     """
     if peft is None:
         with explain_load_errors(source), torch_stream(0, "architecture"):
@@ -186,7 +197,10 @@ def new_model(
             import transformers
 
             config = load_config(source, model_class, settings, overrides)
-            model: nn.Module = empty_model(getattr(transformers, model_class), config, dtype=torch.float32)
+            with nullcontext() if drawn else without_draws():
+                model: nn.Module = empty_model(
+                    getattr(transformers, model_class), config, dtype=torch.float32
+                )
             if all(parameter.requires_grad for parameter in model.parameters()):
                 return model
     return pretrained_model(source, model_class, settings, overrides, seed, peft)

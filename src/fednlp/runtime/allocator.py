@@ -8,7 +8,7 @@ import ctypes
 from contextlib import suppress
 from functools import cache
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 """Numbers of the settings in malloc.h."""
 _MOST = 2**31 - 1
 LARGE_BLOCK = 32 << 20
@@ -28,6 +28,15 @@ def keep_freed_memory(most: int = _MOST) -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_TRIM_THRESHOLD, most)
         mallopt(_MMAP_THRESHOLD, LARGE_BLOCK)
+
+
+def share_freed_memory() -> None:
+    """Have all threads of this process take memory from one heap, so that each finds what another has freed.
+
+    It is for a process of which one thread works at a time. Called before threads start.
+    """
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
 
 
 def release_freed_memory() -> None:

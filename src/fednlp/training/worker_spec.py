@@ -1,6 +1,8 @@
 """What a worker needs to know of a run, and what follows from it: the model, its personal parameters, the features."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +110,9 @@ def load_model(spec: WorkerSpec) -> nn.Module:
     """Load the architecture in a worker process; shared weights come with the first broadcast."""
     task = task_from(spec.task, spec.task_fields)
     # No broadcast fills in frozen and personal weights.
-    load = new_model if spec.train == "all" else pretrained_model
+    load: Callable[..., nn.Module] = (
+        partial(new_model, drawn=False) if spec.train == "all" else pretrained_model
+    )
     return load(spec.source, task.model_class, task.settings(), spec.model_config, spec.seed, spec.peft)
 
 
