@@ -29,6 +29,16 @@ def test_the_engine_is_measured_against_the_bare_loop() -> None:
     assert figures["ratio"] == pytest.approx(figures["round_s"] / figures["bare_s"], rel=0.02)
 
 
+def test_a_framework_does_rounds_in_turns_with_the_bare_loop() -> None:
+    pytest.importorskip("psutil", reason="memory is measured with psutil")
+    words = ("--only", "fednlp", "--processes", "1", "--workloads", "30x1", "--rounds", "1")
+    row = said_by("peers.py", *words)
+    found = row["30x1"]
+    assert found["ratio"] == pytest.approx(found["round_s"] / found["bare_s"], abs=0.02)
+    assert found["first_round_s"] > found["round_s"]
+    assert row["memory_mb"] > 100
+
+
 def test_computing_without_padding_is_measured() -> None:
     figures = said_by("packing.py", "--models", "bert-tiny", "--repeats", "1")
     assert [row["texts"] for row in figures["measured"]] == ["sst-2", "trec"]
